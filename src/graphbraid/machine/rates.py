@@ -7,7 +7,10 @@ decide before anything is measured; full-graph training uses the rates measured 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +42,18 @@ class Rates:
 
     binary_values: float = 1e10
     """Zeros and ones per second that binary features times a weight multiply by a vector of 16 columns."""
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Rates:
+        """Make rates from their values by name.
+
+        Raises:
+            TypeError, ValueError: a value is missing or unknown, or no positive number.
+        """
+        values = {str(name): float(rate) for name, rate in content.items()}
+        if bad := [name for name, rate in values.items() if not math.isfinite(rate) or rate <= 0]:
+            raise ValueError(f"the rate {bad[0]} is {values[bad[0]]}, not a positive number")
+        return cls(**values)
 
     @property
     def gamma(self) -> float:

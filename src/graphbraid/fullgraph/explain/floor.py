@@ -72,14 +72,11 @@ class Floor:
 
     def at(self, rates: Rates) -> Floor:
         """Return the floor of the same work at other rates, such as those measured just before the times."""
-        return dataclasses.replace(
-            self,
-            operations=tuple(
-                dataclasses.replace(operation, floor_seconds=operation.work.seconds(rates))
-                for operation in self.operations
-            ),
-            rates=rates,
+        operations = (
+            dataclasses.replace(operation, floor_seconds=operation.work.seconds(rates))
+            for operation in self.operations
         )
+        return dataclasses.replace(self, operations=tuple(operations), rates=rates)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record and its sums as plain values."""

@@ -11,7 +11,7 @@ kernel's extra passes and scratch rows are not counted, since they can be avoide
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -185,7 +185,9 @@ class Ledger:
             return self._work(streams, flops=2.0 * times * rows * depth * width)
         reads, table = times * rows * depth * costs.density_of(place.node_type), 4 * table_rows * width
         shares = [min(1.0, size / max(table, 1)) for size in self._caches or ()]
-        return self._gathered(streams, reads, width, row_bytes=4 * width, table=table, shares=shares)
+        return self._work(
+            streams, flops=2.0 * reads * width, reads=reads, row_bytes=4 * width, table=table, shares=shares
+        )
 
     # ---- edges
 
@@ -205,20 +207,16 @@ class Ledger:
 
     def _attention_backward(self, op: Attention) -> Work:
         """Count rows of the sources and gradients for GATv2, of gradients alone for GAT; a mean has one."""
-        if op.kind == "gatv2":
-            return self._attended(op, self._learning(op), times=2, width=op.heads * op.channels)
-        width = op.channels if op.averages else op.heads * op.channels
-        return self._attended(op, self._learning(op), times=1, width=width)
+        is_one = op.kind == "gat" and op.averages
+        width = op.channels if is_one else op.heads * op.channels
+        return self._attended(op, self._learning(op), times=1 + (op.kind == "gatv2"), width=width)
 
     def _attended(self, op: Attention, streams: float, *, times: int, width: int) -> Work:
-        """Count :meth:`_edges` and the edge features, read once and, for GATv2, mapped once."""
+        """Count the edges and their features, which GATv2 maps."""
+        columns = 0 if op.edge_weight is None else op.edge_weight.shape[1]
+        mapped = 0 if op.edge_weight is None or op.kind == "gat" else op.edge_weight.numel()
         streams += self._size(op.out)
-        if op.edge_weight is None:
-            return self._edges(op, streams, times, width)
-        num_edges = self._block(op).csc.num_edges
-        work = self._edges(op, streams + 4.0 * num_edges * op.edge_weight.shape[1], times, width)
-        mapped = 2.0 * num_edges * op.edge_weight.numel() if op.kind == "gatv2" else 0.0
-        return replace(work, flops=work.flops + mapped)
+        return self._edges(op, streams, times, width, columns=columns, mapped=mapped)
 
     def _maximum(self, op: Maximum) -> Work:
         winners = self._size(op.out) if self._program.learns(op.inputs[0]) else 0.0
@@ -238,68 +236,55 @@ class Ledger:
         return self._edges(op, self._size(op.out) + self._learning(op), times=2)
 
     def _gine(self, op: Gine) -> Work:
-        return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1, products=1)
+        return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1)
 
     def _gine_backward(self, op: Gine) -> Work:
         """Count one pass by source, for the rows' gradient, and one by edge, for the map's."""
         times = 2 * self._program.learns(op.inputs[0]) + (op.weight is not None)
-        return self._with_edge_rows(op, self._size(op.out) + self._learning(op), times=times, products=1)
+        return self._with_edge_rows(op, self._size(op.out) + self._learning(op), times=times)
 
-    def _with_edge_rows(self, op: Gine, streams: float, *, times: int, products: int) -> Work:
-        """Count :meth:`_edges` and the edge features, read once and mapped where the layer has a map."""
-        num_edges, width = self._block(op).csc.num_edges, self._program.width(op.out)
-        work = self._edges(op, streams + 4.0 * num_edges * op.edge_channels, times)
-        flops = 0.0 if op.weight is None else 2.0 * products * num_edges * op.edge_channels * width
-        return replace(work, flops=work.flops + flops)
+    def _with_edge_rows(self, op: Gine, streams: float, *, times: int) -> Work:
+        """Count the edges and their features, which are mapped where the layer has a map."""
+        mapped = 0 if op.weight is None else op.edge_channels * self._program.width(op.out)
+        return self._edges(op, streams, times, columns=op.edge_channels, mapped=mapped)
 
-    def _edges(self, op: Operation, streams: float, times: int, width: int | None = None) -> Work:
-        """Count a row of ``width`` columns read ``times`` times per edge; ids and matrices move once."""
+    def _edges(
+        self,
+        op: Operation,
+        streams: float,
+        times: int,
+        width: int | None = None,
+        *,
+        columns: int = 0,
+        mapped: int = 0,
+    ) -> Work:
+        """Count a row read ``times`` times per edge; ids, weights and matrices move once.
+
+        Args:
+            op: what walks the edges.
+            streams: bytes of matrices.
+            times: passes over the edges.
+            width: columns of the rows. If None, those of the operation's input.
+            columns: edge features, read once.
+            mapped: multiplications of each edge's features with a weight.
+        """
         csc = self._block(op).csc
         width = self._program.width(op.inputs[0]) if width is None else width
         row_bytes = width * (op.rows.itemsize if isinstance(op, Aggregate) else 4)
-        ids = csc.indices.nbytes + csc.indptr.nbytes
+        streams += csc.indices.nbytes + csc.indptr.nbytes + 4.0 * csc.num_edges * columns
         if csc.weight is not None and isinstance(op, Aggregate) and op.adjacency.weighted:
-            ids += csc.weight.nbytes
+            streams += csc.weight.nbytes
         table, reads = csc.num_src * row_bytes, float(times * csc.num_edges)
         shares = [self._share(csc, row_bytes, size) for size in self._caches or ()]
         once = times * float(table) if not shares or shares[1] == 1 else 0.0
-        return self._gathered(
-            streams + ids, reads, width, row_bytes=row_bytes, table=table, shares=shares, once=once
-        )
-
-    def _gathered(
-        self,
-        streams: float,
-        reads: float,
-        width: int,
-        *,
-        row_bytes: int,
-        table: int,
-        shares: Sequence[float],
-        once: float = 0.0,
-    ) -> Work:
-        """Count rows of ``width`` columns read at random and added up, beside ``streams`` bytes in sequence.
-
-        Args:
-            streams: bytes of matrices and ids.
-            reads: number of rows read.
-            width: their columns.
-            row_bytes: their bytes; whole cache lines move.
-            table: bytes of all rows.
-            shares: shares of the reads that hit a core's cache and all cache; empty without caches.
-            once: bytes of the table where a cache holds it and ``streams`` does not count it.
-        """
-        inner, share = shares or (0.0, 1.0)
-        nbytes = reads * -(-row_bytes // _LINE) * _LINE
-        rate = 0.0 if share == 1 or self._row_rate is None else self._row_rate(table, row_bytes)
         return self._work(
             streams,
+            reads=reads,
+            row_bytes=row_bytes,
+            table=table,
+            shares=shares,
             once=once,
-            random=(1 - share) * nbytes,
-            outer=max(0.0, share - inner) * nbytes if shares else 0.0,
-            cached=nbytes,
-            flops=2.0 * reads * width,
-            random_rate=rate,
+            flops=2.0 * (reads * width + csc.num_edges * mapped),
         )
 
     def _block(self, op: Operation) -> Block:
@@ -321,36 +306,41 @@ class Ledger:
         self,
         streams: float,
         *,
+        reads: float = 0.0,
+        row_bytes: int = 0,
+        table: int = 0,
+        shares: Sequence[float] = (),
         once: float = 0.0,
-        random: float = 0.0,
-        outer: float = 0.0,
-        cached: float = 0.0,
         **other: float,
     ) -> Work:
         """Make a :class:`Work`; matrices that together fit in a cache are counted as read from there.
 
         Args:
             streams: bytes of matrices and ids.
-            once: bytes of the matrix whose rows are read at random, the first reads among those.
-            random: bytes of rows that miss every cache.
-            outer: bytes of rows found behind the cores' caches, the first reads included.
-            cached: bytes of all rows.
+            reads: number of rows read at random. Whole cache lines of them move.
+            row_bytes: bytes of a row.
+            table: bytes of all rows.
+            shares: shares of the reads that hit a core's cache and all cache; empty without caches.
+            once: bytes of the table where a cache holds it, unless ``streams`` counts them.
             other: what else the work counts.
         """
         inner, whole = self._caches or (0, 0)
+        near, share = shares or (1.0, 1.0)
+        rows = reads * -(-row_bytes // _LINE) * _LINE
+        random, outer = (1 - share) * rows, max(0.0, share - near) * rows
         if random or streams + once > whole:
-            outer = max(0.0, outer - once)
             return Work(
                 stream_bytes=streams + once,
                 random_bytes=random,
-                outer_bytes=outer,
-                cached_bytes=cached,
+                random_rate=self._row_rate(table, row_bytes) if random and self._row_rate else 0.0,
+                outer_bytes=max(0.0, outer - once),
+                cached_bytes=rows,
                 **other,
             )
         if streams + once > inner:
             streams += 0.0 if outer else once
-            return Work(outer_stream_bytes=streams, outer_bytes=outer, cached_bytes=cached, **other)
-        return Work(cached_bytes=max(cached, streams + once), **other)
+            return Work(outer_stream_bytes=streams, outer_bytes=outer, cached_bytes=rows, **other)
+        return Work(cached_bytes=max(rows, streams + once), **other)
 
 
 _Count = Callable[[Ledger, Any], Work]

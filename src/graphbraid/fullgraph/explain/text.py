@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from graphbraid.fullgraph.lowering.costs import in_bytes
 from graphbraid.fullgraph.lowering.lowered import decision_lines, operation_lines
 from graphbraid.fullgraph.program import Break, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
@@ -35,15 +36,15 @@ def explain(
     arena, device = planned.arena, lowered.options.device
     lines.append("Arena")
     lines.append(
-        f"  {_mega(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
-        f"{_mega(arena.separate_bytes)} apart; {_mega(arena.least_bytes)} are live at once"
+        f"  {in_bytes(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
+        f"{in_bytes(arena.separate_bytes)} apart; {in_bytes(arena.least_bytes)} are live at once"
     )
     what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
-    lines.append(f"  {_mega(planned.nbytes)} with {what}")
+    lines.append(f"  {in_bytes(planned.nbytes)} with {what}")
     if planned.streams is not None:
         lines += planned.streams.explain()
     if level_bytes:
-        lines.append(f"  {_mega(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
+        lines.append(f"  {in_bytes(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
     return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))
 
 
@@ -58,10 +59,6 @@ def _on_device(planned: PlannedStep, device: Device, choices: Sequence[SpmmChoic
         state = "recorded" if planned.is_recorded else "to be recorded in the next step"
         lines.append(f"  forward and backward are {state}, each started by one call")
     return lines
-
-
-def _mega(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
 
 
 def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.step.arena import StepTask
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.request import StepRequest
 
@@ -113,7 +112,12 @@ class TimedStep(PlannedStep):
         tasks, first_back = self._plan.tasks, self._backward_tasks
         found = {place: statistics.median(seconds) for place, seconds in self._seconds.items()}
         times = [
-            _time(task, place >= first_back, found[place])
+            TaskTime(
+                name=task.name,
+                operation=task.operation,
+                backward=place >= first_back,
+                seconds=found[place],
+            )
             for place, task in enumerate(tasks)
             if place in found
         ]
@@ -126,7 +130,3 @@ class TimedStep(PlannedStep):
             )
         ]
         return [*times, *handing]
-
-
-def _time(task: StepTask, backward: bool, seconds: float) -> TaskTime:
-    return TaskTime(name=task.name, operation=task.operation, backward=backward, seconds=seconds)

@@ -47,10 +47,7 @@ class Evidence:
             DataError: ``content`` is anything else; the message says what is wrong in ``where``.
         """
         try:
-            values = {str(name): float(rate) for name, rate in content["rates"].items()}
-            if bad := [name for name, rate in values.items() if not math.isfinite(rate) or rate <= 0]:
-                raise ValueError(f"the rate {bad[0]} is {values[bad[0]]}")
-            return cls(rates=Rates(**values), trials=sound_trials(content["trials"]))
+            return cls(rates=Rates.from_json(content["rates"]), trials=sound_trials(content["trials"]))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{where} holds no sound rates and trials: {error}. Delete it, and the run goes on by those "

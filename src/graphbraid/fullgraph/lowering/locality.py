@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.fullgraph.lowering.costs import CostModel
+from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes
 from graphbraid.fullgraph.lowering.levels import Reach
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -87,11 +87,11 @@ def choose_order(
         return None, _left("nothing is aggregated every epoch")
     before = scale.weigh("", reached)
     if before.hits == 1:
-        return None, _left(f"rows fit in {_mega(cache_bytes)} of cache in any order")
+        return None, _left(f"rows fit in {in_bytes(cache_bytes)} of cache in any order")
     is_pruned = min(reached.sizes) < csc.num_dst
     needed = 0 if is_pruned else added_bytes(program, csc, costs)
     if needed > allowed_bytes:
-        what = f"renumbered edges would take {_mega(needed)} of the {_mega(allowed_bytes)} allowed"
+        what = f"renumbered edges would take {in_bytes(needed)} of the {in_bytes(allowed_bytes)} allowed"
         return None, _left(f"{what}; spare_bytes allows more")
     candidates = [before]
     if is_pruned:  # then the training nodes come first, in the order they were listed
@@ -111,7 +111,7 @@ def choose_order(
 
 
 def _taken(before: Weighed, best: Weighed, needed: int) -> Decision:
-    cost = f", {_mega(needed)} for renumbered edges" if needed else ""
+    cost = f", {in_bytes(needed)} for renumbered edges" if needed else ""
     return Decision(
         name="locality",
         taken=True,
@@ -231,10 +231,6 @@ class _OrderComparison:
 
 def _seconds(candidate: Weighed) -> float:
     return candidate.seconds
-
-
-def _mega(count: int) -> str:
-    return f"{count / 1e6:,.3g} MB"
 
 
 # ---- plain-Python reference of ``cached_reads`` in ``csrc/graph/locality.cpp``, with the same counts

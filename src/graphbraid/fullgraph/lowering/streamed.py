@@ -77,7 +77,9 @@ class StreamedFeatures:
                 "free. Give less: the other rows are read from the file in every step"
             )
         if tiers is None:
-            tiers = TieredFeatures.build(graph, host=0, disk=_options_for(size))
+            tiers = TieredFeatures.build(
+                graph, host=0, disk=options_for(size) if size else DiskOptions(depth=32)
+            )
         if tiers.hot is not None:
             raise ConfigError(
                 "a step reads rows on the host, and these tiers have some on devices; leave hot out."
@@ -95,10 +97,6 @@ class StreamedFeatures:
         count = self.rows.shape[0]
         ids = torch.arange(0, count, max(1, count // _SAMPLED_ROWS))
         return self.rows.gather(ids).to(torch.float32)
-
-
-def _options_for(size: int) -> DiskOptions:
-    return options_for(size) if size else DiskOptions(depth=32)
 
 
 def streamed(program: Program) -> Program:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -281,14 +280,11 @@ _LINE = 64
 
 
 def row_rate(region_bytes: int, row_bytes: int) -> float:
-    """Return the bytes per second of rows read at random from a region of the host's memory.
+    """Return the bytes per second of rows of a size read at random from a region of the host's memory.
 
-    They lie in huge pages, as those of a step do. Rates are measured at their first use, for each power of
-    two of a region and each number of cache lines of a row, and kept unless other programs disturbed them.
-
-    Args:
-        region_bytes: size of the region; a smaller one is measured where little memory is free.
-        row_bytes: size of a row.
+    Rows lie in huge pages, as those of a step do. A rate is measured at its first use, for the power of two
+    below the region's size and a row's cache lines, and kept unless other programs disturbed it. A smaller
+    region is measured where little memory is free.
     """
     free = HOST.free_bytes() or region_bytes
     most = max(2 * int(machine_rates().cache_bytes), free // _REGION_SHARE)
@@ -317,20 +313,13 @@ def _description(device: Device) -> str:
 
 
 def _from_json(content: dict[str, Any]) -> MeasuredRates:
-    rates = Rates(**content["rates"])
-    if bad := [name for name, rate in content["rates"].items() if not _is_rate(rate)]:
-        raise ValueError(f"the rate {bad[0]} is not a positive number")
     return MeasuredRates(
-        rates=rates,
+        rates=Rates.from_json(content["rates"]),
         others=None if content["others"] is None else float(content["others"]),
         doubt=str(content["doubt"]),
         at=float(content["at"]),
         measured_on=str(content["measured_on"]),
     )
-
-
-def _is_rate(value: object) -> bool:
-    return isinstance(value, float | int) and math.isfinite(value) and value > 0
 
 
 _KEPT = Kept("rates", dataclasses.asdict, _from_json)

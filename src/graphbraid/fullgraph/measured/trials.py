@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,13 +28,12 @@ from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.measured.rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.inputs import BinaryInput, Input, SparseInput
+from graphbraid.fullgraph.step.inputs import compact_input
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.measurements import NOT_KEPT, Kept
-from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.linear import tall_gram, tall_product
 
@@ -46,19 +45,13 @@ LEAST_ROWS = 256
 MOST_BYTES = 1 << 26
 """Largest matrix of a trial. For larger ones, which exceed the cache, the measured rates hold."""
 
-FeatureMatrix = Tensor | SparseFeatures
-
 _log = logging.getLogger(__name__)
 _doubtful: dict[Path, dict[str, float]] = {}
 """Trials of this process made with doubtful rates, by the file they would otherwise be stored in."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PartialRun:
-    """A run of part of an operation, and the number of rows or edges it handles."""
-
-    run: Run
-    count: int
+_PartialRun = tuple[Run, int]
+"""A run of part of an operation, and the number of rows or edges that it handles."""
 
 
 class Trials:
@@ -101,10 +94,10 @@ class Trials:
             elif kind == "dense":
                 part = _product(share, count, int(sizes[1]), width)
             else:
-                part = self._input_product(_sparse if kind == "sparse" else _binary, share, count, width)
-            if part is None or part.count == 0:
+                part = self._input_product(kind, share, count, width)
+            if part is None or part[1] == 0:
                 return expected
-            self.found[name] = self._seconds(part.run) * count / part.count
+            self.found[name] = self._seconds(part[0]) * count / part[1]
         self._keep(self.found)
         return self.found[name]
 
@@ -116,21 +109,20 @@ class Trials:
         part = _some_edges(csc, _some(share * num_edges / csc.num_edges, csc.num_dst, 0))
         x, out = torch.ones(csc.num_src, width), torch.empty(part.num_dst, width)
         how = Aggregation(csc=part)
-        return _PartialRun(lambda: how.forward(x, out=out), part.num_edges)
+        return lambda: how.forward(x, out=out), part.num_edges
 
-    def _input_product(
-        self, take: Callable[[FeatureMatrix], Input], share: float, rows: int, width: int
-    ) -> _PartialRun:
+    def _input_product(self, path: str, share: float, rows: int, width: int) -> _PartialRun:
         """Return the features' product with a weight in both directions."""
         count = _some(share, rows, 4 * self._in_channels)
-        features, weight = take(_some_rows(self._x, count)), torch.ones(width, self._in_channels)
+        features = compact_input(_some_rows(self._x, count), None, path)
+        weight = torch.ones(width, self._in_channels)
         out, gram = torch.empty(count, width), torch.empty_like(weight)
 
         def run() -> None:
             features.multiply(weight, out, add=False)
             features.weight_grad(out, gram)
 
-        return _PartialRun(run, count)
+        return run, count
 
 
 def _product(share: float, rows: int, depth: int, width: int) -> _PartialRun:
@@ -138,7 +130,7 @@ def _product(share: float, rows: int, depth: int, width: int) -> _PartialRun:
     count = _some(share, rows, 4 * depth)
     x, weight, grad = torch.ones(count, depth), torch.ones(width, depth), torch.ones(count, width)
     out, gram = torch.empty(count, width), torch.empty(width, depth)
-    return _PartialRun(lambda: (tall_product(x, weight.t(), out=out), tall_gram(grad, x, out=gram)), count)
+    return lambda: (tall_product(x, weight.t(), out=out), tall_gram(grad, x, out=gram)), count
 
 
 def kept_trials(graph: Graph, density: float, device: Device, *, believed: bool) -> Trials | None:
@@ -173,22 +165,13 @@ def kept_trials(graph: Graph, density: float, device: Device, *, believed: bool)
 _KEPT: Kept[dict[str, float]] = Kept("trials", dict, sound_trials)
 
 
-def _sparse(x: FeatureMatrix) -> Input:
-    sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
-    return SparseInput(sparse.to(torch.float32), None)
-
-
-def _binary(x: FeatureMatrix) -> Input:
-    return BinaryInput.of(x, None)
-
-
 def _some(share: float, count: int, nbytes: int) -> int:
     """Return a share of ``count`` rows of ``nbytes`` each, but not too few and not too much memory."""
     most = MOST_BYTES // nbytes if nbytes else count
     return min(count, max(LEAST_ROWS, min(int(share * count), most)))
 
 
-def _some_rows(x: Features, count: int) -> FeatureMatrix:
+def _some_rows(x: Features, count: int) -> Features:
     """Return evenly spaced rows of the features."""
     ids = torch.arange(count) * x.shape[0] // count
     return x.index_select(0, ids) if isinstance(x, Tensor) else x.rows(ids)
@@ -217,8 +200,23 @@ def costs_for(program: Program, graph: Graph, options: CompileOptions) -> CostMo
     measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
     allowed = options.hoist_bytes()
     if program.by_relation:
-        costs = _typed_costs(program, graph, measured.rates, allowed)
-        return replace(costs, storage=options.storage, doubt=measured.doubt)
+        features = [graph.nodes_of(name).x for name in graph.node_types]
+        shares = [0.0 if x is None else density(x) for x in features]
+        are_sparse = [isinstance(x, SparseFeatures) for x in features]
+        return CostModel(
+            in_channels=sum(program.inputs.values()),
+            density=max(shares, default=0.0),
+            is_sparse=any(are_sparse),
+            is_binary=False,
+            hoist_bytes=allowed,
+            rates=measured.rates,
+            doubt=measured.doubt,
+            storage=options.storage,
+            node_types=tuple(
+                NodeTypeSizes(rows=(), density=share, is_sparse=is_sparse)
+                for share, is_sparse in zip(shares, are_sparse, strict=True)
+            ),
+        )
     sample = None if options.features is None else options.features.sample()
     costs = cost_model(graph, measured.rates, hoist_bytes=allowed, storage=options.storage, sample=sample)
     if options.evidence is not None:
@@ -228,25 +226,6 @@ def costs_for(program: Program, graph: Graph, options: CompileOptions) -> CostMo
     trials = kept_trials(graph, costs.density, options.device, believed=not measured.doubt)
     costs = replace(costs, doubt=measured.doubt)
     return costs if trials is None else replace(costs, found=trials.found, trial=trials)
-
-
-def _typed_costs(program: Program, graph: Graph, rates: Rates, hoist_bytes: int) -> CostModel:
-    features = [graph.nodes_of(name).x for name in graph.node_types]
-    node_types = tuple(
-        NodeTypeSizes(
-            rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
-        )
-        for x in features
-    )
-    return CostModel(
-        in_channels=sum(program.inputs.values()),
-        density=max((one.density for one in node_types), default=0.0),
-        is_sparse=any(one.is_sparse for one in node_types),
-        is_binary=False,
-        hoist_bytes=hoist_bytes,
-        rates=rates,
-        node_types=node_types,
-    )
 
 
 __all__ = ["costs_for"]

@@ -14,12 +14,11 @@ from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear
 from graphbraid.fullgraph.step.arena import Constant
-from graphbraid.fullgraph.step.inputs import BinaryInput, DenseInput, Input, SparseInput, input_bytes
+from graphbraid.fullgraph.step.inputs import DenseInput, Input, compact_input, input_bytes
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened
-from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.kernels import row_contiguous
 
 
@@ -145,18 +144,8 @@ class NodeFeatures:
     def _make_factor(self) -> Input:
         x, nodes = self._x, self._nodes(0)
         assert x is not None
-        made: Input
-        if self._path == "sparse":
-            sparse = (
-                x
-                if isinstance(x, SparseFeatures)
-                else SparseFeatures.from_dense(x if isinstance(x, Tensor) else x.to_dense())
-            )
-            made = SparseInput(sparse.to(torch.float32), nodes)
-        elif self._path == "binary":
-            made = BinaryInput.of(x, nodes)
-        else:
-            made = DenseInput(self.all_rows(), nodes)
+        is_dense = self._path == "dense"
+        made = DenseInput(self.all_rows(), nodes) if is_dense else compact_input(x, nodes, self._path)
         return made if self._copies is None else made.placed(self._copies)
 
     def all_rows(self) -> Tensor:

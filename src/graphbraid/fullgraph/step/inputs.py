@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.costs import density
@@ -145,6 +146,15 @@ class BinaryInput(Input):
         if out is None:
             out = grad.new_empty(grad.shape[1], rows.by_column.shape[1])
         return bit_gram(grad, rows.by_column, out=out, factors=rows.factors)
+
+
+def compact_input(x: Features, nodes: Tensor | None, path: str) -> SparseInput | BinaryInput:
+    """Return the features of ``nodes``, of all nodes if None, in the form of a compact input path."""
+    if path == "binary":
+        return BinaryInput.of(x, nodes)
+    dense = x if isinstance(x, Tensor | SparseFeatures) else x.to_dense()
+    sparse = dense if isinstance(dense, SparseFeatures) else SparseFeatures.from_dense(dense)
+    return SparseInput(sparse.to(torch.float32), nodes)
 
 
 def input_bytes(x: Features, nodes: Tensor | None, path: str) -> int:

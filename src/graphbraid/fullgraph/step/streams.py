@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.features.rows.row_stream import LONGEST_ROUND, RowsById, RowStream, ScratchRows
+from graphbraid.fullgraph.lowering.costs import in_bytes
 from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
@@ -221,8 +222,8 @@ class Streams:
                 f"{rounds[0].num_rows:,}, {stays:.1%} of them in memory from the second pass on"
             )
         lines.append(
-            f"  {_mega(self.nbytes)} of memory; each of two passes an epoch reads {_mega(self.pass_bytes)}; "
-            f"temporary files of {_mega(self.scratch_bytes)}"
+            f"  {in_bytes(self.nbytes)} of memory; each of two passes an epoch reads "
+            f"{in_bytes(self.pass_bytes)}; temporary files of {in_bytes(self.scratch_bytes)}"
         )
         return lines
 
@@ -283,10 +284,6 @@ class Streams:
         nodes = self._nodes(0)
         assert nodes is not None
         return tables.in_order(nodes)
-
-
-def _mega(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
 
 
 __all__ = ["ScratchTables", "StreamedInput", "Streams"]
