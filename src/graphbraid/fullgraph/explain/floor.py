@@ -94,7 +94,7 @@ class Floor:
                 continue
             lines.append(_line(operation, measured=self.step_seconds is not None))
             if len(operation.tasks) > 1:
-                lines += [_task_line(task) for task in operation.tasks]
+                lines += [f"    {_cut(t.name):<{_MEASURED - 4}}{_milli(t.seconds)}" for t in operation.tasks]
         return "\n".join([*lines, *_totals(self)])
 
 
@@ -186,11 +186,6 @@ def _line(operation: OperationFloor, *, measured: bool) -> str:
         return line
     ratio = operation.seconds / operation.floor_seconds if operation.floor_seconds else None
     return line + f"{_milli(operation.seconds)}{'' if ratio is None else f'{ratio:>7.1f}'}"
-
-
-def _task_line(task: TaskTime) -> str:
-    """Return the line of one task, printed under its operation's line."""
-    return f"    {_cut(task.name):<{_MEASURED - 4}}{_milli(task.seconds)}"
 
 
 def _totals(floor: Floor) -> list[str]:

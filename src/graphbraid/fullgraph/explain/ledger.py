@@ -258,15 +258,10 @@ class Ledger:
         columns: int = 0,
         mapped: int = 0,
     ) -> Work:
-        """Count a row read ``times`` times per edge; ids, weights and matrices move once.
+        """Count a row of ``width`` columns read ``times`` times per edge; ids and matrices move once.
 
-        Args:
-            op: what walks the edges.
-            streams: bytes of matrices.
-            times: passes over the edges.
-            width: columns of the rows. If None, those of the operation's input.
-            columns: edge features, read once.
-            mapped: multiplications of each edge's features with a weight.
+        If ``width`` is None, it is that of the input. Edge features, of so many ``columns``, are read once,
+        and take ``mapped`` multiplications for each edge.
         """
         csc = self._block(op).csc
         width = self._program.width(op.inputs[0]) if width is None else width

@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.step.buffer_pool import copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.request import StepRequest
 
@@ -57,6 +59,10 @@ class TimedStep(PlannedStep):
         self._wait, self._clock = wait, clock
         self._looks = False
         self._seconds: dict[int, list[float]] = {}
+        self._plan.tasks = [
+            replace(task, run=partial(self._timed, place, task.run))
+            for place, task in enumerate(self._plan.tasks)
+        ]
 
     def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
         """Time the tasks of ``repeats`` steps and, in turn with them, ``repeats`` whole steps.
@@ -80,23 +86,10 @@ class TimedStep(PlannedStep):
 
     def _step(self, grad: Tensor, rows: Tensor | None) -> float:
         started = self._clock()
-        self._timed(-1, lambda: self._copy_out(self.forward(), rows))
+        self._timed(-1, lambda: copied(self.forward(), None, rows))
         self._timed(-2, lambda: self.backward(grad, rows))
         self._wait()
         return self._clock() - started
-
-    @staticmethod
-    def _copy_out(out: Tensor, rows: Tensor | None) -> Tensor:
-        return out.clone() if rows is None else out.index_select(0, rows)
-
-    def _run_forward(self) -> None:
-        for place, task in enumerate(self._plan.tasks[: self._forward_tasks]):
-            self._timed(place, task.run)
-
-    def _run_backward(self) -> dict[int, Tensor]:
-        for place, task in enumerate(self._plan.tasks[self._backward_tasks :], self._backward_tasks):
-            self._timed(place, task.run)
-        return self._plan.parameters.take()
 
     def _timed(self, place: int, run: Callable[[], object]) -> None:
         if not self._looks:

@@ -9,6 +9,7 @@ could pay for itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -99,12 +100,12 @@ def choose_order(
     why_not = "no other order is better"
     if scale.could_pay(before, _COUNTING):
         candidates.append(scale.weigh("out-degree", reached.ordered(inverse_of(degree_order(csc)))))
-    best = min(candidates, key=_seconds)
+    best = min(candidates, key=attrgetter("seconds"))
     if scale.could_pay(best, _JOINING):
         candidates.append(scale.weigh("communities", reached.ordered(inverse_of(community_order(csc)))))
     elif best is before:
         why_not = "another order would not pay for its making"
-    best = min(candidates, key=_seconds)
+    best = min(candidates, key=attrgetter("seconds"))
     if before.seconds - best.seconds < LEAST_GAIN * before.seconds:
         return None, _left(f"{before.hits:.0%} of the row reads find the cache as nodes stand; {why_not}")
     return best.reached, _taken(before, best, needed)
@@ -227,10 +228,6 @@ class _OrderComparison:
             hits += rows * share
             total += rows
         return seconds, hits / total if total else 1.0
-
-
-def _seconds(candidate: Weighed) -> float:
-    return candidate.seconds
 
 
 # ---- plain-Python reference of ``cached_reads`` in ``csrc/graph/locality.cpp``, with the same counts

@@ -102,7 +102,11 @@ class NodeFeatures:
         if self._streams is not None:
             self._streams.open()
         elif self._is_factor:
-            self._factor = self._make_factor()
+            x, nodes = self._x, self._nodes(0)
+            assert x is not None
+            is_dense = self._path == "dense"
+            made = DenseInput(self.all_rows(), nodes) if is_dense else compact_input(x, nodes, self._path)
+            self._factor = made if self._copies is None else made.placed(self._copies)
 
     def release(self) -> None:
         """Free what was needed only to make the factor and the constants."""
@@ -140,13 +144,6 @@ class NodeFeatures:
             return self._there(computed_once(op.of, lambda a: edges(a.relation), self.all_rows(), nodes))
 
         return Constant((self._request.num_rows(place), self._channels), make, is_copy=True)
-
-    def _make_factor(self) -> Input:
-        x, nodes = self._x, self._nodes(0)
-        assert x is not None
-        is_dense = self._path == "dense"
-        made = DenseInput(self.all_rows(), nodes) if is_dense else compact_input(x, nodes, self._path)
-        return made if self._copies is None else made.placed(self._copies)
 
     def all_rows(self) -> Tensor:
         """Return all nodes' features in float32; the graph's own tensor if it already is."""

@@ -35,7 +35,6 @@ from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_
 from graphbraid.fullgraph.step.operations.row_exchange import route_of
 from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan, WhenWhole
 from graphbraid.fullgraph.step.request import StepRequest
-from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.ops.gather import places_of, spread_rows
 from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
@@ -81,6 +80,8 @@ class PlannedStep:
             plan_backward(plan)
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if request.training else [self.output.buffer])
+        self.streams = plan.streams
+        """The features that the step reads block by block; None where they lie in memory."""
         if plan.streams is not None:
             plan.streams.share()
         self._copied_bytes = 0 if copies is None else copies.nbytes - copied_before
@@ -116,11 +117,6 @@ class PlannedStep:
         On a device this includes all copies.
         """
         return self.arena.nbytes + self._plan.other_bytes + self._copied_bytes
-
-    @property
-    def streams(self) -> Streams | None:
-        """The features that the step reads block by block; None where they lie in memory."""
-        return self._plan.streams
 
     @property
     def output_nodes(self) -> Tensor | None:
