@@ -254,10 +254,8 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
                 f"{key.lstrip('_')}={found!r} has no lowered form",
                 f"one of {', '.join(map(repr, values))}",
             )
-    if (
-        type(layer).aggregate is not base.aggregate
-        and _name_of(_definer(layer, "aggregate")) not in _OWN_AGGREGATES
-    ):
+    definer = next(kind for kind in type(layer).__mro__ if "aggregate" in vars(kind))
+    if definer is not base and _name_of(definer) not in _OWN_AGGREGATES:
         return "it has an aggregate of its own", "a message of its own alone"
     for module in layer.aggr_module.modules():
         if _name_of(type(module)) not in _BY_DESTINATION | _INSIDE or not is_from(
@@ -266,10 +264,6 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
             what = f"its aggregation holds {type(module).__name__}, which is not known here"
             return what, "one of PyG's sums, means, extrema, moments, quantiles or softmax"
     return None
-
-
-def _definer(layer: Any, method: str) -> type:
-    return next(kind for kind in type(layer).__mro__ if method in vars(kind))
 
 
 def _name_of(kind: type) -> str:

@@ -463,34 +463,27 @@ class _TraceReader:
         encoders: dict[str, Any] = {}
         constants, shapes = dict[str, Any](), dict[str, tuple[int, ...]]()
         for key, value in node.kwargs.items():
-            by_node = key[-2:] in ("_i", "_j")
             self._make_rows(value)
-            if by_node and isinstance(value, fx.Node) and value in self._values:
-                rows[key] = self._values[value]
-                shapes[key] = self._shape_of(value)
-            elif (
-                isinstance(value, fx.Node)
-                and not by_node
-                and (value in self._edge_calls or (not own_edges and _target(value) == WEIGHTS_TARGET))
-            ):
-                rows[key], computed[key] = len(computed), value
-            elif (
-                isinstance(value, fx.Node)
-                and not by_node
-                and own_edges
-                and isinstance(mapped := self._others.get(value), MappedEdges)
-            ):
+            if not isinstance(value, fx.Node | tuple | list):
+                constants[key] = value
+                continue
+            target, by_node = _target(value), key[-2:] in ("_i", "_j")
+            given = value if isinstance(value, fx.Node) else node  # a list is none of these
+            mapped = self._others.get(given)
+            if by_node and given in self._values:
+                rows[key], shapes[key] = self._values[given], self._shape_of(given)
+            elif not by_node and (given in self._edge_calls or (target == WEIGHTS_TARGET and not own_edges)):
+                rows[key], computed[key] = len(computed), given
+            elif not by_node and own_edges and isinstance(mapped, MappedEdges):
                 encoders[key] = mapped.linear
                 rows[key], shapes[key] = ReadRows.FEATURES, (int(mapped.linear.weight.shape[0]),)
-            elif not by_node and own_edges and _target(value) == EDGE_ATTR and self._given.edge_channels:
+            elif not by_node and own_edges and target == EDGE_ATTR and self._given.edge_channels:
                 rows[key], shapes[key] = ReadRows.FEATURES, (self._given.edge_channels,)
-            elif not by_node and _target(value) == WEIGHTS_TARGET:
+            elif not by_node and target == WEIGHTS_TARGET:
                 rows[key], shapes[key] = ReadRows.WEIGHT, ()
-            elif isinstance(value, fx.Node | tuple | list):
+            else:
                 what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
                 raise of.refuse(what, "x_j, x_i, edge_attr or edge_weight")
-            else:
-                constants[key] = value
         edges = None
         if computed or not own_edges:
             edges, of_values = self._edge_calls.computed(of.name, along, tuple(computed.values()))

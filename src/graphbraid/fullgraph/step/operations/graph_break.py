@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -35,6 +35,10 @@ class PlannedByPyTorch(PlannedOperation[Op]):
         self._parameters = [p for p in op.parameters() if p.requires_grad]
         self._leaves: list[Tensor] = []
         self._result: Tensor | None = None
+        self._more: list[Tensor] = []
+        """Leaves beside the inputs and parameters."""
+        self._handed: list[tuple[Tensor, Tensor]] = []
+        """Results beside the operation's own, and their gradients."""
 
     @abstractmethod
     def computed(self, rows: list[Tensor]) -> Tensor:
@@ -75,28 +79,19 @@ class PlannedByPyTorch(PlannedOperation[Op]):
                     rows.tensor.add_(gradient) if adds else rows.tensor.copy_(gradient)
                 elif not adds:
                     rows.tensor.zero_()
-            for parameter, gradient in zip(self._parameters, found[len(targets) :], strict=True):
+            for parameter, gradient in zip(self._parameters, found[len(targets) :], strict=False):
                 if gradient is not None:  # as PyTorch, which leaves p.grad of an unused parameter alone
                     plan.parameters.give(parameter, gradient)
 
         plan.do(f"gradient through {op.out}", run, grad, *reads, *(rows for rows, _ in targets))
 
     def gradients(self, grad: Tensor) -> list[Tensor | None]:
-        """Return the gradients of the inputs that learn and of the parameters, and free the graph."""
-        return self._freed(grad)
+        """Return the gradients of the inputs that learn, of the parameters and of more leaves.
 
-    def _freed(
-        self, grad: Tensor, handed: Sequence[tuple[Tensor, Tensor]] = (), more: Sequence[Tensor] = ()
-    ) -> list[Tensor | None]:
-        """Free the graph, and return those gradients and then the ones of ``more`` leaves.
-
-        Args:
-            grad: the gradient of the result.
-            handed: further results and their gradients.
-            more: further leaves.
+        The graph is freed. ``grad`` is the gradient of the result.
         """
-        result, leaves = self._result, [*self._leaves, *self._parameters, *more]
-        self._result, self._leaves = None, []
+        result, leaves, handed = self._result, [*self._leaves, *self._parameters, *self._more], self._handed
+        self._result, self._leaves, self._more, self._handed = None, [], [], []
         assert result is not None
         # A copy: autograd may return the gradient itself, and other tasks write to its buffer.
         given = [*([(result, grad.clone())] if result.requires_grad else []), *handed]
@@ -118,10 +113,8 @@ class PlannedBreak(PlannedByPyTorch[Break]):
         self._earlier = {one: self._planned(one) for one in op.read_breaks}
         self._kept: dict[int, Any] = {}
         """Results for later breaks, by the number of the call."""
-        self._read_kept: list[tuple[PlannedBreak, Tensor, Tensor]] = []
-        """The earlier break, its result and the leaf in its place, for each one that requires a gradient."""
-        self._handed: list[tuple[Tensor, Tensor]] = []
-        """Kept results and their gradients, from later breaks."""
+        self._read_kept: list[tuple[PlannedBreak, Tensor]] = []
+        """For each leaf beside the inputs and parameters, the earlier break and the result that it is."""
 
     def _planned(self, one: FromBreak) -> PlannedBreak:
         maker = maker_of(self.plan.program.producer, self.op.inputs[one.number])
@@ -137,17 +130,18 @@ class PlannedBreak(PlannedByPyTorch[Break]):
         def leaf(kept: Tensor) -> Tensor:
             if not kept.requires_grad or not torch.is_grad_enabled():
                 return kept.detach() if kept.requires_grad else kept
-            known = (leaf for by, of, leaf in self._read_kept if of is kept and by is maker)
-            if (found := next(known, None)) is None:
+            of = zip(self._read_kept, self._more, strict=True)
+            if (found := next((leaf for (by, one), leaf in of if one is kept and by is maker), None)) is None:
                 found = kept.detach().requires_grad_()
-                self._read_kept.append((maker, kept, found))
+                self._read_kept.append((maker, kept))
+                self._more.append(found)
             return found
 
         return tree_map_only(Tensor, leaf, maker._kept[one.call])
 
     def computed(self, rows: list[Tensor]) -> Tensor:
         """Make the calls."""
-        self._kept, self._read_kept, self._handed = {}, [], []
+        self._kept, self._read_kept, self._more, self._handed = {}, [], [], []
         return self.op.run(rows, run_layer=run_layer, earlier=self._of_earlier, keep=self._kept)
 
     def backward(self) -> None:
@@ -161,18 +155,13 @@ class PlannedBreak(PlannedByPyTorch[Break]):
                 plan.do(f"gradient of {value}: zero", _zeroed(rows), rows)
 
     def gradients(self, grad: Tensor) -> list[Tensor | None]:
-        """Return the gradients of the inputs that learn and of the parameters, and free the graph.
-
-        Those of results that earlier breaks have kept are handed to them.
-        """
-        read, handed = self._read_kept, self._handed
-        self._read_kept, self._handed, self._kept = [], [], {}
-        found = self._freed(grad, handed, [leaf for *_, leaf in read])
-        wanted = len(found) - len(read)
-        for (maker, kept, _), gradient in zip(read, found[wanted:], strict=True):
+        """Hand the gradients of results that earlier breaks have kept to them, and return all."""
+        read, self._read_kept, self._kept = self._read_kept, [], {}
+        found = super().gradients(grad)
+        for (maker, kept), gradient in zip(read, found[len(found) - len(read) :], strict=True):
             if gradient is not None:
                 maker._handed.append((kept, gradient))
-        return found[:wanted]
+        return found
 
 
 def _zeroed(rows: FirstRows) -> Callable[[], object]:
