@@ -258,12 +258,27 @@ def _aggregated(self, inputs, index, ptr=None, dim_size=None):
     return self.aggr_module(inputs * 2, index, ptr=ptr, dim_size=dim_size)
 
 
+def _scattered(self, inputs, index, dim_size=None):
+    return scatter(inputs, index, dim=self.node_dim, dim_size=dim_size, reduce="max")
+
+
+def _scattered_twice(self, inputs, index, dim_size=None):
+    return scatter(inputs, index, 0, dim_size) * scatter(inputs, index, 0, dim_size, "mean")
+
+
+def _scattered_and_kept(self, inputs, index, dim_size=None):
+    self.kept = inputs
+    return scatter(inputs, index, dim=0, dim_size=dim_size, reduce="mean")
+
+
 def _propagated(self, edge_index, x):
     return x * 2
 
 
 _OVERRIDDEN = {
     "an aggregate of its own": (_with(aggregate=_aggregated), "aggregate of its own"),
+    "an aggregate that scatters twice": (_with(aggregate=_scattered_twice), "aggregate of its own"),
+    "an aggregate that keeps messages": (_with(aggregate=_scattered_and_kept), "'kept'|of its own"),
     "a propagate of its own": (_with(propagate=_propagated), "propagate of its own"),
     "flow='target_to_source'": (own(_gate, flow="target_to_source"), "flow"),
     "decomposed_layers=2": (own(_gate, decomposed_layers=2), "replaces that of its class|decomposed_layers"),
@@ -310,6 +325,7 @@ MESSAGES = [
     Case(_PART, "edge weights, mean", lambda: Weighted(layer(WithWeights, aggr="mean"))),
     Case(_PART, "no edge weights", lambda: Stack(layer(WithWeights))),
     Case(_PART, "node_dim=0", lambda: Stack(own(_gate, node_dim=0))),
+    Case(_PART, "an aggregate that scatters", lambda: Stack(_with(aggregate=_scattered))),
     *(
         left(_PART, name, lambda m=message: Stack(own(m)), reason)
         for name, (message, reason) in _LEFT.items()

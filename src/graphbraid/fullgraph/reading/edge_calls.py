@@ -47,7 +47,10 @@ class EdgeCalls:
             return True
         if node.op not in ("call_function", "call_method") or isinstance(node.target, type):
             return False
-        own = [one for one in inputs if one in self._calls or _is_of_graph(one)]
+        of_graph = {
+            one for one in inputs if one.op == "placeholder" and one.target in (EDGE_LIST, EDGE_WEIGHT)
+        }
+        own = [one for one in inputs if one in self._calls or one in of_graph]
         for one in inputs:
             if isinstance(others.get(one), NumRows):
                 self._of_rows[one] = NUM_NODES
@@ -116,10 +119,6 @@ class EdgeCalls:
         return next((one for one in self._made if one == made), made), _checked(name, made)
 
 
-def _is_of_graph(node: fx.Node) -> bool:
-    return node.op == "placeholder" and node.target in (EDGE_LIST, EDGE_WEIGHT)
-
-
 def _writes(node: fx.Node) -> bool:
     """Return whether a call may write over its arguments."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -138,7 +137,9 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
     which differ but for edges that are repeated: add_remaining_self_loops takes the weight of the last one.
     """
     for call in made.calls:
-        if call.target is operator.getitem and any(map(_is_part, _indices(call.args[1]))):
+        index = call.args[1] if call.target is operator.getitem else ()
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(one, slice) and one != slice(None) for one in parts):  # as edge_index[:, :1000]
             raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
     draw = torch.Generator().manual_seed(0)
     ends, weight = torch.randint(1, 9, (2, 40), generator=draw), torch.rand(40, generator=draw)
@@ -171,15 +172,6 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
 
 
 _BY_ORDER = "what it computes of the edges depends on their order or their places"
-
-
-def _indices(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
-def _is_part(index: Any) -> bool:
-    """Return whether an index selects by position, as ``edge_index[:, :1000]`` does."""
-    return isinstance(index, slice) and index != slice(None)
 
 
 def _same_edges(*runs: tuple[Tensor, tuple[Tensor, ...]]) -> bool:

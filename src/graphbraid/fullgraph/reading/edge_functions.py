@@ -34,7 +34,8 @@ def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
     found = [vars(sys.modules.get(_UTILS, fx)).get(name) for name in _RECORDED]
     found.append(getattr(sys.modules.get("torch_geometric.nn.conv.gcn_conv"), "gcn_norm", None))
     stand_ins = {id(one): _recording(one) for one in found if one is not None}
-    spaces = {id(one): one for layer in layers for one in _globals_of(type(layer))}
+    methods = (f for layer in layers for base in type(layer).__mro__ for f in vars(base).values())
+    spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
     if (utils := sys.modules.get(_UTILS)) is not None:
         spaces[id(vars(utils))] = vars(utils)
     replaced = [
@@ -50,13 +51,6 @@ def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for names, key, value in replaced:
             names[key] = value
-
-
-def _globals_of(kind: type) -> Iterator[dict[str, Any]]:
-    """Yield the global variables of a class's methods."""
-    for base in kind.__mro__:
-        if base is not object and base is not nn.Module:
-            yield from (f.__globals__ for f in vars(base).values() if hasattr(f, "__globals__"))
 
 
 def _recording(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -192,6 +192,7 @@ def ties_of(
     *,
     sparse: bool = False,
     known: Collection[Ties] = TIES,
+    scatter: str | None = None,
 ) -> Ties:
     """Return how PyG divides the gradient of a layer's maximum or minimum among equal messages.
 
@@ -200,14 +201,16 @@ def ties_of(
         refuse: makes the error to raise.
         sparse: whether the edges are a sparse matrix.
         known: the ways that the caller has an operation for.
+        scatter: ``max`` or ``min``, where the layer calls PyG's ``scatter`` in place of its aggregation.
 
     Raises:
         NotLoweredError: no operation treats ties in this way, or PyG itself fails.
     """
     device = next((one.device for one in layer.parameters()), torch.device("cpu"))
-    what = f"with aggr={layer.aggr!r}"
+    aggr = scatter or layer.aggr
+    what, deterministic = f"with aggr={aggr!r}", not scatter and layer.aggr_module._deterministic
     try:
-        seen = _probe(layer.aggr, sparse, layer.fuse, layer.aggr_module._deterministic, device)
+        seen = _probe(aggr, sparse, layer.fuse, deterministic, device)
     except (RuntimeError, NotImplementedError, ImportError) as error:
         raise refuse(f"{what} fails by itself here: {error}") from error
     found = _SEEN.get(seen)

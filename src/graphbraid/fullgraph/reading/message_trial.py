@@ -74,10 +74,15 @@ class _MessageRoot(nn.Module):
     """The module that is traced: it calls a layer's message with a placeholder for each argument."""
 
     def __init__(
-        self, layer: Any, tracer: _MessageTracer, given: Mapping[str, Any], special: frozenset[str]
+        self,
+        layer: Any,
+        tracer: _MessageTracer,
+        given: Mapping[str, Any],
+        special: frozenset[str],
+        method: str,
     ) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self._method = layer, method
         self._tracer, self._given, self._special = tracer, given, special
 
     def forward(self) -> Any:
@@ -88,7 +93,7 @@ class _MessageRoot(nn.Module):
             else value
             for key, value in self._given.items()
         }
-        return self.layer.message(**made)
+        return getattr(self.layer, self._method)(**made)
 
 
 def traced_message(
@@ -97,6 +102,8 @@ def traced_message(
     given: Mapping[str, Any],
     special: frozenset[str],
     make_proxy: Callable[[fx.Node, fx.Tracer], fx.Proxy],
+    *,
+    method: str = "message",
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
     """Trace a layer's message.
 
@@ -106,6 +113,7 @@ def traced_message(
         given: the message's arguments; proxies stand for those with a row per edge.
         special: those that come of the edges as a whole.
         make_proxy: makes the proxies that the message gets.
+        method: name of the layer's method to trace.
 
     Returns:
         The calls that the message makes, and the tensors that they read beside the arguments, by the targets
@@ -117,7 +125,7 @@ def traced_message(
     tracer = _MessageTracer(name, make_proxy)
     try:
         with torch.enable_grad():
-            return tracer.trace(_MessageRoot(layer, tracer, given, special)), tracer.tensors
+            return tracer.trace(_MessageRoot(layer, tracer, given, special, method)), tracer.tensors
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's message may raise under tracing

@@ -111,8 +111,8 @@ class Propagation:
     """Names of the parameters of ``message``, and of ``aggregate`` without its first."""
     special: dict[str, str]
     """By parameter that is filled from the edges as a whole, ``ids`` or ``counts``."""
-    is_own: bool
-    """Whether the layer's ``aggregate`` must run as it is written."""
+    aggr: str | None
+    """Name of the sum, mean, maximum or minimum; None if the layer's ``aggregate`` runs as it is written."""
     dtype: torch.dtype | None
     """Dtype of the model's parameters; None for a model without parameters."""
     __name__: ClassVar[str] = "propagate"
@@ -139,9 +139,9 @@ def _record(
         raise NotLoweredError(
             name, "its propagate takes a size or edges of its own", "propagate(edge_index, x=x)"
         )
-    is_own = _is_own(layer)
+    aggr = _reduction_of(layer)
     message = dict(inspect.signature(layer.message).parameters)
-    aggregate = dict(list(inspect.signature(layer.aggregate).parameters.items())[1:]) if is_own else {}
+    aggregate = {} if aggr else dict(list(inspect.signature(layer.aggregate).parameters.items())[1:])
     read: dict[str, Any] = {}
     special: dict[str, str] = {}
     for key, parameter in (message | aggregate).items():
@@ -167,10 +167,10 @@ def _record(
         tensors=tensors,
         takes=takes,
         special=special,
-        is_own=is_own,
+        aggr=aggr,
         dtype=dtype,
     )
-    out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), _as_matrices(read))
+    out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), read)
     # The reader of the propagation writes the shape of a row where it has several dimensions.
     out = out.view(-1, 0)
     return _updated(name, layer, out, given)
@@ -180,15 +180,6 @@ def give_shape(node: fx.Node, shape: tuple[int, ...]) -> None:
     """Write the shape of a row of a propagation's result, when it is known, into the view of the result."""
     for view in list(node.users):
         view.args = (node, -1, *shape)
-
-
-def _as_matrices(read: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with what rows are read of as matrices: heads are joined side by side."""
-    flatten: Any = torch.flatten
-    return {
-        key: flatten(value, 1) if key[-2:] in ("_i", "_j") and isinstance(value, fx.Proxy) else value
-        for key, value in read.items()
-    }
 
 
 def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str, Any]) -> Any:
@@ -207,7 +198,8 @@ def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str
         raise NotLoweredError(
             name, f"its message reads rows of {key[:-2]!r}, which is no matrix of node rows"
         )
-    return value
+    flatten: Any = torch.flatten
+    return None if value is None else flatten(value, 1)  # a matrix: heads are joined side by side
 
 
 def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
@@ -238,8 +230,8 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
         if getattr(type(layer), key) is not getattr(base, key):
             return f"it has a {key} of its own", "a message of its own alone"
     for kind in type(layer).__mro__[: type(layer).__mro__.index(base)]:
-        own = vars(kind).get("propagate")
-        if own is not None and own is not base.propagate and own.__module__ != _made_by_pyg(kind):
+        own, made_by_pyg = vars(kind).get("propagate"), f"{kind.__module__}_{kind.__name__}_propagate"
+        if own is not None and own is not base.propagate and own.__module__ != made_by_pyg:
             return "it has a propagate of its own", "a message of its own alone"
     wanted: dict[str, tuple[Any, ...]] = {
         "flow": ("source_to_target",),
@@ -256,7 +248,8 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
             )
     definer = next(kind for kind in type(layer).__mro__ if "aggregate" in vars(kind))
     if definer is not base and _name_of(definer) not in _OWN_AGGREGATES:
-        return "it has an aggregate of its own", "a message of its own alone"
+        needed = "a message of its own alone, or an aggregate that calls PyG's scatter"
+        return ("it has an aggregate of its own", needed) if _reduction_of(layer) is None else None
     for module in layer.aggr_module.modules():
         if _name_of(type(module)) not in _BY_DESTINATION | _INSIDE or not is_from(
             type(module), type(module).__module__
@@ -270,18 +263,40 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _is_own(layer: Any) -> bool:
-    """Return whether a layer's ``aggregate`` is another than a sum, mean, maximum or minimum."""
-    named = isinstance(layer.aggr, str) and layer.aggr in _AGGREGATIONS
-    if type(layer).aggregate is not _base(layer).aggregate or not named:
-        return True
+def _reduction_of(layer: Any) -> str | None:
+    """Return the name of a layer's sum, mean, maximum or minimum; None if its ``aggregate`` is another."""
+    if type(layer).aggregate is not _base(layer).aggregate:
+        return _scattered(layer)
+    if not isinstance(layer.aggr, str) or layer.aggr not in _AGGREGATIONS:
+        return None
     expected = getattr(sys.modules[f"{_AGGR}.basic"], _AGGREGATIONS[layer.aggr][0])
-    return type(layer.aggr_module) is not expected
+    return layer.aggr if type(layer.aggr_module) is expected else None
 
 
-def _made_by_pyg(kind: type) -> str:
-    """Return the name of the module that PyG makes for a class's ``propagate`` from its template."""
-    return f"{kind.__module__}_{kind.__name__}_propagate"
+def _scattered(layer: Any) -> str | None:
+    """Return how an own ``aggregate`` reduces, if it only calls PyG's ``scatter`` with what it gets."""
+    held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
+    computed = frozenset(names) - {"ptr"}
+    try:
+        graph, _ = traced_message("", layer, dict.fromkeys(names), computed, fx.Proxy, method="aggregate")
+    except NotLoweredError:
+        return None
+    finally:
+        found = dict(vars(layer))
+        vars(layer).clear()
+        vars(layer).update(held)
+    if found.keys() != held.keys() or any(found[key] is not value for key, value in held.items()):
+        return None  # it keeps something
+    *calls, output = [node for node in graph.nodes if node.op != "placeholder"]
+    scatter = inspect.unwrap(sys.modules["torch_geometric.utils"].scatter)  # which a trace has replaced
+    if len(calls) != 1 or calls[0].target is not scatter or output.args[0] is not calls[0]:
+        return None
+    call = inspect.signature(scatter).bind(*calls[0].args, **calls[0].kwargs)
+    call.apply_defaults()
+    src, index, dim, size, reduction = call.arguments.values()
+    ends = [str(getattr(one, "target", one)) for one in (src, index, size)]
+    fits = ends == [names[0], "index", "dim_size"] and dim in (0, layer.node_dim)
+    return reduction if fits and reduction in _AGGREGATIONS else None
 
 
 def read_messages(
@@ -324,15 +339,18 @@ def read_messages(
         raise of.refuse(what, "a matrix with a row per edge")
     reduction: MessageReduction = "own"
     ties: Ties = "shared"
-    if of.is_own:
+    if of.aggr is None:
         learned = (p for p in of.layer.aggr_module.parameters())
         used = tuple({id(p): p for p in (*used, *learned)}.values())
         shape = _shape_of_own(of, shape, constants, shapes)
     else:
-        check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
-        reduction = _AGGREGATIONS[of.layer.aggr][1]
+        scatters = type(of.layer).aggregate is not _base(of.layer).aggregate
+        if not scatters:
+            check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
+        reduction = _AGGREGATIONS[of.aggr][1]
         if reduction in ("max", "min"):
-            ties = ties_of(of.layer, of.refuse, known=("shared", "shared with zero"))
+            known: tuple[Ties, ...] = ("shared", "shared with zero")
+            ties = ties_of(of.layer, of.refuse, known=known, scatter=of.aggr if scatters else None)
     read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
     read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
@@ -351,7 +369,7 @@ def read_messages(
     order = (ReadRows.SOURCE, ReadRows.DESTINATION)
     reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
     steps: tuple[MessageStep, ...] = ()
-    if not (encoders or of.is_own or found.draws):
+    if not (encoders or of.aggr is None or found.draws):
         computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
         as_graphs = [
             (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
@@ -382,7 +400,7 @@ def read_messages(
         width_out=math.prod(shape),
         edge_width=math.prod(found.shape),
         edges=edges,
-        by_destination=of.is_own or found.by_destination,
+        by_destination=of.aggr is None or found.by_destination,
         ids=ids,
         counts=counts,
         draws=found.draws,

@@ -181,7 +181,8 @@ class CallOnEdges:
         for op in writer.ops:
             if learns_weights and op.moves and not isinstance(op, Messages):
                 raise NotLoweredError(name, "its edge weights are learned", "weights that are not")
-            if learns_features and op.reads_edges and not _passes_gradients_of_features(op):
+            passes = isinstance(op, Gine | Messages) or (isinstance(op, Attention) and op.kind == "gat")
+            if learns_features and op.reads_edges and not passes:
                 raise NotLoweredError(name, "its edge features are learned", "features that are not")
         wanted, kept = {out}, []
         for op in reversed(writer.ops):
@@ -198,10 +199,6 @@ class CallOnEdges:
             args=(tuple(self._rows), self._edges, self._weight, self._features),
             width=writer.width(out),
         )
-
-
-def _passes_gradients_of_features(op: Any) -> bool:
-    return isinstance(op, Gine | Messages) or (isinstance(op, Attention) and op.kind == "gat")
 
 
 def _is_plain(value: Any) -> bool:
