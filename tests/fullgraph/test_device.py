@@ -1,6 +1,7 @@
 """The engine on a device: what is copied there, what is recorded, what a replay must draw anew."""
 
 import contextlib
+import importlib
 from itertools import product
 
 import pytest
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import make_graph, unlowerable
+from tests.fullgraph.matrix.graphs import data_of
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 from tests.suites import few_of
 
@@ -139,6 +141,25 @@ def test_bits_of_binary_features_train_as_on_the_host(binary):
             assert moved <= engine.nbytes <= 1.1 * moved
         results.append(epochs_without_the_host(engine, graph, where))
     assert_alike(*results)
+
+
+@pytest.mark.parametrize("name", ["a gate, aggr='sum'", "a gate, aggr='max'", "edge weights"])
+def test_messages_of_steps_train_as_on_the_host_and_are_recorded(name):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    cases = importlib.import_module("tests.fullgraph.matrix.cases_messages").MESSAGES
+    [case] = [case for case in cases if case.name == name]
+    graph = graphbraid.Graph.from_pyg(case.prepare(data_of("untidy")))
+    results, device = [], FakeDevice()
+    for where in (HOST, device):
+        torch.manual_seed(1)
+        engine = Engine(case.make(), graph, torch.arange(20), CompileOptions(device=where, rates=Rates()))
+        results.append([])
+        for _ in range(4):
+            out = engine()
+            found = torch.autograd.grad(out.square().sum(), [*engine.model.parameters()], allow_unused=True)
+            results[-1] += [out.detach(), *(one for one in found if one is not None)]
+    assert_alike(*results)
+    assert device.num_replays == 6, engine.explain()
 
 
 def test_the_first_step_runs_and_the_others_are_replayed():

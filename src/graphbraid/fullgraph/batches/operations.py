@@ -70,7 +70,6 @@ from graphbraid.ops import (
 )
 from graphbraid.ops.attention import AttendedFeatures
 from graphbraid.ops.message_kernel import aggregate_steps
-from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
 
@@ -281,13 +280,9 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
 
 
 def _runs_as_steps(op: Messages, read: Sequence[Tensor]) -> bool:
-    """Return whether the kernel of messages made of steps runs a message that reads these tensors.
-
-    On a device a sum of columns may have other bits in backward, where a maximum would lose its gradient.
-    """
-    is_exact = not op.selects or all(step.op is not MessageOp.SUM_COLUMNS for step in op.steps)
+    """Return whether the kernel of messages made of steps runs a message that reads these tensors."""
     fits = all(rows.dtype == torch.float32 for rows in read)
-    return bool(op.steps) and fits and (is_exact or read[0].device.type == "cpu")
+    return fits and bool(op.steps) and (op.has_device_kernel or read[0].device.type == "cpu")
 
 
 @_runs(Gine)

@@ -154,11 +154,12 @@ def check_kernels(program: Program, device: Device) -> None:
     Raises:
         NotLoweredError: one has none; the message names it.
     """
-    if not device.is_host and any(isinstance(op, Attention) and op.reads_edges for op in program.ops):
-        what = f"attention to edge features has no kernel on {device.place}"
-        raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
-    for op in program.ops:
-        if not device.is_host and isinstance(op, Messages | RelationAttention):
+    for op in () if device.is_host else program.ops:
+        if isinstance(op, Attention) and op.reads_edges:
+            what = f"attention to edge features has no kernel on {device.place}"
+            raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
+        is_one_kernel = isinstance(op, Messages) and op.has_device_kernel and op.edges is None
+        if isinstance(op, Messages | RelationAttention) and not is_one_kernel:
             raise NotLoweredError(op.symbol, f"no kernel stands for them on {device.place}", "the CPU")
 
 

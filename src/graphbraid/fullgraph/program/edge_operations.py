@@ -177,6 +177,15 @@ class Messages(Operation):
         """Whether backward reads the result, that of a maximum or minimum or of a softmax among the steps."""
         return self.selects or any(step.op is MessageOp.SOFTMAX for step in self.steps)
 
+    @property
+    def has_device_kernel(self) -> bool:
+        """Whether the kernel of steps runs it on a device.
+
+        A sum of columns may have other bits in backward there, where a maximum would lose its gradient.
+        """
+        is_exact = not self.selects or all(step.op is not MessageOp.SUM_COLUMNS for step in self.steps)
+        return bool(self.steps) and is_exact
+
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
         return self.used

@@ -114,7 +114,7 @@ class StepPlan:
         self._first_uses = self.program.first_uses()
 
     def _copied_blocks(self, copies: DeviceCopies) -> Blocks:
-        by_edge = [op for op in self.program.ops if isinstance(op, Attention | Gine | Maximum)]
+        by_edge = [op for op in self.program.ops if isinstance(op, Attention | Gine | Maximum | Messages)]
         walked = {op.walks.number for op in by_edge if op.walks is not None}
         return copies.blocks(self.request.blocks, walked, transpose=self.training and bool(by_edge))
 

@@ -23,9 +23,9 @@ class PlannedMessages(PlannedOperation[Messages]):
     def __init__(self, plan: StepPlan, op: Messages) -> None:
         super().__init__(plan, op)
         self._level = plan.program.level(self.source)
-        block = plan.request.blocks[self._level].of(None)
-        csc, self._computed = block.csc, tuple[Tensor, ...]()
+        csc, self._computed = plan.blocks[self._level].of(None).csc, tuple[Tensor, ...]()
         if op.edges is not None:
+            block = plan.request.blocks[self._level].of(None)
             csc, self._computed = computed_between(op.edges, plan.request.whole_edges(None), block)
         how: dict[str, Any] = {"reduction": op.reduction, "width": op.width_out}
         how |= {"parameters": op.used, "ties": op.ties}
@@ -129,8 +129,10 @@ class PlannedMessages(PlannedOperation[Messages]):
         found = (
             self.plan.request.blocks[self._level].of(None).bind(Aggregation(csc=whole, weight=whole.weight))
         )
-        assert found.weight is not None
-        return found.weight.detach().to(torch.float32)
+        weight, copies = found.weight, self.plan.copies
+        assert weight is not None
+        weight = weight.detach().to(torch.float32)
+        return weight if copies is None else copies.matrix(weight)
 
 
 PLANNED: dict[type[Operation], PlannedClass] = {Messages: PlannedMessages}
