@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from torch_geometric.data import Batch, Data
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, RunsAsWrittenWarning
+from graphbraid.estimates.allocation import allocation_of
 from graphbraid.fullgraph.batches import edges as batch_edges
 from graphbraid.fullgraph.batches import operations
 from graphbraid.fullgraph.batches.edges import BatchEdges, Levels, RelationEdges
@@ -788,6 +790,32 @@ def test_backward_gives_memory_back_and_nothing_refers_to_itself():
         assert all(one() is None for one in rows)
     finally:
         gc.enable()
+
+
+def test_a_backward_pass_holds_less_if_the_graph_is_not_retained():
+    torch.manual_seed(0)
+    engine = graphbraid.compile(pyg.GraphSAGE(64, 64, 4, 64), strict=True)
+    x, edge_index = torch.rand(2000, 64), torch.randint(2000, (2, 8000))
+
+    def peak(**options):
+        def step():
+            return torch.autograd.grad(engine(x, edge_index).sum(), [*engine.parameters()], **options)
+
+        step()
+        return allocation_of(step, x.device).peak / (x.numel() * 4)  # in matrices of the layers' rows
+
+    assert peak() + 0.9 < peak(retain_graph=True)
+
+
+def test_explain_gives_the_rate_of_the_dense_products():
+    engine = graphbraid.compile(pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES), strict=True)
+    said = engine.explain(sampled(data_of("untidy")))
+    assert re.search(
+        r"in 10 dense products: \S+ GFLOP at \S+ GFLOP/s\n    floor \S+ ms at the \S+ GFLOP/s", said
+    )
+    assert "dense products" not in graphbraid.compile(copy.deepcopy(engine.model).double()).explain(
+        in_double(data_of("untidy"))
+    )
 
 
 def test_hooks_of_parameters_run_once():

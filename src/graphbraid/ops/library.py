@@ -127,14 +127,24 @@ def opaque(name: str, shape: Callable[..., Any]) -> Callable[[_Made], _Made]:
 class CallContext:
     """What an autograd function's ``forward`` and ``backward`` use of their context."""
 
-    saved_tensors: tuple[Any, ...] = ()
+    _saved: tuple[Any, ...] = ()
+    gives_up = False
+    """Whether the next read of the saved tensors is the last, so that nothing but its reader holds them."""
 
     def __init__(self, needs_input_grad: Sequence[bool]) -> None:
         self.needs_input_grad = tuple(needs_input_grad)
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors for ``backward``."""
-        self.saved_tensors = tensors
+        self._saved = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """The tensors that were kept."""
+        saved = self._saved
+        if self.gives_up:
+            self._saved = ()
+        return saved
 
     def set_materialize_grads(self, _value: bool) -> None:
         """Do nothing: whoever calls ``backward`` has all gradients."""

@@ -196,13 +196,15 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, own, own_weight, out = ctx.saved_tensors
+        *saved, out = ctx.saved_tensors
         grad, grad_bias = _end_epilogue(ctx, grad, out, 4)
+        del out
         found: list[Tensor | None] = []
-        for place, (rows, matrix) in enumerate(((x, weight), (own, own_weight))):
-            of_rows, of_matrix = ctx.needs_input_grad[2 * place : 2 * place + 2]
-            found.append(tall_product(grad, matrix) if of_rows else None)
-            found.append(tall_gram(grad, rows) if of_matrix else None)
+        for place in (0, 2):
+            of_rows, of_matrix = ctx.needs_input_grad[place : place + 2]
+            of_weight = tall_gram(grad, saved[place]) if of_matrix else None
+            saved[place] = None
+            found += [tall_product(grad, saved[place + 1]) if of_rows else None, of_weight]
         return *found, grad_bias, None, None, None
 
 
@@ -484,7 +486,7 @@ class _AggregateLinear(torch.autograd.Function):
         p: float,
         seed: AnySeed,
     ) -> Tensor:
-        ctx.how, ctx.dtype, ctx.has_root = how, x.dtype, root_weight is not None
+        ctx.how, ctx.dtype = how, x.dtype
         ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
         after = _begin_epilogue(ctx, weight.dtype, bias, act, p, seed)
         if ctx.transform_first:
@@ -496,6 +498,7 @@ class _AggregateLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *saved, out = ctx.saved_tensors
         grad, grad_bias = _end_epilogue(ctx, grad, out, 4)
+        del out  # each matrix is freed after its last use where nobody else holds it
         backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
         grad_x, grad_weight, grad_root = backward(ctx, saved, grad)
         grad_x = None if grad_x is None else grad_x.to(ctx.dtype)
@@ -532,12 +535,17 @@ def _aggregate_first(
 
 def _aggregate_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, weight, own, root_weight = saved
+    saved.clear()
     grad_weight = tall_gram(grad, rows) if ctx.needs_input_grad[1] else None
     grad_root = tall_gram(grad, own) if ctx.needs_input_grad[2] else None
-    grad_x = None
+    del rows, own
+    grad_x = to_own = None
     if ctx.needs_input_grad[0]:
-        to_own = tall_product(grad, root_weight) if ctx.has_root else None
-        grad_x = summed_back(ctx.how, tall_product(grad, weight), addend=to_own)
+        csc: Csc = ctx.how.csc
+        if root_weight is not None:  # the sums are added where the own rows' gradient stands
+            grad_x = new_rows(grad, csc.num_src, weight.shape[1])
+            to_own = tall_product(grad, root_weight, out=grad_x[: csc.num_dst])
+        grad_x = summed_back(ctx.how, tall_product(grad, weight), addend=to_own, out=grad_x)
     return grad_x, grad_weight, grad_root
 
 
@@ -553,6 +561,7 @@ def _transform_first(
 
 def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, root_weight = saved
+    saved.clear()
     num_dst: int = ctx.how.csc.num_dst
     grad = row_contiguous(grad)
     grad_weight = grad_root = grad_x = None
@@ -562,6 +571,7 @@ def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tu
         grad_rows = summed_back(ctx.how, grad)
         if ctx.needs_input_grad[1]:
             grad_weight = tall_gram(grad_rows, x)
+        del x
         if ctx.needs_input_grad[0]:
             grad_x = tall_product(grad_rows, weight)
             if root_weight is not None:

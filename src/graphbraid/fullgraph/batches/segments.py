@@ -309,8 +309,8 @@ class _Pass(torch.autograd.Function):
                 "Trying to backward through the graph a second time: what backward reads has been freed. "
                 "Specify retain_graph=True in the first backward pass if there is to be a second one."
             )
-        steps = list(ctx.steps)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+        steps, keeps_graph = list(ctx.steps), torch._C._autograd._get_current_graph_task_keep_graph()
+        if not keeps_graph:
             ctx.steps = None  # each step is freed as soon as it is done
         segment: JoinedOps = ctx.segment
         held: dict[str | int, Tensor] = {
@@ -318,8 +318,7 @@ class _Pass(torch.autograd.Function):
         }
         while steps:
             step = steps.pop()
-            grad = held.pop(step.value, None)
-            if grad is None:
+            if step.value not in held:
                 continue
             context = step.context
             if [one._version for one in context.saved_tensors if one is not None] != step.versions:
@@ -327,12 +326,13 @@ class _Pass(torch.autograd.Function):
                     "one of the variables needed for gradient computation has been modified by an inplace "
                     f"operation: a tensor that {step.value} was computed from, or {step.value} itself"
                 )
-            found = _raw_backward(step.function)(context, grad)
+            context.gives_up = not keeps_graph
+            found = _raw_backward(step.function)(context, held.pop(step.value))
             for source, needed, of_source in zip(step.sources, context.needs_input_grad, found, strict=True):
                 if needed and of_source is not None:
                     before = held.get(source)
                     held[source] = of_source if before is None else before + of_source
-            del grad, found, context, step
+            del found, of_source, context, step
         of_values = [held.get(value) for value in segment.reads]
         return None, None, None, *of_values, *(held.get(number) for number in range(ctx.num_operands))
 

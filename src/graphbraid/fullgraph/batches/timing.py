@@ -5,17 +5,28 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from graphbraid import native
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import BatchRun
 from graphbraid.fullgraph.program import Break, Operation
 from graphbraid.fullgraph.reading.modes import kept_buffers
+from graphbraid.ops.kernels import Calls, watched
+from graphbraid.ops.linear import tall_product
 
 _REPEATS = 5
 """Number of timed steps, after one that is not timed."""
+_PRODUCTS: dict[str, Callable[..., int]] = {
+    "tall_product": lambda a, _, out, *__: a.shape[1] * out.numel(),
+    "tall_gram": lambda a, _, out, *__: a.shape[0] * out.numel(),
+}
+"""Multiplications of each kernel for dense products, by its arguments."""
+_LARGE_ROWS, _LARGE_WIDTH = 4096, 256
+"""Size of the product that says how fast this machine multiplies."""
 
 
 class NotedRun(BatchRun):
@@ -45,6 +56,9 @@ def timed_lines(model: nn.Module, program: BatchProgram, make: Callable[[], Note
     devices = {one.device for one in parameters if one.is_cuda}
     with torch.random.fork_rng(devices), torch.enable_grad(), kept_buffers(model):
         step = _seconds(lambda: make().outputs(), parameters)
+        with watched() as calls:
+            _gradients(make().outputs(), parameters)
+        products = _product_lines(calls, step)
         run = make()
         run.outputs()
         lines, written = [], 0.0
@@ -54,7 +68,34 @@ def timed_lines(model: nn.Module, program: BatchProgram, make: Callable[[], Note
             lines.append(f"    {1e3 * seconds:.3f} ms in {op.out} = {op.details()}")
             written += seconds
     share = f"  {1e3 * written:.3f} ms of it, {written / step:.0%}, in parts that run as written"
-    return [f"A step on this batch: {1e3 * step:.3f} ms", *run.lines(), share, *lines]
+    return [f"A step on this batch: {1e3 * step:.3f} ms", *run.lines(), *products, share, *lines]
+
+
+def _product_lines(calls: Calls, step: float) -> list[str]:
+    """Time the dense products of a step again by themselves, beside a large product on this machine."""
+    products = [(name, arguments) for name, arguments in calls if name in _PRODUCTS]
+    kernels: Any = native.kernels()
+    if not products:
+        return []
+
+    def seconds(run: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(_REPEATS + 1):
+            started = time.perf_counter()
+            run()
+            taken.append(time.perf_counter() - started)
+        return min(taken)
+
+    flops = 2.0 * sum(_PRODUCTS[name](*arguments) for name, arguments in products)
+    taken = seconds(lambda: [getattr(kernels, name)(*arguments) for name, arguments in products])
+    a, b = torch.ones(_LARGE_ROWS, _LARGE_WIDTH), torch.ones(_LARGE_WIDTH, _LARGE_WIDTH)
+    rate = 2.0 * a.numel() * _LARGE_WIDTH / seconds(lambda: tall_product(a, b))
+    return [
+        f"  {1e3 * taken:.3f} ms of it, {taken / step:.0%}, in {len(products)} dense products: "
+        f"{flops / 1e9:.3g} GFLOP at {flops / taken / 1e9:.3g} GFLOP/s",
+        f"    floor {1e3 * flops / rate:.3f} ms at the {rate / 1e9:.3g} GFLOP/s of a product of "
+        f"{_LARGE_ROWS} x {_LARGE_WIDTH} by {_LARGE_WIDTH} x {_LARGE_WIDTH}",
+    ]
 
 
 def _seconds(run: Callable[[], Tensor], wanted: Sequence[Tensor]) -> float:
@@ -63,12 +104,16 @@ def _seconds(run: Callable[[], Tensor], wanted: Sequence[Tensor]) -> float:
     for _ in range(_REPEATS + 1):
         started = time.perf_counter()
         out = run()
-        if out.requires_grad and inputs:
-            torch.autograd.grad(out, inputs, torch.ones_like(out), allow_unused=True)
+        _gradients(out, inputs)
         if out.is_cuda:
             torch.cuda.synchronize(out.device)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken[1:])
+
+
+def _gradients(out: Tensor, wanted: Sequence[Tensor]) -> None:
+    if out.requires_grad and wanted:
+        torch.autograd.grad(out, wanted, torch.ones_like(out), allow_unused=True)
 
 
 __all__ = ["NotedRun", "timed_lines"]
