@@ -193,7 +193,9 @@ def _after_linear(program: Program, op: Operation) -> _Fold | None:
     readers = program.consumers(linear.out)
     ops = [op] if len(readers) == 1 and len(op.inputs) == 1 else _following(program, linear)
     inside = {linear.out, *(other.out for other in ops)}
-    ends = [value for value in inside if _is_read_outside(program, value, ops)]
+    outside = [other for other in program.ops if other not in ops]
+    read = {value for other in outside for value in other.inputs} | {program.output}
+    ends = list(inside & read)
     if not ops or ends != [ops[-1].out] or not any(isinstance(other, Aggregate) for other in ops):
         return None
     return _Fold(chain, tuple(ops), linear, source)
@@ -207,10 +209,6 @@ def _following(program: Program, linear: Linear) -> list[Operation]:
             known.add(op.out)
             found.append(op)
     return found
-
-
-def _is_read_outside(program: Program, value: str, ops: Sequence[Operation]) -> bool:
-    return value == program.output or any(reader not in ops for reader in program.consumers(value))
 
 
 def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -295,7 +294,7 @@ class StepPlan:
         if isinstance(op, DestinationRows):  # a prefix of the source's gradient
             whole, is_there = self.grad_of(op.inputs[0])
             if not is_there:
-                self.do(f"gradient of {op.inputs[0]}: zero", partial(_zero, whole), whole)
+                self.do(f"gradient of {op.inputs[0]}: zero", lambda: torch.zero_(whole.tensor), whole)
             self.grads[value] = FirstRows(whole.buffer, self.count_of(value))
             return self.grads[value], True
         self.grads[value] = self.new(f"gradient of {value}", op)
@@ -346,7 +345,7 @@ class StepPlan:
 
     def add_to_grad(self, value: str, rows: FirstRows) -> None:
         """Plan to add rows to ``value``'s gradient, or to copy them there if it holds no sum yet."""
-        self.accumulate(value, lambda out, add: _join(rows.tensor, out, add), rows)
+        self.accumulate(value, lambda out, add: (out.add_ if add else out.copy_)(rows.tensor), rows)
 
     def pass_on(self, op: Operation, value: str) -> None:
         """Plan to pass ``op``'s gradient on to ``value``, in the same buffer if nothing else reads it."""
@@ -373,14 +372,6 @@ class StepPlan:
 
         if parameters and self.comm is not None and self.request.begins_early:
             self.do(f"{self.planning}: gradients are whole", tell)
-
-
-def _join(rows: Tensor, out: Tensor, add: bool) -> None:
-    out.add_(rows) if add else out.copy_(rows)
-
-
-def _zero(rows: FirstRows) -> None:
-    rows.tensor.zero_()
 
 
 __all__ = ["PlannedClass", "PlannedOperation", "StepPlan", "WhenWhole"]

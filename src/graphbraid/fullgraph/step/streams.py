@@ -7,7 +7,7 @@ also lies in such a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class ScratchTables:
         """
         num_rows = self._num_nodes if nodes is None else nodes.numel()
         slabs = []
-        for columns in self._slabs(len(ops)):
+        for columns in self.slabs(len(ops)):
             rows = computed_once(ops, self._csc, self._columns(columns), nodes)
             slab = self._new(num_rows, rows.shape[1])
             slab.write(0, rows)
@@ -76,16 +76,11 @@ class ScratchTables:
             slabs.append(slab)
         return slabs[0] if len(slabs) == 1 else self._side_by_side(slabs, num_rows)
 
-    def num_slabs(self, num_ops: int) -> int:
-        """Return how often :meth:`computed` reads the features for so many operations."""
-        return sum(1 for _ in self._slabs(num_ops))
-
-    def _slabs(self, num_ops: int) -> Iterator[slice]:
-        """Yield the columns that fit into the room, with every operation's value and the temporary ones."""
+    def slabs(self, num_ops: int) -> list[slice]:
+        """Return the columns that fit into the room, with every operation's value and the temporary ones."""
         most = self._room // (4 * self._num_nodes * (num_ops + 2))
         count = max(1, min(most - most % _LANES if most > _LANES else most, self._width))
-        for first in range(0, self._width, count):
-            yield slice(first, min(first + count, self._width))
+        return [slice(at, min(at + count, self._width)) for at in range(0, self._width, count)]
 
     def _columns(self, columns: slice) -> Tensor:
         """Return some columns of the features, ``(num_nodes, count)`` float32."""
@@ -272,7 +267,7 @@ class Streams:
         op, rows = self._program.producer(name), 4 * self._rows_of(name) * self._width
         if not isinstance(op, Hoisted):
             return 2 * rows  # read and written
-        num_slabs = ScratchTables(self._features, self._request.graph.csc).num_slabs(len(op.of))
+        num_slabs = len(ScratchTables(self._features, self._request.graph.csc).slabs(len(op.of)))
         features = 4 * self._request.graph.num_nodes * self._width
         return num_slabs * features + rows + (2 * rows if num_slabs > 1 else 0)
 
