@@ -223,21 +223,15 @@ class Runner:
         from graphbraid.fullgraph.explain.ledger import Ledger
         from graphbraid.fullgraph.measured.rates import row_rate
 
-        lowered, rates = self.lowered, self.lowered.costs.rates
+        lowered, program, costs = self.lowered, self.lowered.program, self.lowered.costs
+        rates = costs.rates
         sizes = (int(rates.inner_cache_bytes), lowered.options.cache_bytes_by(rates))
         caches = sizes if self._device.is_host else None
-        by_size = self._device.is_host and lowered.options.rates is None and native.kernels() is not None
-        ledger = Ledger(
-            lowered.program,
-            lowered.blocks,
-            lowered.num_rows,
-            lowered.costs,
-            caches,
-            row_rate=row_rate if by_size else None,
-        )
+        is_measured = caches and lowered.options.rates is None and native.kernels() is not None
+        rate = row_rate if is_measured else None
+        ledger = Ledger(program, lowered.blocks, lowered.num_rows, costs, caches, row_rate=rate)
         times, num_nodes = self._timed() if measure else None, lowered.nodes.numel()
-        doubt = lowered.costs.doubt
-        return floor_of(lowered.program, ledger, rates, num_nodes=num_nodes, times=times, doubt=doubt)
+        return floor_of(program, ledger, rates, num_nodes=num_nodes, times=times, doubt=costs.doubt)
 
     def explain(self, *, measure: bool = False) -> str:
         """Describe the lowered program, every decision with its saving and alternatives, and the floor.

@@ -70,8 +70,6 @@ class Work:
 
 _LINE = 64
 """Bytes of a cache line."""
-RowRate = Callable[[int, int], float]
-"""Returns the bytes per second of rows read at random, given the bytes of their region and of a row."""
 
 
 class Ledger:
@@ -84,7 +82,8 @@ class Ledger:
         costs: gives the features' density and the time of products with features stored as bits.
         caches: bytes of a core's own cache, and of all cache, for rows and matrices. If None, caches are not
             modelled: every row is read from memory once.
-        row_rate: measured rates of rows that miss every cache. If None, one rate counts for all of them.
+        row_rate: returns the measured bytes per second of rows that miss every cache, from the bytes of their
+            region and of a row. If None, one rate counts for all of them.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Ledger:
         costs: CostModel,
         caches: tuple[int, int] | None,
         *,
-        row_rate: RowRate | None = None,
+        row_rate: Callable[[int, int], float] | None = None,
     ) -> None:
         self._program, self._blocks, self._rows = program, blocks, rows
         self._facts, self._caches, self._row_rate = costs, caches, row_rate

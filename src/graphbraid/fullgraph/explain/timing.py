@@ -105,14 +105,9 @@ class TimedStep(PlannedStep):
         tasks, first_back = self._plan.tasks, self._backward_tasks
         found = {place: statistics.median(seconds) for place, seconds in self._seconds.items()}
         times = [
-            TaskTime(
-                name=task.name,
-                operation=task.operation,
-                backward=place >= first_back,
-                seconds=found[place],
-            )
-            for place, task in enumerate(tasks)
-            if place in found
+            TaskTime(name=task.name, operation=task.operation, backward=at >= first_back, seconds=found[at])
+            for at, task in enumerate(tasks)
+            if at in found
         ]
         passes = [sum(t.seconds for t in times if t.backward == backward) for backward in (False, True)]
         handing = [

@@ -273,9 +273,6 @@ def _quiet_ones(device: Device) -> Iterator[Rates]:
 
 # ---- rows read at random from memory, by the size of their region: beside the floor of a step alone
 
-_READS = 1 << 20
-_REGION_SHARE = 8
-"""A measurement takes at most one part in so many of the free memory."""
 _LINE = 64
 
 
@@ -287,7 +284,7 @@ def row_rate(region_bytes: int, row_bytes: int) -> float:
     region is measured where little memory is free.
     """
     free = HOST.free_bytes() or region_bytes
-    most = max(2 * int(machine_rates().cache_bytes), free // _REGION_SHARE)
+    most = max(2 * int(machine_rates().cache_bytes), free // 8)
     region, lines = min(region_bytes, most), -(-row_bytes // _LINE)
     return _row_rate(1 << max(0, region.bit_length() - 1), min(lines, 16))
 
@@ -301,7 +298,7 @@ def _row_rate(region: int, lines: int) -> float:
     x = in_huge_pages(region)[:region].view(torch.float32).view(-1, _LINE * lines // 4).fill_(1.0)
     watched, until, rate = OtherPrograms(), time.perf_counter() + LEAST_SECONDS, 0.0
     while rate == 0.0 or time.perf_counter() < until:
-        rate = max(rate, _row_bytes(HOST.seconds, len(x), x=x, num_dst=_READS // 8))
+        rate = max(rate, _row_bytes(HOST.seconds, len(x), x=x, num_dst=1 << 17))
     if not is_disturbed(watched.share()):
         with contextlib.suppress(*NOT_KEPT):
             _KEPT_READS.write(file, kept | {name: rate})

@@ -55,7 +55,7 @@ class NodeFeatures:
         self._part, self._streams = part, streams
         self._name = program.node_types[part].input
         self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
-        self._path = program.path_of(self._name)
+        self._path, self._width = program.path_of(self._name), program.inputs[self._name]
         self._dense: Tensor | None = None
         self._factor: Input | None = None
 
@@ -133,7 +133,7 @@ class NodeFeatures:
         is_whole = as_it_is or is_widened(x)  # the latter is counted already
         is_copy = nodes is not None or not is_whole or self._copies is not None
         rows = self._request.num_rows(LevelNodes(level, self._part))
-        return Constant((rows, self._channels), make, is_copy)
+        return Constant((rows, self._width), make, is_copy)
 
     def hoisted(self, op: Hoisted) -> Constant:
         """Return the ``(num_rows, in_channels)`` value that an operation computes once from the features."""
@@ -143,7 +143,7 @@ class NodeFeatures:
             nodes, edges = nodes_of(self._request.blocks, place), self._request.whole_edges
             return self._there(computed_once(op.of, lambda a: edges(a.relation), self.all_rows(), nodes))
 
-        return Constant((self._request.num_rows(place), self._channels), make, is_copy=True)
+        return Constant((self._request.num_rows(place), self._width), make, is_copy=True)
 
     def all_rows(self) -> Tensor:
         """Return all nodes' features in float32; the graph's own tensor if it already is."""
@@ -159,10 +159,6 @@ class NodeFeatures:
 
     def _nodes(self, level: int) -> Tensor | None:
         return nodes_of(self._request.blocks, LevelNodes(level, self._part))
-
-    @property
-    def _channels(self) -> int:
-        return self._program.inputs[self._name]
 
 
 class EdgeFeatures:

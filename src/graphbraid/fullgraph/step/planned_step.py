@@ -69,6 +69,8 @@ class PlannedStep:
         copied_before = 0 if copies is None else copies.nbytes
         self._plan = plan = StepPlan(request)
         plan_forward(plan)
+        self.tasks: Sequence[StepTask] = plan.tasks
+        """All tasks in the order they run, forward, ``loss`` and backward."""
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
         self._output_grad = self.output
@@ -104,11 +106,6 @@ class PlannedStep:
         self._spread: tuple[Tensor, Tensor] | None = None
         self._generators: tuple[Tensor, ...] = ()
         """States of torch's generators before the last forward pass; see :class:`ForwardPass`."""
-
-    @property
-    def tasks(self) -> Sequence[StepTask]:
-        """All tasks in the order they run, forward, ``loss`` and backward."""
-        return self._plan.tasks
 
     @property
     def nbytes(self) -> int:
