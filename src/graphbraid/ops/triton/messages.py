@@ -36,47 +36,49 @@ from graphbraid.ops.triton.partition import (
 )
 from graphbraid.ops.triton.spmm_max import NAN_KEY, NO_KEY, keep_larger, number_of_key, ordered_key
 
+_KIND_NAMES = ("SUM", "MAX", "MIN", "EXP_SUM", "EDGE")
+_OPS, _KINDS = tl.constexpr(tuple(op.name for op in MessageOp)), tl.constexpr(_KIND_NAMES)
 _LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
 
 
 @triton.jit
 def computed(x, y, number, inside, OP: tl.constexpr):
     """Compute one step of rows ``x`` and ``y``; see :class:`.MessageOp`. ``inside`` masks columns."""
-    if OP == "ADD":
+    if _OPS[OP] == "ADD":
         z = x + y
-    elif OP == "SUBTRACT":
+    elif _OPS[OP] == "SUBTRACT":
         z = x - y
-    elif OP == "MULTIPLY":
+    elif _OPS[OP] == "MULTIPLY":
         z = x * y
-    elif OP == "DIVIDE":
+    elif _OPS[OP] == "DIVIDE":
         z = x / y
-    elif OP == "RELU_GRADIENT":
+    elif _OPS[OP] == "RELU_GRADIENT":
         z = tl.where(y <= 0, 0.0, x)
-    elif OP == "LEAKY_RELU_GRADIENT":
+    elif _OPS[OP] == "LEAKY_RELU_GRADIENT":
         z = tl.where(y > 0, x, x * number)
-    elif OP == "SIGMOID_GRADIENT":
+    elif _OPS[OP] == "SIGMOID_GRADIENT":
         z = x * (1 - y) * y
-    elif OP == "TANH_GRADIENT":
+    elif _OPS[OP] == "TANH_GRADIENT":
         z = x * (1 - y * y)
-    elif OP == "ABS_GRADIENT":
+    elif _OPS[OP] == "ABS_GRADIENT":
         z = tl.where(y > 0, x, tl.where(y < 0, -x, 0.0))
-    elif OP == "EQUAL":
+    elif _OPS[OP] == "EQUAL":
         z = tl.where(x == y, 1.0, 0.0)
-    elif OP == "WHERE":
+    elif _OPS[OP] == "WHERE":
         z = tl.where(y == 0, 0.0, x)
-    elif OP == "RELU":
+    elif _OPS[OP] == "RELU":
         z = tl.where(x < 0, 0.0, x)  # lets a NaN through
-    elif OP == "LEAKY_RELU":
+    elif _OPS[OP] == "LEAKY_RELU":
         z = tl.where(x < 0, x * number, x)
-    elif OP == "SIGMOID":
+    elif _OPS[OP] == "SIGMOID":
         z = 1 / (1 + tl.exp(-x))
-    elif OP == "TANH":
+    elif _OPS[OP] == "TANH":
         z = tanh(x)
-    elif OP == "EXP":
+    elif _OPS[OP] == "EXP":
         z = tl.exp(x)
-    elif OP == "ABS":
+    elif _OPS[OP] == "ABS":
         z = tl.abs(x)
-    elif OP == "SUM_COLUMNS":
+    elif _OPS[OP] == "SUM_COLUMNS":
         z = tl.sum(tl.where(inside, x, 0.0), axis=2, keep_dims=True)
     else:  # SPREAD: the next step broadcasts
         z = x
@@ -106,19 +108,19 @@ def read(matrix, i, at, mask):
 @triton.jit
 def nothing(KIND: tl.constexpr):
     """Return what changes no state of a reduction."""
-    none: tl.constexpr = 0.0 if KIND == "SUM" else (_LOWEST if KIND == "EXP_SUM" else NO_KEY)
+    none: tl.constexpr = 0.0 if _KINDS[KIND] == "SUM" else (_LOWEST if _KINDS[KIND] == "EXP_SUM" else NO_KEY)
     return none
 
 
 @triton.jit
 def entered(value, mask, KIND: tl.constexpr):
     """Return an edge's numbers as :func:`join` takes them."""
-    if KIND == "SUM":
+    if _KINDS[KIND] == "SUM":
         found = (tl.where(mask, value, 0.0), 0)
-    elif KIND == "EXP_SUM":
+    elif _KINDS[KIND] == "EXP_SUM":
         found = (tl.where(mask, value, -float("inf")), 1.0)
     else:
-        key = ordered_key(0.0 - value if KIND == "MIN" else value)
+        key = ordered_key(0.0 - value if _KINDS[KIND] == "MIN" else value)
         found = (tl.where(mask, key, NO_KEY), mask.to(tl.int32))
     return found
 
@@ -126,9 +128,9 @@ def entered(value, mask, KIND: tl.constexpr):
 @triton.jit
 def join(state, value, extra, KIND: tl.constexpr):
     """Return the state of a reduction after more values, each with its count, or sum of exponentials."""
-    if KIND == "SUM":
+    if _KINDS[KIND] == "SUM":
         joined = (state[0] + value,)
-    elif KIND == "EXP_SUM":
+    elif _KINDS[KIND] == "EXP_SUM":
         top = tl.maximum(state[0], value)
         joined = (top, state[1] * tl.exp(state[0] - top) + extra * tl.exp(value - top))
     else:
@@ -139,9 +141,9 @@ def join(state, value, extra, KIND: tl.constexpr):
 @triton.jit
 def begin(KIND: tl.constexpr, EDGES: tl.constexpr, HEADS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return the state of a reduction of nothing, in each of EDGES lanes."""
-    if KIND == "SUM":
+    if _KINDS[KIND] == "SUM":
         state = (tl.zeros((EDGES, HEADS, COLUMNS), tl.float32),)
-    elif KIND == "EXP_SUM":
+    elif _KINDS[KIND] == "EXP_SUM":
         top = tl.full((EDGES, HEADS, COLUMNS), nothing(KIND), tl.float32)
         state = (top, tl.zeros((EDGES, HEADS, COLUMNS), tl.float32))
     else:
@@ -153,11 +155,11 @@ def begin(KIND: tl.constexpr, EDGES: tl.constexpr, HEADS: tl.constexpr, COLUMNS:
 @triton.jit
 def end(state, KIND: tl.constexpr):
     """Return what all lanes hold: (1, HEADS, COLUMNS) numbers, and counts or sums of exponentials."""
-    if KIND == "SUM":
+    if _KINDS[KIND] == "SUM":
         found = (tl.sum(state[0], axis=0, keep_dims=True),)
     else:
         top = tl.max(state[0], axis=0, keep_dims=True)
-        if KIND == "EXP_SUM":
+        if _KINDS[KIND] == "EXP_SUM":
             found = (top, tl.sum(state[1] * tl.exp(state[0] - top), axis=0, keep_dims=True))
         else:
             found = (top, tl.sum(tl.where(state[0] == top, state[1], 0), axis=0, keep_dims=True))
@@ -187,7 +189,7 @@ def write(
     if PARTIAL:
         found = end(state, KIND)
         tl.store(partial + item * columns + at, found[0], mask=inside)
-        if KIND != "SUM":
+        if _KINDS[KIND] != "SUM":
             tl.store(partial_extra + item * columns + at, found[1], mask=inside)
     else:
         if segment_first is not None:
@@ -197,22 +199,22 @@ def write(
                 mask = (s < last) & inside
                 value = tl.load(partial + s * columns + at, mask=mask, other=nothing(KIND))
                 extra = value
-                if KIND != "SUM":
+                if _KINDS[KIND] != "SUM":
                     extra = tl.load(partial_extra + s * columns + at, mask=mask, other=0)
                 state = join(state, value, extra, KIND)
         found = end(state, KIND)
         value = found[0]
         place = out[0] + v * out[1] + at
-        if KIND == "SUM":
+        if _KINDS[KIND] == "SUM":
             if ADDS:
                 value += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-        elif KIND == "EXP_SUM":
+        elif _KINDS[KIND] == "EXP_SUM":
             tl.store(count + v * columns + at, tl.where(is_empty, 1.0, found[1]), mask=inside)
             value = tl.where(is_empty, 0.0, value)
         else:
             tl.store(count + v * columns + at, tl.where(value == NAN_KEY, 0, found[1]), mask=inside)
             value = number_of_key(value)
-            value = tl.where(is_empty, 0.0, 0.0 - value if KIND == "MIN" else value)
+            value = tl.where(is_empty, 0.0, 0.0 - value if _KINDS[KIND] == "MIN" else value)
         tl.store(place, value, mask=inside)
 
 
@@ -236,12 +238,12 @@ def message_kernel(
     width,
     segment_row,  # see partition.HubSegments
     segment_first,
-    OPS: tl.constexpr,  # name of each step
+    OPS: tl.constexpr,  # what each step computes, an index into _OPS
     FIRSTS: tl.constexpr,  # step that each one reads, or place of its matrix
     SECONDS: tl.constexpr,  # the other step that it reads
     NUMBERS: tl.constexpr,  # place of its number
     NARROWS: tl.constexpr,  # 1 for those whose rows are narrow
-    KINDS: tl.constexpr,  # kind of each result; those of a row for each edge last
+    KINDS: tl.constexpr,  # kind of each result, an index into _KINDS; those of a row for each edge last
     OF: tl.constexpr,  # step of each result
     BY_SOURCE: tl.constexpr,  # the walked rows are sources
     ADDS: tl.constexpr,  # sums are added to what outs hold
@@ -264,17 +266,17 @@ def message_kernel(
     v, begin_edge, end_edge = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     own = ()
     for i in tl.static_range(len(OPS)):
-        if OPS[i] == "SOURCE" and BY_SOURCE:
+        if _OPS[OPS[i]] == "SOURCE" and BY_SOURCE:
             own += (read(sources[FIRSTS[i]], v, ats[NARROWS[i]], insides[NARROWS[i]]),)
-        elif OPS[i] == "DESTINATION" and not BY_SOURCE:
+        elif _OPS[OPS[i]] == "DESTINATION" and not BY_SOURCE:
             own += (read(destinations[FIRSTS[i]], v, ats[NARROWS[i]], insides[NARROWS[i]]),)
-        elif OPS[i] == "PARAMETER":
+        elif _OPS[OPS[i]] == "PARAMETER":
             own += (read((parameters, width), FIRSTS[i], ats[NARROWS[i]], insides[NARROWS[i]]),)
         else:
             own += (tl.zeros((1, 1, 1), tl.float32) + numbers[NUMBERS[i]],)
     states = ()
     for r in tl.static_range(len(KINDS)):
-        if KINDS[r] != "EDGE":
+        if _KINDS[KINDS[r]] != "EDGE":
             states += (begin(KINDS[r], EDGES, HEADS, 1 if NARROWS[OF[r]] else CHANNELS),)
     for first in range(begin_edge, end_edge, EDGES):
         t = first + tl.arange(0, EDGES)
@@ -286,15 +288,20 @@ def message_kernel(
         live = (t < end_edge)[:, None, None]
         values = ()
         for i in tl.static_range(len(OPS)):
-            if OPS[i] == "SOURCE" and not BY_SOURCE:
+            if _OPS[OPS[i]] == "SOURCE" and not BY_SOURCE:
                 values += (read(sources[FIRSTS[i]], other, ats[NARROWS[i]], live & insides[NARROWS[i]]),)
-            elif OPS[i] == "DESTINATION" and BY_SOURCE:
+            elif _OPS[OPS[i]] == "DESTINATION" and BY_SOURCE:
                 values += (read(destinations[FIRSTS[i]], other, ats[NARROWS[i]], live & insides[NARROWS[i]]),)
-            elif OPS[i] == "EDGE":
+            elif _OPS[OPS[i]] == "EDGE":
                 values += (read(edges[FIRSTS[i]], e, ats[NARROWS[i]], live & insides[NARROWS[i]]),)
-            elif OPS[i] == "WEIGHT":
+            elif _OPS[OPS[i]] == "WEIGHT":
                 values += (tl.load(weight + e, mask=live, other=0.0),)
-            elif OPS[i] == "SOURCE" or OPS[i] == "DESTINATION" or OPS[i] == "PARAMETER" or OPS[i] == "NUMBER":
+            elif (
+                _OPS[OPS[i]] == "SOURCE"
+                or _OPS[OPS[i]] == "DESTINATION"
+                or _OPS[OPS[i]] == "PARAMETER"
+                or _OPS[OPS[i]] == "NUMBER"
+            ):
                 values += (own[i],)
             else:
                 number = numbers[NUMBERS[i]]
@@ -303,7 +310,7 @@ def message_kernel(
         for r in tl.static_range(len(KINDS)):
             value = values[OF[r]]
             mask = live & insides[NARROWS[OF[r]]]
-            if KINDS[r] == "EDGE":
+            if _KINDS[KINDS[r]] == "EDGE":
                 row = outs[r][0] + e * outs[r][1]
                 tl.store(row + ats[NARROWS[OF[r]]], tl.where(mask, value, 0.0), mask=mask)
             else:
@@ -311,7 +318,7 @@ def message_kernel(
         states = joined
     is_empty = tl.load(indptr + v) == tl.load(indptr + v + 1)
     for r in tl.static_range(len(KINDS)):
-        if KINDS[r] != "EDGE":
+        if _KINDS[KINDS[r]] != "EDGE":
             write(
                 states[r],
                 item,
@@ -337,7 +344,8 @@ Step = tuple[str, int, int, float, int]
 Result = tuple[str, int, Tensor, Tensor | None]
 """SUM, MAX, MIN, EXP_SUM or EDGE; the step; where it goes; where the count of an extremum goes, or the sum
 of exponentials of EXP_SUM, whose largest exponent is the other result."""
-_KINDS = ("SUM", "MAX", "MIN", "EXP_SUM")
+_OVER_ALL = 4
+"""The number of a result that is a sum over all edges, behind those of the first four kinds."""
 _EXACT = ("MAX", "MIN", "EQUAL")
 _STEPS: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """The steps of each matrix of them that a kernel has run."""
@@ -387,12 +395,12 @@ def run_steps(
         partials=tuple(value for value, _ in partials),
         partial_extras=tuple(extra for _, extra in partials),
         width=width,
-        OPS=tuple(step[0] for step in steps),
+        OPS=tuple(int(MessageOp[step[0]]) for step in steps),
         FIRSTS=tuple(step[1] for step in steps),
         SECONDS=tuple(step[2] for step in steps),
         NUMBERS=tuple(numbers.index(step[3]) for step in steps),
         NARROWS=tuple(step[4] for step in steps),
-        KINDS=tuple(kind for kind, *_ in results),
+        KINDS=tuple(_KIND_NAMES.index(kind) for kind, *_ in results),
         OF=tuple(step for _, step, *_ in results),
         BY_SOURCE=by_source,
         ADDS=adds,
@@ -439,16 +447,16 @@ def reduce_messages(a: Any) -> None:
     outs, results = (a.out, a.out2, a.out3, a.out4), list[Result]()
     totals, exponents = list[tuple[int, Tensor]](), list[tuple[Tensor, Tensor]]()
     for kind, step, place in a.results.tolist():
-        if kind == len(_KINDS):
+        if kind == _OVER_ALL:
             columns = a.heads if steps[at[step]][4] else width
             rows = a.parameters.new_zeros((num_rows, columns))
             totals.append((place, rows))
             results.append(("SUM", at[step], rows, None))
-        elif _KINDS[kind] == "EXP_SUM":
+        elif _KIND_NAMES[kind] == "EXP_SUM":
             exponents.append((outs[place], torch.empty_like(outs[place])))
             results.append(("EXP_SUM", at[step], *exponents[-1]))
         else:
-            results.append((_KINDS[kind], at[step], outs[place], a.count))
+            results.append((_KIND_NAMES[kind], at[step], outs[place], a.count))
     run_steps(
         a.indptr,
         a.indices,
