@@ -1,6 +1,7 @@
 """Programs on mini-batches, recorded on a device made of the host: padding, replays, and what is refused."""
 
 import copy
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -219,3 +220,9 @@ def test_what_the_device_cannot_record_runs_call_by_call():
     for _ in range(2):
         engine(features, given[0].edge_index)
     assert engine._runner.recorded.why_not == "the features require a gradient"
+
+
+def test_other_devices_than_cuda_record_nothing():
+    recorded = RecordedBatches()
+    recorded.outputs(Mock(features={"x": torch.empty(3, 4, device="meta")}))
+    assert recorded.why_not == "the host records nothing"

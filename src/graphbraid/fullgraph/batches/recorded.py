@@ -24,7 +24,7 @@ from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import BatchRun
 from graphbraid.fullgraph.batches.segments import AggregateLinear
-from graphbraid.fullgraph.device import Device, NotRecordedError, device_at
+from graphbraid.fullgraph.device import HOST, Device, NotRecordedError, device_at
 from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
@@ -88,7 +88,7 @@ class RecordedBatches:
     def _recorded(self, run: BatchRun) -> Tensor | str:
         """Return the outputs by a recording, or why there is none."""
         place = next(iter(run.features.values())).device
-        device = self._device or device_at(place)
+        device = self._device or (device_at(place) if place.type == "cuda" else HOST)
         if device.is_host:
             return _HOST
         if why := why_not_recorded(run):
