@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import fx, nn
+
+from graphbraid.fullgraph.reading.stand_ins import recording
 
 _UTILS = "torch_geometric.utils"
 
@@ -33,7 +34,7 @@ def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
     """
     found = [vars(sys.modules.get(_UTILS, fx)).get(name) for name in _RECORDED]
     found.append(getattr(sys.modules.get("torch_geometric.nn.conv.gcn_conv"), "gcn_norm", None))
-    stand_ins = {id(one): _recording(one) for one in found if one is not None}
+    stand_ins = {id(one): recording(one) for one in found if one is not None}
     methods = (f for layer in layers for base in type(layer).__mro__ for f in vars(base).values())
     spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
     if (utils := sys.modules.get(_UTILS)) is not None:
@@ -51,17 +52,6 @@ def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for names, key, value in replaced:
             names[key] = value
-
-
-def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        proxy = next((one for one in (*args, *kwargs.values()) if isinstance(one, fx.Proxy)), None)
-        if proxy is None:
-            return function(*args, **kwargs)
-        return proxy.tracer.create_proxy("call_function", function, args, kwargs)
-
-    return call
 
 
 __all__ = ["recorded_functions", "softmax_of_edges"]

@@ -80,7 +80,7 @@ def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
     globals_of_forward = [names for names in by_id.values() if "type" not in names]
     builtins.isinstance = _answering(plain)
     for name, factory in factories.items():
-        setattr(torch, name, _recording(factory))
+        setattr(torch, name, recording(factory))
     for names in globals_of_forward:
         names["type"] = _Type
     try:
@@ -96,8 +96,8 @@ def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
 _FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
 
 
-def _recording(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of torch's that makes tensors, recorded if it is called with proxies."""
+def recording(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that a trace records as one call if it gets proxies, alone or in a list."""
 
     @functools.wraps(factory)
     def make(*args: Any, **kwargs: Any) -> Any:
