@@ -123,6 +123,8 @@ class Messages(Operation):
 
     layer: nn.Module
     """The layer whose ``message`` runs, and whose ``aggregate`` does if the reduction is ``own``."""
+    calls: nn.Module | None = None
+    """What runs in place of ``message``, if linear maps were taken out of it; None if that runs."""
     reads: tuple[tuple[str, ReadRows, int], ...]
     """The parameters that receive rows, by name, and what of: rows of the input, or the computed value, of
     this number. Those of sources come first, then those of destinations, then those of edges."""
@@ -209,7 +211,7 @@ class Messages(Operation):
         layer: Any = self.layer
         held, before = vars(layer), dict(vars(layer))
         try:
-            made: Tensor = layer.message(**of_message)
+            made: Tensor = (self.calls or layer.message)(**of_message)
             return made if self.reduction != "own" else layer.aggregate(made, **of_aggregate)
         finally:
             for key in [key for key in held if key not in before]:
@@ -226,6 +228,7 @@ class Messages(Operation):
             calls = ", ".join(call.name for call in self.edges.calls)
             how += f", edges computed once ({calls})"
         reduction = self.reduction if self.reduction != "own" else str(self.layer.aggr_module)
+        how += "" if self.calls is None else ", linear maps moved to the nodes"
         return f"{reduction} of {type(self.layer).__name__}.message({read}), {how}"
 
 

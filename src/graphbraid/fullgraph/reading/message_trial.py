@@ -149,13 +149,11 @@ class ShownMessage:
 
     Attributes:
         shape: the shape of one edge's message.
-        used: the parameters that it reads.
         by_destination: whether a row may depend on those of other edges of its destination.
         draws: whether it draws random numbers by dropout.
     """
 
     shape: tuple[int, ...]
-    used: tuple[nn.Parameter, ...]
     by_destination: bool
     draws: bool
 
@@ -197,8 +195,7 @@ def show_row_by_row(
         more, fewer = (run.run(graph) for run in runs)
     if not torch.allclose(more[:3].to(fewer.dtype), fewer, equal_nan=True, rtol=1e-3, atol=1e-5):
         raise NotLoweredError(name, "its message gives an edge another row among other edges")
-    used = _parameters_of(graph, tensors, modules)
-    return ShownMessage(tuple(fewer.shape[1:]), used, runs[0].by_destination, runs[0].rows.draws)
+    return ShownMessage(tuple(fewer.shape[1:]), runs[0].by_destination, runs[0].rows.draws)
 
 
 class _FewRows:
@@ -364,10 +361,11 @@ _RESHAPING = frozenset({"view", "reshape", "flatten", "expand", "view_as", "expa
 """Methods that may take the number of rows."""
 
 
-def _parameters_of(
-    graph: fx.Graph, tensors: Mapping[str, Tensor], modules: Mapping[str, nn.Module]
+def parameters_of(
+    graph: fx.Graph, tensors: Mapping[str, Tensor], layer: nn.Module
 ) -> tuple[nn.Parameter, ...]:
     """Return the parameters that a trace reads, each once, also those that its tensors were made of."""
+    modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
     found: dict[int, nn.Parameter] = {}
     for node in graph.nodes:
         if node.op == "call_module":
@@ -392,4 +390,4 @@ def _leaves(tensor: Tensor) -> list[Any]:
     return found
 
 
-__all__ = ["show_row_by_row", "traced_message"]
+__all__ = ["parameters_of", "show_row_by_row", "traced_message"]

@@ -21,15 +21,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import ComputedEdges, Messages, NotLoweredError, ReadRows
+from graphbraid.fullgraph.program import ComputedEdges, Linear, Messages, NotLoweredError, ReadRows, View
+from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
 from graphbraid.fullgraph.reading.edge_functions import recorded_functions
 from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
 from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
 from graphbraid.fullgraph.reading.hgt import is_kind
 from graphbraid.fullgraph.reading.message_passing import ties_of
-from graphbraid.fullgraph.reading.message_trial import show_row_by_row, traced_message
+from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
-from graphbraid.ops.message_steps import MessageStep
+from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
@@ -332,18 +333,12 @@ def read_messages(
         of.name, of.graph, of.tensors, of.layer, shapes=shapes, special=of.special, dtype=of.dtype
     )
     encoders = encoders or {}
-    learned = (p for encoder in encoders.values() for p in encoder.parameters())
-    shape, used = found.shape, tuple({id(p): p for p in (*found.used, *learned)}.values())
-    if not shape or of.layer.node_dim % (len(shape) + 1) != 0:
-        what = f"its message has {len(shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
+    if not found.shape or of.layer.node_dim % (len(found.shape) + 1) != 0:
+        what = f"its message has {len(found.shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
         raise of.refuse(what, "a matrix with a row per edge")
     reduction: MessageReduction = "own"
     ties: Ties = "shared"
-    if of.aggr is None:
-        learned = (p for p in of.layer.aggr_module.parameters())
-        used = tuple({id(p): p for p in (*used, *learned)}.values())
-        shape = _shape_of_own(of, shape, constants, shapes)
-    else:
+    if of.aggr is not None:
         scatters = type(of.layer).aggregate is not _base(of.layer).aggregate
         if not scatters:
             check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
@@ -351,12 +346,38 @@ def read_messages(
         if reduction in ("max", "min"):
             known: tuple[Ties, ...] = ("shared", "shared with zero")
             ties = ties_of(of.layer, of.refuse, known=known, scatter=of.aggr if scatters else None)
+    if not (values := [value for value in rows.values() if isinstance(value, str)]):
+        raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
+    at_level: dict[Any, Any] = dict(zip(values, writer.on_one_level(*values), strict=True))
+    message = with_maps_moved(
+        TracedMessage(
+            graph=of.graph,
+            tensors=of.tensors,
+            rows={key: at_level.get(value, value) for key, value in rows.items()},
+            shapes=shapes,
+            shape=found.shape,
+        ),
+        of.layer,
+        writer,
+        special=of.special,
+        dtype=of.dtype,
+        takes_last=reduction in ("sum", "mean"),
+    )
+    rows = {
+        key: at_level.get(value, value) for key, value in rows.items() if key in of.takes[1]
+    } | message.rows
+    shapes, shape, takes = shapes | message.shapes, message.shape, of.takes
+    if message.is_moved:
+        takes = tuple(str(node.target) for node in message.graph.find_nodes(op="placeholder")), of.takes[1]
+    modules = [*encoders.values()] + ([of.layer.aggr_module] if of.aggr is None else [])
+    learned = [*parameters_of(message.graph, message.tensors, of.layer)]
+    learned += [p for module in modules for p in module.parameters()]
+    used = tuple({id(p): p for p in learned}.values())
+    if of.aggr is None:
+        shape = _shape_of_own(of, shape, constants, shapes)
     read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
     read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
-    if not values:
-        raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
-    at_level = dict(zip(values, writer.on_one_level(*values), strict=True))
     reads: list[tuple[str, ReadRows, int]] = []
     for key, value in rows.items():
         if isinstance(value, int):
@@ -375,10 +396,10 @@ def read_messages(
             (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
         ]
         steps = steps_of(
-            of.graph,
+            message.graph,
             of.layer,
             as_graphs,
-            tensors=of.tensors,
+            tensors=message.tensors,
             shapes=shapes,
             used=used,
             shape=shape,
@@ -387,27 +408,59 @@ def read_messages(
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
         Messages,
-        *at_level.values(),
+        *values,
         layer=of.layer,
+        calls=message.module(of.layer) if message.is_moved else None,
         reads=tuple(reads),
         shapes=tuple(read_shapes[key] for key, _, _ in reads),
         encoders=tuple(encoders.items()),
         constants=tuple(constants.items()),
-        takes=of.takes,
+        takes=takes,
         used=used,
         reduction=reduction,
         ties=ties,
         width_out=math.prod(shape),
-        edge_width=math.prod(found.shape),
+        edge_width=math.prod(message.shape),
         edges=edges,
         by_destination=of.aggr is None or found.by_destination,
         ids=ids,
         counts=counts,
         draws=found.draws,
         steps=steps,
-        heads=heads_of(shape, shapes) if steps else 1,
+        heads=heads_of(shape, {key: shapes[key] for key in rows}) if steps else 1,
     )
+    if (last := message.after) is not None:
+        shape = (last.shape[0],)
+        out = writer.add(Linear, out, weight=last.weight, view=View(turned=last.turned))
+        if last.bias is not None:
+            out = writer.sum(out, _reduced_bias(writer, of.layer, last.bias, values[0], reduction))
     return out, shape
+
+
+def _reduced_bias(
+    writer: Writer, layer: nn.Module, bias: nn.Parameter, rows: str, reduction: MessageReduction
+) -> str:
+    """Append the sum or mean of messages that are all a bias, for the nodes behind those of ``rows``."""
+    width = bias.numel()
+    graph = fx.Graph()
+    row, added = graph.placeholder("row_i"), graph.get_attr("bias")
+    graph.output(graph.call_method("expand", (added, graph.call_method("size", (row, 0)), -1)))
+    return writer.add(
+        Messages,
+        rows,
+        layer=layer,
+        calls=fx.GraphModule({"bias": bias}, graph),
+        reads=(("row_i", ReadRows.DESTINATION, 0),),
+        shapes=((writer.width(rows),),),
+        constants=(),
+        takes=(("row_i",), ()),
+        used=(bias,),
+        reduction=reduction,
+        ties="shared",
+        width_out=width,
+        edge_width=width,
+        steps=(MessageStep(MessageOp.PARAMETER),),
+    )
 
 
 def _shape_of_own(
