@@ -12,7 +12,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
@@ -378,17 +378,7 @@ def read_messages(
     read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
     read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
-    reads: list[tuple[str, ReadRows, int]] = []
-    for key, value in rows.items():
-        if isinstance(value, int):
-            reads.append((key, ReadRows.COMPUTED, value))
-        elif isinstance(value, ReadRows):
-            reads.append((key, value, 0))
-        else:
-            role = ReadRows.DESTINATION if key.endswith("_i") else ReadRows.SOURCE
-            reads.append((key, role, values.index(value)))
-    order = (ReadRows.SOURCE, ReadRows.DESTINATION)
-    reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
+    reads = _reads(rows, values)
     steps: tuple[MessageStep, ...] = ()
     if not (encoders or of.aggr is None or found.draws):
         computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
@@ -435,6 +425,22 @@ def read_messages(
         if last.bias is not None:
             out = writer.sum(out, _reduced_bias(writer, of.layer, last.bias, values[0], reduction))
     return out, shape
+
+
+def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ReadRows, int]]:
+    """Return what each argument of a message gets: rows of sources first, then those of destinations."""
+    reads: list[tuple[str, ReadRows, int]] = []
+    for key, value in rows.items():
+        if isinstance(value, int):
+            reads.append((key, ReadRows.COMPUTED, value))
+        elif isinstance(value, ReadRows):
+            reads.append((key, value, 0))
+        else:
+            role = ReadRows.DESTINATION if key.endswith("_i") else ReadRows.SOURCE
+            reads.append((key, role, values.index(value)))
+    order = (ReadRows.SOURCE, ReadRows.DESTINATION)
+    reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
+    return reads
 
 
 def _reduced_bias(
