@@ -244,6 +244,72 @@ def test_dropout_between_two_maps_stays_and_rests_in_evaluation():
     assert not engine(*data).equal(engine(*data))
 
 
+class Several(pyg.MessagePassing):
+    """Rows of neighbours beside the node's own, through several aggregations."""
+
+    def __init__(self, aggr, **options):
+        super().__init__(aggr=aggr, **options)
+        self.lin = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x, edge_index, edge_attr):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        return F.relu(self.lin(torch.cat([x_i, x_j], -1)))
+
+
+def _scaled(aggr, scalers, **options):
+    return pyg.aggr.DegreeScalerAggregation(aggr, scalers, torch.arange(1, 9), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "in_one_kernel"),
+    [
+        (lambda: ["mean", "min", "max", "std"], True),
+        (lambda: ["sum", "var"], True),
+        (lambda: "std", True),
+        (lambda: ["sum"], True),
+        (lambda: _scaled(["mean", "max"], ["identity", "amplification", "attenuation"]), True),
+        (lambda: _scaled("std", "linear"), True),
+        (lambda: _scaled(["sum"], ["inverse_linear"]), True),
+        (lambda: _scaled(["mean", "max"], ["amplification"], train_norm=True), False),
+        (lambda: ["mean", "mul"], False),
+        (lambda: ["mean", "mean"], False),
+        (lambda: pyg.aggr.MultiAggregation(["mean", "max"], mode="sum"), False),
+        (lambda: pyg.aggr.MultiAggregation(["mean", pyg.aggr.StdAggregation(semi_grad=True)]), False),
+        (lambda: pyg.aggr.VarAggregation(semi_grad=True), False),
+    ],
+)
+def test_several_aggregations_of_one_message(make, in_one_kernel):
+    torch.manual_seed(1)
+    model = Net(Several(make()))
+    wide = copy.deepcopy(model).double()
+    data = _data()
+    _compared(wide, graphbraid.compile(wide), copy.deepcopy(wide), data)
+    twin, engine = copy.deepcopy(model).double(), graphbraid.compile(model)
+    x, edges, features = data[0].float(), data[1], data[2].float()
+    for _ in range(2):
+        out, expected = engine(x, edges, features), twin(*data)
+        torch.testing.assert_close(out, expected, rtol=1e-3, atol=1e-4, check_dtype=False)
+        out.square().sum().backward()
+        expected.square().sum().backward()
+        for (name, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
+            if b.grad is None:
+                continue
+            scale = max(1.0, float(b.grad.abs().max()))
+            torch.testing.assert_close(
+                a.grad.double(), b.grad, rtol=1e-3, atol=1e-3 * scale, msg=lambda m, n=name: f"{n}: {m}"
+            )
+        for module in (*model.modules(), *twin.modules()):  # averages may be loaded later
+            if isinstance(module, pyg.aggr.DegreeScalerAggregation):
+                module.avg_deg_log.data.fill_(2.5)
+                module.avg_deg_lin.data.fill_(4.0)
+    assert ("in one kernel" in engine.explain()) == in_one_kernel, engine.explain()
+    if in_one_kernel:  # some of the others fail without edges
+        none = torch.empty(2, 0, dtype=torch.int64), features[:0]
+        torch.testing.assert_close(engine(x, *none), twin(data[0], *none), check_dtype=False)
+
+
 @pytest.mark.parametrize("towers", [1, 2])
 def test_towers_of_pna_become_rows_of_nodes(towers):
     torch.manual_seed(1)

@@ -97,7 +97,7 @@ def _run_operators() -> None:
 def _every_argument_of_messages(csc: Csc) -> None:
     """Steps of all that can be read, as a maximum, a sum by heads, and sums over all edges."""
     op = MessageOp
-    steps = [(op.SOURCE, i) for i in range(4)] + [(op.DESTINATION, i) for i in range(6)]
+    steps = [(op.SOURCE, i) for i in range(4)] + [(op.DESTINATION, i) for i in range(10)]
     steps += [(op.EDGE, 0), (op.WEIGHT, 0), (op.PARAMETER, 0), (op.NUMBER, 0)]
     rows = [[*step, 0, 0] for step in steps]
     for i in range(1, len(steps)):
@@ -105,7 +105,9 @@ def _every_argument_of_messages(csc: Csc) -> None:
     last = len(rows) - 1
     rows += [[op.SUM_COLUMNS, last, 0, 1]]
     results = torch.tensor([[1, last, 0], [0, last + 1, 1], [0, last, 2], [0, last + 1, 3], [4, last, 0]])
-    matrices = [torch.rand(csc.num_src, 4) for _ in range(4)] + [torch.rand(csc.num_dst, 4) for _ in range(6)]
+    matrices = [torch.rand(csc.num_src, 4) for _ in range(4)] + [
+        torch.rand(csc.num_dst, 4) for _ in range(10)
+    ]
     native.kernels().reduce_messages(
         csc.indptr,
         csc.indices,

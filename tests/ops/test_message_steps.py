@@ -1,6 +1,7 @@
 """Messages as steps of a kernel, beside the same messages by PyTorch on blocks of edges, and the twins."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from graphbraid.fullgraph.device import csc_on
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_kernel, reference
 from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
+from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MOST_STEPS, MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
 
@@ -123,7 +125,7 @@ def both_passes(how, rows, parameters, *, slopes=False):
     of_result = rows.destinations[0]
     kept = {"kept": [torch.full_like(of_result, torch.nan) for _ in how.kept_widths]} if slopes else {}
     out = torch.full_like(of_result, torch.nan)
-    count = torch.empty_like(out, dtype=torch.int32) if how.selects else None
+    count = torch.empty_like(out, dtype=torch.int32) if how.count_width else None
     how.forward(rows, out, count, **kept)
     into = EdgeGradients(
         sources=tuple(map(torch.ones_like, rows.sources)),
@@ -197,7 +199,7 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
         BlockedMessages(csc, message, reduction, **options),
     ):
         out = torch.empty(csc.num_dst, heads * channels)
-        count = torch.empty(out.shape, dtype=torch.int32) if how.selects else None
+        count = torch.empty(out.shape, dtype=torch.int32) if how.count_width else None
         how.forward(rows, out, count)
         into = EdgeGradients(
             sources=(torch.zeros_like(x), torch.zeros_like(alpha)),
@@ -323,6 +325,95 @@ def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, cha
                 )
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e5, -1e9, 3e30])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_a_softmax_of_scores_of_any_size_keeps_its_digits(monkeypatch, shift, has_kernels):
+    """Masks add a large number to some scores or to all; the logarithm of their sum is small beside them."""
+    if not has_kernels:
+        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
+    csc, draw = csc_of(), torch.Generator().manual_seed(6)
+    scores = (torch.randn(csc.num_src, 5, generator=draw) + shift).requires_grad_()
+    x = torch.randn(csc.num_src, 5, generator=draw, requires_grad=True)
+    steps = [_step(*step) for step in (X, X2, (_OF.SOFTMAX, 0), (_OF.MULTIPLY, 2, 1))]
+    made = aggregate_steps(csc, steps, sources=(scores, x), width=5)
+    src, dst = csc.indices.long(), csc.destinations().long()
+    wide = [t.detach().double().requires_grad_() for t in (scores, x)]
+    of_edges = wide[0][src]
+    top = torch.full_like(made, -torch.inf, dtype=torch.float64)
+    top = top.scatter_reduce(0, dst[:, None].expand_as(of_edges), of_edges.detach(), "amax")
+    powers = (of_edges - top[dst]).exp()
+    share = powers / torch.zeros_like(top).index_add(0, dst, powers)[dst]
+    out = torch.zeros_like(top).index_add(0, dst, share * wide[1][src])
+    torch.testing.assert_close(made.double(), out, rtol=1e-5, atol=1e-6)
+    grad = torch.randn(out.shape, generator=draw)
+    ours = torch.autograd.grad(made, (scores, x), grad)
+    for a, b in zip(ours, torch.autograd.grad(out, wide, grad.double()), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-5)
+
+
+def _several(names, shape, scalers=("identity",), ties="shared"):
+    averages = SimpleNamespace(avg_deg_lin=torch.tensor([3.0]), avg_deg_log=torch.tensor([1.5]))
+    return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize("ties", ["shared", "shared with zero"])
+@pytest.mark.parametrize(
+    ("names", "shape", "scalers"),
+    [
+        (("mean", "min", "max", "std"), (6,), ("identity", "amplification", "attenuation")),
+        (("max", "sum"), (2, 3), ("identity",)),
+        (("std",), (6,), ("linear", "inverse_linear")),
+        (("var", "min"), (3, 2), ("attenuation",)),
+    ],
+)
+def test_several_reductions_of_one_walk_equal_each_by_itself(
+    monkeypatch, names, shape, scalers, ties, has_kernels
+):
+    if not has_kernels:
+        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
+    csc, draw = csc_of(), torch.Generator().manual_seed(6)
+    x, y = (torch.randn(n, 6, generator=draw).round(decimals=1) for n in (csc.num_src, csc.num_dst))
+    leaves = [t.requires_grad_() for t in (x, y)]
+    steps = [_step(*step) for step in (X, Y, (_OF.ADD, 0, 1), (_OF.RELU, 2))]
+    made = aggregate_steps(
+        csc,
+        steps,
+        sources=(x,),
+        destinations=(y,),
+        reduction=_several(names, shape, scalers, ties),
+        width=6,
+        width_out=6 * len(names) * len(scalers),
+    )
+    degrees = csc.indptr.diff()[:, None].float()
+    share, parts = 1 / degrees.clamp(min=1), []
+    squared = [*steps, _step(_OF.MULTIPLY, 3, 3)]
+    for name in names:
+        how = {"sources": (x,), "destinations": (y,), "width": 6, "ties": ties}
+        if name in ("max", "min"):
+            parts.append(aggregate_steps(csc, steps, reduction=name, **how))
+            continue
+        total = aggregate_steps(csc, steps, **how)
+        mean = total * share
+        variance = aggregate_steps(csc, squared, **how) * share - mean * mean
+        root = variance.clamp(min=1e-5).sqrt()
+        of = {"sum": total, "mean": mean, "var": variance}
+        parts.append(of[name] if name in of else root.masked_fill(root <= 1e-5**0.5, 0.0))
+    factors = {
+        "identity": torch.ones(()),
+        "amplification": (degrees + 1).log() / 1.5,
+        "attenuation": 1.5 / (degrees.clamp(min=1) + 1).log(),
+        "linear": degrees / 3,
+        "inverse_linear": 3 / degrees.clamp(min=1),
+    }
+    by_head = [[(part * factors[one]).view(-1, *shape) for part in parts] for one in scalers]
+    out = torch.cat([part for group in by_head for part in group], -1).flatten(1)
+    torch.testing.assert_close(made, out, rtol=1e-5, atol=1e-5)
+    grad = torch.randn(out.shape, generator=draw)
+    ours, theirs = (torch.autograd.grad(one, leaves, grad) for one in (made, out))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("steps", "reduction"),
     [
@@ -402,7 +493,7 @@ def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
     csc, x = csc_of(num_edges, num_nodes), torch.rand(num_nodes, 3)
     how = FusedMessages(csc, [_step(*X), _step(_OF.EXP)], reduction, 3)
     out, grad = torch.empty(num_nodes, 3), torch.zeros(num_nodes, 3)
-    count = torch.empty(num_nodes, 3, dtype=torch.int32) if how.selects else None
+    count = torch.empty(num_nodes, 3, dtype=torch.int32) if how.count_width else None
     how.forward(EdgeRows(sources=(x,)), out, count)
     how.backward(EdgeRows(sources=(x,)), out, EdgeGradients(sources=(grad,)), out=out, count=count)
     assert torch.isfinite(grad).all()

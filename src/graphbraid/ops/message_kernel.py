@@ -15,9 +15,10 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.kernels import backend, new_rows
 from graphbraid.ops.library import once_differentiable, run
+from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import (
     DOT_PLACE,
-    LSE_PLACE,
+    MAX_PLACE,
     MOST_MATRICES,
     SIDES,
     MessageOp,
@@ -34,13 +35,16 @@ from graphbraid.ops.messages import (
 )
 from graphbraid.ops.spmm import Ties
 
-_PASSED_DESTINATIONS = 6
-"""Matrices of destinations that the kernel takes: backward reads the gradient and the result, too."""
+_PASSED_DESTINATIONS = 10
+"""Matrices of destinations that the kernel takes: backward reads gradients and results, too."""
 _EDGES_TO_HOIST = 4
 """Edges for each node from which on steps of one end are computed once for each node."""
 _OP = MessageOp
 _SUM, _MAX, _MIN, _LOG_SUM_EXP, _OVER_ALL = range(5)
 """Kinds of results, by the number that the kernels take."""
+_SQUARES = 5
+"""Kind of a sum of squares, which is a sum of another step's."""
+_KINDS = {"sum": _SUM, "squares": _SQUARES, "mean": _SUM, "max": _MAX, "min": _MIN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +65,12 @@ class _Program:
         steps: StepList,
         rows: Sequence[tuple[int, int]],
         over_all: Sequence[tuple[int, int]] = (),
-        kind: int = _SUM,
+        kinds: Sequence[int] = (),
     ) -> _Program:
-        """Make one from results: places of matrices or parameters, each with the step that it gets."""
+        """Make one from results: places of matrices or parameters, each with the step that it gets.
+
+        ``kinds`` are those of ``rows``; sums if there are none.
+        """
         used, waiting = set[int](), [step for _, step in (*rows, *over_all)]
         while waiting:
             if (i := waiting.pop()) not in used:
@@ -75,7 +82,8 @@ class _Program:
             step = steps.all[i]
             reads = [at[j] for j in steps.reads(i)] or [step.first]
             packed.append([step.op, *(*reads, 0)[:2], step.narrow])
-        results = [(kind, at[step], n) for n, (_, step) in enumerate(rows)]
+        kinds = kinds or [_SUM] * len(rows)
+        results = [(kind, at[step], n) for n, (kind, (_, step)) in enumerate(zip(kinds, rows, strict=True))]
         results += [(_OVER_ALL, at[step], place) for place, step in over_all]
         return cls(
             torch.tensor(packed),
@@ -122,12 +130,16 @@ class _Message:
     Args:
         steps: the message; the last step gives it.
         alike: for each parameter, whether it is one number.
-        kind: how messages become one row, by the number that the kernels take.
+        kinds: how messages become rows, by the numbers that the kernels take.
         hoists: whether steps of the sources alone, and of the destinations alone, run once for each node.
     """
 
     def __init__(
-        self, steps: tuple[MessageStep, ...], alike: tuple[bool, ...], kind: int, hoists: tuple[bool, ...]
+        self,
+        steps: tuple[MessageStep, ...],
+        alike: tuple[bool, ...],
+        kinds: tuple[int, ...],
+        hoists: tuple[bool, ...],
     ) -> None:
         self.whole, message, score = entered_steps(steps, alike)
         self.counts = {side: 1 + max((s.first for s in steps if s.op is side), default=-1) for side in SIDES}
@@ -144,16 +156,18 @@ class _Message:
             for n, step in enumerate(hoisted)
         }
         self._steps, numbers = self.whole.replaced(message, leaves)
-        self._last, self._selects = numbers[message], kind != _SUM
+        self._last, self.kinds = numbers[message], kinds
         self.softmax: _Program | None = None
         """What computes the logarithms of a softmax's sums."""
         if score is not None:
-            if self._selects or self.counts[_OP.DESTINATION] >= MOST_MATRICES:
+            if kinds != (_SUM,) or self.counts[_OP.DESTINATION] >= MOST_MATRICES:
                 raise DataError("messages with a softmax must be summed, and read at most 3 destinations")
             self._score = numbers[score]
-            self.softmax = _Program.of(self._steps, [(0, self._score)], kind=_LOG_SUM_EXP)
+            self.softmax = _Program.of(self._steps, [(0, self._score)], kinds=[_LOG_SUM_EXP])
             self.softmax_is_narrow = self.whole.all[score].narrow
-        self.forward = _Program.of(self._steps, [(0, self._last)], kind=kind)
+        results = [(n, self._reduced(self._steps, kind)) for n, kind in enumerate(kinds)]
+        of_kernel = [_SUM if kind == _SQUARES else kind for kind in kinds]
+        self.forward = _Program.of(self._steps, results, kinds=of_kernel)
         self.with_slopes = self._forward_with_slopes()
         self.at_nodes = {
             side: _Program.of(self.whole, list(enumerate(hoisted)))
@@ -169,10 +183,20 @@ class _Message:
         """Return the message, made by the first call alone."""
         return cls(*key)
 
+    def _reduced(self, steps: StepList, kind: int) -> int:
+        """Return the step that a reduction is of."""
+        return steps.add(_OP.MULTIPLY, self._last, self._last) if kind == _SQUARES else self._last
+
     def _forward_with_slopes(self) -> _Program | None:
         leaves = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]
         has_slopes = all(self._steps.has_slope(self._last, i) for i in leaves)
-        if self.softmax or self._selects or not leaves or not has_slopes or len(leaves) >= MOST_MATRICES:
+        if (
+            self.softmax
+            or self.kinds != (_SUM,)
+            or not leaves
+            or not has_slopes
+            or len(leaves) >= MOST_MATRICES
+        ):
             return None
         steps = self._steps.copy()
         found = steps.gradients({self._last: steps.number(1.0)}, leaves)
@@ -190,11 +214,16 @@ class _Message:
         if key not in self._backward:
             steps = self._steps.copy()
             place = self.counts[_OP.DESTINATION] + len(self.hoisted[_OP.DESTINATION])
-            seed = steps.leaf(_OP.DESTINATION, place)
-            if self._selects:
-                equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place + 1))
-                seed = steps.add(_OP.WHERE, seed, equal)
-            seeds = {self._last: seed}
+            seeds = dict[int, int]()
+            for kind in self.kinds:
+                seed, place = steps.leaf(_OP.DESTINATION, place), place + 1
+                if kind in (_MAX, _MIN):
+                    equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place))
+                    seed, place = steps.add(_OP.WHERE, seed, equal), place + 1
+                elif kind == _SQUARES:  # the gradient of a square is that of twice the sum times the message
+                    seed = steps.add(_OP.MULTIPLY, seed, self._last)
+                before = seeds.get(self._last)
+                seeds[self._last] = seed if before is None else steps.add(_OP.ADD, before, seed)
             if self.softmax is not None:
                 factor = steps.softmax(self._score)
                 dot = steps.leaf(_OP.DESTINATION, DOT_PLACE, narrow=self.softmax_is_narrow)
@@ -254,7 +283,7 @@ class FusedMessages:
         csc: the graph or block.
         steps: the message; the last step gives it.
         reduction: how the messages to a node become one row. Nodes without any have zeros.
-        width: columns of wide rows and of the result.
+        width: columns of wide rows, and of the result of one reduction.
         parameters: what the message reads beside the rows, each of ``width`` numbers, of one, or of one for
             each head where the step that reads it is narrow.
         ties: see :class:`.BlockedMessages`.
@@ -268,14 +297,17 @@ class FusedMessages:
         self,
         csc: Csc,
         steps: Sequence[MessageStep],
-        reduction: MessageReduction,
+        reduction: MessageReduction | SeveralReductions,
         width: int,
         *,
         parameters: Sequence[Tensor] = (),
         ties: Ties = "shared",
         heads: int = 1,
     ) -> None:
-        self._csc, self._reduction, self._width, self._ties = csc, reduction, width, ties
+        self._csc, self._width = csc, width
+        self._several = reduction if isinstance(reduction, SeveralReductions) else None
+        self._reduction: MessageReduction = "own" if isinstance(reduction, SeveralReductions) else reduction
+        self._ties = ties if self._several is None else self._several.ties
         self._parameters, self._heads = parameters, heads
         self.like = torch.empty(0, dtype=torch.float32, device=csc.indptr.device)
         """A float32 tensor where the rows are."""
@@ -283,7 +315,7 @@ class FusedMessages:
         self._message = _Message.of(
             tuple(steps),
             tuple(parameter.numel() == 1 for parameter in parameters),
-            {"max": _MAX, "min": _MIN}.get(reduction, _SUM),
+            kinds_of(reduction),
             tuple(
                 self.like.device.type == "cpu" and csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side]
                 for side in SIDES
@@ -291,25 +323,31 @@ class FusedMessages:
         )
 
     @property
-    def selects(self) -> bool:
-        """Whether the reduction is a maximum or minimum; backward then reads the result."""
-        return self._reduction in ("max", "min")
+    def count_width(self) -> int:
+        """Columns of the counts that maxima and minima write for backward; 0 without any."""
+        return self._width * sum(kind in (_MAX, _MIN) for kind in self._message.kinds)
 
     @property
     def reads_result(self) -> bool:
         """Whether backward reads the result."""
-        return self.selects or self._message.softmax is not None
+        return self._several is None and (self.count_width > 0 or self._message.softmax is not None)
+
+    @property
+    def _slopes(self) -> _Program | None:
+        return self._message.with_slopes if self._several is None else None
 
     @property
     def kept_widths(self) -> tuple[int, ...]:
         """Columns of the matrices of destinations that forward may keep for backward, which spare it a walk.
 
-        They are slopes, by how much the sum of the messages grows with each row of the destinations, or the
-        logarithms of a softmax's sums.
+        They are slopes, by how much the sum of the messages grows with each row of the destinations; or a
+        softmax's largest scores and the logarithms of its sums; or what several reductions are computed from.
         """
+        if self._several is not None:
+            return (self._width,) * len(self._message.kinds)
         if self._message.softmax is not None:
-            return (self._heads if self._message.softmax_is_narrow else self._width,)
-        slopes = self._message.with_slopes
+            return (self._heads if self._message.softmax_is_narrow else self._width,) * 2
+        slopes = self._slopes
         return () if slopes is None else (self._width,) * (len(slopes.places) - 1)
 
     def forward(
@@ -319,21 +357,37 @@ class FusedMessages:
 
         Args:
             rows: what the message reads; an edge weight is a vector.
-            out: ``(num_dst, width)`` float32, written.
-            count: ``(num_dst, width)`` int32, written, for a maximum or minimum alone.
+            out: ``(num_dst, width)`` float32, written; wider for several reductions.
+            count: ``(num_dst, count_width)`` int32, written, for maxima and minima alone.
             kept: a matrix of ``num_dst`` rows for each of :attr:`kept_widths`, written; or none.
         """
-        if self.selects and count is None:
-            count = torch.empty_like(out, dtype=torch.int32)
+        if self.count_width and count is None:
+            count = new_rows(self.like, len(out), self.count_width, torch.int32)
         walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
-        given, slopes = self._given(rows), self._message.with_slopes
+        given, slopes = self._given(rows), self._slopes
         if self._message.softmax is not None:
             given = self._with_sums(given, kept or None)
+        sums: Sequence[Tensor] = [out]
+        if self._several is not None:
+            sums = kept or [new_rows(self.like, len(out), width) for width in self.kept_widths]
         if kept and slopes is not None:
             self._run(slopes, walk, given, [out, *kept], in_order=True)
         else:
-            self._run(self._message.forward, walk, given, [out], count=count)
-        finish_reduction(self._csc, self._reduction, self._ties, out, count)
+            self._run(self._message.forward, walk, given, sums, count=count)
+        self._finish(sums, count)
+        if self._several is not None:
+            self._several.finish(self._csc, sums, out)
+
+    def _finish(self, sums: Sequence[Tensor], count: Tensor | None) -> None:
+        """Divide the sum of a mean, and count the zeros of maxima and minima among their ties."""
+        if self._several is None:
+            finish_reduction(self._csc, self._reduction, self._ties, sums[0], count)
+            return
+        extrema = [one for kind, one in zip(self._message.kinds, sums, strict=True) if kind in (_MAX, _MIN)]
+        for number, one in enumerate(extrema):
+            assert count is not None
+            of_one = count[:, number * self._width : (number + 1) * self._width]
+            finish_reduction(self._csc, "max", self._ties, one, of_one)
 
     def backward(
         self,
@@ -350,8 +404,7 @@ class FusedMessages:
         ``into`` has none of edges. ``kept`` are those of :meth:`forward`. A softmax needs ``out``, too.
         """
         csc, given = self._csc, self._given(rows)
-        more = [gradient_of_each(csc, self._reduction, grad, count).contiguous()]
-        more += [out] if self.selects and out is not None else []
+        more = self._gradients_of_sums(grad, out, count, kept)
         given = given.having(_OP.DESTINATION, (*given.destinations, *more))
         if self._message.softmax is not None:
             assert out is not None
@@ -373,7 +426,7 @@ class FusedMessages:
                 self._empty(step, number).zero_() if reaches else None for step in self._message.hoisted[side]
             ]
             gets = (*to, *inner)
-            if kept and (slopes := self._message.with_slopes) and side is _OP.DESTINATION:
+            if kept and (slopes := self._slopes) and side is _OP.DESTINATION:
                 for place, slope in zip(slopes.places[1:], kept, strict=True):
                     if (target := gets[place]) is not None:
                         target.addcmul_(more[0], slope)
@@ -398,6 +451,25 @@ class FusedMessages:
             if total is not None:
                 given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
                 total.add_(given_to.view(total.shape))
+
+    def _gradients_of_sums(
+        self, grad: Tensor, out: Tensor | None, count: Tensor | None, sums: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Return what backward reads of destinations: gradients, each extremum's with the extremum behind."""
+        if self._several is None:
+            each = gradient_of_each(self._csc, self._reduction, grad, count).contiguous()
+            return [each, out] if self.count_width and out is not None else [each]
+        more, number = list[Tensor](), 0
+        grads = self._several.gradients(self._csc, sums, grad)
+        for kind, one, given in zip(self._message.kinds, sums, grads, strict=True):
+            if kind in (_MAX, _MIN):
+                assert count is not None
+                of_one = count[:, number * self._width : (number + 1) * self._width]
+                more += [given / of_one.clamp(min=1), one]
+                number += 1
+            else:
+                more.append(2 * given if kind == _SQUARES else given.contiguous())
+        return more
 
     def _at_nodes(self, side: MessageOp) -> _Walk:
         """Return the walk of each node of a side alone."""
@@ -432,12 +504,12 @@ class FusedMessages:
 
     def _with_sums(self, given: _Given, kept: Sequence[Tensor] | None, *, written: bool = False) -> _Given:
         """Return what is read with the logarithms of a softmax's sums, computed if they are not yet."""
-        (sums,) = kept or [new_rows(self.like, self._csc.num_dst, self.kept_widths[0])]
+        sums = kept or [new_rows(self.like, self._csc.num_dst, width) for width in self.kept_widths]
         if not written:
             assert self._message.softmax is not None
             walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
-            self._run(self._message.softmax, walk, given, [sums])
-        return given.having(_OP.DESTINATION, (*_filled(given.destinations, LSE_PLACE), sums))
+            self._run(self._message.softmax, walk, given, sums, in_order=True)
+        return given.having(_OP.DESTINATION, (*_filled(given.destinations, MAX_PLACE), *sums))
 
     def _padded(self, side: MessageOp, rows: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         found = [one.detach().contiguous() for one in rows[: self._message.counts[side]]]
@@ -482,13 +554,20 @@ class FusedMessages:
         return totals
 
 
+def kinds_of(reduction: MessageReduction | SeveralReductions) -> tuple[int, ...]:
+    """Return what one walk over the edges computes, by the numbers that the kernels take."""
+    return tuple(_KINDS[one] for one in ((reduction,) if isinstance(reduction, str) else reduction.sums))
+
+
 def fits_kernel(
-    steps: Sequence[MessageStep], parameters: Sequence[Tensor], reduction: MessageReduction
+    steps: Sequence[MessageStep],
+    parameters: Sequence[Tensor],
+    reduction: MessageReduction | SeveralReductions,
 ) -> bool:
     """Return whether the kernel has these steps with this reduction."""
-    kind = {"max": _MAX, "min": _MIN}.get(reduction, _SUM)
+    alike = tuple(one.numel() == 1 for one in parameters)
     try:
-        _Message.of(tuple(steps), tuple(one.numel() == 1 for one in parameters), kind, (False, False))
+        _Message.of(tuple(steps), alike, kinds_of(reduction), (False, False))
     except DataError:
         return False
     return reduction == "sum" or all(step.op is not _OP.SOFTMAX for step in steps)
@@ -502,9 +581,10 @@ def aggregate_steps(
     destinations: Sequence[Tensor] = (),
     edges: Sequence[Tensor] = (),
     parameters: Sequence[Tensor] = (),
-    reduction: MessageReduction = "sum",
+    reduction: MessageReduction | SeveralReductions = "sum",
     ties: Ties = "shared",
     width: int,
+    width_out: int | None = None,
     heads: int = 1,
 ) -> Tensor:
     """Reduce messages made of steps, as :func:`.aggregate_messages` does, by one kernel.
@@ -516,19 +596,19 @@ def aggregate_steps(
         destinations: float32 matrices of at least ``num_dst`` rows.
         edges: float32, at most one matrix and one vector; they get no gradients.
         parameters: see :class:`FusedMessages`.
-        reduction: ``sum``, ``mean``, ``max`` or ``min``.
+        reduction: ``sum``, ``mean``, ``max`` or ``min``, or several.
         ties: see :class:`.BlockedMessages`.
-        width: columns of the result.
+        width: columns of a message.
+        width_out: columns of the result; None for as many.
         heads: see :class:`FusedMessages`.
 
     Returns:
-        ``(num_dst, width)`` float32.
+        ``(num_dst, width_out)`` float32.
     """
     how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties, heads=heads)
     sizes = len(sources), len(destinations), len(edges)
-    out: Tensor = run(
-        _AggregateSteps, how, (csc.num_dst, width), sizes, *sources, *destinations, *edges, *parameters
-    )
+    shape = csc.num_dst, width if width_out is None else width_out
+    out: Tensor = run(_AggregateSteps, how, shape, sizes, *sources, *destinations, *edges, *parameters)
     return out
 
 
@@ -539,7 +619,7 @@ class _AggregateSteps(torch.autograd.Function):
     ) -> Tensor:
         rows = _edge_rows(sizes, tensors)
         out = new_rows(how.like, *shape)
-        count = new_rows(how.like, *shape, torch.int32) if how.selects else None
+        count = new_rows(how.like, shape[0], how.count_width, torch.int32) if how.count_width else None
         keeps = any(ctx.needs_input_grad)
         kept = [new_rows(how.like, shape[0], width) for width in how.kept_widths if keeps]
         how.forward(rows, out, count, kept=kept)

@@ -10,9 +10,9 @@ from graphbraid.errors import DataError
 
 MOST_MATRICES, MOST_STEPS = 4, 48
 """Matrices of sources, of destinations, and steps of a message that the kernel takes."""
-DOT_PLACE, LSE_PLACE = 4, 5
+DOT_PLACE, MAX_PLACE, LOG_PLACE = 4, 5, 6
 """Places, among the matrices of destinations, of what a softmax reads: the product of gradient and result,
-and the logarithms of its sums."""
+the largest scores, and the logarithms of the sums of exponentials below these."""
 
 
 class MessageOp(IntEnum):
@@ -124,8 +124,10 @@ class StepList:
 
     def softmax(self, score: int) -> int:
         """Return the step of a softmax over a destination's edges."""
-        sums = self.leaf(_OP.DESTINATION, LSE_PLACE, narrow=self.all[score].narrow)
-        return self.add(_OP.EXP, self.add(_OP.SUBTRACT, score, sums))
+        narrow = self.all[score].narrow
+        largest, log = (self.leaf(_OP.DESTINATION, at, narrow=narrow) for at in (MAX_PLACE, LOG_PLACE))
+        # One after the other: a score of 1e5 and its sum's logarithm have no digits in common.
+        return self.add(_OP.EXP, self.add(_OP.SUBTRACT, self.add(_OP.SUBTRACT, score, largest), log))
 
     def _entered(self, step: MessageStep) -> int:
         if step not in self._known:
@@ -281,7 +283,8 @@ def _check_softmax(steps: Sequence[MessageStep], place: int) -> None:
 
 __all__ = [
     "DOT_PLACE",
-    "LSE_PLACE",
+    "LOG_PLACE",
+    "MAX_PLACE",
     "MOST_MATRICES",
     "MOST_STEPS",
     "SIDES",

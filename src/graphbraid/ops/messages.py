@@ -269,6 +269,11 @@ class BlockedMessages:
         """Whether the reduction is a maximum or minimum; backward then reads the result."""
         return self._reduction in ("max", "min")
 
+    @property
+    def count_width(self) -> int:
+        """Columns of the counts that a maximum or minimum writes for backward; 0 without any."""
+        return self._width if self.selects else 0
+
     def forward(
         self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, seed: int | None = None
     ) -> None:

@@ -159,6 +159,8 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
                             const OptionalFloats& x2, const OptionalFloats& x3, const OptionalFloats& x4,
                             const OptionalFloats& y, const OptionalFloats& y2, const OptionalFloats& y3,
                             const OptionalFloats& y4, const OptionalFloats& y5, const OptionalFloats& y6,
+                            const OptionalFloats& y7, const OptionalFloats& y8, const OptionalFloats& y9,
+                            const OptionalFloats& y10,
                             const OptionalFloats& edges, const std::optional<Array1<const float>>& weight,
                             const Floats& parameters, const Array2<const int64_t>& results, bool adds,
                             const WrittenFloats& out, const WrittenFloats& out2, const WrittenFloats& out3,
@@ -191,7 +193,7 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   compiler.check();
 
   const OptionalFloats* of_sources[] = {&x, &x2, &x3, &x4};
-  const OptionalFloats* of_destinations[] = {&y, &y2, &y3, &y4, &y5, &y6};
+  const OptionalFloats* of_destinations[] = {&y, &y2, &y3, &y4, &y5, &y6, &y7, &y8, &y9, &y10};
   static_assert(std::size(of_sources) == kMostSources && std::size(of_destinations) == kMostDestinations);
   for (const auto* walked : {by_source ? of_sources : of_destinations})
     for (int i = 0; i < (by_source ? kMostSources : kMostDestinations); ++i)
@@ -251,7 +253,14 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   static_assert(std::size(targets) == kMostResults);
   need_columns(results, 3);
   std::vector<std::pair<MessageResult, int>> wanted;
-  bool is_given[kMostResults] = {}, selects = false;
+  bool is_given[kMostResults] = {};
+  const auto target = [&](int64_t place, int64_t columns) {
+    need(place < kMostResults && *targets[place], "results must have a place");
+    need_shape(**targets[place], topology.num_dst, columns);
+    is_given[place] = true;
+    return (*targets[place])->data();
+  };
+  int64_t counted = 0;  // columns of the counts of the extrema so far
   for (int64_t r = 0; r < results.num_rows(); ++r) {
     const int64_t* row = results.data() + 3 * r;
     need(row[0] >= 0 && row[0] < kNumMessageResults, "results must be of a kind");
@@ -260,26 +269,26 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
     const int step = static_cast<int>(row[1]);
     const bool narrow = compiler.narrow(step);
     const int64_t columns = narrow ? heads : width;
+    MessageArgs::Result& result = a.results.emplace_back(MessageArgs::Result{kind, narrow, nullptr, columns});
     if (kind == MessageResult::kOverAll) {
       need(to_parameters && row[2] < parameters.num_rows(), "results must have a place");
-      a.results.push_back({kind, narrow, to_parameters->data() + row[2] * width, columns});
+      result.to = to_parameters->data() + row[2] * width;
     } else {
-      need(row[2] < kMostResults && *targets[row[2]], "results must have a place");
-      need_shape(**targets[row[2]], topology.num_dst, columns);
-      is_given[row[2]] = true;
-      a.results.push_back({kind, narrow, (*targets[row[2]])->data(), columns});
+      result.to = target(row[2], columns);
+      if (kind == MessageResult::kLogSumExp) result.logs = target(row[2] + 1, columns);
       if (kind == MessageResult::kMax || kind == MessageResult::kMin) {
-        need(!selects && count.has_value(), "count goes with one maximum or minimum");
-        need_shape(*count, topology.num_dst, columns);
-        a.count = count->data();
-        selects = true;
+        need(count.has_value(), "count goes with maxima and minima");
+        result.count = count->data() + counted;
+        counted += columns;
       }
     }
     wanted.emplace_back(kind, step);
   }
   for (int i = 0; i < kMostResults; ++i)
     need(is_given[i] == targets[i]->has_value(), "results must have a place");
-  need(selects == count.has_value(), "count goes with one maximum or minimum");
+  need((counted > 0) == count.has_value(), "count goes with maxima and minima");
+  if (count) need_shape(*count, topology.num_dst, counted);
+  for (MessageArgs::Result& result : a.results) result.counted = counted;
   if (to_parameters) need_shape(*to_parameters, parameters.num_rows(), width);
   compiler.compile(a.numbers, wanted, a);
   nb::gil_scoped_release release;
@@ -290,7 +299,7 @@ void bind_messages(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "reduce_messages", &reduce_messages, "indptr"_a, "indices"_a, "perm"_a, "by_source"_a,
              "heads"_a, "steps"_a, "numbers"_a, "x"_a, "x2"_a, "x3"_a, "x4"_a, "y"_a, "y2"_a, "y3"_a, "y4"_a,
-             "y5"_a, "y6"_a, "edges"_a, "weight"_a, "parameters"_a, "results"_a, "adds"_a, "out"_a, "out2"_a,
+             "y5"_a, "y6"_a, "y7"_a, "y8"_a, "y9"_a, "y10"_a, "edges"_a, "weight"_a, "parameters"_a, "results"_a, "adds"_a, "out"_a, "out2"_a,
              "out3"_a, "out4"_a, "count"_a, "to_parameters"_a);
 }
 

@@ -47,12 +47,12 @@ enum class MessageResult : int64_t {
   kSum,  // over the edges of each walked row, as the next three
   kMax,
   kMin,
-  kLogSumExp,
+  kLogSumExp,  // the maximum, and at the next place the logarithm of the sum of exponentials below it
   kOverAll,  // the sum over all edges: a parameter's gradient
 };
 inline constexpr int64_t kNumMessageResults = static_cast<int64_t>(MessageResult::kOverAll) + 1;
 
-inline constexpr int kMostSources = 4, kMostDestinations = 6, kMostResults = 4;
+inline constexpr int kMostSources = 4, kMostDestinations = 10, kMostResults = 4;
 inline constexpr int kMostSteps = 512;  // of a message and its gradient, which has up to six for each
 
 // Where a matrix's row goes: the step that reads it.
@@ -102,10 +102,12 @@ struct MessageArgs {
     bool narrow;
     float* to;  // (num_dst, columns); of kOverAll one row
     int64_t columns;
+    float* logs = nullptr;     // of kLogSumExp
+    int32_t* count = nullptr;  // of kMax and kMin: messages that share the extremum
+    int64_t counted = 0;       // columns of the counts of all extrema
   };
   std::vector<Result> results;
-  bool adds = false;         // to what sums' results hold
-  int32_t* count = nullptr;  // (num_dst, columns): messages that share a maximum; null without any
+  bool adds = false;  // to what sums' results hold
 };
 
 }  // namespace gb

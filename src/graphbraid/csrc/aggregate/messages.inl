@@ -59,7 +59,7 @@ GB_INLINE VecF32 sigmoid_lanes(VecF32 x) {
 struct MessageRows {
   std::vector<const float*> at;  // by step: where its row of this edge stands
   std::vector<float*> to;        // by result: the walked row's
-  int32_t* count = nullptr;      // of a maximum or minimum
+  std::vector<int32_t*> count;   // by result: of a maximum or minimum
   std::vector<float*> terms;     // by result: the sums of a LogSumExp
 };
 
@@ -88,7 +88,7 @@ __attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& 
     };
     const auto select = [&](const auto& is_better) GB_LAMBDA {
       float* best = rows.to[static_cast<size_t>(it->step)] + column;
-      int32_t* count = rows.count + column;
+      int32_t* count = rows.count[static_cast<size_t>(it->step)] + column;
       unroll<NV>([&](auto i) GB_LAMBDA {
         const VecF32 m = held[i], old = get(best, i);
         const VecI32 shared = get(count, i), equal = m == old, better = is_better(m, old), none = m != m;
@@ -225,7 +225,7 @@ class MessageWalk {
   explicit MessageWalk(const MessageArgs& a)
       : a_(a), channels_(a.walk.width / a.heads), stride_((a.walk.width + kPad - 1) / kPad * kPad) {
     const auto steps = static_cast<size_t>(a.num_steps);
-    scratch_.assign(static_cast<size_t>(stride_) * (steps + a.results.size()), 0.0f);
+    scratch_.assign(static_cast<size_t>(stride_) * steps, 0.0f);
     rows_.at.assign(steps, scratch_.data());
     for (const int i : a.stored) rows_.at[static_cast<size_t>(i)] = own(i);
     for (int i = 0; i < a.num_steps; ++i) {
@@ -252,7 +252,7 @@ class MessageWalk {
     ahead_ = prefetch_distance(static_cast<int>(std::clamp<int64_t>(lines, 1, kLinesAhead)));
     rows_.to.resize(a.results.size());
     rows_.terms.resize(a.results.size());
-    for (size_t r = 0; r < a.results.size(); ++r) rows_.terms[r] = own(a.num_steps + static_cast<int>(r));
+    rows_.count.resize(a.results.size());
   }
 
   // The rows [first, last); over_all: for each result the sum over these edges, where it is one over all.
@@ -287,11 +287,12 @@ class MessageWalk {
       if (result.kind == MessageResult::kSum && !a_.adds) std::fill_n(to, result.columns, 0.0f);
       if (result.kind == MessageResult::kMax || result.kind == MessageResult::kMin) {
         std::fill_n(to, result.columns, result.kind == MessageResult::kMax ? -INFINITY : INFINITY);
-        rows_.count = a_.count + v * result.columns;
-        std::fill_n(rows_.count, result.columns, 0);
+        rows_.count[r] = result.count + v * result.counted;
+        std::fill_n(rows_.count[r], result.columns, 0);
       }
       if (result.kind == MessageResult::kLogSumExp) {
         std::fill_n(to, result.columns, -INFINITY);
+        rows_.terms[r] = result.logs + v * result.columns;
         std::fill_n(rows_.terms[r], result.columns, 0.0f);
       }
     }
@@ -306,7 +307,7 @@ class MessageWalk {
       else if (result.kind == MessageResult::kLogSumExp)
         for (int64_t c = 0; c < result.columns; c += GB_LANES_F32) {
           const int n = static_cast<int>(std::min<int64_t>(GB_LANES_F32, result.columns - c));
-          store_n(to + c, load_n(to + c, n) + log_lanes(load_n(rows_.terms[r] + c, n)), n);
+          store_n(rows_.terms[r] + c, log_lanes(load_n(rows_.terms[r] + c, n)), n);
         }
     }
   }

@@ -268,13 +268,18 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
         "destinations": tuple(destinations),
         "edges": tuple(of_edges),
         "parameters": op.used,
-        "reduction": op.reduction,
         "ties": op.ties,
     }
     learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in of_edges)
     if not learns_edges and _runs_as_steps(op, (*sources, *destinations, *of_edges, *op.used)):
-        return aggregate_steps(csc, op.steps, **how, width=op.width_out, heads=op.heads)
-    how |= {"shape": (op.width_out,), "by_destination": op.by_destination, "draws": op.draws}
+        how |= {"reduction": op.several or op.reduction, "width": op.edge_width, "heads": op.heads}
+        return aggregate_steps(csc, op.steps, **how, width_out=op.width_out)
+    how |= {
+        "reduction": op.reduction,
+        "shape": (op.width_out,),
+        "by_destination": op.by_destination,
+        "draws": op.draws,
+    }
     how["edge_width"] = op.edge_width
     return aggregate_messages(csc, op.run, **how)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph.program.computed_edges import ComputedEdges
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
+from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
@@ -144,6 +145,8 @@ class Messages(Operation):
     """Columns of the result."""
     edge_width: int
     """Elements of an edge's message."""
+    several: SeveralReductions | None = None
+    """What ``own`` is to the kernel of steps: several reductions of the same messages."""
     encoders: tuple[tuple[str, nn.Module], ...] = ()
     """By parameter that receives edge features, the linear map that the model applies to them before."""
     edges: ComputedEdges | None = None
@@ -185,7 +188,9 @@ class Messages(Operation):
 
         A sum of columns may have other bits in backward there, where a maximum would lose its gradient.
         """
-        is_exact = not self.selects or all(step.op is not MessageOp.SUM_COLUMNS for step in self.steps)
+        of_several = () if self.several is None else self.several.names
+        selects = self.selects or not {"max", "min"}.isdisjoint(of_several)
+        is_exact = not selects or all(step.op is not MessageOp.SUM_COLUMNS for step in self.steps)
         return bool(self.steps) and is_exact
 
     def parameters(self) -> tuple[nn.Parameter, ...]:

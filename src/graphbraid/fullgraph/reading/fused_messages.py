@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import ReadRows
 from graphbraid.fullgraph.reading.edge_functions import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
+from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 
@@ -37,14 +38,6 @@ _NEGATIVE = (operator.neg, torch.neg, "neg")
 _LEAKY, _SILU = (F.leaky_relu, nn.LeakyReLU), (F.silu, nn.SiLU)
 _SQUARES = (torch.square, "square")
 _POWERS = (operator.pow, torch.pow, "pow")
-
-
-_MOST_IN_SOFTMAX = 1e4
-"""The largest number in a message with a softmax that runs as steps.
-
-Masks add -1e9 or so. The kernel keeps the logarithm of a softmax's sum and the largest score as one float32,
-where the logarithm of the number of masked edges would be lost.
-"""
 
 
 class _NotStepsError(Exception):
@@ -74,7 +67,7 @@ def steps_of(
     shapes: Mapping[str, tuple[int, ...]],
     used: Sequence[nn.Parameter],
     shape: tuple[int, ...],
-    reduction: MessageReduction,
+    reduction: MessageReduction | SeveralReductions,
 ) -> tuple[MessageStep, ...]:
     """Return a message as steps of a kernel; none if it is made of anything else.
 
@@ -96,10 +89,6 @@ def steps_of(
     try:
         steps = _Steps(modules, reads, tensors=tensors, shapes=shapes, used=used, shape=shape).all_of(graph)
     except _NotStepsError:
-        return ()
-    if any(step.op is MessageOp.SOFTMAX for step in steps) and any(
-        step.op is MessageOp.NUMBER and abs(step.number) > _MOST_IN_SOFTMAX for step in steps
-    ):
         return ()
     return steps if fits_kernel(steps, used, reduction) else ()
 

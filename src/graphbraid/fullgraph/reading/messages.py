@@ -30,6 +30,7 @@ from graphbraid.fullgraph.reading.hgt import is_kind
 from graphbraid.fullgraph.reading.message_passing import ties_of
 from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
+from graphbraid.fullgraph.reading.several import several_reductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
@@ -380,7 +381,8 @@ def read_messages(
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
     reads = _reads(rows, values)
     steps: tuple[MessageStep, ...] = ()
-    if not (encoders or of.aggr is None or found.draws):
+    several = several_reductions(of.layer, message.shape, of.refuse) if of.aggr is None else None
+    if not (encoders or found.draws or (of.aggr is None and several is None)):
         computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
         as_graphs = [
             (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
@@ -392,8 +394,8 @@ def read_messages(
             tensors=message.tensors,
             shapes=shapes,
             used=used,
-            shape=shape,
-            reduction=reduction,
+            shape=message.shape,
+            reduction=several or reduction,
         )
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
@@ -411,13 +413,14 @@ def read_messages(
         ties=ties,
         width_out=math.prod(shape),
         edge_width=math.prod(message.shape),
+        several=several if steps else None,
         edges=edges,
         by_destination=of.aggr is None or found.by_destination,
         ids=ids,
         counts=counts,
         draws=found.draws,
         steps=steps,
-        heads=heads_of(shape, {key: shapes[key] for key in rows}) if steps else 1,
+        heads=heads_of(message.shape, {key: shapes[key] for key in rows}) if steps else 1,
     )
     if (last := message.after) is not None:
         shape = (last.shape[0],)

@@ -42,8 +42,8 @@ _COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
 """What steps from number 6 on compute from rows as wide as theirs, in the order of :class:`.MessageOp`."""
 _SUM_COLUMNS = 6 + len(_COMPUTED)
 """The step that sums each head's columns; the one behind it spreads its number over them."""
-_OVER_ALL = 4
-"""The results that are sums over all edges."""
+_LOG_SUM_EXP, _OVER_ALL = 3, 4
+"""The results that are logarithms of sums of exponentials, and those that are sums over all edges."""
 
 
 def reduce_messages(
@@ -64,6 +64,10 @@ def reduce_messages(
     y4: Matrix32 | None,
     y5: Matrix32 | None,
     y6: Matrix32 | None,
+    y7: Matrix32 | None,
+    y8: Matrix32 | None,
+    y9: Matrix32 | None,
+    y10: Matrix32 | None,
     edges: Matrix32 | None,
     weight: Vector32 | None,
     parameters: Matrix32,
@@ -80,7 +84,7 @@ def reduce_messages(
     own, other = destinations(indptr), indices.long()
     src, dst = (own, other) if by_source else (other, own)
     edge = torch.arange(other.numel(), device=own.device) if perm is None else perm
-    matrices = [((x, x2, x3, x4), src), ((y, y2, y3, y4, y5, y6), dst), ((edges,), edge)]
+    matrices = [((x, x2, x3, x4), src), ((y, y2, y3, y4, y5, y6, y7, y8, y9, y10), dst), ((edges,), edge)]
     width = parameters.shape[1]
     values, given_steps = list[Tensor](), steps.tolist()
     for (op, first, second, narrow), number in zip(given_steps, numbers.tolist(), strict=True):
@@ -103,7 +107,7 @@ def reduce_messages(
         else:
             given = [values[i][:, :columns] for i in (first, second)]
             values.append(_COMPUTED[op - 6](*given, number))
-    to = (out, out2, out3, out4)
+    to, counted = (out, out2, out3, out4), 0
     for kind, step, place in results.tolist():
         found = values[step][:, : heads if given_steps[step][3] else width]
         if kind == _OVER_ALL:
@@ -114,20 +118,22 @@ def reduce_messages(
         assert target is not None
         if kind == 0:
             (target if adds else target.zero_()).index_add_(0, own, found)
-        else:
-            _select(kind, found, own, target, count)
+            continue
+        places, how = own[:, None].expand_as(found), "amin" if kind == 2 else "amax"
+        target.zero_().scatter_reduce_(0, places, found, how, include_self=False)
+        if kind == _LOG_SUM_EXP:
+            _logs(found, own, target, to[place + 1])
+            continue
+        assert count is not None
+        part = count[:, counted : counted + found.shape[1]]
+        part.zero_().index_add_(0, own, (found == target[own]).to(count.dtype))
+        counted += found.shape[1]
 
 
-def _select(kind: int, found: Tensor, own: Tensor, out: Tensor, count: Tensor | None) -> None:
-    """Compute a maximum, a minimum or the logarithm of the sum of exponentials."""
-    places, how = own[:, None].expand_as(found), "amin" if kind == 2 else "amax"
-    out.zero_().scatter_reduce_(0, places, found, how, include_self=False)
-    if kind == 3:
-        shift = out.masked_fill(out == -torch.inf, 0.0)
-        sums = torch.zeros_like(out).index_add_(0, own, (found - shift[own]).exp())
-        has_any = out.new_zeros(len(out), 1, dtype=torch.bool).index_fill_(0, own, value=True)
-        out.copy_(torch.where(has_any, shift + sums.log(), 0.0))
-        return
-    assert count is not None
-    equal = (found == out[own]).to(count.dtype)
-    count.copy_(torch.zeros_like(count).index_add_(0, own, equal))
+def _logs(found: Tensor, own: Tensor, largest: Tensor, out: Tensor | None) -> None:
+    """Compute the logarithms of the sums of exponentials below the largest rows."""
+    assert out is not None
+    shift = largest.masked_fill(largest == -torch.inf, 0.0)
+    out.zero_().index_add_(0, own, (found - shift[own]).exp())
+    has_any = own.new_zeros(len(out), 1, dtype=torch.bool).index_fill_(0, own, value=True)
+    out.copy_(torch.where(has_any, out.log(), 0.0))

@@ -209,10 +209,11 @@ def write(
             if ADDS:
                 value += tl.load(place, mask=inside, other=0.0).to(tl.float32)
         elif _KINDS[KIND] == "EXP_SUM":
-            tl.store(count + v * columns + at, tl.where(is_empty, 1.0, found[1]), mask=inside)
+            tl.store(count[0] + v * count[1] + at, tl.where(is_empty, 1.0, found[1]), mask=inside)
             value = tl.where(is_empty, 0.0, value)
         else:
-            tl.store(count + v * columns + at, tl.where(value == NAN_KEY, 0, found[1]), mask=inside)
+            shared = tl.where(value == NAN_KEY, 0, found[1])
+            tl.store(count[0] + v * count[1] + at, shared, mask=inside)
             value = number_of_key(value)
             value = tl.where(is_empty, 0.0, 0.0 - value if _KINDS[KIND] == "MIN" else value)
         tl.store(place, value, mask=inside)
@@ -230,7 +231,7 @@ def message_kernel(
     parameters,  # (num_parameters, width) float32 or None
     numbers,  # floats
     outs,  # of each result a matrix, of a row for each walked row, or edge; with the distance of its rows
-    counts,  # of each result (num_rows, width): int32 of a maximum or minimum, or sums of exponentials
+    counts,  # likewise: int32 of a maximum or minimum, or sums of exponentials; else None
     partials,  # of each result (num_segments, width or heads): written where PARTIAL, else read
     partial_extras,  # likewise, for all but sums
     heads,
@@ -391,7 +392,7 @@ def run_steps(
         parameters=parameters,
         numbers=tuple(numbers),
         outs=_matrices([out for _, _, out, _ in results]),
-        counts=tuple(count for *_, count in results),
+        counts=_matrices([count for *_, count in results]),
         partials=tuple(value for value, _ in partials),
         partial_extras=tuple(extra for _, extra in partials),
         width=width,
@@ -445,7 +446,7 @@ def reduce_messages(a: Any) -> None:
         found = _STEPS[a.steps] = _steps_of(a.steps.tolist(), a.numbers.tolist())
     steps, at = found
     outs, results = (a.out, a.out2, a.out3, a.out4), list[Result]()
-    totals, exponents = list[tuple[int, Tensor]](), list[tuple[Tensor, Tensor]]()
+    totals, logs, counted = list[tuple[int, Tensor]](), list[Tensor](), 0
     for kind, step, place in a.results.tolist():
         if kind == _OVER_ALL:
             columns = a.heads if steps[at[step]][4] else width
@@ -453,10 +454,14 @@ def reduce_messages(a: Any) -> None:
             totals.append((place, rows))
             results.append(("SUM", at[step], rows, None))
         elif _KIND_NAMES[kind] == "EXP_SUM":
-            exponents.append((outs[place], torch.empty_like(outs[place])))
-            results.append(("EXP_SUM", at[step], *exponents[-1]))
+            logs.append(outs[place + 1])
+            results.append(("EXP_SUM", at[step], outs[place], logs[-1]))
         else:
-            results.append((_KIND_NAMES[kind], at[step], outs[place], a.count))
+            out, more = outs[place], None
+            if _KIND_NAMES[kind] in _EXACT:
+                more = a.count[:, counted : counted + out.shape[1]]
+                counted += out.shape[1]
+            results.append((_KIND_NAMES[kind], at[step], out, more))
     run_steps(
         a.indptr,
         a.indices,
@@ -467,14 +472,14 @@ def reduce_messages(a: Any) -> None:
         perm=a.perm,
         by_source=a.by_source,
         sources=(a.x, a.x2, a.x3, a.x4),
-        destinations=(a.y, a.y2, a.y3, a.y4, a.y5, a.y6),
+        destinations=(a.y, a.y2, a.y3, a.y4, a.y5, a.y6, a.y7, a.y8, a.y9, a.y10),
         edges=(a.edges,),
         weight=a.weight,
         parameters=a.parameters,
         adds=a.adds,
     )
-    for top, powers in exponents:
-        top.add_(powers.log_())
+    for sums in logs:
+        sums.log_()
     for place, rows in totals:
         column_sums(rows, a.to_parameters[place, : rows.shape[1]])
 

@@ -27,14 +27,14 @@ class PlannedMessages(PlannedOperation[Messages]):
         if op.edges is not None:
             block = plan.request.blocks[self._level].of(None)
             csc, self._computed = computed_between(op.edges, plan.request.whole_edges(None), block)
-        how: dict[str, Any] = {"reduction": op.reduction, "width": op.width_out}
-        how |= {"parameters": op.used, "ties": op.ties}
+        how: dict[str, Any] = {"parameters": op.used, "ties": op.ties}
         self._how: BlockedMessages | FusedMessages
         if op.steps:
-            self._how = FusedMessages(csc, op.steps, heads=op.heads, **how)
+            how["heads"] = op.heads
+            self._how = FusedMessages(csc, op.steps, op.several or op.reduction, op.edge_width, **how)
         else:
             how |= {"by_destination": op.by_destination, "edge_width": op.edge_width}
-            self._how = BlockedMessages(csc, op.run, **how)
+            self._how = BlockedMessages(csc, op.run, op.reduction, op.width_out, **how)
         self._seed = plan.seeds.add() if op.draws else None
         self._drawn: dict[str, Any] = {}
         self._count: FirstRows | None = None
@@ -43,8 +43,8 @@ class PlannedMessages(PlannedOperation[Messages]):
     def forward(self) -> None:
         """Plan the value."""
         plan, op, out = self.plan, self.op, self.plan.result(self.op)
-        if op.selects:
-            self._count = plan.scratch(f"{op.out}: shares", out.count, op.width_out, dtype=torch.int32)
+        if width := self._how.count_width:
+            self._count = plan.scratch(f"{op.out}: shares", out.count, width, dtype=torch.int32)
         if isinstance(self._how, FusedMessages) and plan.training and plan.program.learns(op.out):
             self._kept = [
                 plan.scratch(f"{op.out}: kept {number}", out.count, width)
