@@ -11,6 +11,10 @@ from torch import nn
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.message_passing import ties_of
 from graphbraid.ops.message_reductions import REDUCTIONS_OF_SEVERAL, SCALERS, SeveralReductions
+from graphbraid.ops.spmm import Ties
+
+_TIES: tuple[Ties, ...] = ("shared", "shared with zero")
+"""Ways of sharing the gradient of equal messages that the kernel has."""
 
 
 def several_reductions(
@@ -33,24 +37,21 @@ def several_reductions(
             return None
     parts = [module]
     if type(module).__name__ == "MultiAggregation":
-        if module.mode != "cat" and len(module.aggrs) > 1:
-            return None
-        parts = list(module.aggrs)
+        parts = list(module.aggrs) if module.mode == "cat" or len(module.aggrs) == 1 else parts
     names = tuple(type(one).__name__.removesuffix("Aggregation").lower() for one in parts)
     inner = [one for part in parts for one in part.modules()]
-    is_whole = not any(getattr(one, "semi_grad", False) or one._deterministic for one in inner)
+    is_whole = not any(getattr(one, key, False) for one in inner for key in ("semi_grad", "_deterministic"))
     if not is_whole or len(set(names)) < len(names) or not REDUCTIONS_OF_SEVERAL.issuperset(names):
         return None
     simple: Any = sys.modules["torch_geometric.nn.conv.simple_conv"]
     extrema = [simple.SimpleConv(aggr=name) for name in names if name in ("max", "min")]
+    ties: Ties = "shared"
     try:
-        ties = {ties_of(one, refuse, known=("shared", "shared with zero")) for one in extrema} or {"shared"}
-    except NotLoweredError:
+        for one in extrema:
+            ties = ties_of(one, refuse, known=(ties,) if one is not extrema[0] else _TIES)
+    except NotLoweredError:  # no kernel shares their gradients so, or not all share them alike
         return None
-    if len(ties) > 1:
-        return None
-    (one,) = ties
-    return SeveralReductions(names=names, shape=shape, ties=one, scalers=scalers, averages=averages)
+    return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
 
 
 def _overrides(layer: Any) -> bool:
