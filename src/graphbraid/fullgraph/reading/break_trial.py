@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map_only
 
 from graphbraid.fullgraph.program import GraphValues, NotLoweredError
 from graphbraid.fullgraph.reading.exact import computed_weights
@@ -97,7 +98,7 @@ class CallTrials:
                 drew = put_back(before)
             if _held(target) != held:
                 raise NoBreakError("state", "it changes attributes of its own when it is called")
-        return _detached(result), drew or bool(devices)
+        return tree_map_only(Tensor, Tensor.detach, result), drew or bool(devices)
 
     def of_model_or_graph(self, node: fx.Node) -> Any:
         """Return what a call gets of the model's own tensors, or of the graph, to write over.
@@ -175,18 +176,6 @@ def _held(target: Any) -> list[tuple[str, int]]:
     )
     named = (pair for part in parts for pair in part.items())
     return sorted((name, id(value)) for name, value in named if name not in _KEPT_EDGES)
-
-
-def _detached(result: Any) -> Any:
-    """Return a result without its graph."""
-    if isinstance(result, Tensor):
-        return result.detach()
-    if isinstance(result, dict):
-        return {key: _detached(value) for key, value in result.items()}
-    if isinstance(result, tuple | list):
-        found = [_detached(one) for one in result]
-        return type(result)(*found) if hasattr(result, "_fields") else type(result)(found)
-    return result
 
 
 def negated(value: Any) -> Any:
