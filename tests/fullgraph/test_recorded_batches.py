@@ -84,10 +84,9 @@ def test_recorded_steps_are_those_of_the_engine(name, layout):
     engine = engine_on(model, device)
     found, reasons = steps(engine, given)
     torch.testing.assert_close(found, expected, **CLOSE)
-    # Batches without stored self-loops have another form of GCN's coefficients.
-    assert reasons.count("it is the first batch of this size and form") <= 1 + (name == "GCN")
-    assert device.num_replays == 2 * reasons.count("") >= len(given)
-    assert engine.explain().endswith("Its passes are recorded." if not reasons[-1] else f"{reasons[-1]}.")
+    assert reasons == ["it is the first batch of this size and form", *[""] * (len(given) - 1)]
+    assert device.num_replays == 2 * (len(given) - 1)
+    assert engine.explain().endswith("Its passes are recorded.")
 
 
 def test_an_evaluation_is_recorded_by_itself_with_the_running_statistics():
@@ -102,8 +101,8 @@ def test_an_evaluation_is_recorded_by_itself_with_the_running_statistics():
     assert device.num_replays == device.num_records * (len(given) - 1) / 2 == len(given) - 1
 
 
-def test_coefficients_of_another_form_are_not_those_recorded():
-    """GCN's map has other coefficients where self-loops are stored."""
+def test_stored_self_loops_are_not_those_of_the_recorded_batch():
+    """GCN's map skips them where there are any."""
     torch.manual_seed(1)
     model, device, draw = pyg.GCN(CHANNELS, 8, 2, CLASSES), FakeDevice(), torch.Generator().manual_seed(0)
     engine, plain = engine_on(model, device), engine_on(copy.deepcopy(model), None)

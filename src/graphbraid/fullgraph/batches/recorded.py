@@ -317,7 +317,7 @@ class _Passes:
         sizes = dict(zip(_FACTORS, (num_edges, num_src, num_dst, min(num_src, num_dst)), strict=True))
         maps = {}
         for how in _maps_of(run, key):
-            real = run.levels.edges(*key).aggregation(*how)
+            real = _map_over(run, key, how)
             fixed: dict[str, Any] = {
                 name: self._copied(run, partial(_factor, key, how, name), count)
                 for name, count in sizes.items()
@@ -372,7 +372,7 @@ def _factor(
     key: tuple[int, int], how: tuple[AdjacencyMatrix, torch.dtype], name: str, run: BatchRun
 ) -> Tensor:
     """Return one of the coefficients of a linear map over a batch's edges."""
-    found: Tensor | None = getattr(run.levels.edges(*key).aggregation(*how), name)
+    found: Tensor | None = getattr(_map_over(run, key, how), name)
     assert found is not None
     return found
 
@@ -443,11 +443,15 @@ def _maps_of(run: BatchRun, key: tuple[int, int]) -> list[tuple[AdjacencyMatrix,
     return [(one, dtype) for one in dict.fromkeys(found) if one.kind not in ("sum", "mean") or one.scale != 1]
 
 
+def _map_over(run: BatchRun, key: tuple[int, int], how: tuple[AdjacencyMatrix, torch.dtype]) -> Aggregation:
+    """Return a linear map over a batch's edges; GCN's skips stored self-loops even if there are none."""
+    found = run.levels.edges(*key).aggregation(*how)
+    return replace(found, skip_loops=True) if how[0].kind == "gcn" and found.loop_scale else found
+
+
 def _forms_of(run: BatchRun) -> list[tuple[Any, ...]]:
     """Return what coefficients the linear maps of a batch have, apart from their values."""
-    maps = (
-        run.levels.edges(*key).aggregation(*how) for key in _edge_sizes(run) for how in _maps_of(run, key)
-    )
+    maps = (_map_over(run, key, how) for key in _edge_sizes(run) for how in _maps_of(run, key))
     return [
         (how.mean, how.loop_scale, how.skip_loops, *(getattr(how, name) is None for name in _FACTORS))
         for how in maps
