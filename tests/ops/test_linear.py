@@ -15,7 +15,16 @@ from graphbraid.ops import (
     sparse_dropout,
     sparse_linear,
 )
-from graphbraid.ops.linear import linear_rows, structure
+from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.library import run as applied
+from graphbraid.ops.linear import LinearFunction, structure
+
+
+def linear_rows(x, weight, *, own=(None, None), bias=None, act="none", p=0.0):
+    """The product that segments of a batch's program run, with its epilogue."""
+    seed = seed_of_call() if p else 0
+    return applied(LinearFunction, x, weight, *own, bias, ACTIVATION_CODES[act], p, seed)
 
 
 def dense_matrix(csc, mean):

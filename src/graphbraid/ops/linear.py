@@ -131,32 +131,24 @@ def kernels_for(*matrices: Tensor) -> Any:
 _NO_EPILOGUE: tuple[None, int, float, int] = None, 0, 0.0, 0
 
 
-def _epilogue_of(
-    width: int, x: Tensor, bias: Tensor | None, act: str, p: float
-) -> tuple[Tensor | None, int, float, AnySeed]:
-    """Return bias, activation code, dropout probability and seed of an epilogue behind a product.
+def _begin_epilogue(
+    ctx: Any, weight: Tensor, bias: Tensor | None, *how: int | float | AnySeed
+) -> RowEpilogue | None:
+    """Keep an epilogue for backward; return it as kernels take it for rows of a product, None if it is empty.
+
+    ``how`` is the activation's code, the dropout probability and the seed.
 
     Raises:
         DataError: the bias does not fit.
     """
     if bias is not None:
-        check_bias(bias, width, x.device)
-    return bias, ACTIVATION_CODES[act], p, seed_of_call() if p > 0 else 0
-
-
-def _begin_epilogue(
-    ctx: Any, dtype: torch.dtype, bias: Tensor | None, *how: int | float | AnySeed
-) -> RowEpilogue | None:
-    """Keep an epilogue for backward; return it as kernels take it for rows of ``dtype``, None if it is empty.
-
-    ``how`` is what :func:`_epilogue_of` returns behind the bias.
-    """
+        check_bias(bias, weight.shape[0], weight.device)
     act, p, seed = cast("tuple[int, float, AnySeed]", how)
     ctx.epilogue = None if bias is None and act == 0 and p == 0 else (act, LEAKY_SLOPE, p, seed)
     if ctx.epilogue is None:
         return None
     ctx.bias_dtype = None if bias is None else bias.dtype
-    factors = None if bias is None else bias.detach().to(sum_dtype(dtype)).contiguous()
+    factors = None if bias is None else bias.detach().to(sum_dtype(weight.dtype)).contiguous()
     return RowEpilogue(factors, act, LEAKY_SLOPE, p, seed, None)
 
 
@@ -187,7 +179,7 @@ class _Linear(torch.autograd.Function):
         p: float,
         seed: AnySeed,
     ) -> Tensor:
-        after = _begin_epilogue(ctx, x.dtype, bias, act, p, seed)
+        after = _begin_epilogue(ctx, weight, bias, act, p, seed)
         begun = None if own is None or own_weight is None else tall_product(own, own_weight.t())
         out = tall_product(x, weight.t(), out=begun, add=begun is not None, after=after)
         ctx.save_for_backward(x, weight, own, own_weight, _kept(out, after))
@@ -210,36 +202,6 @@ class _Linear(torch.autograd.Function):
 
 LinearFunction = _Linear
 """For callers that run it beside others as one autograd function."""
-
-
-def linear_rows(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    own: tuple[Tensor, Tensor] | None = None,
-    bias: Tensor | None = None,
-    act: str = "none",
-    p: float = 0.0,
-) -> Tensor:
-    """Compute ``dropout(act(x Wᵀ + x_own W_ownᵀ + bias), p)``, for callers that have checked the matrices.
-
-    The kernel of the last product applies the rest while the cache holds the rows.
-
-    Args:
-        x: ``(num_rows, in_channels)``.
-        weight: ``(out_channels, in_channels)``.
-        own: other rows and their weight, or None.
-        bias: ``(out_channels,)`` or None.
-        act: a key of :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`.
-        p: probability of dropping an element.
-
-    Raises:
-        DataError: the bias does not fit.
-    """
-    own_rows, own_weight = own or (None, None)
-    epilogue = _epilogue_of(weight.shape[0], x, bias, act, p)
-    out: Tensor = run(_Linear, x, weight, own_rows, own_weight, *epilogue)
-    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +390,8 @@ def aggregate_linear(
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
         root_weight = None if root_weight is None else root_weight.to(dtype)
-    return _aggregate_linear(x, weight, root_weight, how, *_epilogue_of(weight.shape[0], x, bias, act, p))
+    seed = seed_of_call() if p > 0 else 0
+    return _aggregate_linear(x, weight, root_weight, how, bias, ACTIVATION_CODES[act], p, seed)
 
 
 def _check_weight(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
@@ -488,7 +451,7 @@ class _AggregateLinear(torch.autograd.Function):
     ) -> Tensor:
         ctx.how, ctx.dtype = how, x.dtype
         ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
-        after = _begin_epilogue(ctx, weight.dtype, bias, act, p, seed)
+        after = _begin_epilogue(ctx, weight, bias, act, p, seed)
         if ctx.transform_first:
             return _transform_first(ctx, x.to(weight.dtype), weight, root_weight, after)
         return _aggregate_first(ctx, x, weight, root_weight, after)
