@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 from tests.extras import NO_PYG
+from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
@@ -22,6 +23,7 @@ from tests.fullgraph.test_breaks import (
     a_module,
     by_a_value,
     fewer_rows,
+    looked_up,
     made,
     overwrites,
     rows_of_a_module,
@@ -103,6 +105,17 @@ def test_few_rows_are_no_columns(name, num_nodes):
         assert engine.breaks
 
 
+@quiet
+@pytest.mark.parametrize("name", ["squeezed", "attention as products"])
+def test_one_seed_alone(name):
+    """The rows of the last level are one row, and those of PyG are more."""
+    batch = in_double(sampled(data_of("untidy"), input_nodes=torch.tensor([5]), batch_size=1, as_pyg=True))
+    model = made(name).double()
+    engine = graphbraid.compile(model)
+    torch.testing.assert_close(engine(batch), model(batch.x, batch.edge_index)[:1], **CLOSE)
+    assert engine.why is None
+
+
 # ---- what is refused, and what is said
 
 
@@ -124,6 +137,7 @@ def columns_for_rows(self, x, edge_index):
         (by_a_value, dict, "reads-values"),
         (selected_rows, dict, "form"),
         (rows_of_a_module, lambda: {"part": Selecting()}, "form"),
+        (looked_up, lambda: {"part": nn.Embedding(HIDDEN, HIDDEN, max_norm=0.5)}, "state"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

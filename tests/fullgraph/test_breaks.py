@@ -146,6 +146,21 @@ def a_result_of_two(self, x, edge_index):
     return self.head(self.second(torch.cat([h, h[:, :2].exp()], 1), edge_index))
 
 
+def attention_as_products(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second((h @ h.t()).softmax(1) @ h, edge_index))
+
+
+def squeezed(self, x, edge_index):
+    h = self.second(self.first(x, edge_index).relu(), edge_index)
+    return self.head(h * (h @ self.score).squeeze().sigmoid()[:, None])
+
+
+def ids_by_frequency(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h.sin() + self.table(h.argmax(1)), edge_index))
+
+
 class ByValue(nn.Module):
     """A module that branches on what it reads, so that it cannot be traced."""
 
@@ -192,6 +207,10 @@ class Shifted(nn.BatchNorm1d):
         return super().forward(x) + 1.0
 
 
+def by_frequency():
+    return {"table": nn.Embedding(HIDDEN, HIDDEN, scale_grad_by_freq=True)}
+
+
 def table():
     return nn.Embedding(NODES, HIDDEN)
 
@@ -228,6 +247,9 @@ MODELS = {
     "a layer of one's own": (a_layer, SAGE, lambda: {"layer": Attending()}),
     "other edges": (own_edges, SAGE, lambda: {"layer": Attending()}),
     "by mode": (by_mode, GCN, dict),
+    "attention as products": (attention_as_products, GCN, dict),
+    "squeezed": (squeezed, GCN, lambda: {"score": parameter(HIDDEN, 1)}),
+    "ids by frequency": (ids_by_frequency, GCN, by_frequency),
     "a result of two": (a_result_of_two, GCN, dict),
 }
 
@@ -309,6 +331,11 @@ def beside_a_mean(self, x, edge_index):
 def of_numbers(self, x, edge_index):
     h = self.first(x, edge_index) * (self.values[0] * 2)
     return self.head(self.second(h, edge_index))
+
+
+def looked_up(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h + self.part(h.argmax(1)), edge_index))
 
 
 def selected_rows(self, x, edge_index):

@@ -163,10 +163,11 @@ class CallTrials:
 _KEPT_EDGES = ("_cached_edge_index", "_cached_adj_t")
 
 
-def _held(target: Any) -> list[tuple[str, int]]:
+def _held(target: Any) -> list[tuple[str, int, int]]:
     """Return the attributes, parameters and buffers of a module and those inside, by name and identity.
 
-    The edges that PyG's layers keep with ``cached=True`` are left out.
+    Parameters have their version, too, since a module may write over its own, as ``nn.Embedding`` does with
+    ``max_norm``. The edges that PyG's layers keep with ``cached=True`` are left out.
     """
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
     parts = (
@@ -175,7 +176,11 @@ def _held(target: Any) -> list[tuple[str, int]]:
         for part in (vars(m), m._parameters, m._buffers, m._modules)
     )
     named = (pair for part in parts for pair in part.items())
-    return sorted((name, id(value)) for name, value in named if name not in _KEPT_EDGES)
+    return sorted(
+        (name, id(value), value._version if isinstance(value, nn.Parameter) else 0)
+        for name, value in named
+        if name not in _KEPT_EDGES
+    )
 
 
 def negated(value: Any) -> Any:

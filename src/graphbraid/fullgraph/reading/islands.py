@@ -369,14 +369,18 @@ class Islands:
         return found
 
     def _is_rows(self, written: _Written) -> bool:
-        """Return whether a call's result is a matrix of node rows, as operations read."""
-        result = written.result
+        """Return whether a call's result is a matrix of node rows, as operations read.
+
+        A matrix of a row and a column for each node is none where the number of nodes changes.
+        """
+        result, num_rows = written.result, self._breaks.num_rows[written.node_type]
         return (
             isinstance(result, Tensor)
             and result.layout == torch.strided
             and result.ndim == 2
-            and result.shape[0] == self._breaks.num_rows[written.node_type]
+            and result.shape[0] == num_rows
             and result.shape[1] > 0
+            and (result.shape[1] % num_rows > 0 or self._breaks.constants is not None)
             and result.dtype == self._breaks.dtype
         )
 

@@ -214,8 +214,10 @@ for _rule, _names in (
     ),
     (
         lambda _: True,  # elements keep their order, or all are the same number
-        "view _unsafe_view _reshape_alias reshape squeeze unsqueeze new_zeros new_ones new_full new_empty",
+        "view _unsafe_view _reshape_alias reshape unsqueeze new_zeros new_ones new_full new_empty",
     ),
+    # Without dimensions, squeeze takes away the dimension of the rows if there is one row.
+    (lambda run: run.goes_along_others(run.rows[0].ndim), "squeeze"),
     (_Operation.has_rows_of_result, "expand repeat"),
     (
         _along_dimensions,
@@ -231,7 +233,8 @@ for _rule, _names in (
     (_added_product, "addmm addmv"),
     (_of("self", "mat2"), "bmm"),
     (lambda run: bool(run.by_row) and run.by_row <= {"i1", "i3"}, "_trilinear"),
-    (_of("indices"), "embedding"),
+    # Divided by how often an id is read, the gradient of one row depends on the others.
+    (lambda run: run.by_row == {"indices"} and not run.given["scale_grad_by_freq"], "embedding"),
     (lambda run: run.by_row == {"index"} and run.given["dim"] == 0, "index_select"),
     (_indexed, "index"),
     (_normalised, "native_layer_norm native_group_norm"),
