@@ -1,6 +1,8 @@
 """Programs on mini-batches, recorded on a device made of the host: padding, replays, and what is refused."""
 
 import copy
+import gc
+import weakref
 from unittest.mock import Mock
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.suites import few_of
+from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
@@ -151,7 +154,7 @@ def test_backward_through_memory_that_was_written_over_is_an_error():
     out = engine(one)
     with torch.no_grad():
         next(engine.parameters()).add_(1)
-    with pytest.raises(RuntimeError, match="a parameter was changed in place"):
+    with pytest.raises(RuntimeError, match="a parameter or buffer was changed"):
         out.sum().backward()
 
 
@@ -186,6 +189,127 @@ def test_batches_of_other_sizes_get_memory_of_their_own_up_to_a_number():
     )
 
 
+def test_sums_of_padding_do_not_grow_from_level_to_level():
+    """In float32, 30 sums of hundreds of padding edges, one after the other, are infinite."""
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.conv = nn.Linear(CHANNELS, 4), pyg.GraphConv(4, 4)
+            for parameter in self.conv.parameters():
+                nn.init.constant_(parameter, 0.1)
+
+        def forward(self, x, edge_index):
+            x = self.lin(x)
+            for _ in range(30):
+                x = self.conv(x, edge_index)
+            return x
+
+    torch.manual_seed(1)
+    model, draw = Deep(), torch.Generator().manual_seed(0)
+    engine, plain = engine_on(model, FakeDevice()), engine_on(copy.deepcopy(model), None)
+    for count in (1000, 1000, 600):
+        x, edges = (
+            torch.randn(1000, CHANNELS, generator=draw),
+            torch.randint(1000, (2, count), generator=draw),
+        )
+        for one in (engine, plain):
+            one.zero_grad()
+            one(x, edges).sum().backward()
+        grads = [[p.grad for p in one.parameters()] for one in (engine, plain)]
+        torch.testing.assert_close(*grads, **CLOSE)
+    assert engine._runner.recorded.why_not == ""
+
+
+def test_recordings_end_with_their_program():
+    torch.manual_seed(1)
+    model, given = pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES).eval(), batches()
+    engine = engine_on(model, FakeDevice())
+    programs = []
+    with torch.no_grad():
+        for number in range(8):
+            model.dropout.p = 0.1 * number
+            for batch in given[:2]:
+                engine(batch)
+            assert engine._runner.recorded.why_not == ""
+            programs.append(weakref.ref(engine._runner.last))
+    gc.collect()
+    assert len(engine._runner.recorded._sizes) == sum(one() is not None for one in programs) == 4
+
+
+def test_rows_of_another_dtype_are_not_copied_into_the_first_ones_memory():
+    class Sums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = pyg.SimpleConv()
+
+        def forward(self, x, edge_index):
+            return self.conv(x, edge_index)
+
+    engine, (batch, *_) = engine_on(Sums(), FakeDevice()), batches()
+    for dtype in (torch.float32, torch.float32, torch.float64, torch.float64):
+        assert engine(batch.x.to(dtype), batch.edge_index).dtype == dtype
+        torch.testing.assert_close(
+            engine(batch.x.to(dtype), batch.edge_index), Sums()(batch.x.to(dtype), batch.edge_index)
+        )
+
+
+@pytest.mark.parametrize("change", ["memory", "a frozen parameter"])
+def test_backward_does_not_read_what_was_replaced_after_forward(change):
+    """The memory would have been given back, and backward would have read what others wrote there."""
+    torch.manual_seed(1)
+    model, (batch, *_) = pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES), batches()
+    weight = model.convs[1].lin_l.weight.requires_grad_(change == "memory")
+    engine = engine_on(model, FakeDevice())
+    for _ in range(2):
+        out = engine(batch)
+    assert engine._runner.recorded.why_not == ""
+    if change == "memory":
+        weight.data = weight.data * 2
+    else:
+        weight.mul_(2)
+    with pytest.raises(RuntimeError, match="a parameter or buffer was changed"):
+        out.sum().backward()
+
+
+def test_passes_wait_for_the_stream_of_the_passes_before():
+    class Streams(FakeDevice):
+        given = ()
+
+        def follow(self, last):
+            self.given += (last,)
+            return len(self.given)
+
+    torch.manual_seed(1)
+    device, given = Streams(), batches()
+    steps(engine_on(pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES), device), given[:4])
+    assert device.given == (None, 1, 2)
+
+
+class RowRatio(pyg.MessagePassing):
+    """Its slope in a row of zeros is infinite: a gradient of zero became NaN in all parameters."""
+
+    def __init__(self, i, o):
+        super().__init__()
+        self.lin = nn.Linear(i, o, bias=False)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x))
+
+    def message(self, x_i, x_j):
+        return x_j / x_i
+
+
+class RowPower(RowRatio):
+    def message(self, x_i, x_j):
+        return torch.exp(x_i + x_j)
+
+
+class Full(FakeDevice):
+    def record(self, run):
+        raise torch.OutOfMemoryError
+
+
 class Unable(FakeDevice):
     def record(self, run):
         raise NotRecordedError("operation not permitted")
@@ -196,7 +320,11 @@ class Unable(FakeDevice):
     [
         (lambda: pyg.GIN(CHANNELS, 8, 2, CLASSES, norm="batch_norm"), "depend on the number of rows"),
         (lambda: pyg.GCN(CHANNELS, 8, 2, CLASSES, act=torch.frac), "is run by PyTorch"),
-        (lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, act=torch.log), "no finite slope at rows of zeros"),
+        (lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, act=torch.log), "no finite slope at rows of padding"),
+        (lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, act=torch.exp), "no finite slope at rows of padding"),
+        (lambda: Stack(RowRatio), "no finite slope at rows of padding"),
+        (lambda: Stack(RowPower), "no finite slope at rows of padding"),
+        (lambda: Stack(pyg.SAGEConv, between=nn.LayerNorm(8, eps=0.0)), "divides rows of padding by zero"),
         (OWN["a network of both ends, aggr='add'"], "messages run on blocks of edges"),
     ],
 )
@@ -214,6 +342,9 @@ def test_what_the_device_cannot_record_runs_call_by_call():
     found, reasons = steps(engine_on(model, Unable()), given)
     torch.testing.assert_close(found, expected, **CLOSE)
     assert reasons[-1] == "the device could not record it: operation not permitted"
+    engine = engine_on(model, Full())
+    steps(engine, given[:2])
+    assert engine._runner.recorded.why_not == "the device lacks the memory for a recording"
     features = given[0].x.clone().requires_grad_()
     engine = engine_on(model, FakeDevice())
     for _ in range(2):

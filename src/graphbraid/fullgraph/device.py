@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,14 @@ class Device(ABC):
 
     def wait(self) -> None:
         """Wait until all work given to the device is done; return at once if calls are synchronous."""
+        return
+
+    def follow(self, last: Any) -> Any:
+        """Make what is given to the device next wait for the stream ``last``; return the stream it runs on.
+
+        Args:
+            last: a stream that this method returned, or None.
+        """
         return
 
     def limits(self) -> DeviceLimits | None:
@@ -206,6 +215,13 @@ class Cuda(Device):
     def wait(self) -> None:
         """Wait until all streams of the card are done."""
         torch.cuda.synchronize(self.place)
+
+    def follow(self, last: Any) -> torch.cuda.Stream:
+        """Make the current stream wait for ``last``, if that is another one; return the current stream."""
+        stream = torch.cuda.current_stream(self.place)
+        if last is not None and last != stream:
+            stream.wait_stream(last)
+        return stream
 
     def limits(self) -> DeviceLimits:
         """Return what the card's multiprocessors hold."""

@@ -1,18 +1,21 @@
 """Runs of a program on mini-batches, recorded on a device for a few sizes that batches are padded to.
 
 A recording starts all kernels of a pass by one call. Its addresses and sizes are fixed, so each batch is
-copied into memory that stays. Behind a batch's own rows and edges is padding: rows of zeros, of which the
-last one at each level has all padding edges, from the last one at the level before. No padding row reaches
-one of the batch's, and nothing reads what it gives. So padding is in no sum of the batch's, and its gradients
-are zeros. Programs that it could change otherwise are not recorded: those whose rows depend on the number of
-rows, and those with functions that have no finite slope at zero.
+copied into memory that stays. Behind a batch's own rows and edges is padding: rows of zeros. The last row of
+each level has all padding edges. They come from the last row but one of the level before, which has none, so
+that sums over padding do not grow from level to level. No padding row reaches one of the batch's, and nothing
+reads its results. So padding is in no sum of the batch's, and its gradients are zeros.
+
+A zero times an infinite slope would be NaN in the gradients of parameters. So programs with divisions,
+exponentials or functions of infinite slopes are not recorded. Nor are those whose rows depend on the number
+of rows.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,6 +34,7 @@ from graphbraid.fullgraph.program import (
     Break,
     DestinationRows,
     Messages,
+    Normalise,
     Operation,
     RelationAttention,
     RowFunction,
@@ -39,15 +43,18 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
 from graphbraid.ops.dropout import draw_seed, given_seeds
 from graphbraid.ops.library import once_differentiable
+from graphbraid.ops.message_steps import MessageOp, MessageStep
 
 _MOST_SIZES = 4
 """Sizes of each program that are recorded; each holds a batch and what its steps keep."""
 _GRAIN = 64
 """Rooms are multiples of this number."""
+_PADDING = 2
+"""Least rows of padding: the last one has all padding edges, and the one before it is their source."""
 _NOTHING, _HOST = "nothing has run yet", "the host records nothing"
 _FACTORS = ("weight", "src_scale", "dst_scale", "loop")
-_STEEP = {"log", "sqrt", "reciprocal", "pow"}
-"""Functions of rows whose slope at zero may be infinite."""
+_STEEP = {"log", "sqrt", "reciprocal", "pow", "exp"}
+"""Functions whose slope in a row of padding may be infinite: at zero, or at a sum over many edges."""
 
 
 class RecordedBatches:
@@ -55,7 +62,8 @@ class RecordedBatches:
 
     A size has room for an eighth more rows and edges than the batch that it was made for. The second batch
     that fits a size is recorded. A pass whose gradients are still to be computed is not written over: until
-    then batches run call by call, as those do that cannot be recorded.
+    then batches run call by call, as those do that cannot be recorded. Streams take turns: a pass waits for
+    what the stream of the one before was given.
 
     Args:
         device: where to record; None for the device of the rows.
@@ -63,7 +71,7 @@ class RecordedBatches:
 
     def __init__(self, device: Device | None = None) -> None:
         self._device = device
-        self._sizes: weakref.WeakKeyDictionary[BatchProgram, dict[bool, list[_Size]]] = (
+        self._sizes: weakref.WeakKeyDictionary[BatchProgram, dict[Hashable, list[_Size]]] = (
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
@@ -87,15 +95,16 @@ class RecordedBatches:
 
     def _recorded(self, run: BatchRun) -> Tensor | str:
         """Return the outputs by a recording, or why there is none."""
-        place = next(iter(run.features.values())).device
-        device = self._device or (device_at(place) if place.type == "cuda" else HOST)
+        rows = next(iter(run.features.values()))
+        device = self._device or (device_at(rows.device) if rows.is_cuda else HOST)
         if device.is_host:
             return _HOST
         if why := why_not_recorded(run):
             return why
         learns = torch.is_grad_enabled() and bool(_learned(run.program))
         with self._lock:
-            sizes = self._sizes.setdefault(run.program, {}).setdefault(learns, [])
+            key = learns, rows.dtype, rows.device
+            sizes = self._sizes.setdefault(run.program, {}).setdefault(key, [])
             size = next((one for one in sizes if one.fits(run)), None)
             if size is None:
                 if len(sizes) == _MOST_SIZES:
@@ -124,14 +133,25 @@ def _reasons(run: BatchRun) -> Iterator[str]:
         if isinstance(op, Break):
             yield f"{op.details()} is run by PyTorch"
         if isinstance(op, RowFunction) and op.kind in _STEEP:
-            yield f"{op.symbol} {op.details()} may have no finite slope at rows of zeros"
+            yield f"{op.symbol} {op.details()} may have no finite slope at rows of padding"
+        if isinstance(op, Normalise) and not op.module.eps:
+            yield f"{op.symbol} {op.details()} divides rows of padding by zero"
         if isinstance(op, Messages) and (not op.steps or op.edges is not None):
             yield "messages run on blocks of edges, or on edges that the model computes"
+        if isinstance(op, Messages) and any(_is_steep(op.steps, step) for step in op.steps):
+            yield f"{op.symbol} {op.details()} may have no finite slope at rows of padding"
         adds_loops = getattr(op, "self_loops", False) or getattr(op, "loop_scale", 0)
         if adds_loops or (isinstance(op, AggregateLinear | Aggregate) and op.adjacency.loop_scale):
             sizes = (run.levels.edges(*key).csc for key in _keys_of(program, op))
             if any(csc.num_dst > csc.num_src for csc in sizes):
                 yield "there are fewer sources than destinations, which have self-loops"
+
+
+def _is_steep(steps: Sequence[MessageStep], step: MessageStep) -> bool:
+    """Return whether a step of a message divides by a row, or is an exponential outside of a softmax."""
+    if step.op is MessageOp.DIVIDE:
+        return steps[step.second].op not in (MessageOp.NUMBER, MessageOp.PARAMETER)
+    return step.op is MessageOp.EXP
 
 
 class _Size:
@@ -159,19 +179,21 @@ class _Size:
             [count for counts in (*rows, *edges.values()) for count in counts]
             for rows, edges in ((run.levels.sizes, _edge_sizes(run)), (self.rows, self.edges))
         )
-        has_room = all(one < most for one, most in zip(own, room, strict=True))
+        has_room = all(one + _PADDING <= most for one, most in zip(own, room, strict=True))
         fills = sum(room) <= 2 * sum(own) + _GRAIN * len(own)
         return has_room and fills and self._forms == _forms_of(run)
 
     def outputs(self, run: BatchRun) -> Tensor | str:
         """Return a batch's outputs by the recorded passes, or why there are none."""
-        if self._passes is not None and self._passes.addresses != _addresses(run.program):
+        if self._passes is not None and not self._passes.reads_the_model:
             self._passes = None
         if self._passes is None and not self._why_not:
             try:
                 self._passes = self._record(run)
             except NotRecordedError as error:
                 self._why_not = f"the device could not record it: {error}"
+            except torch.OutOfMemoryError:  # call by call, a batch may still fit
+                self._why_not = "the device lacks the memory for a recording"
         return self._why_not if self._passes is None else self._passes.outputs(run)
 
     def _record(self, run: BatchRun) -> _Passes:
@@ -190,41 +212,47 @@ class _Passes:
     """
 
     def __init__(self, size: _Size, run: BatchRun, by_source: set[tuple[int, int]]) -> None:
-        self._program, self._learns, self._rows = run.program, size.learns, size.rows
+        # The program is not kept: it is the weak key of its recordings, which end with it.
+        self._learns, self._device = size.learns, size.device
         self.parameters = _learned(run.program) if size.learns else ()
-        self.addresses = _addresses(run.program)
+        self.read = _read_by(run.program)
+        """The parameters and buffers that the passes read."""
+        self._memory = [one.detach() for one in self.read]
+        """Their memory, which must live as long as the recordings."""
         self._copies: list[tuple[Tensor, Callable[[BatchRun], Tensor], _Padding]] = []
         self._features = {
-            name: self._copied(run, partial(_rows_named, name), self._rows[at.level][at.node_type])
+            name: self._copied(run, partial(_rows_named, name), size.rows[at.level][at.node_type])
             for name, at in ((name, run.program.place(name)) for name in run.features)
         }
         self._edges = {
             key: self._fixed_edges(run, key, room, by_source=key in by_source)
             for key, room in size.edges.items()
         }
-        self._seeds = list[Tensor]()
+        self._seeds, self._last_stream = list[Tensor](), None
         self._waiting: weakref.ref[Any] | None = None
         self.number = 0
         """Counts the forward passes."""
         self._fill(run)
+        compute = partial(self._compute, run.program, size.rows)
         with torch.set_grad_enabled(size.learns):
             with given_seeds(self._new_seeds()):  # compiles the kernels
-                self._compute()
+                compute()
             self.grad = torch.zeros_like(self._out)
             self._differentiate()
             with given_seeds(iter(self._seeds)):
-                self._forward = size.device.record(self._compute)
+                self._forward = size.device.record(compute)
             self._backward = size.device.record(self._differentiate)
 
     def outputs(self, run: BatchRun) -> Tensor | str:
         """Return a batch's outputs."""
         if self._waiting is not None and self._waiting() is not None:
             return "gradients of an earlier batch of this size are still to be computed"
+        self._last_stream = self._device.follow(self._last_stream)
         with torch.no_grad():
             self._fill(run)
             for seed in self._seeds:
                 seed.fill_(draw_seed())
-        count = run.levels.num_rows(self._program.place(self._program.output))
+        count = run.levels.num_rows(run.program.place(run.program.output))
         out: Tensor = _Replay.apply(self, count, *self.parameters)  # type: ignore[no-untyped-call]
         return out
 
@@ -242,14 +270,20 @@ class _Passes:
         self._waiting = None
         return [None if one is None else one.clone() for one in self._grads]
 
-    def _compute(self) -> None:
+    @property
+    def reads_the_model(self) -> bool:
+        """Whether the parameters and buffers are still in the memory that the passes read."""
+        pairs = zip(self.read, self._memory, strict=True)
+        return all(one.data_ptr() == before.data_ptr() for one, before in pairs)
+
+    def _compute(self, program: BatchProgram, rows: Sequence[tuple[int, ...]]) -> None:
         made = {
             key: LevelEdges(csc, csc, {how: replace(map_, csc=csc) for how, map_ in maps.items()})
             for key, (make, maps) in self._edges.items()
             for csc in (make(),)
         }
-        levels = Levels(BatchEdges(relations=(), num_nodes=()), self._rows, made=made)
-        self._out = BatchRun(self._program, levels, self._features, {}, None).outputs()
+        levels = Levels(BatchEdges(relations=(), num_nodes=()), rows, made=made)
+        self._out = BatchRun(program, levels, self._features, {}, None).outputs()
 
     def _differentiate(self) -> None:
         found: tuple[Tensor | None, ...] = ()
@@ -293,7 +327,7 @@ class _Passes:
             return csc_of(one).transpose()[0]
 
         indptr = self._copied(run, lambda one: csc_of(one).indptr, num_dst + 1, _pad_indptr(num_edges))
-        indices = self._copied(run, lambda one: csc_of(one).indices, num_edges, _pad_with(num_src - 1))
+        indices = self._copied(run, lambda one: csc_of(one).indices, num_edges, _pad_with(num_src - 2))
         weight = None
         if csc_of(run).weight is not None:
             weight = self._copied(run, partial(_weight_of, key), num_edges)
@@ -301,7 +335,7 @@ class _Passes:
         if by_source:
             each = torch.arange(num_edges, device=indptr.device)
             by = (
-                self._copied(run, lambda one: reverse_of(one).indptr, num_src + 1, _pad_indptr(num_edges)),
+                self._copied(run, lambda one: reverse_of(one).indptr, num_src + 1, _pad_indptr(num_edges, 2)),
                 self._copied(run, lambda one: reverse_of(one).indices, num_edges, _pad_with(num_dst - 1)),
                 self._copied(run, lambda one: csc_of(one).transpose()[1], num_edges, _pad_with(each)),
             )
@@ -331,9 +365,9 @@ class _Replay(torch.autograd.Function):
     """The recorded passes as one operation on the parameters."""
 
     @staticmethod
-    def forward(ctx: Any, passes: _Passes, count: int, *parameters: nn.Parameter) -> Tensor:
-        ctx.passes, ctx.parameters = passes, parameters
-        ctx.versions = [parameter._version for parameter in parameters]
+    def forward(ctx: Any, passes: _Passes, count: int, *_parameters: nn.Parameter) -> Tensor:
+        ctx.passes = passes
+        ctx.versions = [one._version for one in passes.read]
         ctx.token = _Token()
         out = passes.forward(ctx.token)[:count].clone()
         ctx.number = passes.number
@@ -346,9 +380,9 @@ class _Replay(torch.autograd.Function):
             raise RuntimeError(
                 "a later batch has been computed in the same memory; call backward() before it"
             )
-        if ctx.versions != [parameter._version for parameter in ctx.parameters]:
+        if ctx.versions != [one._version for one in ctx.passes.read] or not ctx.passes.reads_the_model:
             raise RuntimeError(
-                "a parameter was changed in place between engine() and this backward pass; call backward() "
+                "a parameter or buffer was changed between engine() and this backward pass; call backward() "
                 "before optimizer.step()"
             )
         return None, None, *ctx.passes.backward(grad)
@@ -390,30 +424,30 @@ def _pad_with(value: int | Tensor) -> _Padding:
     return pad
 
 
-def _pad_indptr(num_edges: int) -> _Padding:
-    """Return what gives all padding edges to the last row."""
+def _pad_indptr(num_edges: int, from_end: int = 1) -> _Padding:
+    """Return what gives all padding edges to the last row, or to one before it."""
 
     def pad(to: Tensor, count: int) -> None:
         to[count:] = to[count - 1]
-        to[-1] = num_edges
+        to[-from_end:] = num_edges
 
     return pad
 
 
 def _room(count: int) -> int:
-    """Return a number with about an eighth more, and at least 1 more."""
-    return ((count + count // 8) // _GRAIN + 1) * _GRAIN
+    """Return a number with about an eighth more, and at least ``_PADDING`` more."""
+    return ((count + count // 8 + _PADDING - 1) // _GRAIN + 1) * _GRAIN
 
 
 def _learned(program: BatchProgram) -> tuple[nn.Parameter, ...]:
     return tuple(dict.fromkeys(p for op in program.ops for p in op.parameters() if p.requires_grad))
 
 
-def _addresses(program: BatchProgram) -> tuple[int, ...]:
-    """Return the addresses of the parameters and buffers that a recording reads."""
+def _read_by(program: BatchProgram) -> tuple[Tensor, ...]:
+    """Return the parameters and buffers that a program reads."""
     modules = [module for op in program.ops if isinstance(module := getattr(op, "module", None), nn.Module)]
     buffers = [buffer for module in modules for buffer in module.buffers()]
-    return tuple(one.data_ptr() for one in (*(p for op in program.ops for p in op.parameters()), *buffers))
+    return (*(p for op in program.ops for p in op.parameters()), *buffers)
 
 
 def _keys_of(program: BatchProgram, op: Operation) -> list[tuple[int, int]]:
