@@ -222,6 +222,33 @@ def test_maps_that_look_alike_and_are_not(name, change):
     _compared(model, graphbraid.compile(model), twin, _data())
 
 
+def _gated(self, x_i, x_j):
+    return torch.tanh(self.both(torch.cat([x_i, x_j], -1))) * F.softplus(self.score.bias)
+
+
+def _turned(self, x_i, x_j):
+    return torch.tanh(self.each(x_j) - x_i) @ self.matrix.t()
+
+
+def _without_gradient(self, x_i, x_j):
+    return self.each(x_j) * x_i * self.matrix.detach()[0].exp()
+
+
+@pytest.mark.parametrize("function", [_gated, _turned, _without_gradient])
+@pytest.mark.parametrize("aggr", ["sum", ["mean", "std"]])
+def test_tensors_that_a_message_computes_of_parameters_are_new_in_each_call(function, aggr):
+    MESSAGES["computed"] = function
+    try:
+        model, engine, twin = _model("computed", aggr=aggr)
+    finally:
+        del MESSAGES["computed"]
+    for _ in range(3):
+        _compared(model, engine, twin, _data())
+        for one in (model, twin):
+            for parameter in one.parameters():
+                parameter.data = parameter.data * 1.1
+
+
 def _dropped(self, x_i, x_j):
     return self.last(self.drop(self.both(torch.cat([x_i, x_j], -1))))
 

@@ -136,12 +136,23 @@ def with_maps_moved(
         dtype: dtype of the model's parameters; None for a model without parameters.
         takes_last: whether a linear map that ends the message may move behind the reduction.
     """
+    if not _reads_held_tensors(message, layer):
+        return message
     state = writer.state()
     moved = _Mover(message, layer, writer, special, dtype or torch.float32, takes_last).run()
     if not moved.is_moved:
         writer.put_back(state)
         return message
     return moved
+
+
+def _reads_held_tensors(message: TracedMessage, layer: nn.Module) -> bool:
+    """Return whether a message reads parameters and buffers alone beside its arguments.
+
+    The layer's own method computes any other tensor again in each call, and a moved message would keep it.
+    """
+    held = {id(tensor) for tensor in (*layer.parameters(), *layer.buffers())}
+    return all(id(tensor) in held for tensor in message.tensors.values())
 
 
 @dataclass
