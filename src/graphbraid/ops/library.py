@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -77,7 +78,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     penalty on the gradients would then count as a constant.
 
     Raises:
-        ConfigError: on a call with ``create_graph=True``.
+        ConfigError: on a call with ``create_graph=True``, or for several gradients at once.
     """
     once = torch.autograd.function.once_differentiable(backward)
 
@@ -87,6 +88,11 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigError(
                 "graphbraid's operators have no second derivatives, and create_graph=True asks for them; for "
                 "a penalty on gradients use the layers of torch_geometric.nn"
+            )
+        if any(isinstance(one, Tensor) and _is_legacy_batchedtensor(one) for one in arguments[1:]):
+            raise ConfigError(
+                "graphbraid's operators take one gradient at a time, and is_grads_batched=True gives "
+                "several; call torch.autograd.grad for each, with retain_graph=True"
             )
         return once(*arguments)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.calls import BatchCall
@@ -197,7 +197,9 @@ class BatchRunner:
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
             breaks = None if self.strict else replace(call.breaks(self.model, form.unaligned), whole=whole)
-            made = BatchProgram(_program_of(self.model, call, breaks))
+            # A checkpoint counts what is saved for backward, and its second call reads nothing.
+            with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+                made = BatchProgram(_program_of(self.model, call, breaks))
             for written in made.breaks:
                 written.given.clear()  # the trial's; each batch gives its own
             for op in made.ops:
@@ -211,6 +213,10 @@ class BatchRunner:
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             return NotLoweredError.of_failure(self.model, error)
+
+
+def _as_it_is(saved: Tensor) -> Tensor:
+    return saved
 
 
 def _program_of(model: nn.Module, call: BatchCall, breaks: Breaks | None) -> Program:
