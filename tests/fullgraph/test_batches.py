@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
@@ -576,12 +577,17 @@ def test_states_pass_between_engine_and_model():
 
 def test_threads_may_share_an_engine_from_its_first_call():
     data, model = data_of("untidy"), MODELS["SAGE"](3)
-    expected = model(data.x, data.edge_index)
+
+    def step(run):
+        out = run(data.x, data.edge_index)
+        return [out, *torch.autograd.grad(out.square().sum(), [*model.parameters()])]
+
+    expected = step(model)
     for _ in range(4):
         engine = graphbraid.compile(model, strict=True)
         with ThreadPoolExecutor(8) as pool:
-            for out in pool.map(engine, [data.x] * 16, [data.edge_index] * 16):
-                torch.testing.assert_close(out, expected)
+            for found in pool.map(step, [engine] * 16):
+                torch.testing.assert_close(found, expected)
 
 
 def test_copies_and_pickles_hold_a_copy_of_the_model_and_no_programs():
@@ -702,6 +708,14 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(out.sum(), list(model.parameters()), create_graph=True)
 
 
+def test_several_gradients_at_once_are_refused():
+    for name in ("SAGE", "GAT"):
+        batch, model = sampled(data_of("untidy")), MODELS[name](2)
+        out = graphbraid.compile(model, strict=True)(batch)
+        with pytest.raises(ConfigError, match="one gradient at a time"):
+            torch.autograd.grad(out, [*model.parameters()], torch.stack([out] * 2), is_grads_batched=True)
+
+
 class Branches(nn.Module):
     """Values that several operations read, in and between what runs as one autograd function."""
 
@@ -747,6 +761,98 @@ def test_what_backward_reads_may_not_be_written_over(change):
         (engine.convs[1].lin_l.weight if change == "parameter" else data.x).mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("edge_dim", [1, 6])
+@pytest.mark.parametrize("change", ["features of edges", "their map"])
+@pytest.mark.parametrize("kind", [pyg.GATv2Conv, pyg.GATConv, pyg.TransformerConv])
+def test_what_attention_reads_of_edges_gives_its_own_gradients_or_none(kind, change, edge_dim):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = kind(CHANNELS, CLASSES, edge_dim=edge_dim, **options)
+
+        def forward(self, x, edge_index, edge_attr):
+            return self.conv(x, edge_index, edge_attr)
+
+    options = {} if kind is pyg.TransformerConv else {"add_self_loops": False}
+    data = data_of("directed")
+    data.edge_attr = torch.randn(data.num_edges, edge_dim)
+    batch, engine = sampled(data, num_neighbors=[3]), graphbraid.compile(Model(), strict=True)
+
+    def gradients(change):
+        out = engine(batch)
+        with torch.no_grad():
+            change.mul_(3)
+        try:
+            found = torch.autograd.grad(out.square().sum(), [*engine.parameters()])
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            found = wanted
+        with torch.no_grad():
+            change.div_(3)
+        return found
+
+    wanted = None
+    wanted = gradients(torch.ones(1))
+    changed = batch.edge_attr if change == "features of edges" else engine.conv.lin_edge.weight
+    torch.testing.assert_close(gradients(changed), wanted)
+
+
+@pytest.mark.parametrize("frozen", ["nothing", "matrices"])
+@pytest.mark.parametrize("layer", [pyg.GCNConv, pyg.SAGEConv, pyg.TransformerConv])
+def test_what_backward_does_not_read_may_be_written_over(frozen, layer):
+    torch.manual_seed(0)
+    data, found = in_double(data_of("untidy")), []
+    for width in (3, 20):  # rows are summed before the product, and after it
+        model = layer(CHANNELS, width).double()
+        for run in (graphbraid.compile(model, strict=True), model):
+            matrices = [p for p in model.parameters() if p.ndim == 2]
+            x = data.x.clone()
+            if frozen == "matrices":
+                for one in matrices:
+                    one.requires_grad_(requires_grad=False)
+                x = x.requires_grad_() * 1
+                x.retain_grad()
+            out = run(x, data.edge_index)
+            with torch.no_grad():
+                for one in [x] if frozen == "matrices" else matrices:
+                    one.mul_(2)
+            model.zero_grad()
+            out.sum().backward()
+            found.append([p.grad for p in (*model.parameters(), x) if p.requires_grad])
+            with torch.no_grad():
+                for one in [] if frozen == "matrices" else matrices:
+                    one.div_(2)
+        torch.testing.assert_close(*found[-2:], **CLOSE)
+
+
+class Checkpointed(nn.Module):
+    """A matrix made of parameters, attention, an activation that PyTorch runs, and a part of rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = pyg.GATConv(CHANNELS, 8), pyg.SAGEConv(8, CLASSES)
+        self.between = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+        self.rows = nn.Parameter(torch.randn(2, 8))
+
+    def forward(self, x, edge_index):
+        x = nn.functional.mish(self.first(x, edge_index))
+        return self.second(self.between(x) * self.rows[1], edge_index)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoint_around_an_engine_reads_the_model_or_runs_it_again(use_reentrant):
+    torch.manual_seed(0)
+    model, data = Checkpointed().double(), in_double(data_of("untidy"))
+    engine = graphbraid.compile(copy.deepcopy(model))
+    x = data.x.requires_grad_()
+    wanted = torch.autograd.grad(model(x, data.edge_index).square().sum(), [x, *model.parameters()])
+    for _ in range(2):  # the first call reads the model
+        x.grad = None
+        engine.zero_grad()
+        checkpoint(engine, x, data.edge_index, use_reentrant=use_reentrant).square().sum().backward()
+        torch.testing.assert_close([x.grad, *(p.grad for p in engine.parameters())], [*wanted], **CLOSE)
 
 
 def test_gradients_of_some_inputs_alone():

@@ -236,16 +236,13 @@ class _Gat(torch.autograd.Function):
         kept = [dst_logit.new_empty(dst_logit.shape)]
         if any(ctx.needs_input_grad):
             kept += [new_rows(kept[0], *out.shape), torch.empty_like(kept[0])]
-        ctx.edges = {} if edge_logit is None else {"edge_logit": edge_logit.detach().contiguous()}
-        return _forward(ctx, "gat_forward", (x, src_logit, dst_logit), csc, how, out, *kept)
+        edges = {} if edge_logit is None else {"edge_logit": edge_logit.detach().contiguous()}
+        return _forward(ctx, "gat_forward", (x, src_logit, dst_logit), edges, csc, how, out, *kept)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        to_edges = None
-        if ctx.edges:
-            to_edges = ctx.edges["grad_edge_logit"] = torch.empty_like(ctx.edges["edge_logit"])
-        return *_backward(ctx, "gat_backward", grad), to_edges, None, None
+        return *_backward(ctx, "gat_backward", grad), None, None
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
@@ -264,20 +261,17 @@ class _Gatv2(torch.autograd.Function):
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
-        ctx.edges = {}
+        edges = {}
         if edge_weight is not None and edge_features is not None and loop_features is not None:
-            ctx.edges = {"edge_features": edge_features.detach().contiguous(), "loop_features": loop_features}
-            ctx.edges["edge_weight"] = edge_weight.detach().t().contiguous()
+            edges = {"edge_weight": edge_weight.detach().t().contiguous(), "loop_features": loop_features}
+            edges["edge_features"] = edge_features.detach().contiguous()
         out, lse = new_rows(x_dst, *x_dst.shape), att.new_empty(csc.num_dst, att.shape[0])
-        return _forward(ctx, "gatv2_forward", (x_src, x_dst, att), csc, how, out, lse)
+        return _forward(ctx, "gatv2_forward", (x_src, x_dst, att), edges, csc, how, out, lse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        to_weight = None
-        if ctx.edges:
-            to_weight = ctx.edges["grad_edge_weight"] = torch.empty_like(ctx.edges["edge_weight"])
-        grads = _backward(ctx, "gatv2_backward", grad)
+        *grads, to_weight = _backward(ctx, "gatv2_backward", grad)
         return *grads, None if to_weight is None else to_weight.t(), None, None, None, None
 
 
@@ -285,24 +279,37 @@ _gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst
 
 
 def _forward(  # noqa: PLR0917 - as the kernels take them
-    ctx: Any, name: str, given: tuple[Tensor, ...], csc: Csc, how: tuple[Any, ...], out: Tensor, *kept: Tensor
+    ctx: Any,
+    name: str,
+    given: tuple[Tensor, ...],
+    edges: dict[str, Tensor],
+    csc: Csc,
+    how: tuple[Any, ...],
+    out: Tensor,
+    *kept: Tensor,
 ) -> Tensor:
-    """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that."""
+    """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that.
+
+    ``edges`` is what the kernel reads for each edge, by name; the first is what gets a gradient.
+    """
     inputs = [t.detach().contiguous() for t in given]
-    getattr(backend(out), name)(csc.indptr, csc.indices, *inputs, *how, out, *kept, **ctx.edges)
-    ctx.csc, ctx.how = csc, how
-    ctx.save_for_backward(*inputs, out, *kept)
+    getattr(backend(out), name)(csc.indptr, csc.indices, *inputs, *how, out, *kept, **edges)
+    ctx.csc, ctx.how, ctx.edges = csc, how, tuple(edges)
+    ctx.save_for_backward(*edges.values(), *inputs, out, *kept)
     return out
 
 
 def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Run a backward kernel, which gets ``ctx.edges`` too; return the gradients of its rows and logits."""
-    *inputs, out, lse = ctx.saved_tensors[:5]
+    """Run a backward kernel; return the gradients of its rows and logits, and of what edges have, or None."""
+    saved, names = ctx.saved_tensors, ctx.edges  # read once: a checkpoint gives each tensor once
+    edges, (*inputs, out, lse) = saved[: len(names)], saved[len(names) : len(names) + 5]
     grads = [new_rows(t, *t.shape) for t in inputs]
-    ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]) or bool(ctx.edges))
-    kernel, kept = getattr(backend(grad), name), ctx.saved_tensors[5:]
-    kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept, **ctx.edges)
-    return tuple(grads)
+    to_edges = torch.empty_like(edges[0]) if edges else None
+    of_edges = dict(zip(names, edges, strict=True)) | ({f"grad_{names[0]}": to_edges} if names else {})
+    ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]) or bool(edges))
+    kernel, kept = getattr(backend(grad), name), saved[len(names) + 5 :]
+    kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept, **of_edges)
+    return *grads, to_edges
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:

@@ -182,7 +182,11 @@ class _Linear(torch.autograd.Function):
         after = _begin_epilogue(ctx, weight, bias, act, p, seed)
         begun = None if own is None or own_weight is None else tall_product(own, own_weight.t())
         out = tall_product(x, weight.t(), out=begun, add=begun is not None, after=after)
-        ctx.save_for_backward(x, weight, own, own_weight, _kept(out, after))
+        of_x, of_weight, of_own, of_own_weight = ctx.needs_input_grad[:4]
+        ctx.save_for_backward(
+            *(x if of_weight else None, weight if of_x else None),
+            *(own if of_own_weight else None, own_weight if of_own else None, _kept(out, after)),
+        )
         return out
 
     @staticmethod
@@ -492,7 +496,11 @@ def _aggregate_first(
         own = x[: how.csc.num_dst].to(weight.dtype)
         out = tall_product(own, root_weight.t())
     out = tall_product(rows, weight.t(), out=out, add=out is not None, after=after)
-    ctx.save_for_backward(rows, weight, own, root_weight, _kept(out, after))
+    of_x, of_weight, of_root = ctx.needs_input_grad[:3]
+    ctx.save_for_backward(
+        *(rows if of_weight else None, weight if of_x else None),
+        *(own if of_root else None, root_weight if of_x else None, _kept(out, after)),
+    )
     return out
 
 
@@ -518,7 +526,9 @@ def _transform_first(
     how: Aggregation = ctx.how
     root = None if root_weight is None else tall_product(x[: how.csc.num_dst], root_weight.t())
     out = aggregated(how, tall_product(x, weight.t()), addend=root, out=root, after=after)
-    ctx.save_for_backward(x, weight, root_weight, _kept(out, after))
+    of_x, of_weight, of_root = ctx.needs_input_grad[:3]
+    read = (x if of_weight or of_root else None), (weight if of_x else None), (root_weight if of_x else None)
+    ctx.save_for_backward(*read, _kept(out, after))
     return out
 
 
@@ -528,7 +538,7 @@ def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tu
     num_dst: int = ctx.how.csc.num_dst
     grad = row_contiguous(grad)
     grad_weight = grad_root = grad_x = None
-    if ctx.needs_input_grad[2] and root_weight is not None:
+    if ctx.needs_input_grad[2]:
         grad_root = tall_gram(grad, x[:num_dst])
     if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
         grad_rows = summed_back(ctx.how, grad)

@@ -222,8 +222,8 @@ class JoinedOps:
         self.reads = tuple(dict.fromkeys(value for value in read if value not in made))
         self.writes = tuple(op.out for op in ops if op.out in later)
         self._calls = [CALLS[type(op)] for op in ops]
-        self._sources: list[tuple[str | int | None, ...]] = []
-        """For each operation's arguments the values and the numbers of operands that they are."""
+        self._sources: dict[int, tuple[str | int | None, ...]] = {}
+        """By an operation's place, for its arguments the values and the numbers of operands that they are."""
         operands = [operands_of(op) for op in ops]
         is_kept = all(isinstance(one, nn.Parameter | None) for of_op in operands for one in of_op)
         self._operands = operands if is_kept else None
@@ -260,11 +260,11 @@ class JoinedOps:
             zip(self._ops, operands, self._last_read, strict=True)
         ):
             function, *arguments = self._calls[place](op, run, *of_op)
-            if place == len(self._sources):  # the first run finds them for all later ones
+            if place not in self._sources:  # the first run finds them for all later ones
                 known: dict[int, str | int] = {id(one): number + i for i, one in enumerate(of_op)}
                 known |= {id(run.values[value]): value for value in op.inputs}
-                self._sources.append(
-                    tuple(known.get(id(one)) if isinstance(one, Tensor) else None for one in arguments)
+                self._sources[place] = tuple(
+                    known.get(id(one)) if isinstance(one, Tensor) else None for one in arguments
                 )
             number += len(of_op)
             sources = self._sources[place]
