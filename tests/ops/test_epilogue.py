@@ -73,6 +73,17 @@ def test_value_and_gradients_equal_pytorch(act, inplace):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("kernels", ["compiled", "twin"])
+def test_relu_stops_gradients_that_are_not_finite(compiled, kernels):  # noqa: F811
+    """A product with a slope of 0 would be NaN."""
+    out = torch.tensor([[0.0, 0.0, 2.0, 3.0]])
+    grad = torch.tensor([[torch.nan, torch.inf, 1.0, torch.inf]])
+    found = torch.empty_like(grad)
+    chosen = compiled if kernels == "compiled" else reference
+    chosen.epilogue_backward(grad, out, 1, 0.0, 0.0, 0, found, None, None)
+    assert found.tolist() == [[0.0, 0.0, 1.0, torch.inf]]
+
+
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_gradcheck_with_dropout(act):
     x, bias = values(6, 5, dtype=torch.float64, grad=True), values(5, dtype=torch.float64, grad=True)

@@ -319,7 +319,9 @@ def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPre
 class Outputs:
     """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # of what is read of a saved run
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid"
+    )  # a saved run's outputs have no other keys
 
     task: AnyTaskName
     width: Annotated[int, Field(ge=1, strict=True)]

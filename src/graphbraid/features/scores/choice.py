@@ -97,12 +97,12 @@ class Looked(NamedTuple):
 
 @dataclass(slots=True)
 class RunTime:
-    """How long a run will take, of which nothing but its seconds is known. Look-ahead may take a share."""
+    """How long a run will take; look-ahead may take a share of that."""
 
     least: float
-    """Seconds that it takes whatever is read from where."""
+    """Seconds that it takes from whichever tiers rows are read."""
     waits: bool = False
-    """Whether it may take longer than that, as rows are read from where it waits for them."""
+    """Whether it may take longer than that, because it waits for rows."""
 
     @property
     def counted(self) -> str:

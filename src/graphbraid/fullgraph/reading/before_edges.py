@@ -25,7 +25,7 @@ from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.reader import Writer
 
 _MOST_PARTS = 8
-"""Terms that a value is followed as, and products that one linear map may become."""
+"""Most terms of the sum that a value is followed as, and most products that one linear map may become."""
 _ADDS, _SUBTRACTS = (operator.add, torch.add, "add"), (operator.sub, torch.sub, "sub")
 _MULTIPLIES, _NEGATES = (operator.mul, torch.mul, "mul"), (operator.neg, torch.neg, "neg")
 _PRODUCTS = (operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
@@ -255,7 +255,7 @@ class _Mover:
         return torch.ones(places.shape, dtype=torch.float64), places
 
     def _called(self, node: Any, held: Callable[[fx.Node], Any]) -> Any:
-        """Return what a call gives of what its arguments are."""
+        """Return the value of a call from those of its arguments."""
         args, named = (fx.node.map_arg(one, held) for one in (node.args, node.kwargs))
         if node.op == "call_module":
             module = self._modules[str(node.target)]

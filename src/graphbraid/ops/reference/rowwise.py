@@ -48,8 +48,8 @@ def epilogue_backward(
     y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
     if p > 0:
         g, y = g * _mask(y.shape, p, seed, y, ids), y * (1 - p)
-    below = (torch.ones_like(y), torch.zeros_like(y), torch.full_like(y, slope), y + 1)[act]
-    g = torch.where(y > 0, g, g * below)
+    below = (g, torch.zeros_like(g), g * slope, g * (y + 1))[act]  # ReLU's is 0 also for a NaN or infinity
+    g = torch.where(y > 0, g, below)
     grad_x.copy_(g)
     if grad_bias is not None:
         grad_bias.copy_(column_sums(g))
