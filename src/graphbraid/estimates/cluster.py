@@ -51,6 +51,7 @@ class Cluster(SavedRecord):
     """
 
     KIND: ClassVar[str] = "cluster"
+    FORMER: ClassVar[tuple[str, ...]] = ("byte_processor_range",)
 
     latency_seconds: float = 5e-5
     """Seconds that a message takes whatever its size (alpha)."""
