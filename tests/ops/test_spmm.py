@@ -332,3 +332,15 @@ def test_rows_without_edges_are_zero(reduce):
     out = spmm(csc, values(60, 5), reduce)
     assert (out[0] == 0).all()
     assert (out[-1] == 0).all()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("learns", [False, True])
+def test_weights_that_backward_reads_may_not_be_written_over(reduce, learns):
+    csc, x = skewed(), values(60, 5).requires_grad_()
+    weight = torch.rand(csc.num_edges).requires_grad_(learns)
+    out = spmm(csc, x, reduce, weight=weight)
+    with torch.no_grad():
+        weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

@@ -178,7 +178,8 @@ class _Spmm(torch.autograd.Function):
             how = replace(how, weight=weight.detach())
         ctx.how, ctx.dtype = how, x.dtype
         ctx.num_addend = 0 if addend is None else addend.shape[0]
-        ctx.save_for_backward(x if weight is not None and ctx.needs_input_grad[1] else None)
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(x if weight is not None and of_weight else None, weight if of_x else None)
         out = new_rows(x, how.csc.num_dst, x.shape[1], sum_dtype(x.dtype) if wide else x.dtype)
         return aggregated(how, x, addend=addend, out=out)
 
@@ -186,11 +187,11 @@ class _Spmm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         how: Aggregation = ctx.how
+        x, _ = ctx.saved_tensors  # raises an error if the weights in ``how`` have been written over
         grad = row_contiguous(grad)
         grad_x = summed_back(how, grad).to(ctx.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = None
         if ctx.needs_input_grad[1]:
-            (x,) = ctx.saved_tensors
             src_scale, dst_scale = how.scales(sum_dtype(grad.dtype))
             grad_weight = edge_dot(
                 how.csc, grad, x.to(grad.dtype), dst_scale=dst_scale, src_scale=src_scale
