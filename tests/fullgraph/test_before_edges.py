@@ -1,6 +1,7 @@
 """Messages whose linear maps become products for each node, beside PyG in float64."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -247,6 +248,38 @@ def test_tensors_that_a_message_computes_of_parameters_are_new_in_each_call(func
         for one in (model, twin):
             for parameter in one.parameters():
                 parameter.data = parameter.data * 1.1
+
+
+def _zero_times(self, x_i, x_j):
+    return self.last(0 * x_j + x_i)
+
+
+def _infinitely_often(self, x_i, x_j):
+    return self.last(x_j * math.inf) - x_i
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("function", [_zero_times, _infinitely_often])
+def test_factors_without_a_product_of_their_own_keep_undefined_rows(function, value):
+    MESSAGES["factor"] = function
+    try:
+        layer = _layer("factor").double()
+    finally:
+        del MESSAGES["factor"]
+    x, *rest = _data()
+    x[7, 2] = value
+    expected = copy.deepcopy(layer)(x, *rest)
+    torch.testing.assert_close(graphbraid.compile(layer)(x, *rest), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "max", ["mean", "max"]])
+@pytest.mark.parametrize("name", ["mlp", "used_again", "features"])
+def test_hooks_on_gradients_of_parameters_run_once(name, aggr):
+    model, engine, twin = _model(name, aggr=aggr)
+    for parameter in (p for one in (model, twin) for p in one.parameters()):
+        parameter.register_hook(lambda gradient: 2 * gradient)
+    for _ in range(2):
+        _compared(model, engine, twin, _data())
 
 
 def _dropped(self, x_i, x_j):

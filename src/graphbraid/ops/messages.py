@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -221,6 +222,20 @@ def gradient_of_each(csc: Csc, reduction: MessageReduction, grad: Tensor, count:
     return grad * inverse_degrees(csc, grad.dtype)[:, None] if reduction == "mean" else grad
 
 
+@contextmanager
+def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Set hooks on gradients aside: autograd calls them once more, for the gradient of the whole."""
+    held: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in tensors if one.is_leaf]
+    held = [(one, hooks) for one, hooks in held if hooks]
+    try:
+        for one, _ in held:
+            one._backward_hooks = None
+        yield
+    finally:
+        for one, hooks in held:
+            one._backward_hooks = hooks
+
+
 class BlockedMessages:
     """Messages of a graph's edges and their reduction by destination, block by block.
 
@@ -341,7 +356,8 @@ class BlockedMessages:
                 )
             wanted = [leaf for leaf, target in leaves if target is not None]
             wanted += [parameter for parameter, _ in learned]
-            grads = iter(torch.autograd.grad(found, wanted, given.view_as(found), allow_unused=True))
+            with _without_hooks(self._parameters):
+                grads = iter(torch.autograd.grad(found, wanted, given.view_as(found), allow_unused=True))
             for _, target in leaves:
                 if target is not None and (one := next(grads)) is not None:
                     target(one)

@@ -281,7 +281,8 @@ class _Mover:
             made = [(-factors, places) for factors, places in terms[0]]
         elif target in _MULTIPLIES and len(terms) == 1 and any(isinstance(one, int | float) for one in args):
             number = next(float(one) for one in args if not isinstance(one, fx.Node))
-            made = [(number * factors, places) for factors, places in terms[0]]
+            if number and math.isfinite(number):  # of an infinite or undefined number, 0 times is no 0
+                made = [(number * factors, places) for factors, places in terms[0]]
         elif self._rests(node):
             made = terms[0]
         elif target is operator.getitem and isinstance(terms[0], tuple):
