@@ -106,10 +106,12 @@ def test_few_rows_are_no_columns(name, num_nodes):
 
 
 @quiet
-@pytest.mark.parametrize("name", ["squeezed", "attention as products"])
-def test_one_seed_alone(name):
-    """The rows of the last level are one row, and those of PyG are more."""
-    batch = in_double(sampled(data_of("untidy"), input_nodes=torch.tensor([5]), batch_size=1, as_pyg=True))
+@pytest.mark.parametrize("name", ["squeezed", "squeezed messages", "attention as products"])
+def test_one_seed_and_one_edge_alone(name):
+    """The last level has one row and one edge, and PyG's has more."""
+    one = {"input_nodes": torch.tensor([5]), "batch_size": 1, "num_neighbors": (1, 2, 2), "seed": 9}
+    batch = in_double(sampled(data_of("untidy"), as_pyg=True, **one))
+    assert batch.num_sampled_edges[0] == 1
     model = made(name).double()
     engine = graphbraid.compile(model)
     torch.testing.assert_close(engine(batch), model(batch.x, batch.edge_index)[:1], **CLOSE)

@@ -156,6 +156,10 @@ def squeezed(self, x, edge_index):
     return self.head(h * (h @ self.score).squeeze().sigmoid()[:, None])
 
 
+def squeezed_messages(self, x, edge_index):
+    return self.head(self.part(self.second(self.first(x, edge_index).relu(), edge_index), edge_index))
+
+
 def ids_by_frequency(self, x, edge_index):
     h = self.first(x, edge_index)
     return self.head(self.second(h.sin() + self.table(h.argmax(1)), edge_index))
@@ -198,6 +202,16 @@ class Attending(pyg.MessagePassing):
     def message(self, x_i, x_j, index, ptr, size_i):
         weight = self.lin(torch.cat([x_i, x_j], -1)).exp()
         return x_j * weight / scatter(weight, index, 0, size_i)[index]
+
+
+class Squeezed(pyg.MessagePassing):
+    """A layer of one's own, whose message has another shape if there is one edge."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        return x_j * (x_i * x_j).sum(-1, keepdim=True).squeeze().sigmoid()[:, None]
 
 
 class Shifted(nn.BatchNorm1d):
@@ -249,6 +263,7 @@ MODELS = {
     "by mode": (by_mode, GCN, dict),
     "attention as products": (attention_as_products, GCN, dict),
     "squeezed": (squeezed, GCN, lambda: {"score": parameter(HIDDEN, 1)}),
+    "squeezed messages": (squeezed_messages, GCN, lambda: {"part": Squeezed()}),
     "ids by frequency": (ids_by_frequency, GCN, by_frequency),
     "a result of two": (a_result_of_two, GCN, dict),
 }
