@@ -150,7 +150,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
             row[contender] = measure(contender, model, batches, place, repeats)
             print(f"  {name}: {contender}: {1e3 * row[contender]['epoch_s']:.3f} ms a step", flush=True)
         losses = [cell["loss"] for cell in row.values() if isinstance(cell, dict) and "loss" in cell]
-        if losses and max(losses) - min(losses) > TOLERANCE * max(1.0, abs(losses[0])):
+        if losses and not all(
+            abs(one - losses[0]) <= TOLERANCE * max(1.0, abs(one)) for one in losses
+        ):  # or NaN
             row["problem"] = f"the losses differ: {losses}"
         if OURS in row:
             rows[f"{key}, {name}"] = row
