@@ -197,6 +197,12 @@ class OfPyG(nn.Module):
         return rows
 
 
+def test_a_model_of_edge_lists_is_refused_blocks_whose_first_layer_alone_it_would_read() -> None:
+    graph = films()
+    with pytest.raises(ConfigError, match="make the loader with layout='subgraph'"):
+        Trainer(LinkModel(OfPyG(graph), DotProduct()), graph, **OPTIONS | {"layout": "blocks"}).fit()
+
+
 @pytest.mark.parametrize("kind", ["graphbraid", "pyg"])
 def test_scores_are_the_same_exactly_and_on_all_neighbours(
     kind: str, monkeypatch: pytest.MonkeyPatch

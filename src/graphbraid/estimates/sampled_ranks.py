@@ -181,8 +181,10 @@ def _measured(
     buckets = tuple(map(bytes_of, groups))
     with make_loader(trial.runner, config, trial.nodes) as loader:
         # Whole batches only: the last of an epoch may be small.
-        batches = list(loader.batches(0, 0, min(SAMPLED, max(1, trial.nodes.numel() // config.batch_size))))
-    step = repeated(lambda: timed(lambda: trial.step(batches[0])), most=seconds / 3)
+        batches = loader.batches(0, 0, min(SAMPLED, max(1, trial.nodes.numel() // config.batch_size)))
+        first = next(batches)
+        nodes = fmean([first.num_nodes, *(batch.num_nodes for batch in batches)])
+    step = repeated(lambda: timed(lambda: trial.step(first)), most=seconds / 3)
     # The trial's epoch has a step for each rank and batch.
     epoch, _ = tried_epoch(trial, seconds=seconds)
     outputs_seconds, output_bytes = _validation(trial, num_ranks) if validates else (0.0, 0)
@@ -195,7 +197,7 @@ def _measured(
         cycle_seconds=epoch.known * config.batch_size / trial.nodes.numel(),
         buckets=buckets,
         tail_bytes=tail_bytes(sum(map(len, groups)), NUM_EXTRA),
-        nodes=fmean(batch.num_nodes for batch in batches),
+        nodes=nodes,
         memory_bytes=memory + (sum(buckets) if num_ranks > 1 else 0),
         outputs_seconds=outputs_seconds,
         output_bytes=output_bytes,

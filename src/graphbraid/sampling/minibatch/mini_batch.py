@@ -27,6 +27,11 @@ T = TypeVar("T")
 APART = ("blocks", "features", "seed_y")
 """Attributes that have no key in a PyG ``Data``."""
 
+_NO_LIST = (
+    "a batch in layout 'blocks' has one edge list per layer, in `blocks`; for one edge_index over all "
+    "layers, as PyG's models take it, make the loader with layout='subgraph'"
+)
+
 
 class MiniBatch(TensorHolder):
     """A sampled mini-batch of a graph of one type or of several.
@@ -225,10 +230,7 @@ class MiniBatch(TensorHolder):
             ConfigError: the layout is ``blocks``, in which each layer has its own edges.
         """
         if self._layout != "subgraph" and "edge_index" not in self._cache:
-            raise ConfigError(
-                "a batch in layout 'blocks' has one edge list per layer, in `blocks`; for one edge_index "
-                "over all layers, as PyG's models take it, make the loader with layout='subgraph'"
-            )
+            raise ConfigError(_NO_LIST)
         return self._once("edge_index", lambda: edge_index_of(self._edges[0][0]))
 
     @edge_index.setter
@@ -451,7 +453,7 @@ class MiniBatch(TensorHolder):
         edge_types, found = source.graph.edge_types, dict[Any, Any]()
         if name == "edge_index":
             if self._layout != "subgraph":
-                raise ConfigError("a batch in layout 'blocks' has edges per layer, in `blocks`")
+                raise ConfigError(_NO_LIST)
             return {one: edge_index_of(edges) for one, [edges] in zip(edge_types, self._edges, strict=True)}
         if name == "e_id" and by_edge:
             for number, one in enumerate(edge_types):
