@@ -1,7 +1,8 @@
 """Prints how large each room of src/graphbraid is, beside its budget: lines and files of Python.
 
 ``python scripts/size.py`` also prints the C++ core, the tests and the benchmarks. Budgets are goals: none of
-them fails the script. Someone who needs more for a room moves its budget here, and says why.
+them fails the script. Someone who needs more for a room moves its budget here, and says why in
+``docs/decisions/0018-size-of-the-rooms.md``.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 BUDGETS = {
-    ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 1800,
-    ("graph",): 3500,
-    ("ops",): 6300,
-    ("sampling",): 4500,
-    ("features",): 3200,
-    ("datasets",): 3700,
-    ("nn",): 2300,
-    ("loader",): 1900,
-    ("collective",): 3200,
-    ("fullgraph",): 13_000,
-    ("distributed",): 4200,
-    ("synth",): 4300,
-    ("train",): 6500,
-    ("estimates",): 2000,
-    ("cli",): 2800,
+    ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 2600,
+    ("graph",): 4300,
+    ("ops",): 10_400,
+    ("sampling",): 6600,
+    ("features",): 4400,
+    ("datasets",): 5300,
+    ("nn",): 2800,
+    ("loader",): 3600,
+    ("collective",): 4800,
+    ("fullgraph",): 27_800,
+    ("distributed",): 5200,
+    ("synth",): 4500,
+    ("train",): 8600,
+    ("estimates",): 4400,
+    ("cli",): 4100,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 64_000, 420, 58_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 99_000, 490, 82_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

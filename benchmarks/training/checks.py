@@ -95,7 +95,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One graph."""
     with tempfile.TemporaryDirectory() as scratch:
         weights = Path(scratch) / "weights.npz"
-        write_weights(folder, weights)
+        write_weights(folder, weights, hidden=256)
         found = timings(folder, weights, options)
     row: dict[str, Any] = {"graph": folder.name, "scan_s": scan_seconds(folder), "runs": found}
     for kind, by_checkout in found.items():

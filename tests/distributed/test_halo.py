@@ -284,7 +284,7 @@ def test_a_prediction_chooses_what_takes_less(bandwidth, travel):
     lowered = lowered_of("gcn")
     steps = steps_of(lowered, floor_of(lowered))
     assert len(steps) == 2
-    sent = [sum(sum(segment.row_bytes) for segment in step.segments) for step in steps]
+    sent = [sum(step.row_bytes) for step in steps]
     assert sent[1] > sent[0]
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=bandwidth)
     share = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=0.4)
@@ -295,4 +295,4 @@ def test_a_prediction_without_the_pass_computes_them():
     lowered = lowered_of("gcn", COMPUTES - {NAME})
     (step,) = steps_of(lowered, floor_of(lowered))
     assert divided_program(lowered.program)[1]
-    assert any(work.with_halo for segment in step.segments for work in segment.works)
+    assert any(work.with_halo for work in step.works)

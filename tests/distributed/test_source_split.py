@@ -61,7 +61,7 @@ def test_it_is_predicted_for_maxima_and_not_for_attention():
     for name, is_split in (("sage max", True), ("gat", False)):
         alone = Engine(model_of(name, 0.0), graph, "train", CompileOptions(evidence=Evidence(rates=RATES)))
         step = step_of(alone.lowered, alone.floor())
-        assert any(one.backward and one.reader_splits for one in step.segments) == is_split
+        assert any(work.hides and work.reads for work in step.works) == is_split
 
 
 @pytest.mark.slow

@@ -160,12 +160,11 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
                             const OptionalFloats& y, const OptionalFloats& y2, const OptionalFloats& y3,
                             const OptionalFloats& y4, const OptionalFloats& y5, const OptionalFloats& y6,
                             const OptionalFloats& y7, const OptionalFloats& y8, const OptionalFloats& y9,
-                            const OptionalFloats& y10,
-                            const OptionalFloats& edges, const std::optional<Array1<const float>>& weight,
-                            const Floats& parameters, const Array2<const int64_t>& results, bool adds,
-                            const WrittenFloats& out, const WrittenFloats& out2, const WrittenFloats& out3,
-                            const WrittenFloats& out4, const std::optional<Array2<int32_t>>& count,
-                            const WrittenFloats& to_parameters) {
+                            const OptionalFloats& y10, const OptionalFloats& edges,
+                            const std::optional<Array1<const float>>& weight, const Floats& parameters,
+                            const Array2<const int64_t>& results, bool adds, const WrittenFloats& out,
+                            const WrittenFloats& out2, const WrittenFloats& out3, const WrittenFloats& out4,
+                            const std::optional<Array2<int32_t>>& count, const WrittenFloats& to_parameters) {
   const Topology topology = topology_of(indptr, indices);
   MessageArgs a;
   a.walk.wide_indices = topology.wide;
@@ -299,8 +298,8 @@ void bind_messages(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "reduce_messages", &reduce_messages, "indptr"_a, "indices"_a, "perm"_a, "by_source"_a,
              "heads"_a, "steps"_a, "numbers"_a, "x"_a, "x2"_a, "x3"_a, "x4"_a, "y"_a, "y2"_a, "y3"_a, "y4"_a,
-             "y5"_a, "y6"_a, "y7"_a, "y8"_a, "y9"_a, "y10"_a, "edges"_a, "weight"_a, "parameters"_a, "results"_a, "adds"_a, "out"_a, "out2"_a,
-             "out3"_a, "out4"_a, "count"_a, "to_parameters"_a);
+             "y5"_a, "y6"_a, "y7"_a, "y8"_a, "y9"_a, "y10"_a, "edges"_a, "weight"_a, "parameters"_a,
+             "results"_a, "adds"_a, "out"_a, "out2"_a, "out3"_a, "out4"_a, "count"_a, "to_parameters"_a);
 }
 
 }  // namespace gb
