@@ -48,7 +48,7 @@ enum class MessageResult : int64_t {
   kMax,
   kMin,
   kLogSumExp,  // the maximum, and at the next place the logarithm of the sum of exponentials below it
-  kOverAll,  // the sum over all edges: a parameter's gradient
+  kOverAll,    // the sum over all edges: a parameter's gradient
 };
 inline constexpr int64_t kNumMessageResults = static_cast<int64_t>(MessageResult::kOverAll) + 1;
 
