@@ -16,7 +16,7 @@ from tests.suites import examples
 from graphbraid import native
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.features import DiskOptions, DiskRows, TierCounts
+from graphbraid.features import DiskOptions, DiskRows, RowCache, TierCounts
 from graphbraid.features.rows import reference
 from graphbraid.files.block_sums import BlockSums, of_file
 
@@ -199,9 +199,11 @@ def test_ids_and_results_that_do_not_fit_are_refused(tmp_path):
         (torch.tensor([-1]), r"ids\[0\] is -1"),
         (torch.tensor([1], dtype=torch.int32), "must be int64"),
         (torch.tensor([[1]]), "1 dimensions"),
+        (torch.float32, "must be a torch.Tensor"),
     ):
-        with pytest.raises(DataError, match=said):
-            rows.gather(ids)
+        for source in (rows, RowCache(rows, 2)):
+            with pytest.raises(DataError, match=said):
+                source.gather(ids)
     for out in (torch.empty(1, 4), torch.empty(2, 4, dtype=torch.float64), torch.empty(4, 2).T):
         with pytest.raises(DataError, match="out must be contiguous"):
             rows.gather(torch.tensor([1, 2]), out)

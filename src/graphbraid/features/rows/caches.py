@@ -134,10 +134,10 @@ class RowCache:
             ResourceError: as :meth:`DiskRows.gather`.
         """
         batch = as_count(batch, "batch", least=-1, most=MOST_BYTES)
-        shape = torch.Size((ids.numel(), *self.disk.shape[1:]))
-        if self.scale is not None and out is not None and (out.shape, out.dtype) != (shape, self.dtype):
-            raise DataError(f"out must be {self.dtype} of {tuple(shape)}; got {shown(out)}")
         rows = self.disk.room_for(ids, out if self.scale is None else None)
+        is_as_wanted = isinstance(out, Tensor) and (out.shape, out.dtype) == (rows.shape, self.dtype)
+        if self.scale is not None and out is not None and not is_as_wanted:
+            raise DataError(f"out must be {self.dtype} of {tuple(rows.shape)}; got {shown(out)}")
         if ids.numel():
             with plain_errors():
                 self._own().gather(ids.contiguous(), as_bytes(rows), batch)
