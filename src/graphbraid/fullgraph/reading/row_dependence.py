@@ -210,7 +210,9 @@ for _rule, _names in (
     (
         _elementwise,
         "_to_copy copy fill zero detach alias lift_fresh hardswish log_sigmoid_forward _prelu_kernel rsub "
-        "masked_fill bernoulli native_dropout rrelu_with_noise zeros_like ones_like full_like empty_like",
+        "masked_fill bernoulli native_dropout rrelu_with_noise zeros_like ones_like full_like empty_like "
+        # PyTorch says so of these from 2.13 on.
+        "celu elu hardsigmoid hardtanh leaky_relu selu",
     ),
     (
         lambda _: True,  # elements keep their order, or all are the same number
