@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import math
 
 import pytest
@@ -30,7 +29,6 @@ from graphbraid.estimates.full_ranks import (
     share_of,
     step_of,
 )
-from graphbraid.files.checksums import sealed
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
 from graphbraid.machine.rates import Rates
 from graphbraid.nn import make_model
@@ -271,14 +269,6 @@ def test_an_epoch_is_predicted_on_each_number_of_ranks():
 def test_a_cluster_comes_back_from_its_file(tmp_path):
     cluster = Cluster(bandwidth_bytes=1e8, memory_bytes=1 << 34, byte_processor_seconds=1e-9)
     cluster.save(tmp_path / "cluster.json")
-    assert Cluster.load(tmp_path / "cluster.json") == cluster
-
-
-@pytest.mark.parametrize("former", [None, [1e-10, 3e-10]])
-def test_a_cluster_of_an_earlier_version_is_read_without_the_range_of_its_cost(former, tmp_path):
-    cluster = Cluster(bandwidth_bytes=1e8, byte_processor_seconds=2e-10)
-    values = {"graphbraid": "cluster", **dataclasses.asdict(cluster), "byte_processor_range": former}
-    (tmp_path / "cluster.json").write_text(json.dumps(sealed(values)))
     assert Cluster.load(tmp_path / "cluster.json") == cluster
 
 

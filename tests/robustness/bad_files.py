@@ -231,7 +231,7 @@ def store_with_falling_indptr(w: Workplace):
 
 @command(STORES, 2, "an .npz file takes no option 'verify'")
 def verify_npz(w: Workplace):
-    """Verifying what is no store."""
+    """Verifying a file that is not a store."""
     return w.train(w.npz(), "--verify")
 
 

@@ -97,7 +97,7 @@ def repeated_node(w: Workplace):
 
 @call(ORDERS, DataError, "order[89] is 90, which is none of them")
 def wild_node(w: Workplace):
-    """An order that names what is no node."""
+    """An order with the id of a node that does not exist."""
     order = torch.arange(90)
     order[89] = 90
     features.reorder(graph(), order)

@@ -51,7 +51,6 @@ class Cluster(SavedRecord):
     """
 
     KIND: ClassVar[str] = "cluster"
-    FORMER: ClassVar[tuple[str, ...]] = ("byte_processor_range",)
 
     latency_seconds: float = 5e-5
     """Seconds that a message takes whatever its size (alpha)."""
@@ -59,7 +58,8 @@ class Cluster(SavedRecord):
     """Bytes per second that a rank can send, and receive at the same time (1 / beta)."""
     byte_processor_seconds: float | None = None
     """Seconds of all of a rank's processors that one byte sent and one received take from computing. If None,
-    the command takes what is typical of TCP and divides it among this machine's cores; elsewhere it is 0."""
+    the command takes a cost that is typical of TCP, divided by this machine's number of cores.
+    Elsewhere, None is 0."""
     message_processor_seconds: float | None = None
     """Seconds of all of a rank's processors that one message sent and one received take, whatever their size:
     threads wake up for it and call the system. If None, as for ``byte_processor_seconds``."""

@@ -70,8 +70,6 @@ class SavedRecord(StrictRecord):
     __slots__ = ()
     KIND: ClassVar[str]
     """Name of the kind of record, such as ``"plan"``: the file's field ``graphbraid``."""
-    FORMER: ClassVar[tuple[str, ...]] = ()
-    """Fields that files of earlier versions have and that are ignored."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the record to a JSON file; an existing file is replaced.
@@ -106,6 +104,4 @@ class SavedRecord(StrictRecord):
         if found != kind:
             holds = f"it holds a {found}" if isinstance(found, str) else "it has no field 'graphbraid'"
             raise DataError(f"{path} is no {kind}: {holds}; a {kind} is written by its save()")
-        for name in cls.FORMER:
-            values.pop(name, None)
         return checked(TypeAdapter(cls), values, lambda text: DataError(f"{path} is no sound {kind}: {text}"))

@@ -41,7 +41,7 @@ def partition(
     balance: str = flag(
         "edges", "", "What is made equal: edges, nodes or work (edges and four times nodes)."
     ),
-    tolerance: float = flag(1.03, "", "Largest part by what is possible."),
+    tolerance: float = flag(1.03, "", "Largest load of a part, as a multiple of the smallest possible one."),
     memory: str | None = flag(None, "", "Of streaming: what it may take, such as 1GiB.", metavar="SIZE"),
     seed: int = flag(0, "", "Of METIS and of random partitions."),
     keep_edges: bool = flag(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SeenTiers:
-    """The tiers of a store of rows, with what was read of them, as a report shows them.
+    """The tiers of a store of rows and their counts of reads, as a report shows them.
 
     Args:
         store: the store.

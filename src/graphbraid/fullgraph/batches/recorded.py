@@ -412,7 +412,7 @@ def _factor(
 
 
 _Padding = Callable[[Tensor, int], None]
-"""Writes what is behind the first rows of an array."""
+"""Fills the rows of an array after the first ones, which are padding."""
 
 
 def _pad_with(value: int | Tensor) -> _Padding:
