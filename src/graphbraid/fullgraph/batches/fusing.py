@@ -177,7 +177,7 @@ def _on_needed_rows(program: Program) -> Program:
 
 
 def _needed_levels(program: Program) -> dict[str, int]:
-    """Return the last level that has all rows of each value that the operations after it read."""
+    """Return for each value the level whose rows are enough for all operations that read it."""
     needed: dict[str, int] = {}
     for op in reversed(program.ops):
         level = program.level(op.out)
@@ -190,7 +190,7 @@ def _needed_levels(program: Program) -> dict[str, int]:
 
 
 def _levels_of_inputs(program: Program, op: Operation, level: int) -> list[int]:
-    """Return the levels whose rows of its inputs an operation reads, to compute those of ``level``."""
+    """Return for each input the level whose rows an operation reads to compute the rows of ``level``."""
     if isinstance(op, _BY_ROW):
         return [level] * len(op.inputs)
     if isinstance(op, DestinationRows):

@@ -225,15 +225,15 @@ def message_kernel(
     indices,  # (num_edges,) int32 or int64: the other end of each edge; None if no step reads it
     perm,  # (num_edges,) int64: edge of the walk -> edge; None: the same
     sources,  # matrices of float32, float16 or bfloat16, each with the distance of its rows
-    destinations,  # likewise
-    edges,  # likewise
+    destinations,  # as sources
+    edges,  # as sources
     weight,  # (num_edges,) float32 or None
     parameters,  # (num_parameters, width) float32 or None
     numbers,  # floats
     outs,  # of each result a matrix, of a row for each walked row, or edge; with the distance of its rows
-    counts,  # likewise: int32 of a maximum or minimum, or sums of exponentials; else None
+    counts,  # as outs: int32 of a maximum or minimum, or sums of exponentials; else None
     partials,  # of each result (num_segments, width or heads): written where PARTIAL, else read
-    partial_extras,  # likewise, for all but sums
+    partial_extras,  # as partials, for all results but sums
     heads,
     channels,
     width,
