@@ -13,12 +13,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 BUDGETS = {
     ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 2600,
-    ("graph",): 4300,
+    ("graph",): 4450,
     ("ops",): 10_400,
     ("sampling",): 6600,
     ("features",): 4400,
-    ("datasets",): 5300,
-    ("nn",): 2800,
+    ("datasets",): 6600,
+    ("nn",): 2850,
     ("loader",): 3600,
     ("collective",): 4800,
     ("fullgraph",): 27_800,
@@ -29,7 +29,7 @@ BUDGETS = {
     ("cli",): 4100,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 99_000, 490, 82_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 100_500, 495, 83_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

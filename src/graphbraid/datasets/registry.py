@@ -17,7 +17,7 @@ from torch import Tensor
 from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
 from graphbraid.datasets.npz import load_npz
 from graphbraid.datasets.ogb.graphs import is_ogb_folder, load_ogb
-from graphbraid.datasets.splits import with_drawn_splits
+from graphbraid.datasets.splits import split_nodes, with_drawn_splits
 from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
 from graphbraid.errors import ConfigError, DataError, did_you_mean
@@ -38,6 +38,7 @@ def prepare(
     dedupe: bool | None = None,
     normalize_features: bool | None = None,
     split_seed: int | None = None,
+    split: str | None = None,
 ) -> Graph:
     """Apply the requested changes to a loaded graph; None and False leave it as the source has it.
 
@@ -51,6 +52,8 @@ def prepare(
         split_seed: Draw a new split with this seed: 20 training and 30 validation nodes per class for
             single-label graphs (:func:`random_split`), else 60 and 20 % of the nodes
             (:func:`random_share_split`); in a graph with types, of each type that has labels.
+        split: Make this split instead, such as ``"stratified:0.6,0.2"`` or ``"time:2026-01-01,2026-02-01"``
+            (:func:`split_nodes`); ``split_seed`` is the seed of its draws.
 
     Raises:
         ResourceError: Changing the edges needs more than the free memory, as it holds both graphs.
@@ -71,7 +74,9 @@ def prepare(
         columns[ONLY_NODE_TYPE] = replace(columns.get(ONLY_NODE_TYPE, Columns()), normalized=True)
         schema = replace(graph.schema, columns=columns)
         graph = graph.replace(x=normalized_rows(graph.x), schema=schema)
-    if split_seed is not None:
+    if split is not None:
+        graph = split_nodes(graph, split, seed=split_seed or 0)
+    elif split_seed is not None:
         graph = with_drawn_splits(graph, split_seed)
     return graph
 
@@ -135,6 +140,7 @@ def load(
     dedupe: bool | None = None,
     normalize_features: bool | None = None,
     split_seed: int | None = None,
+    split: str | None = None,
     **options: Any,
 ) -> Graph:
     """Load a graph by name or path.
@@ -150,6 +156,7 @@ def load(
         dedupe: Keep one of several equal edges.
         normalize_features: Divide every feature row by the sum of its absolute values.
         split_seed: Replace the splits by random ones drawn with this seed.
+        split: Replace the splits by this one, as in :func:`prepare`.
         **options: Options for the kind of source: ``seed``, ``mmap``, ``cache`` (embedded); ``mmap``,
             ``verify`` (store); ``split_index``, ``with_types`` (npz); ``add_inverse_edge``,
             ``split_name`` (OGB).
@@ -174,6 +181,7 @@ def load(
         dedupe=dedupe,
         normalize_features=normalize_features,
         split_seed=split_seed,
+        split=split,
     )
 
 

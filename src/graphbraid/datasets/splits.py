@@ -1,12 +1,14 @@
-"""Random splits, and the streams of the counter RNG that datasets draw from.
+"""Splits of nodes, drawn or by time, and the streams of the counter RNG that datasets draw from.
 
-Draw ``i`` of a stream is ``mix(key + i·φ)``. A split depends only on the graph's labels and a seed, so one
-number identifies it.
+Draw ``i`` of a stream is ``mix(key + i·φ)``. A split depends only on the graph's labels, times or groups and
+a seed, so its text and one number identify it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,18 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, NodeSet
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.graph import Columns, Graph, NodeSet
 from graphbraid.graph.checks import named
 from graphbraid.graph.labelled import has_labels
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.sampling.rng import PHI, mix, mix_array
 from graphbraid.signatures import typed
+
+NodeNumbers = npt.NDArray[Any]
+"""int64 ids of nodes."""
+WAYS = ("fractions", "stratified", "time", "group", "per-class")
+"""Ways to split the nodes with labels; ``fractions`` is the one that a text without a name asks for."""
 
 
 def stream_key(seed: int, purpose: int) -> int:
@@ -64,28 +72,121 @@ def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int 
     return graph.replace(splits=_by_class(graph, train_per_class, val_per_class, seed))
 
 
+@typed
+def split_nodes(
+    graph: Graph,
+    how: str,
+    *,
+    seed: int = 0,
+    node_type: str | None = None,
+    values: Tensor | Sequence[int | float | str] | None = None,
+) -> Graph:
+    """Split the nodes that have labels into ``train``, ``val`` and ``test``; the others are in no split.
+
+    ``"0.6,0.2"`` draws these shares, the rest is for testing; ``"stratified:0.6,0.2"`` draws them from every
+    class. ``"time:2026-01-01,2026-02-01"`` trains on nodes from before the first time and tests on those from
+    the second on. ``"group:city:0.6,0.2"`` keeps the nodes of a city together. ``"per-class:20,30"`` is
+    :func:`random_split`. ``"customer=0.6,0.2;item=per-class"`` splits each of these types in its own way.
+
+    Args:
+        graph: The graph.
+        how: The split, as above. With a third share, what is left is in no split.
+        seed: Seed of the draws.
+        node_type: The type to split. If None, each type that has labels, or those that ``how`` names.
+        values: The time or the group of each node, in place of the graph's own.
+
+    Raises:
+        ConfigError: The text is none of these, or shares or times are impossible.
+        DataError: There are no labels, times or groups, or a part would be empty; names it.
+    """
+    if graph.types is None:
+        if "=" in how:
+            raise ConfigError(f"the split {how!r} is by node type, and the graph has no types")
+        return graph.replace(splits=_parts(graph, ONLY_NODE_TYPE, how, seed, values))
+    nodes = dict(graph.types.nodes)
+    labelled = [name for name, one in nodes.items() if one.y is not None]
+    if "=" in how:
+        ways = {one.partition("=")[0].strip(): one.partition("=")[2] for one in how.split(";")}
+    else:
+        ways = dict.fromkeys(labelled if node_type is None else [node_type], how)
+    if not ways:
+        raise DataError("a split needs labels; no node type has any")
+    for name, way in ways.items():
+        one = graph.nodes_of(name)
+        with named(f"nodes of type {name!r}"):
+            nodes[name] = replace(one, splits=_parts(graph, name, way.strip(), seed, values))
+    return graph.replace(types=replace(graph.types, nodes=nodes), schema=graph.schema)
+
+
 def with_drawn_splits(graph: Graph, seed: int) -> Graph:
     """Draw new splits: by class where labels are classes, else by share; for each node type that has labels.
 
     Raises:
         DataError: nothing has labels, or a class or type has too few of them.
     """
+    of = {ONLY_NODE_TYPE: graph} if graph.types is None else graph.types.nodes
+    ways = {
+        name: "per-class" if one.task == "single-label" else "0.6,0.2"
+        for name, one in of.items()
+        if one.y is not None
+    }
     if graph.types is None:
-        return graph.replace(splits=_drawn(graph, seed))
-    nodes = dict(graph.types.nodes)
-    labelled = [name for name, one in nodes.items() if one.y is not None]
-    if not labelled:
+        return split_nodes(graph, ways.get(ONLY_NODE_TYPE, "0.6,0.2"), seed=seed)
+    if not ways:
         raise DataError("a split needs labels; no node type has any")
-    for name in labelled:
-        with named(f"nodes of type {name!r}"):
-            nodes[name] = replace(nodes[name], splits=_drawn(nodes[name], seed))
-    return graph.replace(types=replace(graph.types, nodes=nodes), schema=graph.schema)
+    for name, way in ways.items():
+        graph = split_nodes(graph, way, seed=seed, node_type=name)
+    return graph
 
 
-def _drawn(nodes: Graph | NodeSet, seed: int) -> dict[str, Tensor]:
-    if nodes.task == "single-label":
-        return _by_class(nodes, 20, 30, seed)
-    return _by_share(nodes, 0.6, 0.2, seed)
+def _parts(graph: Graph, node_type: str, how: str, seed: int, values: Any) -> dict[str, Tensor]:
+    """Return the splits of the nodes of one type."""
+    nodes = graph.nodes_of(node_type)
+    way, colon, rest = how.partition(":")
+    if not colon and way != "per-class":
+        way, rest = "fractions", how
+    if way not in WAYS:
+        hint = did_you_mean(way, WAYS, joined=True) or f"; known are: {', '.join(WAYS)}"
+        raise ConfigError(f"there is no split {way!r}{hint}")
+    if way == "per-class":
+        counts = [_number(part, how) for part in rest.split(",")] if rest else [20, 30]
+        if len(counts) != 2 or any(count != int(count) for count in counts):
+            raise ConfigError(
+                f"a split per class needs two whole numbers, such as per-class:20,30; got {how!r}"
+            )
+        return _by_class(nodes, int(counts[0]), int(counts[1]), seed)
+    if way == "time":
+        return _by_time(nodes, rest, values)
+    column, _, rest = rest.rpartition(":") if way == "group" else ("", "", rest)
+    shares = [_number(part, how) for part in rest.split(",")]
+    if len(shares) not in (2, 3):
+        raise ConfigError(f"a split needs two or three shares, such as 0.6,0.2; got {how!r}")
+    _check_shares(shares)
+    if way == "group":
+        return _by_group(nodes, shares, seed, _groups(graph, node_type, column, values))
+    if way == "stratified":
+        return _stratified(nodes, shares, seed)
+    return _by_share(nodes, shares, seed)
+
+
+def _number(text: str, how: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} in the split {how!r} is no number") from None
+
+
+def _named_parts(train: NodeNumbers, val: NodeNumbers, test: NodeNumbers, why: str) -> dict[str, Tensor]:
+    """Return the parts by name, ids sorted.
+
+    Raises:
+        DataError: a part is empty.
+    """
+    parts = {"train": train, "val": val, "test": test}
+    if empty := [name for name, ids in parts.items() if not len(ids)]:
+        sizes = ", ".join(f"{name} {len(ids)}" for name, ids in parts.items())
+        raise DataError(f"the split leaves {' and '.join(empty)} empty ({sizes}): {why}")
+    return {name: torch.from_numpy(np.sort(ids)) for name, ids in parts.items()}
 
 
 def _by_class(
@@ -100,10 +201,7 @@ def _by_class(
         raise ConfigError(
             f"train_per_class and val_per_class must be at least 1; got {train_per_class} and {val_per_class}"
         )
-    labels = nodes.y.cpu().numpy()
-    order = _shuffled(np.flatnonzero(labels >= 0), seed)
-    order = order[np.argsort(labels[order], kind="stable")]
-    classes, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    order, place, counts, classes = _by_label(nodes.y, seed)
     needed = train_per_class + val_per_class + 1
     if (counts < needed).any():
         at = int(np.argmax(counts < needed))
@@ -111,11 +209,9 @@ def _by_class(
             f"class {classes[at]} has {counts[at]} labelled nodes; {train_per_class} for training, "
             f"{val_per_class} for validation and at least one for testing are needed"
         )
-    place = np.arange(len(order)) - np.repeat(starts, counts)
     train = place < train_per_class
     test = place >= train_per_class + val_per_class
-    parts = {"train": order[train], "val": order[~train & ~test], "test": order[test]}
-    return {name: _rising(ids) for name, ids in parts.items()}
+    return _named_parts(order[train], order[~train & ~test], order[test], "no node is left")
 
 
 @typed
@@ -129,21 +225,135 @@ def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, se
         ConfigError: The shares are not positive or leave nothing for testing.
         DataError: Too few labelled nodes for three splits.
     """
-    return graph.replace(splits=_by_share(graph, train, val, seed))
+    _check_shares([train, val])
+    return graph.replace(splits=_by_share(graph, [train, val], seed))
 
 
-def _by_share(nodes: Graph | NodeSet, train: float, val: float, seed: int) -> dict[str, Tensor]:
-    if not (train > 0 and val > 0 and train + val < 1):
-        raise ConfigError(f"train and val must be positive and sum to less than 1; got {train} and {val}")
+def _check_shares(shares: Sequence[float]) -> None:
+    whole = sum(shares)
+    if not (min(shares) > 0 and (whole < 1 if len(shares) == 2 else whole < 1 + 1e-9)):
+        texts = " and ".join(f"{share:g}" for share in shares)
+        limit = "less than 1" if len(shares) == 2 else "at most 1"
+        raise ConfigError(f"train and val must be positive and sum to {limit}; got {texts}")
+
+
+def _ends(shares: Sequence[float], count: Any) -> list[Any]:
+    """Return where the parts of ``count`` nodes end, for one count or an array of them."""
+    sums = [shares[0], shares[0] + shares[1], min(sum(shares), 1.0) if len(shares) == 3 else 1.0]
+    return [np.rint(end * count).astype(np.int64) for end in sums]
+
+
+def _by_share(nodes: Graph | NodeSet, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
     order = _shuffled(_labelled(nodes), seed)
-    first, second = round(train * len(order)), round((train + val) * len(order))
-    parts = {"train": order[:first], "val": order[first:second], "test": order[second:]}
-    if not all(len(ids) for ids in parts.values()):
-        raise DataError(f"{len(order)} labelled nodes are too few for shares of {train} and {val}")
-    return {name: _rising(ids) for name, ids in parts.items()}
+    first, second, last = _ends(shares, np.asarray(len(order)))
+    why = f"{len(order)} labelled nodes are too few for shares of {' and '.join(map(str, shares))}"
+    return _named_parts(order[:first], order[first:second], order[second:last], why)
 
 
-def _labelled(nodes: Graph | NodeSet) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _stratified(nodes: Graph | NodeSet, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
+    """Draw the shares from the nodes of every class."""
+    if nodes.task != "single-label" or nodes.y is None:
+        raise ConfigError(f"a stratified split needs single-label classes; the labels are {nodes.task}")
+    order, place, counts, _ = _by_label(nodes.y, seed)
+    first, second, last = _ends(shares, counts[np.repeat(np.arange(len(counts)), counts)])
+    val, test = (place >= first) & (place < second), (place >= second) & (place < last)
+    why = f"classes of {counts.min(initial=len(order))} nodes are too few for these shares"
+    return _named_parts(order[place < first], order[val], order[test], why)
+
+
+def _by_label(y: Tensor, seed: int) -> tuple[NodeNumbers, NodeNumbers, NodeNumbers, NodeNumbers]:
+    """Return the labelled nodes, shuffled within their classes; their place there; counts; the classes."""
+    labels = y.cpu().numpy()
+    order = _shuffled(np.flatnonzero(labels >= 0), seed)
+    order = order[np.argsort(labels[order], kind="stable")]
+    classes, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    return order, np.arange(len(order)) - np.repeat(starts, counts), counts, classes
+
+
+def _by_time(nodes: Graph | NodeSet, bounds: str, values: Any) -> dict[str, Tensor]:
+    """Train on nodes from before the first time, validate on those before the second, test on the others."""
+    own = nodes.time if isinstance(nodes, NodeSet) else None
+    if values is None and own is None:
+        raise DataError("a split by time needs times of the nodes; name their column: `time: COLUMN`")
+    time = _checked_values(own if values is None else values, nodes.num_nodes, "times")
+    limits = [seconds_of(text) for text in bounds.split(",")]
+    if len(limits) != 2 or not limits[0] < limits[1]:
+        raise ConfigError(
+            f"a split by time needs two rising times, such as time:2026-01-01,2026-02-01; got {bounds!r}"
+        )
+    ids = _labelled(nodes)
+    at = np.searchsorted(np.asarray(limits), time[ids].astype(np.float64), side="right")
+    why = "no node has a label"
+    if len(ids):
+        earliest, latest = _time_text(time[ids].min()), _time_text(time[ids].max())
+        why = f"nodes with labels have times from {earliest} to {latest}"
+    return _named_parts(ids[at == 0], ids[at == 1], ids[at == 2], why)
+
+
+def seconds_of(text: str) -> float:
+    """Return a time as a number: numbers as they are, dates in seconds since 1970 (UTC unless they say).
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time; give a date such as 2026-01-31, or a number") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _time_text(value: Any) -> str:
+    """Show a time: as a date where it can be seconds since 1970 of the years 1973 to 2128."""
+    seconds = float(value)
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if 1e8 < seconds < 5e9 else f"{seconds:g}"
+
+
+def _groups(graph: Graph, node_type: str, column: str, values: Any) -> NodeNumbers:
+    """Return the number of the group of each node: of ``values``, or of a column of the type's table."""
+    count = graph.nodes_of(node_type).num_nodes
+    columns = graph.schema.columns.get(node_type, Columns())
+    if values is not None:
+        found: NodeNumbers = np.unique(_checked_values(values, count, "groups"), return_inverse=True)[1]
+        return found
+    if columns.table is None:
+        raise DataError("a split by group needs the group of each node: a graph of tables, or values=")
+    if column not in (known := columns.table.column_names):
+        raise DataError(f"there is no column {column!r} to group by.{did_you_mean(column, known)}")
+    encoded = columns.table.column(column).combine_chunks().dictionary_encode()
+    if encoded.null_count:
+        raise DataError(f"column {column!r} is empty for {encoded.null_count} nodes, which have no group")
+    numbers: NodeNumbers = encoded.indices.to_numpy()
+    return numbers
+
+
+def _checked_values(values: Any, count: int, what: str) -> NodeNumbers:
+    found = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if found.shape != (count,):
+        raise DataError(f"{what} must be one per node ({count}); got shape {found.shape}")
+    return found
+
+
+def _by_group(
+    nodes: Graph | NodeSet, shares: Sequence[float], seed: int, groups: NodeNumbers
+) -> dict[str, Tensor]:
+    """Draw groups, one after the other, until each part has its share of the labelled nodes."""
+    ids = _labelled(nodes)
+    order = _shuffled(np.unique(groups[ids]), seed)
+    part = np.zeros(order.max(initial=-1) + 1, np.int64)
+    sizes = np.bincount(groups[ids], minlength=len(part))[order]
+    middle = np.cumsum(sizes) - sizes / 2  # a group goes where its middle node would
+    part[order] = np.searchsorted(np.asarray(_ends(shares, np.asarray(len(ids)))), middle, side="right")
+    of = part[groups[ids]]
+    why = f"{len(order)} groups are too few, or one is too large"
+    return _named_parts(ids[of == 0], ids[of == 1], ids[of == 2], why)
+
+
+def _labelled(nodes: Graph | NodeSet) -> NodeNumbers:
     if nodes.y is None:
         raise DataError("a split needs labels; the graph has none")
     y = nodes.y.cpu()
@@ -154,11 +364,5 @@ def _labelled(nodes: Graph | NodeSet) -> np.ndarray[tuple[int], np.dtype[np.int6
     return np.flatnonzero(labelled.numpy()).astype(np.int64)
 
 
-def _shuffled(
-    nodes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _shuffled(nodes: NodeNumbers, seed: int) -> NodeNumbers:
     return nodes[np.argsort(draws(stream_key(seed, _PURPOSE), len(nodes)), kind="stable")]
-
-
-def _rising(ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
-    return torch.from_numpy(np.sort(ids))

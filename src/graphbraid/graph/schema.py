@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeType
 
@@ -17,6 +17,29 @@ NodesOrEdges = str | EdgeType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Encoder:
+    """What one column of a table became, with all values that were fitted on the training part."""
+
+    column: str
+    """Name of the column."""
+    kind: str
+    """What it holds: ``number``, ``category``, ``categories``, ``boolean``, ``time``, ``text``,
+    ``embedding``; ``id``, ``constant`` and ``ignore`` columns have no encoder."""
+    how: str
+    """The encoding, such as ``standard`` or ``one-hot``; docs/tables.md lists them."""
+    stored: str
+    """What the file held: ``number``, ``text``, ``boolean``, ``time``, ``list`` or ``nothing``."""
+    numbers: tuple[float, ...] = ()
+    """Fitted numbers: mean and standard deviation, or quantiles."""
+    entries: tuple[str, ...] = ()
+    """Fitted entries: categories or words, the most frequent first; the name of a text model."""
+    missing: bool = False
+    """Whether a column of its own says where the field was empty."""
+    width: int = 0
+    """Number of columns of an embedding, or 1 if the hour of a time is encoded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
     """The columns of one matrix of features."""
 
@@ -26,6 +49,10 @@ class Columns:
     """Value that was put into empty fields; None if there was none."""
     normalized: bool = False
     """Whether each row was divided by the sum of its absolute values (``normalize_features``)."""
+    encoders: tuple[Encoder, ...] | None = None
+    """How the columns were made of those of ``table``; None if they were not."""
+    table: Any = field(default=None, compare=False, repr=False)
+    """The table's own columns, a ``pyarrow.Table`` with a row per node; None if they are not kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

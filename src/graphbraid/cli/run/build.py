@@ -40,7 +40,16 @@ from graphbraid.train.step.runner import learned_type
 from graphbraid.train.task import AnyTaskName
 
 _PREPARATION = frozenset(
-    {"symmetrize", "add_self_loops", "dedupe", "normalize_features", "split_seed", "root", "name_or_path"}
+    {
+        "symmetrize",
+        "add_self_loops",
+        "dedupe",
+        "normalize_features",
+        "split_seed",
+        "split",
+        "root",
+        "name_or_path",
+    }
 )
 _MODEL_OPTIONS = frozenset(
     {
@@ -78,6 +87,7 @@ def load_graph(settings: RunSettings) -> Graph:
         dedupe=settings.dedupe,
         normalize_features=settings.normalize_features,
         split_seed=settings.split_seed,
+        split=settings.split,
         **options,
     )
 
@@ -100,8 +110,8 @@ def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings
         raise DataError(f"{data} has no labels, and training needs some: an array y, or a label column")
     if "train" not in labels.splits:
         raise DataError(
-            f"{data} comes without a split into train, val and test; draw one with --split-seed 0, or "
-            "name the tables' split column in `graphbraid convert --split`"
+            f"{data} comes without a split into train, val and test; draw one with --split 0.6,0.2 "
+            "or --split-seed 0, or name the tables' split column in `graphbraid convert --split`"
         )
     if labels.task == "single-label":
         _check_classes(labels, data)

@@ -60,10 +60,17 @@ class RunSettings:
     )
     """Divide every feature row by the sum of its absolute values."""
     split_seed: Seed | None = option(
-        None, "New split: 20 nodes per class to train, 30 to validate.", panel=DATA
+        None, "Seed of --split; alone a new split of 20 nodes per class to train, 30 to validate.", panel=DATA
     )
-    """Seed of a new random split: 20 training and 30 validation nodes per class, or, without classes, 60 and
-    20 % of the nodes."""
+    """Seed of ``split``. Without it, of a new random split: 20 training and 30 validation nodes per class,
+    or, without classes, 60 and 20 % of the nodes."""
+    split: str | None = option(
+        None,
+        "New split: 0.6,0.2 stratified:0.6,0.2 per-class:20,30 group:COLUMN:0.6,0.2 "
+        "time:2026-01-01,2026-02-01; or TYPE=... for each type, with ; between them.",
+        panel=DATA,
+    )
+    """Split of the nodes with labels (``graphbraid.datasets.split_nodes``), drawn with ``split_seed``."""
     data_options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``graphbraid.datasets.load`` for this kind of source."""
     check_data: bool = True
