@@ -22,14 +22,14 @@ BUDGETS = {
     ("loader",): 3600,
     ("collective",): 4800,
     ("fullgraph",): 27_800,
-    ("distributed",): 5200,
+    ("distributed",): 6300,
     ("synth",): 4500,
     ("train",): 8600,
     ("estimates",): 4400,
     ("cli",): 4100,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 100_500, 495, 83_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 101_500, 500, 83_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -71,7 +71,7 @@ INNER_FLOORS = {
     "cli": ((...,), ("run",), ("steps",), ("commands",), ("main",)),
     "collective": (("plan",), ("run",), ("hardware",)),
     "datasets": ((...,), ("store",), ("npz", "ogb", "tables"), ("registry", "synthetic")),
-    "distributed": (("partitioning", "ranks"), ("parts", "peers")),
+    "distributed": (("partitioning", "ranks"), ("parts", "peers"), ("shards",)),
     "fullgraph": (
         ("device", "program"),
         ("lowering", "reading"),

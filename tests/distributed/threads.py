@@ -20,6 +20,7 @@ class _Board:
         self.size = size
         self.brought: dict[int, dict[int, Any]] = {}
         self.failed = False
+        self.twins: dict[int, _Board] = {}
         self.changed = threading.Condition()
 
     def bring(self, number: int, rank: int, what: Any) -> dict[int, Any]:
@@ -34,6 +35,12 @@ class _Board:
         with self.changed:
             self.failed = True
             self.changed.notify_all()
+        for twin in self.twins.values():
+            twin.fail()
+
+    def twin(self, number: int) -> _Board:
+        with self.changed:
+            return self.twins.setdefault(number, _Board(self.size))
 
 
 class _Pending:
@@ -63,7 +70,11 @@ class ThreadTransport:
 
     def __init__(self, board: _Board, rank: int) -> None:
         self._board, self.rank, self.size = board, rank, board.size
-        self._number = 0
+        self._number = self._num_twins = 0
+
+    def twin(self) -> ThreadTransport:
+        self._num_twins += 1
+        return ThreadTransport(self._board.twin(self._num_twins), self.rank)
 
     def _begin(self, what: Any, finish: Callable[[dict[int, Any]], None]) -> _Pending:
         self._number += 1

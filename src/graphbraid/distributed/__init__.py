@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed.parts.split import Division, Part, split
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.distributed.ranks.joining import current, init
+    from graphbraid.distributed.shards.sharded_graph import ShardedGraph
     from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PartitionOptions",
     "PartitionReport",
     "SavedPartition",
+    "ShardedGraph",
     "current",
     "init",
     "is_partition",
@@ -51,6 +53,7 @@ __getattr__ = names_of(
         "parts.split": "Division Part split",
         "ranks.communicator": "Communicator",
         "ranks.joining": "current init",
+        "shards.sharded_graph": "ShardedGraph",
         ".graph.slices": "NeighborPartitions neighbor_partitions",
     },
 )

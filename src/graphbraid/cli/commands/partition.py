@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from graphbraid.arguments import check_choice
 from graphbraid.cli.common import (
     DebugOption,
     JsonOption,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graphbraid.distributed import PartitionReport
+    from graphbraid.distributed.parts.rows import Lists
     from graphbraid.graph import Graph
 
 _MOST_LINES = 32
@@ -47,6 +49,13 @@ def partition(
     keep_edges: bool = flag(
         False, "--keep-edges", "Keep each edge's position in the graph, for edge features."
     ),
+    rows: str | None = flag(
+        None,
+        "",
+        "Also write features, labels and lists, for mini-batches of the parts: lists with their parts "
+        "(parts), or whole for each rank (whole).",
+        metavar="LISTS",
+    ),
     overwrite: bool = flag(False, "--overwrite", "Replace an existing partition."),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
@@ -55,13 +64,16 @@ def partition(
 
     Writes a folder with a picture; each rank reads its own part of it. Reports what is cut, which rows the
     parts exchange and how even they are. A folder that holds the same partition of the same graph is used
-    again.
+    again. With --rows, ranks also find the features, labels and lists of their nodes there, and read no
+    graph.
 
     Examples:
 
         graphbraid partition --data stores/papers --parts 8 parts/papers-8
 
         graphbraid partition --data stores/huge --parts 64 --strategy streaming --memory 2GiB parts/huge-64
+
+        graphbraid partition --data stores/huge --parts 64 --rows parts parts/huge-64
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid import datasets, distributed
 
@@ -74,10 +86,12 @@ def partition(
         "seed": seed,
     }
     distributed.PartitionOptions(**options)  # refuses what is wrong before the graph is read
+    if rows is not None:
+        check_choice(rows, "--rows", ("parts", "whole"))
     if not overwrite and not distributed.is_partition(out):
         require_absent(out)
     graph = datasets.load(data)
-    noted = options | {"keep_edges": keep_edges}
+    noted = options | {"keep_edges": keep_edges, "rows": rows}
     report = None if overwrite else _found(out, graph, noted)
     is_reused = report is not None
     if report is None:
@@ -87,6 +101,7 @@ def partition(
             out,
             options=noted,
             keep_edges=keep_edges,
+            rows=cast("Lists | None", rows),
             if_exists="replace" if overwrite else "error",
         )
     if json_output:

@@ -187,7 +187,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     tensors = {
         name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
     }
-    graph = _graph_of(manifest, tensors, folder)
+    graph = graph_of_arrays(manifest, tensors, folder)
     if verify:
         verified.note(folder, files, before)
     return graph
@@ -235,7 +235,12 @@ def tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
         yield from types_to_store(graph.types)
 
 
-def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
+def graph_of_arrays(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
+    """Return the graph that a manifest describes, with these arrays by name.
+
+    Raises:
+        DataError: an array is missing, or they do not fit each other.
+    """
     try:
         if manifest.types is not None:
             graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)

@@ -16,6 +16,16 @@ from graphbraid.arguments import as_count
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.distributed.parts.report import PartitionReport, picture_of, report_of
+from graphbraid.distributed.parts.rows import (
+    SHARED,
+    Lists,
+    PartRows,
+    SharedManifest,
+    refuse_unfit,
+    rows_bytes,
+    write_rows,
+    write_shared,
+)
 from graphbraid.distributed.parts.split import Division, Part, list_sums
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count, checked
@@ -114,6 +124,7 @@ def save_partition(
     *,
     options: Mapping[str, Any] | None = None,
     keep_edges: bool = False,
+    rows: Lists | None = None,
     if_exists: IfExists = "error",
 ) -> PartitionReport:
     """Cut a graph into its parts, one at a time, and write them as a folder, atomically.
@@ -124,6 +135,9 @@ def save_partition(
         path: The folder to make.
         options: What to note of how the partition was made; values that JSON holds.
         keep_edges: Also keep each edge's position in the whole graph (8 bytes per edge).
+        rows: Also write what ranks draw mini-batches from, so that they need no graph beside the folder:
+            features, labels, splits, and adjacency lists that lie with their nodes (``"parts"``) or whole,
+            for each rank to map (``"whole"``). None writes none.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier partition, and
             ``"keep"`` keeps it.
 
@@ -131,9 +145,14 @@ def save_partition(
         The report.
 
     Raises:
-        DataError: The partition is not of this graph.
+        DataError: The partition is not of this graph; or ``rows`` are asked for of a graph with types,
+            without dense features, or with edge features.
         ResourceError: There is no space or no permission, or the folder exists.
     """
+    if rows is not None:
+        if not isinstance(graph, Graph):
+            raise DataError("rows= needs the Graph with its features, and not its Csc")
+        refuse_unfit(graph)
     csc, folder = graph.csc if isinstance(graph, Graph) else graph, Path(path)
     if if_exists == "error":
         require_absent(folder)
@@ -141,6 +160,8 @@ def save_partition(
     report = report_of(partition, division.outlines)
     per_edge = csc.indices.element_size() + 8 * keep_edges + 4 * (csc.weight is not None)
     size = per_edge * csc.num_edges + 28 * csc.num_dst + 16 * report.halo_rows
+    if rows is not None and isinstance(graph, Graph):
+        size += rows_bytes(graph, partition.num_parts, rows)
     require_free_space(
         folder, size + _SPACE_PER_PART * (1 + report.num_parts), f"storing the partition in {folder}"
     )
@@ -151,6 +172,10 @@ def save_partition(
         for part in range(partition.num_parts):
             found = division.part(part, keep_edges=keep_edges)
             _write_part(temp / _name(part), found, whole["xxh3"])
+            if rows is not None and isinstance(graph, Graph):
+                write_rows(temp / _name(part), graph, partition, part, lists=rows, part_of_xxh3=whole["xxh3"])
+        if rows is not None and isinstance(graph, Graph):
+            write_shared(temp, graph, rows, whole["xxh3"])
         (temp / PICTURE).write_text(picture_of(report), encoding="utf-8")
         manifest = {
             **PARTITION.header,
@@ -257,6 +282,34 @@ class SavedPartition:
         except DataError as error:
             raise DataError(f"{folder} does not hold a valid part: {error}; partition again") from error
         return found
+
+    def shared(self) -> SharedManifest:
+        """Return the description of what all ranks read.
+
+        Raises:
+            DataError: the folder was made without rows, or is damaged.
+        """
+        if not SHARED.is_at(self.folder):
+            raise DataError(
+                f"{self.folder} holds no rows of nodes, from which mini-batches are drawn; partition again "
+                'with save_partition(rows="parts") (graphbraid partition --rows parts)'
+            )
+        found = SHARED.read(self.folder, SharedManifest)
+        if found.part_of_xxh3 != self._manifest.part_of.xxh3:
+            raise DataError(f"{self.folder / SHARED.manifest} is of another partition; partition again")
+        return found
+
+    def map_part_of(self) -> Tensor:
+        """Map the part of each node, ``(num_nodes,)`` int32, after its checksum was compared."""
+        return PARTITION.array(self.folder, self._manifest.part_of).load(mapped=True, verify=True)
+
+    def rows(self, part: int, owned: Tensor, shared: SharedManifest) -> PartRows:
+        """Map the lists and features of the nodes ``owned`` by a part.
+
+        Raises:
+            DataError: as :meth:`.rows.PartRows.open`.
+        """
+        return PartRows.open(self.folder / _name(part), part, owned, self._manifest.part_of.xxh3, shared)
 
     def check(self) -> None:
         """Read and check all parts, and check that each sends what the others have in their halos.

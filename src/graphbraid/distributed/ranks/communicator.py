@@ -225,6 +225,15 @@ class Communicator:
         self._agree("gather")
         return self._gather(value)
 
+    def twin(self) -> Communicator:
+        """Return another communicator of the same ranks, for another thread; all ranks must call it together.
+
+        Its operations have an order of their own, and it ends with this one.
+        """
+        return Communicator(
+            self.transport.twin(), self._watch, patience_seconds=self._patience_seconds, checks=self._checks
+        )
+
     # ---- the end
 
     def fail(self, error: BaseException) -> None:

@@ -145,6 +145,10 @@ class MemoryTransport:
 
     # ---- the end
 
+    def twin(self) -> Transport:
+        """Return a twin of the other transport: messages in memory advance in the thread that waits."""
+        return self._inner.twin()
+
     def close(self) -> None:
         """Close the transport. All ranks must have finished all operations."""
         self.close_memory()

@@ -106,6 +106,13 @@ class Transport(Protocol):
         """Receive the bytes that rank ``source`` sends with ``tag``."""
         ...
 
+    def twin(self) -> Transport:
+        """Make another transport of the same ranks, whose operations have an order of their own.
+
+        All ranks must call it together. It ends with this one.
+        """
+        ...
+
     def close(self) -> None:
         """Close the transport. All ranks must have finished all operations."""
         ...
@@ -151,6 +158,10 @@ class Alone:
         number = self._asked.get(tag, 0)
         self._asked[tag] = number + 1
         return _FromSelf(self._sent.setdefault(tag, []), number, data)
+
+    def twin(self) -> Alone:
+        """Return another transport of the single rank."""
+        return Alone()
 
     def close(self) -> None:
         """Do nothing."""

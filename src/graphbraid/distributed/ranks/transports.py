@@ -46,6 +46,7 @@ class TorchTransport:
         self.name = "gloo+nccl" if "nccl" in dist.get_backend_config(group) else "gloo"
         self._global_ranks = dist.get_process_group_ranks(self._group)
         self._num_exchanges = 0
+        self._twins: list[TorchTransport] = []
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Begin a reduction in place."""
@@ -92,6 +93,12 @@ class TorchTransport:
         """Begin to receive bytes."""
         return _Messages([dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag)], data)
 
+    def twin(self) -> TorchTransport:
+        """Make another process group of the same ranks, over Gloo alone."""
+        made = TorchTransport(dist.new_group(self._global_ranks, backend="gloo"), owns=False)
+        self._twins.append(made)
+        return made
+
     def close(self) -> None:
         """End the process group, if it is ours."""
         if self._owns:
@@ -100,10 +107,11 @@ class TorchTransport:
     def abort(self) -> None:
         """End the process group, if it is ours, though operations may be under way."""
         if self._owns:
-            # Never released: Gloo's destructor would wait for pending operations until their long timeout.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
-            for backend in {id(b): b for b in _backends(self._group)}.values():
-                backend.abort()
+            for group in (self._group, *(twin._group for twin in self._twins)):
+                # Never released: Gloo's destructor would wait for pending operations until their timeout.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+                for backend in {id(b): b for b in _backends(group)}.values():
+                    backend.abort()
             dist.destroy_process_group()
 
 
@@ -178,13 +186,17 @@ def load_mpi() -> types.ModuleType:
 
 
 class MpiTransport:
-    """The ranks of ``MPI.COMM_WORLD``."""
+    """The ranks of ``MPI.COMM_WORLD``.
+
+    Args:
+        comm: communicator of MPI to copy. If None, that of all ranks, and closing finalises MPI.
+    """
 
     name = "mpi"
 
-    def __init__(self) -> None:
-        self._mpi = load_mpi()
-        self._comm = self._mpi.COMM_WORLD.Dup()
+    def __init__(self, comm: Any = None) -> None:
+        self._mpi, self._owns = load_mpi(), comm is None
+        self._comm = (comm or self._mpi.COMM_WORLD).Dup()
         self._comm.Set_errhandler(self._mpi.ERRORS_RETURN)
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
@@ -222,10 +234,24 @@ class MpiTransport:
         host = _on_host(data)
         return _Request(self._comm.Irecv([host, self._mpi.BYTE], source=source, tag=tag), host)
 
+    def twin(self) -> MpiTransport:
+        """Make another communicator of the same ranks.
+
+        Raises:
+            ConfigError: this MPI lets only one thread communicate.
+        """
+        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
+            raise ConfigError(
+                "this MPI lets only one thread communicate, and ranks that prepare batches together have "
+                "two; use an MPI with MPI_THREAD_MULTIPLE, or torchrun (--comm torch)."
+            )
+        return MpiTransport(self._comm)
+
     def close(self) -> None:
         """Finalise MPI, together with all ranks."""
         self._comm.Free()
-        self._mpi.Finalize()
+        if self._owns:
+            self._mpi.Finalize()
 
     def abort(self) -> None:
         """Leave MPI as it is: mpirun ends the others when this process ends without having finalised."""

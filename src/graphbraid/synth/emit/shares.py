@@ -76,6 +76,10 @@ class Unheard:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
+    def twin(self) -> Unheard:
+        """Return another one."""
+        return Unheard(self.rank, self.size)
+
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Add a one of the others, so that a number of rows is more than this rank's."""
         tensor.add_(1)

@@ -1,0 +1,178 @@
+"""ShardedGraph: a graph of which each rank holds the lists and features of its own nodes only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
+from graphbraid.distributed.parts.rows import SHARED, PartRows, SharedManifest
+from graphbraid.distributed.parts.saving import SavedPartition
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.joining import current
+from graphbraid.distributed.ranks.transport import Alone
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.graph.identity import keep_mark
+from graphbraid.ops.gather import gather_rows
+from graphbraid.sampling.schedule import part_of as bounds_of_part
+
+
+class Shards:
+    """The parts that this rank holds, and where the nodes of the others are.
+
+    Attributes:
+        comm: the ranks, by a communicator of their own: only the thread that prepares batches uses it.
+        owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
+        num_parts: number of parts of the partition.
+        num_edges: number of edges of the whole graph.
+        lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
+        first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None
+            where lists are whole.
+    """
+
+    def __init__(
+        self, comm: Communicator, part_of: Tensor, num_parts: int, shared: SharedManifest, own: list[PartRows]
+    ) -> None:
+        self.comm, self.num_parts = comm, num_parts
+        self.num_edges, self.lists = shared.graph.num_edges, shared.lists
+        self._part_of = part_of  # mapped: pages that no batch asks for are never read
+        ranks = [
+            rank for rank in range(comm.size) for _ in range(*bounds_of_part(num_parts, rank, comm.size))
+        ]
+        self._rank_of_part = torch.tensor(ranks)
+        joined = torch.cat([rows.owned for rows in own])
+        self.owned, self._row = joined.sort()
+        self._tables = [rows.x for rows in own]
+        firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
+        self.first_edge = torch.cat(firsts)[self._row] if firsts else None
+
+    def owners(self, ids: Tensor) -> Tensor:
+        """Return the rank that owns each of ``ids``, ``(num_ids,)`` int64."""
+        return self._rank_of_part[self._part_of[ids].long()]
+
+    def own_rows(self, ids: Tensor) -> Tensor:
+        """Return the feature rows of own nodes, ``(num_ids, num_features)`` in the dtype of the features.
+
+        Args:
+            ids: ``(num_ids,)`` int64 ids in the whole graph, in any order, possibly repeated. All must be
+                owned by this rank.
+        """
+        places = torch.searchsorted(self.owned, ids)
+        if len(self._tables) == 1:
+            return gather_rows(self._tables[0], places, trusted=True)
+        rows, first = self._row[places], 0
+        out = self._tables[0].new_empty(ids.numel(), self._tables[0].shape[1])
+        for table in self._tables:
+            here = ((rows >= first) & (rows < first + table.shape[0])).nonzero().squeeze(1)
+            out[here] = gather_rows(table, rows[here] - first, trusted=True)
+            first += table.shape[0]
+        return out
+
+    def positions(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
+        """Return the positions in the whole graph of edges into own nodes.
+
+        Args:
+            ids: ``(num,)`` own nodes.
+            counts: ``(num,)`` number of edges of each.
+            offsets: ``(sum(counts),)`` place of each edge in its node's list.
+        """
+        assert self.first_edge is not None
+        return torch.repeat_interleave(self.first_edge[torch.searchsorted(self.owned, ids)], counts) + offsets
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class ShardedGraph(Graph):
+    """A graph whose lists and features are divided among ranks, as a :class:`Graph` of all its nodes.
+
+    Labels and splits are those of the whole graph. ``csc`` has the lists of this rank's own nodes, and none
+    of the others, unless lists are whole. ``x`` has the shape of the features and holds no row: it is NaN.
+    Mini-batches come by :class:`.pipeline.ShardedPipeline`.
+    """
+
+    shards: Shards = field(repr=False)
+    """The parts that this rank holds."""
+
+    def __post_init__(self, trusted: bool) -> None:
+        """Check nothing: the arrays were checked as those of a graph with fewer edges."""
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of the whole graph."""
+        return self.shards.num_edges
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], comm: Communicator | None = None) -> ShardedGraph:
+        """Open this rank's parts in the folder of a partition that was saved with rows; all ranks call it.
+
+        Every file that this rank reads is compared with its checksum.
+
+        Args:
+            path: the folder.
+            comm: the ranks. If None, those that :func:`graphbraid.distributed.init` joined, or this process
+                alone.
+
+        Raises:
+            ConfigError: there are more ranks than parts.
+            DataError: the folder has no rows, or a file is missing, damaged or of another partition.
+        """
+        comm = comm or current() or Communicator(Alone())
+        saved = SavedPartition(path)
+        shared, num_parts = saved.shared(), saved.num_parts
+        if comm.size > num_parts:
+            raise ConfigError(
+                f"{saved.folder} has {num_parts} parts, and there are {comm.size} ranks: "
+                f"{comm.size - num_parts} would have none. Start at most as many ranks as parts, "
+                "or partition again into more"
+            )
+        part_of = saved.map_part_of()
+        first, last = bounds_of_part(num_parts, comm.rank, comm.size)
+        own = [
+            saved.rows(part, (part_of == part).nonzero().squeeze(1), shared) for part in range(first, last)
+        ]
+        shards = Shards(comm.twin(), part_of, num_parts, shared, own)
+        arrays = {
+            name: SHARED.array(saved.folder, entry).load(mapped=True, verify=True)
+            for name, entry in shared.graph.arrays.items()
+        }
+        if shared.lists == "parts":
+            arrays |= _own_lists(own, shared.graph.num_nodes)
+        nothing = torch.full((1, shared.graph.num_features), torch.nan, dtype=own[0].x.dtype)
+        arrays["x"] = nothing.expand(shared.graph.num_nodes, -1)
+        for name, found in shared.marks.items():
+            keep_mark(arrays[name], found, in_blocks=bool(sums_of(name)))
+        plain = graph_of_arrays(shared.graph, arrays, saved.folder)
+        fields: dict[str, Any] = {name: getattr(plain, name) for name in _FIELDS}
+        return cls(**fields, shards=shards, trusted=True)
+
+
+_FIELDS = ("csc", "x", "y", "splits", "name", "weight_name", "schema")
+
+
+def _own_lists(own: list[PartRows], num_nodes: int) -> dict[str, Tensor]:
+    """Return the lists of own nodes by their ids in the whole graph; others' are empty.
+
+    One part's lists stay where they are mapped. Those of several parts are put into one order, in memory.
+    """
+    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    for rows in own:
+        assert rows.indptr is not None
+        indptr[rows.owned + 1] = rows.indptr.diff()
+    torch.cumsum(indptr, 0, out=indptr)
+    arrays = {"indptr": indptr}
+    for name in ("indices", "weight"):
+        parts = [values for rows in own if (values := getattr(rows, name)) is not None]
+        if len(parts) == 1:
+            arrays[name] = parts[0]
+        elif parts:
+            arrays[name] = parts[0].new_empty(sum(part.numel() for part in parts))
+            for rows, values in zip(own, parts, strict=True):
+                assert rows.indptr is not None
+                ahead = indptr[rows.owned] - rows.indptr[:-1]
+                places = torch.repeat_interleave(ahead, rows.indptr.diff()) + torch.arange(values.numel())
+                arrays[name][places] = values
+    return arrays

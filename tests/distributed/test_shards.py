@@ -1,0 +1,264 @@
+"""Mini-batches drawn from parts have the bits of those of the whole graph, for any parts and ranks."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.distributed.threads import run_threads
+
+from graphbraid import Graph, datasets
+from graphbraid.distributed import Communicator, Partition, partition, save_partition
+from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
+from graphbraid.distributed.shards.sharded_graph import ShardedGraph
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.sample import PreparedBatch
+
+
+def graph_of(num_nodes: int, num_edges: int, seed: int, *, hub: bool = False) -> Graph:
+    """Return a random graph with weights, features, labels and splits; with a hub, node 0 has most edges."""
+    draw = np.random.default_rng(seed)
+    into = draw.integers(0, num_nodes, num_edges)
+    if hub:
+        into[: num_edges // 2] = 0
+    edges = torch.from_numpy(np.stack([draw.integers(0, num_nodes, num_edges), into]))
+    made = Graph.from_edge_index(
+        edges,
+        num_nodes=num_nodes,
+        x=torch.from_numpy(draw.standard_normal((num_nodes, 5), dtype=np.float32)),
+        y=torch.from_numpy(draw.integers(0, 3, num_nodes)),
+        splits={"train": torch.from_numpy(draw.permutation(num_nodes)[: max(1, num_nodes // 2)].copy())},
+    )
+    weight = torch.from_numpy(draw.random(num_edges, dtype=np.float32))
+    csc = Csc(made.csc.indptr, made.csc.indices, num_nodes, weight)
+    return made.replace(csc=csc, edge_id=None)
+
+
+def parts_at(folder: Path, graph: Graph, part_of: torch.Tensor, num_parts: int, lists: Any = "parts") -> Path:
+    """Save a partition with rows, and return its folder."""
+    made = Partition(
+        part_of=part_of.to(torch.int32), num_parts=num_parts, strategy="random", balance="nodes", attempts=()
+    )
+    save_partition(graph, made, folder, rows=lists, if_exists="replace")
+    return folder
+
+
+def check_equal(found: PreparedBatch, whole: PreparedBatch) -> None:
+    """Check that two batches have the same bits."""
+    assert found.step == whole.step
+    assert torch.equal(found.input_id, whole.input_id)
+    here, there = found.sampled, whole.sampled
+    assert torch.equal(here.n_id, there.n_id)
+    assert (here.nodes_per_hop, here.edges_per_hop) == (there.nodes_per_hop, there.edges_per_hop)
+    for mine, theirs in zip_longest(here.edges, there.edges):
+        assert torch.equal(mine.indptr, theirs.indptr)
+        assert torch.equal(mine.indices, theirs.indices)
+        assert (mine.positions is None) == (theirs.positions is None)
+        assert mine.positions is None or torch.equal(mine.positions, theirs.positions)
+    [x], [x_whole] = found.x, whole.x
+    assert x is not None
+    assert x_whole is not None
+    assert torch.equal(x, x_whole)
+
+
+def check_ranks(
+    folder: Path, graph: Graph, config: SamplerConfig, num_ranks: int, batch_size: int, *, epochs: int = 1
+) -> None:
+    """Check all batches of all ranks against those of the whole graph."""
+    seeds = graph.split("train")
+
+    def on_rank(comm: Communicator) -> None:
+        sharded = ShardedGraph.open(folder, comm)
+        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
+        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        schedule = SeedSchedule(
+            seeds=seeds, batch_size=batch_size, shuffle=True, seed=7, part=comm.rank, num_parts=comm.size
+        )
+        for epoch in range(epochs):
+            args = schedule, epoch, 0, schedule.num_steps
+            for found, expected in zip_longest(pipeline.run(*args), whole.run(*args)):
+                check_equal(found, expected)
+
+    run_threads(num_ranks, on_rank)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    num_nodes=st.integers(4, 60),
+    degree=st.integers(0, 8),
+    num_parts=st.integers(1, 4),
+    data=st.data(),
+    blocks=st.booleans(),
+    replace=st.booleans(),
+    weighted=st.booleans(),
+    keeps=st.booleans(),
+    whole_lists=st.booleans(),
+)
+def test_batches_have_the_bits_of_one_rank_without_parts(
+    tmp_path: Path,
+    num_nodes: int,
+    degree: int,
+    num_parts: int,
+    data: st.DataObject,
+    blocks: bool,
+    replace: bool,
+    weighted: bool,
+    keeps: bool,
+    whole_lists: bool,
+) -> None:
+    graph = graph_of(num_nodes, num_nodes * degree, num_nodes, hub=True)
+    part_of = torch.tensor(
+        data.draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
+    )
+    least = 0 if replace else -1
+    fanouts = data.draw(st.lists(st.integers(least, 5), min_size=1, max_size=3))
+    num_ranks = data.draw(st.integers(1, num_parts))
+    config = SamplerConfig(
+        fanouts=tuple(fanouts),
+        layout="blocks" if blocks else "subgraph",
+        replace=replace,
+        weighted=weighted,
+        return_edge_id=keeps,
+    )
+    folder = parts_at(tmp_path / "parts", graph, part_of, num_parts, "whole" if whole_lists else "parts")
+    check_ranks(folder, graph, config, num_ranks, max(num_ranks, num_nodes // 5))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_many_steps_of_several_epochs_are_those_of_the_whole_graph(tmp_path: Path, num_ranks: int) -> None:
+    graph = datasets.load("braid-10k")
+    folder = tmp_path / "parts"
+    save_partition(graph, partition(graph, 4), folder, rows="parts")
+    steps = graph.split("train").numel() // 8
+    assert steps > GROUP * AHEAD + 1  # otherwise nothing waits for its turn
+    check_ranks(folder, graph, SamplerConfig(fanouts=(4, 3)), num_ranks, 8, epochs=2)
+
+
+def test_an_empty_part_and_a_part_without_seeds_answer_the_others(tmp_path: Path) -> None:
+    graph = graph_of(40, 200, 3)
+    part_of = torch.full((40,), 2)  # parts 0 and 3 own nothing
+    rest = torch.tensor(sorted(set(range(40)) - set(graph.split("train").tolist())))
+    part_of[rest] = 1  # part 2 has all seeds, part 1 has none
+    folder = parts_at(tmp_path / "parts", graph, part_of, 4)
+    check_ranks(folder, graph, SamplerConfig(fanouts=(3, 2), layout="blocks"), 4, 4)
+
+
+def test_a_hub_larger_than_a_block_of_the_file_is_written_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphbraid.distributed.parts import rows
+
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", 64)  # four edges, or three rows
+    graph = graph_of(30, 400, 5, hub=True)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(30) % 3, 3)
+    check_ranks(folder, graph, SamplerConfig(fanouts=(-1, 4), return_edge_id=True), 3, 6)
+
+
+def test_ranks_whose_last_step_is_empty_go_on_answering(tmp_path: Path) -> None:
+    graph = graph_of(42, 200, 1)  # 21 seeds: one is left for the last step
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(42) % 4, 4)
+    check_ranks(folder, graph, SamplerConfig(fanouts=(3,)), 4, 4, epochs=2)
+
+
+def test_an_iteration_that_all_ranks_leave_early_does_not_disturb_the_next(tmp_path: Path) -> None:
+    graph = graph_of(60, 300, 2)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(60) % 2, 2)
+    config = SamplerConfig(fanouts=(3, 3))
+
+    def on_rank(comm: Communicator) -> None:
+        pipeline = ShardedPipeline(ShardedGraph.open(folder, comm), config, gathers=True, num_threads=1)
+        schedule = SeedSchedule(seeds=graph.split("train"), batch_size=2, part=comm.rank, num_parts=2)
+        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        for stop in (1, 5, 8):
+            left = pipeline.run(schedule, 0, 0, schedule.num_steps)
+            for expected in list(whole.run(schedule, 0, 0, schedule.num_steps))[:stop]:
+                check_equal(next(left), expected)
+            left.close()  # type: ignore[attr-defined]
+
+    run_threads(2, on_rank)
+
+
+def test_an_error_in_one_ranks_thread_reaches_its_caller(tmp_path: Path) -> None:
+    graph = graph_of(20, 60, 2)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(20) % 2, 2)
+    pipeline = ShardedPipeline(
+        ShardedGraph.open(folder), SamplerConfig(fanouts=(3,)), gathers=True, num_threads=1
+    )
+    schedule = SeedSchedule(seeds=torch.tensor([3, 99]), batch_size=2)
+    with pytest.raises(IndexError):
+        next(pipeline.run(schedule, 0, 0, 1))
+
+
+def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> None:
+    from graphbraid.train.run_folder.contract import graph_identity
+
+    graph = graph_of(40, 200, 3)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(40) % 3, 3)
+    sharded = ShardedGraph.open(folder)
+    assert graph_identity(sharded) == graph_identity(graph)
+    assert (sharded.num_nodes, sharded.num_edges, sharded.num_features) == (40, 200, 5)
+    assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
+
+
+def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
+    folder = parts_at(tmp_path / "parts", graph_of(10, 30, 0), torch.zeros(10), 1)
+    with pytest.raises(ConfigError, match="has 1 parts, and there are 2 ranks"):
+        run_threads(2, lambda comm: ShardedGraph.open(folder, comm))
+
+
+@pytest.mark.parametrize("name", ["x.npy", "indices.npy", "first_edge.npy"])
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "missing"])
+def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str, harm: str) -> None:
+    folder = parts_at(tmp_path / "parts", graph_of(30, 90, 0), torch.arange(30) % 2, 2)
+    file = folder / "part-00001" / name
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    if harm == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(data[:-1] if harm == "truncated" else data)
+    with pytest.raises(DataError, match=name):
+        ShardedGraph.open(folder)
+
+
+def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
+    graph = graph_of(30, 90, 0)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(30) % 2, 2)
+    other = parts_at(tmp_path / "other", graph, torch.arange(30) // 15, 2)
+    for file in (other / "part-00001").iterdir():
+        (folder / "part-00001" / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="of another partition"):
+        ShardedGraph.open(folder)
+    (folder / "shared.json").write_bytes((other / "shared.json").read_bytes())
+    with pytest.raises(DataError, match=r"shared\.json is of another partition"):
+        ShardedGraph.open(folder)
+
+
+def test_a_partition_without_rows_says_how_to_make_some(tmp_path: Path) -> None:
+    graph = graph_of(30, 90, 0)
+    save_partition(graph, partition(graph, 2), tmp_path / "parts")
+    with pytest.raises(DataError, match="--rows parts"):
+        ShardedGraph.open(tmp_path / "parts")
+
+
+def test_graphs_whose_batches_cannot_be_drawn_from_parts_are_refused(tmp_path: Path) -> None:
+    graph = graph_of(30, 90, 0)
+    made = partition(graph, 2)
+    for unfit, why in ((graph.replace(x=None), "dense features"), (graph.csc, "needs the Graph")):
+        with pytest.raises(DataError, match=why):
+            save_partition(unfit, made, tmp_path / "parts", rows="parts")
+    assert not (tmp_path / "parts").exists()
