@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graphbraid.errors import DataError, KernelError, ResourceError
+from graphbraid.errors import DataError, GraphbraidError, KernelError, ResourceError
 
 ENV_VARIABLE = "GRAPHBRAID_KERNELS"
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -141,7 +141,7 @@ def plain_errors() -> Iterator[None]:
     """Turn what compiled code raises about files and changed arrays into the library's errors."""
     try:
         yield
-    except (DataError, ResourceError):
+    except GraphbraidError:
         raise
     except ValueError as error:
         raise DataError(str(error)) from None

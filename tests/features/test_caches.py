@@ -1,6 +1,8 @@
 """A cache in front of a file: the table's rows whatever is kept, never more than its size; good choices."""
 
 import os
+import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,9 +15,10 @@ from tests.features.tables import flip_a_byte, rows_of, same, table_of, written
 from tests.suites import examples
 
 from graphbraid import native
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, RankError
 from graphbraid.features import POLICIES, RowCache, TierCounts
 from graphbraid.features.rows import reference
+from graphbraid.features.rows.disk import CalledRows, as_bytes
 
 NUM_ROWS = 40
 needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -129,6 +132,64 @@ def test_belady_from_the_same_start_hits_as_often_as_the_best_choice_that_stays(
         cache.fill(ids_of(often))
         hits.append(run(cache, batches, window=len(batches) or 1).host_rows)
     assert hits[0] >= hits[1]
+
+
+@given(
+    batches=batches_of_rows,
+    num_rows=st.integers(0, NUM_ROWS),
+    policy=st.sampled_from(POLICIES),
+    window=st.integers(0, 6),
+    filled=st.integers(0, NUM_ROWS),
+)
+def test_rows_that_a_function_brings_are_kept_as_a_files_are(
+    table, disk, batches, num_rows, policy, window, filled
+):
+    asked, table_bytes = [], as_bytes(table)
+
+    def write(ids, rows):
+        asked.extend(ids.tolist())
+        torch.index_select(table_bytes, 0, ids, out=rows)
+
+    called = RowCache(CalledRows(write, NUM_ROWS, disk.row_bytes), num_rows, policy=policy)
+    of_file = RowCache(disk, num_rows, policy=policy)
+    for cache in (called, of_file):
+        cache.fill(torch.arange(filled))
+    counts = run(called, batches, window, table_bytes)
+    assert counts == run(of_file, batches, window, table)
+    assert len(asked) == counts.disk_rows + counts.filled_rows
+
+
+def test_what_a_function_raises_reaches_the_caller_and_the_cache_goes_on(table):
+    errors = [RankError("rank 1 is lost"), KeyError("a mistake"), ValueError("no row")]
+
+    def write(ids, rows):
+        if errors:
+            raise errors.pop(0)
+        torch.index_select(as_bytes(table), 0, ids, out=rows)
+
+    cache = RowCache(CalledRows(write, NUM_ROWS, 1200), 3)
+    for kind in (RankError, KeyError, DataError):
+        with pytest.raises(kind):
+            cache.gather(ids_of([1, 2]))
+    assert same(cache.gather(ids_of([2, 1])), as_bytes(table)[[2, 1]])
+    assert cache.counts == TierCounts(disk_rows=2)
+
+
+def test_counts_are_asked_while_a_function_brings_rows():
+    """Who asks holds the interpreter's lock, and who brings rows the cache's, and wants the other."""
+    is_writing = threading.Event()
+
+    def write(ids, rows):
+        is_writing.set()
+        time.sleep(0.2)
+
+    cache = RowCache(CalledRows(write, NUM_ROWS, 8), 3)
+    with ThreadPoolExecutor(1) as thread:
+        gathered = thread.submit(cache.gather, ids_of([1, 2]))
+        assert is_writing.wait(10)
+        assert cache.counts.reads in (0, 2)  # the twin does not wait for who gathers
+        cache.forget()
+        gathered.result(10)
 
 
 def test_belady_by_hand(disk):

@@ -247,7 +247,7 @@ void def_native(nb::module_& m, const char* name, Native* native, const Extra&..
 
 // Defines how an object is made; init's first argument is the memory for it.
 template <typename Class, typename Init, typename... Extra>
-void def_init(nb::class_<Class>& of, Init* init, const Extra&... extra) {
+void def_init(Class& of, Init* init, const Extra&... extra) {
   of.def("__init__", with_names(init, extra...), extra...);
 }
 

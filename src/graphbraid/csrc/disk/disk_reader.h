@@ -56,21 +56,35 @@ struct DiskCounts {
   int64_t rows = 0, requests = 0, bytes = 0;
 };
 
-class DiskReader {
+// What a cache reads the rows from that it does not keep.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+  // Writes each wanted row to out + place * row_bytes; sorts `wanted` by id.
+  virtual void read(std::vector<WantedRow>& wanted, char* out) = 0;
+  virtual int64_t num_rows() const = 0;
+  virtual int64_t row_bytes() const = 0;
+  // Bytes of reads under way.
+  virtual int64_t buffer_bytes() const { return 0; }
+};
+
+class DiskReader : public RowReader {
  public:
   // Throws FileDamaged where the file is too short, FileRefused where it cannot be opened.
   DiskReader(DiskTable table, DiskOptions options);
-  ~DiskReader();
+  ~DiskReader() override;
   DiskReader(const DiskReader&) = delete;
 
-  // Writes each wanted row to out + place * row_bytes; sorts `wanted`. One call at a time reads.
-  void read(std::vector<WantedRow>& wanted, char* out);
+  // One call at a time reads.
+  void read(std::vector<WantedRow>& wanted, char* out) override;
+  int64_t num_rows() const override { return table_.num_rows; }
+  int64_t row_bytes() const override { return table_.row_bytes; }
 
   const DiskTable& table() const { return table_; }
   bool is_direct() const { return is_direct_; }
   bool uses_uring();
   const std::string& why_threads() const { return why_threads_; }
-  int64_t buffer_bytes() const { return options_.depth * slot_bytes_; }
+  int64_t buffer_bytes() const override { return options_.depth * slot_bytes_; }
   DiskCounts counts();
 
  private:

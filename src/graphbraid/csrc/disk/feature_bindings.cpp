@@ -1,11 +1,14 @@
 // Python's view of what lies on disk: DiskRows, which reads rows, RowCache in front of it, and NeighborLists.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arguments/binding.h"
 #include "base/xxh64.h"
@@ -20,14 +23,66 @@ namespace {
 using Sums = std::optional<Array1<const int64_t>>;
 using Ranks = std::optional<Array1<const uint8_t>>;
 
-struct PyDisk {
+// Rows that a cache can stand in front of.
+struct PyReader {
+  virtual ~PyReader() = default;
+  virtual RowReader& rows() = 0;
+};
+
+struct PyDisk : PyReader {
+  PyDisk(const Sums& sums, const DiskTable& table, const DiskOptions& options)
+      : sums(sums), reader(table, options) {}
+  RowReader& rows() override { return reader; }
   Sums sums;  // kept alive
   DiskReader reader;
 };
 
+// Rows that a Python function writes: called with ids (n,) int64 and rows (n, row_bytes) uint8, in memory
+// that is there for the call only.
+class CalledReader : public RowReader {
+ public:
+  CalledReader(nb::callable write, int64_t num_rows, int64_t row_bytes)
+      : write_(std::move(write)), num_rows_(num_rows), row_bytes_(row_bytes) {}
+
+  void read(std::vector<WantedRow>& wanted, char* out) override {
+    if (wanted.empty()) return;
+    // As a file's reader does: a cache takes rows in this order.
+    std::sort(wanted.begin(), wanted.end(), [](const WantedRow& a, const WantedRow& b) {
+      return a.id < b.id || (a.id == b.id && a.place < b.place);
+    });
+    const size_t count = wanted.size(), width = static_cast<size_t>(row_bytes_);
+    std::vector<int64_t> ids;
+    ids.reserve(count);
+    for (const WantedRow& row : wanted) ids.push_back(row.id);
+    const std::unique_ptr<char[]> rows(new char[count * width]);
+    {
+      const nb::gil_scoped_acquire gil;
+      write_(nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(ids.data(), {count}, nb::handle()),
+                      nb::rv_policy::reference),
+             nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(rows.get(), {count, width}, nb::handle()),
+                      nb::rv_policy::reference));
+    }
+    for (size_t i = 0; i < count; ++i)
+      std::memcpy(out + static_cast<size_t>(wanted[i].place) * width, rows.get() + i * width, width);
+  }
+  int64_t num_rows() const override { return num_rows_; }
+  int64_t row_bytes() const override { return row_bytes_; }
+
+ private:
+  const nb::callable write_;
+  const int64_t num_rows_, row_bytes_;
+};
+
+struct PyCalled : PyReader {
+  PyCalled(nb::callable write, int64_t num_rows, int64_t row_bytes)
+      : reader(std::move(write), num_rows, row_bytes) {}
+  RowReader& rows() override { return reader; }
+  CalledReader reader;
+};
+
 // A fork while a thread reads would leave the lock held in the child: Python's side makes these anew there.
 struct PyCache {
-  PyDisk& disk;
+  RowReader& reader;
   Ranks ranks;
   RowCache cache;
 };
@@ -49,16 +104,18 @@ void init_disk(PyDisk* self, const std::string& path, int64_t first_byte, int64_
   need_count(longest, kDiskBlock, int64_t{1} << 30, "longest");
   need_count(gap, 0, 1 << 20, "gap");
   const DiskTable table = table_of(path, first_byte, num_rows, row_bytes, sums);
-  new (self) PyDisk{sums, DiskReader(table, {uring, direct, depth, longest, gap})};
+  new (self) PyDisk(sums, table, {uring, direct, depth, longest, gap});
 }
 
-void need_rows(const DiskTable& table, const Indptr& ids, const Array2<uint8_t>& out) {
-  need_shape(out, ids.length(), table.row_bytes);
+void init_called(PyCalled* self, const nb::callable& write, int64_t num_rows, int64_t row_bytes) {
+  need_count(num_rows, 0, kMostItems, "num_rows");
+  need_count(row_bytes, 1, int64_t{1} << 30, "row_bytes");
+  new (self) PyCalled(write, num_rows, row_bytes);
 }
 
 void read_rows(PyDisk& self, const Indptr& ids, const Array2<uint8_t>& out) {
   const DiskTable& table = self.reader.table();
-  need_rows(table, ids, out);
+  need_shape(out, ids.length(), table.row_bytes);
   nb::gil_scoped_release release;
   std::vector<WantedRow> wanted;
   wanted.reserve(static_cast<size_t>(ids.length()));
@@ -82,15 +139,14 @@ nb::tuple how_read(PyDisk& self) {
   return nb::make_tuple(uring, self.reader.is_direct(), self.reader.why_threads());
 }
 
-void init_cache(PyCache* self, PyDisk& disk, int64_t capacity, const std::string& policy,
+void init_cache(PyCache* self, PyReader& disk, int64_t capacity, const std::string& policy,
                 const Ranks& ranks) {
-  const DiskTable& table = disk.reader.table();
+  RowReader& reader = disk.rows();
   need_count(capacity, 0, std::numeric_limits<int32_t>::max(), "capacity");
-  need_length(ranks, table.num_rows);
+  need_length(ranks, reader.num_rows());
   std::unique_ptr<Replacement> replacement = make_replacement(policy, capacity, data_or_null(ranks));
   if (replacement == nullptr) refuse("policy must be static, sieve or belady; got " + policy);
-  new (self)
-      PyCache{disk, ranks, RowCache(disk.reader, capacity, std::move(replacement), policy == "belady")};
+  new (self) PyCache{reader, ranks, RowCache(reader, capacity, std::move(replacement), policy == "belady")};
 }
 
 void fill_cache(PyCache& self, const Indptr& ids) {
@@ -104,13 +160,18 @@ int64_t announce_batch(PyCache& self, const Indptr& ids) {
 }
 
 void gather_cached(PyCache& self, const Indptr& ids, const Array2<uint8_t>& out, int64_t batch) {
-  need_rows(self.disk.reader.table(), ids, out);
+  need_shape(out, ids.length(), self.reader.row_bytes());
   nb::gil_scoped_release release;
   self.cache.gather(ids.data(), ids.length(), reinterpret_cast<char*>(out.data()), batch);
 }
 
+// Another thread may hold the cache's lock and wait for the GIL, to call what writes rows.
 nb::tuple cache_counts(PyCache& self) {
-  const CacheCounts counts = self.cache.counts();
+  CacheCounts counts;
+  {
+    const nb::gil_scoped_release release;
+    counts = self.cache.counts();
+  }
   return nb::make_tuple(counts.reads, counts.hits, counts.filled, counts.kept);
 }
 
@@ -161,7 +222,11 @@ void bind_features(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "xxh64", &sum_of, "block"_a);
 
-  nb::class_<PyDisk> disk(m, "DiskRows");
+  nb::class_<PyReader> reader(m, "RowReader");
+  nb::class_<PyCalled, PyReader> called(m, "CalledRows");
+  def_init(called, &init_called, "write"_a, "num_rows"_a, "row_bytes"_a);
+
+  nb::class_<PyDisk, PyReader> disk(m, "DiskRows");
   def_init(disk, &init_disk, "path"_a, "first_byte"_a, "num_rows"_a, "row_bytes"_a, "sums"_a, "uring"_a,
            "direct"_a, "depth"_a, "longest"_a, "gap"_a);
   disk.def("read", with_names(&read_rows, "ids"_a, "out"_a), "ids"_a, "out"_a)
@@ -173,7 +238,7 @@ void bind_features(nb::module_& m) {
   def_init(cache, &init_cache, nb::keep_alive<1, 2>(), "disk"_a, "capacity"_a, "policy"_a, "ranks"_a);
   cache.def("fill", with_names(&fill_cache, "ids"_a), "ids"_a)
       .def("announce", with_names(&announce_batch, "ids"_a), "ids"_a)
-      .def("forget", [](PyCache& self) { self.cache.forget(); })
+      .def("forget", [](PyCache& self) { self.cache.forget(); }, nb::call_guard<nb::gil_scoped_release>())
       .def("gather", with_names(&gather_cached, "ids"_a, "out"_a, "batch"_a), "ids"_a, "out"_a, "batch"_a)
       .def("counts", &cache_counts)
       .def("overhead_bytes", [](PyCache& self) { return self.cache.overhead_bytes(); });

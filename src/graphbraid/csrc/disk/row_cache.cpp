@@ -21,18 +21,18 @@ constexpr size_t kPage = size_t{1} << 21;
 
 }  // namespace
 
-RowCache::RowCache(DiskReader& disk, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead)
-    : disk_(disk),
+RowCache::RowCache(RowReader& reader, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead)
+    : reader_(reader),
       capacity_(capacity),
       policy_(std::move(policy)),
-      ahead_(looks_ahead && capacity > 0 ? std::make_unique<LookAhead>(disk.table().num_rows) : nullptr),
+      ahead_(looks_ahead && capacity > 0 ? std::make_unique<LookAhead>(reader.num_rows()) : nullptr),
       row_in_(static_cast<size_t>(capacity)) {
   if (capacity > 0) {
-    slot_of_.reserve(static_cast<size_t>(disk.table().num_rows));
-    use_huge_pages(slot_of_.data(), disk.table().num_rows);
-    slot_of_.assign(static_cast<size_t>(disk.table().num_rows), -1);
+    slot_of_.reserve(static_cast<size_t>(reader.num_rows()));
+    use_huge_pages(slot_of_.data(), reader.num_rows());
+    slot_of_.assign(static_cast<size_t>(reader.num_rows()), -1);
   }
-  const auto num_bytes = static_cast<size_t>(capacity * disk.table().row_bytes);
+  const auto num_bytes = static_cast<size_t>(capacity * reader.row_bytes());
   if (num_bytes == 0) return;
   memory_ = static_cast<char*>(std::aligned_alloc(kPage, (num_bytes + kPage - 1) / kPage * kPage));
   if (memory_ == nullptr) throw std::bad_alloc();
@@ -44,7 +44,7 @@ RowCache::~RowCache() { std::free(memory_); }
 int64_t RowCache::overhead_bytes() const {
   const int64_t num_rows = static_cast<int64_t>(slot_of_.size());
   constexpr int64_t kSlotBytes = 8 + 16;  // the row in it, and what a policy keeps of it
-  return num_rows * (ahead_ == nullptr ? 4 : 8) + capacity_ * kSlotBytes + disk_.buffer_bytes();
+  return num_rows * (ahead_ == nullptr ? 4 : 8) + capacity_ * kSlotBytes + reader_.buffer_bytes();
 }
 
 CacheCounts RowCache::counts() {
@@ -55,7 +55,7 @@ CacheCounts RowCache::counts() {
 }
 
 void RowCache::check(const int64_t* ids, int64_t count) const {
-  const auto num_rows = static_cast<uint64_t>(disk_.table().num_rows);
+  const auto num_rows = static_cast<uint64_t>(reader_.num_rows());
   for (int64_t i = 0; i < count; ++i)
     if (static_cast<uint64_t>(ids[i]) >= num_rows)
       throw std::invalid_argument("ids must be rows in [0, " + std::to_string(num_rows) + "); ids[" +
@@ -64,7 +64,7 @@ void RowCache::check(const int64_t* ids, int64_t count) const {
 
 void RowCache::fill(const int64_t* ids, int64_t count) {
   check(ids, count);
-  const int64_t row_bytes = disk_.table().row_bytes;
+  const int64_t row_bytes = reader_.row_bytes();
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<char> rows(static_cast<size_t>(kFilledAtOnce * row_bytes));
   for (int64_t i = 0; i < count && num_kept_ < capacity_;) {
@@ -72,7 +72,7 @@ void RowCache::fill(const int64_t* ids, int64_t count) {
     const int64_t room = std::min(kFilledAtOnce, capacity_ - num_kept_);
     for (; i < count && static_cast<int64_t>(wanted_.size()) < room; ++i)
       if (slot_of(ids[i]) < 0) wanted_.push_back({ids[i], static_cast<int64_t>(wanted_.size())});
-    disk_.read(wanted_, rows.data());
+    reader_.read(wanted_, rows.data());
     counts_.filled += static_cast<int64_t>(wanted_.size());
     for (const WantedRow& row : wanted_)
       if (slot_of(row.id) < 0) keep(row.id, rows.data() + row.place * row_bytes, kNever);
@@ -105,9 +105,9 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
   const int64_t num_hits = copy_kept(ids, count, out, wanted_, [&](int32_t slot, int64_t place) {
     policy_->hit(slot, ids[place], next(place));
   });
-  disk_.read(wanted_, out);
+  reader_.read(wanted_, out);
   for (const WantedRow& row : wanted_) {
-    const char* from = out + row.place * disk_.table().row_bytes;
+    const char* from = out + row.place * reader_.row_bytes();
     if (capacity_ == 0) break;
     const int32_t slot = slot_of(row.id);
     slot >= 0 ? policy_->hit(slot, row.id, next(row.place)) : keep(row.id, from, next(row.place));
@@ -118,16 +118,16 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
   counts_.hits += num_hits;
 }
 
-// Slots and what is in them are only read: threads take turns at the disk alone.
+// Slots and what is in them are only read: threads take turns at the reader alone.
 void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
   std::vector<WantedRow> wanted;
   int64_t num_hits = count;
-  if (is_prefix_ && capacity_ == disk_.table().num_rows)
-    gather_rows(memory_, disk_.table().row_bytes, ids, count, out);
+  if (is_prefix_ && capacity_ == reader_.num_rows())
+    gather_rows(memory_, reader_.row_bytes(), ids, count, out);
   else
     num_hits = copy_kept(ids, count, out, wanted, [](int32_t, int64_t) {});
   const std::lock_guard<std::mutex> lock(mutex_);
-  disk_.read(wanted, out);
+  reader_.read(wanted, out);
   counts_.reads += count;
   counts_.hits += num_hits;
 }
@@ -137,7 +137,7 @@ void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
 template <typename Copied>
 int64_t RowCache::copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
                             const Copied& copied) {
-  const int64_t row_bytes = disk_.table().row_bytes;
+  const int64_t row_bytes = reader_.row_bytes();
   const size_t before = wanted.size();
   std::array<int32_t, kCopiedAtOnce> slots;
   for (int64_t first = 0; first < count; first += kCopiedAtOnce) {
@@ -192,14 +192,14 @@ void RowCache::keep(int64_t row, const char* from, int64_t next) {
   }
   row_in(slot) = row;
   slot_of(row) = slot;
-  std::memcpy(at(slot), from, static_cast<size_t>(disk_.table().row_bytes));
+  std::memcpy(at(slot), from, static_cast<size_t>(reader_.row_bytes()));
   policy_->take(slot, row, next);
 }
 
 // Ends what a policy and announced batches are asked, if no row will go any more.
 void RowCache::fix_if_full() {
   if (num_kept_ < capacity_ || capacity_ == 0 || is_fixed_.load(std::memory_order_relaxed)) return;
-  if (policy_->replaces() && capacity_ < disk_.table().num_rows) return;
+  if (policy_->replaces() && capacity_ < reader_.num_rows()) return;
   while (ahead_ != nullptr && ahead_->holds(ahead_->first_batch())) ahead_->drop_first();
   int64_t slot = 0;
   while (slot < capacity_ && row_in_[static_cast<size_t>(slot)] == slot) ++slot;

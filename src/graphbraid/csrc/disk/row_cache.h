@@ -1,4 +1,4 @@
-// A cache of rows in front of a file:
+// A cache of rows in front of a file, or of whatever else reads rows by id:
 //
 //   ids (num_ids,)  --->  out[i, :] = row ids[i], from memory where it is kept, else from the file
 //
@@ -29,7 +29,7 @@ struct CacheCounts {
 class RowCache {
  public:
   // capacity: rows. policy: of make_replacement, for this capacity. It looks ahead where `looks_ahead`.
-  RowCache(DiskReader& disk, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead);
+  RowCache(RowReader& reader, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead);
   ~RowCache();
 
   // Reads rows into free slots, as many as there are; rows that are there already are passed over.
@@ -47,7 +47,7 @@ class RowCache {
  private:
   int64_t& row_in(int32_t slot) { return row_in_[static_cast<size_t>(slot)]; }
   int32_t& slot_of(int64_t row) { return slot_of_[static_cast<size_t>(row)]; }
-  char* at(int32_t slot) { return memory_ + slot * disk_.table().row_bytes; }
+  char* at(int32_t slot) { return memory_ + slot * reader_.row_bytes(); }
   void check(const int64_t* ids, int64_t count) const;
   void look_up(const int64_t* ids, int64_t count, int64_t first, int64_t last, int32_t* slots) const;
   template <typename Copied>
@@ -59,7 +59,7 @@ class RowCache {
   void keep(int64_t row, const char* from, int64_t next);
   void fix_if_full();
 
-  DiskReader& disk_;
+  RowReader& reader_;
   const int64_t capacity_;
   const std::unique_ptr<Replacement> policy_;
   std::unique_ptr<LookAhead> ahead_;   // null: it does not look ahead

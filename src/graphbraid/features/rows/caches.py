@@ -1,4 +1,4 @@
-"""RowCache: rows kept in memory in front of a file, and the policies that say which."""
+"""RowCache: rows kept in memory in front of a file or another reader, and the policies that say which."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tensor, shown
 from graphbraid.errors import DataError
 from graphbraid.features.rows import reference
-from graphbraid.features.rows.disk import DiskRows, as_bytes
+from graphbraid.features.rows.disk import RowReader, as_bytes
 from graphbraid.graph.scaled_features import widened
 from graphbraid.native import plain_errors
 from graphbraid.sampling.rows.tier_counts import TierCounts
@@ -49,7 +49,7 @@ class RowCache:
 
     def __init__(
         self,
-        disk: DiskRows,
+        disk: RowReader,
         num_rows: int,
         *,
         policy: str = "belady",
@@ -169,7 +169,7 @@ class RowCache:
 
 
 def _remade(  # noqa: PLR0917  (as pickle calls it)
-    disk: DiskRows,
+    disk: RowReader,
     num_rows: int,
     policy: str,
     score: Tensor | None,

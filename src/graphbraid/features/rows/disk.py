@@ -1,9 +1,10 @@
-"""DiskRows: rows of a table that lies in a file, read by id without reading the rest."""
+"""DiskRows: rows of a table in a file, read by id without reading the rest; CalledRows: by a function."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,81 @@ class DiskOptions:
             object.__setattr__(self, name, value)
 
 
+class RowReader:
+    """Rows of a table by id, which a :class:`.caches.RowCache` can stand in front of."""
+
+    shape: torch.Size
+    """``(num_rows, ...)``."""
+    dtype: torch.dtype
+    """Dtype of each number."""
+    row_bytes: int
+    """Bytes of a row."""
+    buffer_bytes: int = 0
+    """Memory that reads under way are made into."""
+    native: Any
+    """The compiled reader, or its twin."""
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """``out[i] = rows[ids[i]]``.
+
+        Args:
+            ids: ``(num_ids,)`` int64 rows, in any order, repeated or not.
+            out: ``(num_ids, ...)`` contiguous, of this table's dtype; None makes one.
+
+        Raises:
+            DataError: an id is no row; or of a file, it ends early, or a block is not what was written: names
+                the file, the block and the row.
+            ResourceError: the system cannot read it.
+        """
+        out = self.room_for(ids, out)
+        if ids.numel():
+            with plain_errors():
+                self.native.read(ids.contiguous(), as_bytes(out))
+        return out
+
+    def room_for(self, ids: Tensor, out: Tensor | None) -> Tensor:
+        """``out``, or a new tensor for the rows of ``ids``.
+
+        Raises:
+            DataError: either does not fit.
+        """
+        check_tensor(ids, "ids", ndim=1)
+        if ids.dtype != torch.int64 or ids.device.type != "cpu":
+            raise DataError(f"ids must be int64 on the CPU; got {ids.dtype} on {ids.device}")
+        shape = torch.Size((ids.numel(), *self.shape[1:]))
+        if out is None:
+            return torch.empty(shape, dtype=self.dtype)
+        check_tensor(out, "out")
+        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
+            raise DataError(f"out must be contiguous {self.dtype} of {tuple(shape)}; got {shown(out)}")
+        return out
+
+
+class CalledRows(RowReader):
+    """Rows that a function brings.
+
+    Args:
+        write: called with ``(n,)`` int64 ids and ``(n, row_bytes)`` uint8 memory, into which it writes their
+            rows; both are there for the call only. It must not hold on to a cache in front of this, which
+            holds on to it.
+        num_rows: rows.
+        row_bytes: bytes of each, at least 1.
+    """
+
+    def __init__(self, write: Callable[[Tensor, Tensor], None], num_rows: int, row_bytes: int) -> None:
+        self.shape, self.dtype, self.row_bytes = torch.Size((num_rows, row_bytes)), torch.uint8, row_bytes
+        kernels = native.kernels()
+        self.native = (
+            reference.CalledRows(write, num_rows, row_bytes)
+            if kernels is None
+            else kernels.CalledRows(
+                lambda ids, rows: write(torch.from_numpy(ids), torch.from_numpy(rows)), num_rows, row_bytes
+            )
+        )
+
+
 @typed
-class DiskRows:
+class DiskRows(RowReader):
     """Rows of a table in a file, by id.
 
     Rows are read in the order of the file, those that lie near each other by one request; a row asked for
@@ -161,7 +235,7 @@ class DiskRows:
         return TierCounts(disk_rows=rows, disk_requests=requests, disk_bytes=num_bytes)
 
     @property
-    def buffer_bytes(self) -> int:
+    def buffer_bytes(self) -> int:  # type: ignore[override]
         """Memory that requests under way are read into."""
         return int(self.native.buffer_bytes())
 
@@ -171,41 +245,6 @@ class DiskRows:
         by = f"io_uring, {self.options.depth} requests at a time" if uring else f"threads ({why})"
         cache = "past the page cache" if direct else "through the page cache"
         return f"{by}, {cache}, {'blocks checked' if self.is_checked else 'unchecked'}"
-
-    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """``out[i] = rows[ids[i]]``, read from the file.
-
-        Args:
-            ids: ``(num_ids,)`` int64 rows, in any order, repeated or not.
-            out: ``(num_ids, ...)`` contiguous, of this table's dtype; None makes one.
-
-        Raises:
-            DataError: an id is no row; the file ends early, or a block is not what was written: names the
-                file, the block and the row.
-            ResourceError: the system cannot read it.
-        """
-        out = self.room_for(ids, out)
-        if ids.numel():
-            with plain_errors():
-                self.native.read(ids.contiguous(), as_bytes(out))
-        return out
-
-    def room_for(self, ids: Tensor, out: Tensor | None) -> Tensor:
-        """``out``, or a new tensor for the rows of ``ids``.
-
-        Raises:
-            DataError: either does not fit.
-        """
-        check_tensor(ids, "ids", ndim=1)
-        if ids.dtype != torch.int64 or ids.device.type != "cpu":
-            raise DataError(f"ids must be int64 on the CPU; got {ids.dtype} on {ids.device}")
-        shape = torch.Size((ids.numel(), *self.shape[1:]))
-        if out is None:
-            return torch.empty(shape, dtype=self.dtype)
-        check_tensor(out, "out")
-        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
-            raise DataError(f"out must be contiguous {self.dtype} of {tuple(shape)}; got {shown(out)}")
-        return out
 
     @property
     def native(self) -> Any:

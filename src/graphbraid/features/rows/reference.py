@@ -9,6 +9,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -117,6 +118,13 @@ class DiskRows:
             )
 
 
+class CalledRows:
+    """Rows that a function writes."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor], None], num_rows: int, row_bytes: int) -> None:
+        self.read, self.num_rows, self.row_bytes = write, num_rows, row_bytes
+
+
 def check_ids(ids: Tensor, num_rows: int) -> None:
     """Refuse ids that are no rows, by the first."""
     outside = ((ids < 0) | (ids >= num_rows)).nonzero()
@@ -215,7 +223,9 @@ def _policy_of(name: str, ranks: Tensor | None) -> Static:
 class RowCache:
     """Keeps rows in a dictionary."""
 
-    def __init__(self, *, disk: DiskRows, capacity: int, policy: str, ranks: Tensor | None) -> None:
+    def __init__(
+        self, *, disk: DiskRows | CalledRows, capacity: int, policy: str, ranks: Tensor | None
+    ) -> None:
         self._disk, self._capacity, self._ranks = disk, capacity, ranks
         self._policy = _policy_of(policy, ranks)
         self._looks_ahead = policy == "belady" and capacity > 0

@@ -14,7 +14,7 @@ from graphbraid.arguments import as_budget, as_count, check_choice, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
-from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.disk import DiskOptions, DiskRows, RowReader
 from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.scores.score import Score
 from graphbraid.features.scores.score import score as score_of
@@ -146,13 +146,13 @@ class TieredFeatures:
             order = budgets.order_of(out_degree(graph.csc) if values is None else values)
             hot_ids = budgets.hot_ids_in(hot, order, kept_row_bytes(x))
         rows: RowCache | MemoryRows = MemoryRows(x)
+        file: DiskRows | None = None
         if host is not None:
-            options = disk or budgets.options_for(host)
-            file = DiskRows.behind(stored, options=options)
+            file = DiskRows.behind(stored, options=disk or budgets.options_for(host))
             rows = budgets.cache_in(host, file, policy, values, hot_ids, scale=scale_of(x))
         looks_ahead = host is not None and rows.policy == "belady" and rows.num_rows
         return cls(
-            None if isinstance(rows, MemoryRows) else rows.disk,
+            file,
             rows,
             score=values,
             lookahead=lookahead if looks_ahead else 0,
@@ -180,7 +180,7 @@ class TieredFeatures:
         )
 
     @property
-    def _whole(self) -> DiskRows | MemoryRows:
+    def _whole(self) -> RowReader | MemoryRows:
         return self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
 
     @property
