@@ -16,8 +16,8 @@ from torch_geometric.nn import HGTConv
 
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.program import NotLoweredError
-from graphbraid.fullgraph.reading import hgt
-from graphbraid.fullgraph.reading.hgt import check_layer, fused_layers
+from graphbraid.fullgraph.reading import relational
+from graphbraid.fullgraph.reading.relational import check_hgt, fused_layers
 from graphbraid.graph import Graph
 
 GRAPH = untidy(only_sources=False)
@@ -30,8 +30,8 @@ EDGES = GRAPH.to_edge_indices()
 def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The edges of each call of the attention: one for each type that gets some."""
     calls: list[Any] = []
-    own = hgt.dot_attention
-    monkeypatch.setattr(hgt, "dot_attention", lambda csc, *rest: calls.append(csc) or own(csc, *rest))
+    own = relational.dot_attention
+    monkeypatch.setattr(relational, "dot_attention", lambda csc, *rest: calls.append(csc) or own(csc, *rest))
     return calls  # type: ignore[return-value]
 
 
@@ -75,7 +75,7 @@ def test_in_double_precision_they_are_equal_to_its_rounding(fused: list[Any]) ->
     model = layer().double()
     x = {name: rows.double() for name, rows in X.items()}
     own = vars(model)
-    own["forward"] = lambda *given: hgt.run(model, *given)
+    own["forward"] = lambda *given: relational.run_hgt(model, *given)
     outs = model(x, EDGES)
     del own["forward"]
     torch.testing.assert_close(outs, model(x, EDGES), rtol=1e-12, atol=1e-12)
@@ -159,7 +159,7 @@ def test_layers_that_are_anything_else_run_as_they_are_written(name: str, fused:
     make, reason = REFUSED[name]
     model = make()
     with pytest.raises(NotLoweredError, match=reason):
-        check_layer("layer", model)
+        check_hgt("layer", model)
     with fused_layers(model):
         model(X, EDGES)
     assert not fused

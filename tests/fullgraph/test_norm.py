@@ -34,7 +34,7 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.fullgraph.reading.calling import only_node_type
-from graphbraid.fullgraph.reading.table import READERS
+from graphbraid.fullgraph.reading.reader import READERS
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph import Graph

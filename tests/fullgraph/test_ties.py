@@ -16,7 +16,7 @@ from torch import nn
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.program import Maximum
-from graphbraid.fullgraph.reading import message_passing
+from graphbraid.fullgraph.reading import aggregations
 
 LAYERS = {
     "SAGEConv": lambda i, o: pyg.SAGEConv(i, o, aggr="max"),
@@ -108,7 +108,7 @@ def test_layers_of_graphbraid_share_as_they_do_by_themselves(passes):
 
 
 def test_what_pyg_does_is_seen_once_and_draws_no_random_number():
-    message_passing._probe.cache_clear()
+    aggregations._probe.cache_clear()
     for _ in range(2):
         state = torch.get_rng_state()
         model, _ = pair(LAYERS["SAGEConv"], SHAPES["relu"])
@@ -116,11 +116,11 @@ def test_what_pyg_does_is_seen_once_and_draws_no_random_number():
         assert verdict(engine_of(model, whole_numbers("directed"))) == LOWERED
         assert torch.equal(torch.get_rng_state(), before)
         torch.set_rng_state(state)
-    assert message_passing._probe.cache_info().misses == 1
+    assert aggregations._probe.cache_info().misses == 1
 
 
 def test_it_is_seen_in_inference_mode_too():
-    message_passing._probe.cache_clear()
+    aggregations._probe.cache_clear()
     model, twin = pair(LAYERS["GraphConv"], SHAPES["relu"])
     data = whole_numbers("directed")
     with torch.inference_mode():
@@ -131,7 +131,7 @@ def test_it_is_seen_in_inference_mode_too():
 
 @pytest.mark.parametrize("shares", [((0.0, 1.0), (0.0, 1.0)), ((1.0, 0.0), (0.5, 0.5))])
 def test_what_no_kernel_does_runs_as_it_is_written(monkeypatch, shares):
-    monkeypatch.setattr(message_passing, "_probe", lambda *_: shares)
+    monkeypatch.setattr(aggregations, "_probe", lambda *_: shares)
     model, twin = pair(LAYERS["SAGEConv"], SHAPES["relu"])
     data = whole_numbers("directed")
     engine = engine_of(model, data)
@@ -144,7 +144,7 @@ def test_where_pyg_itself_fails_the_reason_is_said(monkeypatch):
     def fails(*_):
         raise NotImplementedError("no such reduction")
 
-    monkeypatch.setattr(message_passing, "_probe", fails)
+    monkeypatch.setattr(aggregations, "_probe", fails)
     model, _ = pair(LAYERS["SAGEConv"], SHAPES["relu"])
     engine = engine_of(model, whole_numbers("directed"))
     assert verdict(engine) == LEFT_ALONE

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from torch_geometric.nn import HGTConv
 
-from graphbraid.fullgraph.reading import hgt
+from graphbraid.fullgraph.reading import relational
 from graphbraid.graph import Graph
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
@@ -72,8 +72,8 @@ def trainer_of(change: Callable[[Transformer], object] | None = None, **options:
 def heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of heads of each call of our attention."""
     calls: list[int] = []
-    own = hgt.dot_attention
-    monkeypatch.setattr(hgt, "dot_attention", lambda *given: calls.append(given[-1]) or own(*given))
+    own = relational.dot_attention
+    monkeypatch.setattr(relational, "dot_attention", lambda *given: calls.append(given[-1]) or own(*given))
     return calls
 
 

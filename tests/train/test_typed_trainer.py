@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.batches.layer_wise import LayerWise
-from graphbraid.fullgraph.reading import hgt
+from graphbraid.fullgraph.reading import relational
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.nn import RGCN
@@ -216,8 +216,8 @@ def test_rows_of_an_embedding_are_not_counted_as_columns_of_a_layer() -> None:
 def test_layers_of_hgt_run_fused(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, calls = with_venue_features(bibliography()), []
     model = pyg_model(graph, "HGT")
-    own = hgt.dot_attention
-    monkeypatch.setattr(hgt, "dot_attention", lambda *given: calls.append(given[-1]) or own(*given))
+    own = relational.dot_attention
+    monkeypatch.setattr(relational, "dot_attention", lambda *given: calls.append(given[-1]) or own(*given))
     Trainer(model, graph, **OPTIONS | {"epochs": 1, "mode": mode}).fit()
     assert set(calls) == {1, 2}  # the heads of its two layers
 

@@ -20,7 +20,7 @@ from tests.fullgraph.test_typed_batches import MODELS as TYPED
 import graphbraid
 from graphbraid.fullgraph.batches.operations import check_device
 from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError, RelationAttention
-from graphbraid.fullgraph.reading import hgt
+from graphbraid.fullgraph.reading import relational
 from graphbraid.ops import reference
 from graphbraid.ops.attention import _DOT
 from graphbraid.ops.message_kernel import aggregate_steps
@@ -52,7 +52,7 @@ def place(device, monkeypatch):
             read = {"sources": (key, value), "destinations": (query,)}
             return aggregate_steps(csc, _DOT, **read, width=query.shape[1], heads=heads)
 
-        monkeypatch.setattr(hgt, "dot_attention", dot)
+        monkeypatch.setattr(relational, "dot_attention", dot)
     return device
 
 

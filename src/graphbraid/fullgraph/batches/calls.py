@@ -34,9 +34,8 @@ from graphbraid.fullgraph.reading.calling import (
     only_node_type,
     parameters_of,
 )
+from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
-from graphbraid.fullgraph.reading.trace_reader import WEIGHTS_TARGET
-from graphbraid.fullgraph.reading.tracer import EDGES_TARGET
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, placed

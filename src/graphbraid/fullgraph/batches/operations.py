@@ -54,7 +54,7 @@ from graphbraid.fullgraph.program import (
     UnitRows,
     maker_of,
 )
-from graphbraid.fullgraph.reading.hgt import attend
+from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.graph.types import Relation
 from graphbraid.nn.gat import head_dot

@@ -23,10 +23,9 @@ from graphbraid.fullgraph.program import FromKept, NotLoweredError, Program, rea
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
-from graphbraid.fullgraph.reading.hgt import fused_layers
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors, why_not_now
 from graphbraid.fullgraph.reading.read import read_model
-from graphbraid.fullgraph.reading.relational import relations_of_layers
+from graphbraid.fullgraph.reading.relational import fused_layers, relations_of_layers
 from graphbraid.fullgraph.reading.watch import ModelWatch
 from graphbraid.graph.types import ONLY_NODE_TYPE
 

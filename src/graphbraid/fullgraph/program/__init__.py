@@ -1,6 +1,5 @@
 """The program that a model is read into: a short list of operations on node matrices."""
 
-from graphbraid.fullgraph.program.computed_edges import ComputedEdges
 from graphbraid.fullgraph.program.edge_operations import (
     FILLS,
     Aggregate,
@@ -13,6 +12,7 @@ from graphbraid.fullgraph.program.edge_operations import (
 )
 from graphbraid.fullgraph.program.graph_break import (
     Break,
+    ComputedEdges,
     FromBreak,
     FromCall,
     FromGraph,

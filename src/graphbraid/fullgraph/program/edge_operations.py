@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.computed_edges import ComputedEdges
+from graphbraid.fullgraph.program.graph_break import ComputedEdges
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.message_reductions import SeveralReductions

@@ -1,6 +1,6 @@
 """Reading: a user's model becomes a program, is watched for changes, or runs as it is written.
 
-``source`` holds the graph and the user's data; ``calling`` binds the parameters of a ``forward``; ``read`` is
-the entry point; ``trace`` follows a ``forward``. The readers say for each exact class or function what it
-computes; ``layers`` is their table. ``exact`` checks the conditions on an instance for that to hold.
+``read`` is the entry point. A forward is traced (``tracer``), and ``trace_reader`` turns its calls into
+operations: of a known class or function by its reader, of any other message passing layer by its message
+(``messages``), of anything else by a graph break (``islands``).
 """

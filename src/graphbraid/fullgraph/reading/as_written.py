@@ -24,7 +24,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
     withholding,
 )
-from graphbraid.fullgraph.reading.hgt import fused_layers
+from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.relations import edge_weights_of

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, fx
 
 from graphbraid.fullgraph.program import ComputedEdges, FromCall, FromGraph, NotLoweredError, WrittenCall
-from graphbraid.fullgraph.program.computed_edges import DEVICE, DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
+from graphbraid.fullgraph.program.graph_break import DEVICE, DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
 from graphbraid.fullgraph.reading.break_trial import plain
 from graphbraid.fullgraph.reading.reader import NumRows
-from graphbraid.fullgraph.reading.trace_guard import generators, put_back
+from graphbraid.fullgraph.reading.trace_context import generators, put_back
 
 
 class EdgeCalls:

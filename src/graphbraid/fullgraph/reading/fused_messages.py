@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import ReadRows
-from graphbraid.fullgraph.reading.edge_functions import softmax_of_edges
+from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep

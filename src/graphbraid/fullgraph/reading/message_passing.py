@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import warnings
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import AdjacencyMatrix, DestinationRows, Linear, NotLoweredError, Scale
+from graphbraid.fullgraph.program import AdjacencyMatrix, DestinationRows, Linear, Scale
+from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -24,7 +22,6 @@ from graphbraid.fullgraph.reading.exact import (
 )
 from graphbraid.fullgraph.reading.module_readers import checked_linear
 from graphbraid.fullgraph.reading.reader import LayerCall, reads
-from graphbraid.ops.spmm import TIES, Ties
 
 PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"
 """Modules that hold the classes."""
@@ -32,8 +29,6 @@ WEIGHTED = ("x", "edge_index", "edge_weight")
 """Arguments of PyG's layers that read edge weights."""
 SIZES: dict[str, Allowed] = {"in_channels": anything, "out_channels": count}
 """Numbers of columns, which most layers hold; the input's stays -1 in a lazily initialised layer."""
-_AGGREGATIONS = {"add": "SumAggregation", "sum": "SumAggregation", "mean": "MeanAggregation"}
-_AGGREGATIONS |= {"max": "MaxAggregation"}
 MESSAGE_PASSING: dict[str, Allowed] = {
     "aggr": one_of("add", "sum"),
     "flow": one_of("source_to_target"),
@@ -126,7 +121,7 @@ def reads_own(
 
 def _check_aggregation(call: LayerCall) -> None:
     """Refuse a layer of PyG whose aggregation module is not the one that its ``aggr`` names."""
-    module, expected = call.layer.aggr_module, _AGGREGATIONS[call.layer.aggr]
+    module, (expected, _) = call.layer.aggr_module, AGGREGATIONS[call.layer.aggr]
     home = sys.modules.get("torch_geometric.nn.aggr.basic")
     if type(module) is not getattr(home, expected, None):
         raise call.refuse(f"with an aggregation of its own, {type(module).__name__}")
@@ -171,82 +166,3 @@ def plus_scaled(call: LayerCall, x: str, out: str) -> str:
     if not isinstance(eps, nn.Parameter):
         return out
     return writer.sum(writer.add(Scale, writer.add(DestinationRows, x), factor=eps), out)
-
-
-# ---- how PyG's maximum divides its gradient among equal messages, found by running it on two of them, once
-#
-# It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own
-# initial zero where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all of it to one message.
-
-_SEEN: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
-    ((1.0, 0.0), (1.0, 0.0)): "first",
-    ((0.5, 0.5), (0.5, 0.5)): "shared",
-    ((0.5, 0.5), (1 / 3, 1 / 3)): "shared with zero",
-}
-"""Kinds by the gradients of two equal messages: first of two ones, then of two zeros."""
-
-
-def ties_of(
-    layer: Any,
-    refuse: Callable[[str], NotLoweredError],
-    *,
-    sparse: bool = False,
-    known: Collection[Ties] = TIES,
-    scatter: str | None = None,
-) -> Ties:
-    """Return how PyG divides the gradient of a layer's maximum or minimum among equal messages.
-
-    Args:
-        layer: the layer.
-        refuse: makes the error to raise.
-        sparse: whether the edges are a sparse matrix.
-        known: the ways that the caller has an operation for.
-        scatter: ``max`` or ``min``, where the layer calls PyG's ``scatter`` in place of its aggregation.
-
-    Raises:
-        NotLoweredError: no operation treats ties in this way, or PyG itself fails.
-    """
-    device = next((one.device for one in layer.parameters()), torch.device("cpu"))
-    aggr = scatter or layer.aggr
-    what, deterministic = f"with aggr={aggr!r}", not scatter and layer.aggr_module._deterministic
-    try:
-        seen = _probe(aggr, sparse, layer.fuse, deterministic, device)
-    except (RuntimeError, NotImplementedError, ImportError) as error:
-        raise refuse(f"{what} fails by itself here: {error}") from error
-    found = _SEEN.get(seen)
-    in_race = found == "first" and device.type != "cpu"  # the first may win by chance
-    if found is None or found not in known or in_race:
-        shares = " and ".join(str(tuple(round(share, 3) for share in pair)) for pair in seen)
-        raise refuse(f"{what} shares the gradient of two equal ones and two zeros as {shares}")
-    return found
-
-
-@functools.cache
-def _probe(
-    aggr: str, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the gradients of two equal messages to a third node: of ones, and of zeros.
-
-    The message is that of PyG's ``SimpleConv``, the row itself, as SAGEConv's is.
-    """
-    simple: Any = sys.modules["torch_geometric.nn.conv.simple_conv"]
-    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
-        layer = simple.SimpleConv(aggr=aggr)
-        layer.fuse, layer.aggr_module._deterministic = fuse, deterministic
-        edges = torch.tensor([[0, 1], [2, 2]], device=device)
-        if sparse:
-            edges = _sparse(edges.flip(0))
-        ones_and_zeros = []
-        for value in (1.0, 0.0):
-            x = torch.full((3, 1), value, device=device, requires_grad=True)
-            (grad,) = torch.autograd.grad(layer(x, edges)[2], x)
-            ones_and_zeros.append(tuple(round(share * 6) / 6 for share in grad.flatten().tolist()[:2]))
-    first, second = ones_and_zeros
-    return first, second
-
-
-def _sparse(places: Tensor) -> Tensor:
-    with warnings.catch_warnings():  # PyTorch has warned the user already about the model's own sparse matrix
-        warnings.simplefilter("ignore")
-        ones = torch.ones(places.shape[1], device=places.device)
-        return torch.sparse_coo_tensor(places, ones, (3, 3)).to_sparse_csr()

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import NotLoweredError
-from graphbraid.fullgraph.reading.edge_functions import softmax_of_edges
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
+from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 
 # ---- tracing a message
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,46 +21,26 @@ import torch
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import ComputedEdges, Linear, Messages, NotLoweredError, ReadRows, View
+from graphbraid.fullgraph.reading.aggregations import (
+    AGGREGATIONS,
+    HOME,
+    base_of,
+    reduction_of,
+    several_reductions,
+    ties_of,
+    why_not_reduced,
+)
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
-from graphbraid.fullgraph.reading.edge_functions import recorded_functions
-from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
+from graphbraid.fullgraph.reading.exact import Known, check, flag
 from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
-from graphbraid.fullgraph.reading.hgt import is_kind
-from graphbraid.fullgraph.reading.message_passing import ties_of
 from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
-from graphbraid.fullgraph.reading.several import several_reductions
+from graphbraid.fullgraph.reading.relational import is_hgt
+from graphbraid.fullgraph.reading.trace_context import recorded_functions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
-_LAYERS = "torch_geometric.nn"
-_HOME = f"{_LAYERS}.conv.message_passing"
-_AGGREGATIONS: dict[str, tuple[str, MessageReduction]] = {
-    "add": ("SumAggregation", "sum"),
-    "sum": ("SumAggregation", "sum"),
-    "mean": ("MeanAggregation", "mean"),
-    "max": ("MaxAggregation", "max"),
-    "min": ("MinAggregation", "min"),
-}
-"""PyG's aggregation modules and the reductions, by the names in ``aggr``."""
-_AGGR = f"{_LAYERS}.aggr"
-_BY_DESTINATION = {
-    *(
-        f"{_AGGR}.basic.{name}Aggregation"
-        for name in ("Sum", "Mean", "Max", "Min", "Mul", "Var", "Std", "Softmax", "PowerMean")
-    ),
-    *(f"{_AGGR}.quantile.{name}Aggregation" for name in ("Quantile", "Median")),
-    f"{_AGGR}.fused.FusedAggregation",
-    f"{_AGGR}.multi.MultiAggregation",
-    f"{_AGGR}.scaler.DegreeScalerAggregation",
-}
-"""PyG's aggregations that reduce the messages of each destination by themselves."""
-_INSIDE = {"torch.nn.modules.container.ModuleList", "torch.nn.modules.linear.Linear"}
-_INSIDE |= {f"{_LAYERS}.dense.linear.Linear"}
-"""Modules that these aggregations are made of."""
-_OWN_AGGREGATES = {f"{_LAYERS}.conv.eg_conv.EGConv"}
-"""Layers of PyG with an ``aggregate`` of their own that does so, too."""
 _UNCHANGED = ("_collect", "_lift", "_index_select", "_set_size", "_check_input", "__call__")
 """Methods that ``propagate`` calls. A layer must not replace them."""
 _IDS, _COUNTS = ("index", "edge_index_i"), ("size_i", "dim_size")
@@ -72,12 +51,12 @@ _SPECIAL = ("edge_index", "adj_t", "edge_index_j", "size", "size_j")
 
 def is_message_passing(module: nn.Module) -> bool:
     """Return whether a module is a layer of PyG's ``MessagePassing``, or of a class made from it."""
-    return any(base.__module__ == _HOME for base in type(module).__mro__)
+    return any(base.__module__ == HOME for base in type(module).__mro__)
 
 
 def is_traced_layer(module: nn.Module) -> bool:
     """Return whether a module is a message passing layer whose forward is traced, as no reader handles it."""
-    if not is_message_passing(module) or is_kind(module):  # HGT is read by the dicts that it takes and gives
+    if not is_message_passing(module) or is_hgt(module):  # HGT is read by the dicts that it takes and gives
         return False
     reader = reader_of(type(module))
     return reader is None or not reader.known.attributes["aggr"](getattr(module, "aggr", None))
@@ -141,7 +120,7 @@ def _record(
         raise NotLoweredError(
             name, "its propagate takes a size or edges of its own", "propagate(edge_index, x=x)"
         )
-    aggr = _reduction_of(layer)
+    aggr = reduction_of(layer)
     message = dict(inspect.signature(layer.message).parameters)
     aggregate = {} if aggr else dict(list(inspect.signature(layer.aggregate).parameters.items())[1:])
     read: dict[str, Any] = {}
@@ -206,7 +185,7 @@ def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str
 
 def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     """Call a layer's own ``update`` with what it takes."""
-    if type(layer).update is _base(layer).update:
+    if type(layer).update is base_of(layer).update:
         return out
     _, *parameters = inspect.signature(layer.update).parameters.items()
     found = {}
@@ -221,13 +200,9 @@ def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     return layer.update(out, **found)
 
 
-def _base(layer: nn.Module) -> Any:
-    return next(kind for kind in type(layer).__mro__ if kind.__module__ == _HOME)
-
-
 def _why_not(layer: Any) -> tuple[str, str] | None:
     """Return why a layer's ``propagate`` is not that of PyG with a message of its own, and what is needed."""
-    base = _base(layer)
+    base = base_of(layer)
     for key in _UNCHANGED:
         if getattr(type(layer), key) is not getattr(base, key):
             return f"it has a {key} of its own", "a message of its own alone"
@@ -248,57 +223,7 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
                 f"{key.lstrip('_')}={found!r} has no lowered form",
                 f"one of {', '.join(map(repr, values))}",
             )
-    definer = next(kind for kind in type(layer).__mro__ if "aggregate" in vars(kind))
-    if definer is not base and _name_of(definer) not in _OWN_AGGREGATES:
-        needed = "a message of its own alone, or an aggregate that calls PyG's scatter"
-        return ("it has an aggregate of its own", needed) if _reduction_of(layer) is None else None
-    for module in layer.aggr_module.modules():
-        if _name_of(type(module)) not in _BY_DESTINATION | _INSIDE or not is_from(
-            type(module), type(module).__module__
-        ):
-            what = f"its aggregation holds {type(module).__name__}, which is not known here"
-            return what, "one of PyG's sums, means, extrema, moments, quantiles or softmax"
-    return None
-
-
-def _name_of(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _reduction_of(layer: Any) -> str | None:
-    """Return the name of a layer's sum, mean, maximum or minimum; None if its ``aggregate`` is another."""
-    if type(layer).aggregate is not _base(layer).aggregate:
-        return _scattered(layer)
-    if not isinstance(layer.aggr, str) or layer.aggr not in _AGGREGATIONS:
-        return None
-    expected = getattr(sys.modules[f"{_AGGR}.basic"], _AGGREGATIONS[layer.aggr][0])
-    return layer.aggr if type(layer.aggr_module) is expected else None
-
-
-def _scattered(layer: Any) -> str | None:
-    """Return how an own ``aggregate`` reduces, if it only calls PyG's ``scatter`` with what it gets."""
-    held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
-    computed = frozenset(names) - {"ptr"}
-    try:
-        graph, _ = traced_message("", layer, dict.fromkeys(names), computed, fx.Proxy, method="aggregate")
-    except NotLoweredError:
-        return None
-    finally:
-        found = dict(vars(layer))
-        vars(layer).clear()
-        vars(layer).update(held)
-    if found.keys() != held.keys() or any(found[key] is not value for key, value in held.items()):
-        return None  # it keeps something
-    *calls, output = [node for node in graph.nodes if node.op != "placeholder"]
-    scatter = inspect.unwrap(sys.modules["torch_geometric.utils"].scatter)  # which a trace has replaced
-    if len(calls) != 1 or calls[0].target is not scatter or output.args[0] is not calls[0]:
-        return None
-    call = inspect.signature(scatter).bind(*calls[0].args, **calls[0].kwargs)
-    call.apply_defaults()
-    src, index, dim, size, reduction = call.arguments.values()
-    ends = [str(getattr(one, "target", one)) for one in (src, index, size)]
-    fits = ends == [names[0], "index", "dim_size"] and dim in (0, layer.node_dim)
-    return reduction if fits and reduction in _AGGREGATIONS else None
+    return why_not_reduced(layer)
 
 
 def read_messages(
@@ -340,10 +265,10 @@ def read_messages(
     reduction: MessageReduction = "own"
     ties: Ties = "shared"
     if of.aggr is not None:
-        scatters = type(of.layer).aggregate is not _base(of.layer).aggregate
+        scatters = type(of.layer).aggregate is not base_of(of.layer).aggregate
         if not scatters:
             check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
-        reduction = _AGGREGATIONS[of.aggr][1]
+        reduction = AGGREGATIONS[of.aggr][1]
         if reduction in ("max", "min"):
             known: tuple[Ties, ...] = ("shared", "shared with zero")
             ties = ties_of(of.layer, of.refuse, known=known, scatter=of.aggr if scatters else None)

@@ -34,10 +34,10 @@ from graphbraid.fullgraph.reading.exact import (
     other_dtype,
     probability,
 )
-from graphbraid.fullgraph.reading.module_readers import as_linear
+from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
-from graphbraid.fullgraph.reading.trace_reader import learned_rows, read_traced
+from graphbraid.fullgraph.reading.trace_reader import read_traced
 from graphbraid.graph import Graph
 from graphbraid.graph.types import Relation, Types
 from graphbraid.nn import RGCN, module_traits

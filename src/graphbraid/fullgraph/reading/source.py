@@ -26,11 +26,10 @@ from graphbraid.fullgraph.reading.calling import (
     of_data,
 )
 from graphbraid.fullgraph.reading.exact import is_from
+from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.read import read_model
+from graphbraid.fullgraph.reading.reader import reader_of
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
-from graphbraid.fullgraph.reading.table import reader_of
-from graphbraid.fullgraph.reading.trace_reader import WEIGHTS_TARGET
-from graphbraid.fullgraph.reading.tracer import EDGES_TARGET
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_edge_attr

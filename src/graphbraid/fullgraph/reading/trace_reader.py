@@ -14,7 +14,6 @@ from graphbraid.fullgraph.program import (
     FromInput,
     Leaf,
     Learned,
-    NodeType,
     NotLoweredError,
     Operation,
     ReadRows,
@@ -22,25 +21,30 @@ from graphbraid.fullgraph.program import (
     SmallTensor,
     itself,
 )
+from graphbraid.fullgraph.reading import (  # readers enter themselves when they are imported
+    convolutions,  # noqa: F401
+    propagation,  # noqa: F401
+)
 from graphbraid.fullgraph.reading.break_trial import Breaks, plain
 from graphbraid.fullgraph.reading.call_readers import of_parameters
-from graphbraid.fullgraph.reading.calling import (
-    ADJACENCY,
-    EDGE_ATTR,
-    EDGE_TYPE,
-    EDGES,
-    N_ID,
-    Calling,
-    Given,
-    X,
-)
+from graphbraid.fullgraph.reading.calling import ADJACENCY, EDGE_ATTR, Calling, Given, X
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
-from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
-from graphbraid.fullgraph.reading.hgt import is_kind, read_layer
+from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
 from graphbraid.fullgraph.reading.islands import Islands
 from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
-from graphbraid.fullgraph.reading.module_readers import as_linear, run_by_torch
+from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows, run_by_torch
+from graphbraid.fullgraph.reading.placeholders import (
+    EDGES_TARGET,
+    WEIGHTS_TARGET,
+    check_ends,
+    edges_of,
+    ids_target,
+    relation_of,
+    target_of,
+)
 from graphbraid.fullgraph.reading.reader import (
+    FUNCTIONS,
+    METHODS,
     NEEDED,
     Edges,
     FunctionCall,
@@ -49,16 +53,12 @@ from graphbraid.fullgraph.reading.reader import (
     LayerCall,
     MappedEdges,
     NodeRows,
-    Reader,
     Writer,
     bound_arguments,
+    checked_reader,
 )
-from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
-from graphbraid.fullgraph.reading.tracer import EDGES_TARGET, WHERE, TracedCalls, traced
-from graphbraid.graph.types import Relation
-
-WEIGHTS_TARGET = "weights"
-"""Target of the placeholder of the edge weights."""
+from graphbraid.fullgraph.reading.relational import is_hgt, read_hgt
+from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
 
 
 def read_traced(
@@ -90,26 +90,11 @@ def read_traced(
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
-    targets: dict[str, str | dict[Any, str]]
-    if not given.typed:
-        targets = {X: X, EDGES: EDGES_TARGET, ADJACENCY: EDGES_TARGET}
-        targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
-        targets |= {given.weights: WEIGHTS_TARGET} if given.weights is not None else {}
-        targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
-        rows = {X: INPUT}
-        targets |= {} if given.graph is None else {N_ID: _ids_target(given.node_types[0])}
-    else:
-        targets = {
-            X: {one.name: one.input for one in given.node_types if one.channels},
-            EDGES: {one.edge_type: _edges_target(one) for one in given.relations},
-        }
-        if given.graph is not None:
-            targets[N_ID] = {one.name: _ids_target(one) for one in given.node_types}
-        rows = {one.input: one.input for one in given.node_types}
+    rows = {one.input: one.input for one in given.node_types} if given.typed else {X: INPUT}
     sparse = not given.typed and calling.takes(ADJACENCY)
     whole = None if breaks is None else dict(breaks.whole)
     while True:
-        trace = traced(model, calling, given, targets, whole=whole)
+        trace = traced(model, calling, given, whole=whole)
         reader = _TraceReader(writer, trace, given, rows, sparse=sparse)
         if breaks is None or whole is None:
             return reader.read_all(node_type)
@@ -130,19 +115,6 @@ class _KeepWholeError(Exception):
         self.name, self.why = name, why
 
 
-def _edges_target(relation: Relation) -> str:
-    return f"edges {relation.number}"
-
-
-def _ids_target(one: NodeType) -> str:
-    return f"ids of {one.name}"
-
-
-def _target(value: Any) -> str:
-    """Return the target of an argument that is a placeholder as it is; empty for any other."""
-    return str(value.target) if isinstance(value, fx.Node) and value.op == "placeholder" else ""
-
-
 class _TraceReader:
     """Turns the nodes of a trace into operations."""
 
@@ -157,8 +129,7 @@ class _TraceReader:
     ) -> None:
         self._writer, self._trace, self._given, self._rows = writer, trace, given, rows
         self._sparse, self._typed = sparse, given.typed
-        self._relations = {_edges_target(one): one for one in given.relations if given.typed}
-        self._ids = {_ids_target(one): one for one in given.node_types}
+        self._ids = {ids_target(one): one for one in given.node_types}
         self._values: dict[fx.Node, str] = {}
         self._others: dict[fx.Node, Any] = {}
         """What the readers of calls returned that is no value: stacks, shapes, tensors of parameters."""
@@ -225,7 +196,7 @@ class _TraceReader:
         """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
         islands, writer = self._islands, self._writer
         if islands is not None:
-            islands.see(node)
+            islands.trials.see(node)
         if not (self._typed or self._sparse) and self._layer_of(node):
             if self._edge_calls.takes(node, self._values, self._others):
                 return
@@ -233,23 +204,17 @@ class _TraceReader:
                 what = f"{node} is computed of the edges and written over in place"
                 why = NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
                 raise self._kept_whole(node, why) if islands is not None else why
-        if islands is None:
-            before = None
-        else:
-            before = (
-                writer.state(),
-                dict(self._values),
-                dict(self._others),
-                dict(self._memory),
-                islands.state(),
-            )
+        before = None
+        if islands is not None:
+            held = dict(self._values), dict(self._others), dict(self._memory)
+            before = writer.state(), held, islands.state()
         try:
             self._read(node)
         except NotLoweredError as why:
             why.where = why.where or str(node.meta.get(WHERE, ""))
             if islands is None or before is None:
                 raise self._named_by_layer(node, why) from why
-            state, values, self._others, self._memory, run = before
+            state, (values, self._others, self._memory), run = before
             writer.put_back(state)
             self._values.clear()  # islands hold this dict
             self._values.update(values)
@@ -341,12 +306,12 @@ class _TraceReader:
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
         if (why := self._whole.get(str(node.target))) is not None:
             raise why
-        if is_kind(module):
+        if is_hgt(module):
             return self._hgt(node, name, module)
-        ids = self._ids.get(_target(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
-        if type(module) is nn.Embedding and ids is not None:
-            return learned_rows(self._writer, name, module, ids, self._num_nodes(ids))
-        of_edges = len(node.args) == 1 and not node.kwargs and _target(node.args[0]) == EDGE_ATTR
+        ids = self._ids.get(target_of(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
+        if type(module) is nn.Embedding and ids is not None and (graph := self._given.graph) is not None:
+            return learned_rows(self._writer, name, module, ids, graph.nodes_of(ids.name).num_nodes)
+        of_edges = len(node.args) == 1 and not node.kwargs and target_of(node.args[0]) == EDGE_ATTR
         if of_edges and not self._sparse and (linear := as_linear(name, module)) is not None:
             return MappedEdges(linear)
         first: Any = node.args[0] if len(node.args) == 1 and not node.kwargs else None
@@ -357,7 +322,11 @@ class _TraceReader:
         rows = bound.pop(reader.takes[0], None)
         several = tuple(self._value(name, row) for row in rows) if isinstance(rows, list | tuple) else ()
         x = several[0] if several else self._value(name, rows)
-        edges = Edges() if reader.edges is None else self._edges_of(name, reader, reader.edges, bound)
+        edges = Edges()
+        if reader.edges is not None:
+            attr = bound.get(EDGE_ATTR)
+            mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
+            edges = edges_of(name, reader, bound, self._given, mapped, sparse=self._sparse)
         is_pair = bound.get(_COEFFICIENTS) is True and _first_alone_is_read(node)
         if is_pair:
             bound.pop(_COEFFICIENTS)
@@ -366,7 +335,7 @@ class _TraceReader:
             raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
         call = LayerCall(self._writer, name, module, x, edges, given, several)
         if reader.edges is not None:
-            self._check_ends(call, reader)
+            check_ends(call, reader, self._given)
         out = reader.read(call)
         in_place = getattr(module, "inplace", False)
         if isinstance(rows, fx.Node) and (out == x or in_place):  # an identity and a resting dropout share it
@@ -379,83 +348,18 @@ class _TraceReader:
         """Read PyG's ``HGTConv``; return the values of its result by node type."""
         bound = dict(bound_arguments(name, ("x_dict", "edge_index_dict"), node.args, node.kwargs))
         xs = {one: self._value(name, rows) for one, rows in bound["x_dict"].items()}
-        relations = [self._relations.get(_target(ends)) for ends in bound["edge_index_dict"].values()]
+        relations = [relation_of(ends, self._given) for ends in bound["edge_index_dict"].values()]
         found = [one for one in relations if one is not None]
         if [one.edge_type for one in found] != [*bound["edge_index_dict"]]:
             raise NotLoweredError(name, "it takes other edges than those of its relations as they are")
         if any(self._type_of(x) != one for one, x in xs.items()):
             raise NotLoweredError(name, "it takes rows of one type under the name of another")
-        return read_layer(self._writer, name, layer, xs, found)
-
-    def _check_ends(self, call: LayerCall, reader: Reader) -> None:
-        """Refuse a layer's rows if they are not those that its edges lead from and to."""
-        if call.several and not (reader.relates and len(call.several) == 2):
-            raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
-        relation = call.edges.relation
-        ends = () if relation is None else ((call.x, relation.source), (call.own, relation.destination))
-        for value, number in ends:
-            needed = self._given.node_types[number].name
-            if self._type_of(value) != needed:
-                what = f"takes rows of {self._type_of(value)!r} for those of {needed!r}"
-                raise call.refuse(what, "the rows of the relation's two types")
-
-    def _edges_of(self, name: str, reader: Reader, key: str, bound: dict[str, Any]) -> Edges:
-        target = _target(bound.pop(key, None))
-        if self._typed:
-            return Edges(relation=self._relation_of(name, reader, target))
-        if target != EDGES_TARGET:
-            raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
-        if EDGE_TYPE in reader.takes:
-            if _target(bound.pop(EDGE_TYPE, None)) != EDGE_TYPE or self._sparse:
-                raise NotLoweredError(
-                    name,
-                    "its relations are not the graph's own edge_type as it is",
-                    "edge_type, a vector of integers, beside edge_index",
-                )
-            return Edges(graph=self._given.graph, relations=self._given.relations)
-        weights, attr = bound.pop("edge_weight", None), bound.pop(EDGE_ATTR, None)
-        if weights is not None and _target(weights) != WEIGHTS_TARGET:
-            raise NotLoweredError(name, "it takes other weights than the graph's")
-        mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
-        encoder = mapped.linear if isinstance(mapped, MappedEdges) and reader.encodes else None
-        if attr is not None and encoder is None and (_target(attr) != EDGE_ATTR or self._sparse):
-            raise NotLoweredError(
-                name,
-                "its edge features are not the graph's own as they are",
-                "edge_attr, a matrix of floats, beside edge_index",
-            )
-        if not self._sparse:
-            channels = None if attr is None else self._given.edge_channels
-            return Edges(
-                weighted=weights is not None, channels=channels, encoder=encoder, graph=self._given.graph
-            )
-        if not self._given.is_simple():
-            raise NotLoweredError(
-                name,
-                "PyG treats self-loops and repeated edges of a sparse matrix differently from a list's",
-                "edge_index instead of adj_t",
-            )
-        return Edges(weighted=self._given.weighted, sparse=True, graph=self._given.graph)
-
-    def _relation_of(self, name: str, reader: Reader, target: str) -> Relation:
-        if target not in self._relations:
-            raise NotLoweredError(
-                name,
-                "it takes other edges than those of one relation as they are",
-                "a list of edge_index_dict",
-            )
-        if not reader.relates:
-            raise NotLoweredError(
-                name,
-                "layers of its class have no lowered form over one relation",
-                "SAGEConv, GraphConv or GATConv",
-            )
-        return self._relations[target]
+        return read_hgt(self._writer, name, layer, xs, found)
 
     def _messages(self, node: fx.Node, of: Propagation) -> str:
         """Read a call of a layer's ``propagate``."""
         along: Any = node.args[0]
-        own_edges = _target(along) == EDGES_TARGET
+        own_edges = target_of(along) == EDGES_TARGET
         if self._typed or self._sparse or not (own_edges or along in self._edge_calls):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
         rows: dict[str, str | ReadRows | int] = {}
@@ -467,7 +371,7 @@ class _TraceReader:
             if not isinstance(value, fx.Node | tuple | list):
                 constants[key] = value
                 continue
-            target, by_node = _target(value), key[-2:] in ("_i", "_j")
+            target, by_node = target_of(value), key[-2:] in ("_i", "_j")
             given = value if isinstance(value, fx.Node) else node  # a list is none of these
             mapped = self._others.get(given)
             if by_node and given in self._values:
@@ -512,18 +416,17 @@ class _TraceReader:
             return target(*fields)  # a namedtuple, made to be returned
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
+        unknown = NotLoweredError(
+            name, "no operation stands for this call", "a call of docs/lowered_models.md"
+        )
         if function is None and not any(one in self._others for one in node.all_input_nodes):
-            raise NotLoweredError(
-                name, "no operation stands for this call", "a call of docs/lowered_models.md"
-            )
+            raise unknown
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._seen)
         is_small = any(isinstance(one, SmallTensor) for one in (*args, *kwargs.values()))
         if is_small and (small := of_parameters(target, args, kwargs)) is not None:
             return small
         if function is None:
-            raise NotLoweredError(
-                name, "no operation stands for this call", "a call of docs/lowered_models.md"
-            )
+            raise unknown
         arguments = self._arguments(name, function, node)
         out = function.read(FunctionCall(self._writer, name, arguments))
         first: Any = node.args[0] if node.args else node.kwargs[next(iter(function.takes))]
@@ -566,7 +469,7 @@ class _TraceReader:
         seen = self._seen(argument)
         if isinstance(seen, NodeRows):
             return seen.value
-        if _target(argument) == EDGE_ATTR or isinstance(seen, MappedEdges):
+        if target_of(argument) == EDGE_ATTR or isinstance(seen, MappedEdges):
             raise NotLoweredError(
                 name,
                 "it maps edge features, which layers read as the graph has them",
@@ -583,7 +486,7 @@ class _TraceReader:
         shares = [one for one in (*self._values, *self._others) if self._memory.get(one, one) is memory]
         if any(self._values.get(one, out) not in (before, out) or one in self._others for one in shares):
             raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
-        if self._islands is not None and self._islands.sees_memory_of(before):
+        if self._islands is not None and self._islands.trials.sees_memory_of(before):
             raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
         if isinstance(self._producer(before), Learned):
             raise NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")
@@ -592,11 +495,6 @@ class _TraceReader:
 
     def _producer(self, value: str) -> Operation | None:
         return next((op for op in self._writer.ops if op.out == value), None)
-
-    def _num_nodes(self, one: NodeType) -> int:
-        graph = self._given.graph
-        assert graph is not None
-        return graph.nodes_of(one.name).num_nodes
 
 
 _COEFFICIENTS = "return_attention_weights"
@@ -607,30 +505,3 @@ def _first_alone_is_read(node: fx.Node) -> bool:
     return all(
         user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users
     )
-
-
-def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, num_nodes: int) -> str:
-    """Append the ``(num_nodes, width)`` rows of an embedding of all nodes of a type.
-
-    Raises:
-        NotLoweredError: the embedding does more, or has other rows than the type has nodes.
-    """
-    check(name, layer, _ROWS)
-    if layer.num_embeddings != num_nodes:
-        what = f"it has {layer.num_embeddings} rows, and the graph {num_nodes} nodes of {one.name!r}"
-        raise NotLoweredError(name, what)
-    return writer.add(Learned, one.input, table=layer.weight)
-
-
-_ROWS = Known(
-    {
-        "num_embeddings": anything,
-        "embedding_dim": count,
-        "padding_idx": one_of(None),
-        "max_norm": one_of(None),
-        "norm_type": anything,
-        "scale_grad_by_freq": one_of(False),
-        "sparse": one_of(False),
-    },
-    ("weight",),
-)

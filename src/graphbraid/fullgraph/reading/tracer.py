@@ -13,8 +13,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, cast
@@ -33,21 +32,25 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import check, python_value
-from graphbraid.fullgraph.reading.hgt import is_kind, outputs_of
 from graphbraid.fullgraph.reading.messages import (
     Propagation,
     is_message_passing,
     is_traced_layer,
     recorded_propagations,
 )
-from graphbraid.fullgraph.reading.reached import NOT_USERS, Reached, names_of, package_of
-from graphbraid.fullgraph.reading.reader import no_reader
-from graphbraid.fullgraph.reading.stand_ins import TensorProxy, as_tensors
-from graphbraid.fullgraph.reading.table import reader_of
-from graphbraid.fullgraph.reading.trace_guard import ValueReads, restore_after_trace
+from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, targets_of
+from graphbraid.fullgraph.reading.reader import no_reader, reader_of
+from graphbraid.fullgraph.reading.relational import is_hgt, outputs_of_hgt
+from graphbraid.fullgraph.reading.trace_context import (
+    TensorProxy,
+    ValueReads,
+    as_tensors,
+    forget_after,
+    kept_functions,
+    restore_after_trace,
+)
+from graphbraid.fullgraph.reading.watch import NOT_USERS, Reached, package_of
 
-EDGES_TARGET = "edges"
-"""Target of the placeholder of all edges together, as a list or as a sparse matrix."""
 WHERE = "where"
 """Key of a node's ``meta`` with the file and line of the user's code that makes the call."""
 _TRACING = threading.Lock()
@@ -82,7 +85,6 @@ def traced(
     model: nn.Module,
     calling: Calling,
     given: Given,
-    targets: Mapping[str, str | Mapping[Any, str]],
     *,
     whole: dict[str, NotLoweredError] | None = None,
 ) -> TracedCalls:
@@ -92,8 +94,6 @@ def traced(
         model: the model.
         calling: how to call it.
         given: the arguments that are available.
-        targets: by what parameters receive, the target of a placeholder; where there are types, a dict of
-            targets by node type or relation.
         whole: names of modules to keep whole, each as one call, and why. One whose forward cannot be
             followed is added. If None, its exception is raised.
 
@@ -111,12 +111,12 @@ def traced(
             recorded_propagations(model),
             kept_functions(reached.functions),
         ):
-            root = _Root(model, calling, given, targets, whole)
+            root = _Root(model, calling, given, whole)
             with ValueReads(model) as reads:
                 graph = root.traced()
             reads.check(graph)
             with torch.inference_mode():
-                without = _Root(model, calling, given, targets, whole).traced()
+                without = _Root(model, calling, given, whole).traced()
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's forward may raise under tracing
@@ -153,12 +153,11 @@ class _Root(nn.Module):
         model: nn.Module,
         calling: Calling,
         given: Given,
-        targets: Mapping[str, str | Mapping[Any, str]],
         whole: dict[str, NotLoweredError] | None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._calling, self._given, self._targets = calling, given, targets
+        self._calling, self._given, self._targets = calling, given, targets_of(given)
         edges = given.classes.get(ADJACENCY if calling.takes(ADJACENCY) else EDGES, Tensor)
         self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole, given)
         self._made: dict[str, fx.Proxy] = {}
@@ -309,9 +308,9 @@ class _Tracer(fx.Tracer):
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
         if by_type and is_message_passing(m):
             name = self.path_of_module(m).removeprefix("model.")
-            if not is_kind(m):  # its result may be a dict, which a trace cannot look into
+            if not is_hgt(m):  # its result may be a dict, which a trace cannot look into
                 raise no_reader(name, m)
-            types = outputs_of(name, m, *args, **kwargs)
+            types = outputs_of_hgt(name, m, *args, **kwargs)
             made = super().call_module(m, forward, args, kwargs)
             return {one: made[one] for one in types}
         # A whole call of a module that takes dicts would not give the dict that its caller reads.
@@ -327,7 +326,7 @@ class _Tracer(fx.Tracer):
         except Exception as error:  # whatever a forward may raise under tracing, it runs as written
             name = self.path_of_module(m)
             self._whole[name] = _why_whole(name.removeprefix("model."), m, error)
-            self.forget_after(last)
+            forget_after(self.graph, last)
             self.module_stack.clear()
             self.module_stack.update(stack)
             return super().call_module(m, forward, args, kwargs)
@@ -346,14 +345,6 @@ class _Tracer(fx.Tracer):
         bare._modules = {**m._modules, "nn": nn.Identity()}
         network: Any = m._modules["nn"]
         return network(self.create_proxy("call_module", name, args, kwargs))
-
-    def forget_after(self, last: fx.Node | None) -> None:
-        """Erase the calls that were recorded after a node; tensors stay, as the tracer holds them by name."""
-        for node in reversed(self.graph.nodes):
-            if node is last:
-                return
-            if node.op != "get_attr":
-                self.graph.erase_node(node)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         made = TensorProxy(node, self)
@@ -475,59 +466,3 @@ def _is_pyg_part(module: nn.Module) -> bool:
     is_list = isinstance(module, nn.Sequential)  # which calls nothing but what it holds
     of_pyg = home.startswith("torch_geometric.nn.") and not is_list and home not in _FOLLOWED
     return of_pyg and not any(map(is_message_passing, module.modules()))
-
-
-# ---- functions of PyG that are recorded whole
-
-
-@contextmanager
-def kept_functions(functions: Iterable[types.FunctionType]) -> Iterator[None]:
-    """Record each function of PyG that ``functions`` name as one call, where its code cannot be traced."""
-    kept = [*_functions_of_pyg(functions)]
-    for home, name, function in kept:
-        home[name] = _whole_if_untraceable(function)
-    try:
-        yield
-    finally:
-        for home, name, function in kept:
-            home[name] = function
-
-
-def _functions_of_pyg(
-    functions: Iterable[types.FunctionType],
-) -> Iterator[tuple[dict[str, Any], str, types.FunctionType]]:
-    """Yield the functions of PyG that others call by a name or as a module's attribute, with their homes."""
-    homes: dict[int, dict[str, Any]] = {}
-    for function in functions:
-        called = names_of(function.__code__).all
-        modules = (function.__globals__.get(name) for name in called)
-        for home in (
-            function.__globals__,
-            *(vars(one) for one in modules if isinstance(one, types.ModuleType)),
-        ):
-            found = homes.setdefault(id(home), {})
-            for name in called & home.keys():
-                held = home[name]
-                if isinstance(held, types.FunctionType) and held.__module__.startswith("torch_geometric."):
-                    if name not in found:
-                        yield home, name, held
-                    found[name] = held
-
-
-def _whole_if_untraceable(function: types.FunctionType) -> Callable[..., Any]:
-    """Return a function that is recorded as one call if it gets proxies and its code cannot be traced."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        tracer = next((one.tracer for one in given if isinstance(one, fx.Proxy)), None)
-        if not isinstance(tracer, _Tracer) or tracer.thread != threading.get_ident():
-            return function(*args, **kwargs)
-        last = next(iter(reversed(tracer.graph.nodes)), None)
-        try:
-            return function(*args, **kwargs)
-        except Exception:  # whatever its code may raise under tracing, it runs as written
-            tracer.forget_after(last)
-            return tracer.create_proxy("call_function", function, args, kwargs)
-
-    return call

@@ -33,8 +33,8 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     withholding,
 )
-from graphbraid.fullgraph.reading.hgt import fused_layers
 from graphbraid.fullgraph.reading.modes import DispatchMode, in_mode, lock_of, plain_tensors
+from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention, RelationAttention
-from graphbraid.fullgraph.reading.hgt import attend
+from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.operations.graph_break import PlannedByPyTorch
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan

@@ -20,7 +20,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
     parameters_of,
 )
-from graphbraid.fullgraph.reading.hgt import fused_layers
+from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.nn import NodeEmbedding, module_traits

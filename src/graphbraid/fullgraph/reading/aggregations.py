@@ -1,0 +1,236 @@
+"""How a layer of PyG reduces messages: by one reduction of a kernel, by several, or as its class is written.
+
+Aggregations are recognised by their exact classes. How a maximum divides its gradient among equal messages is
+found by running it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.reading.exact import is_from
+from graphbraid.fullgraph.reading.message_trial import traced_message
+from graphbraid.ops.message_reductions import REDUCTIONS_OF_SEVERAL, SCALERS, SeveralReductions
+from graphbraid.ops.messages import MessageReduction
+from graphbraid.ops.spmm import TIES, Ties
+
+_LAYERS = "torch_geometric.nn"
+HOME = f"{_LAYERS}.conv.message_passing"
+"""Module of PyG's ``MessagePassing``."""
+AGGREGATIONS: dict[str, tuple[str, MessageReduction]] = {
+    "add": ("SumAggregation", "sum"),
+    "sum": ("SumAggregation", "sum"),
+    "mean": ("MeanAggregation", "mean"),
+    "max": ("MaxAggregation", "max"),
+    "min": ("MinAggregation", "min"),
+}
+"""PyG's aggregation modules and the reductions, by the names in ``aggr``."""
+_AGGR = f"{_LAYERS}.aggr"
+_BY_DESTINATION = {
+    *(
+        f"{_AGGR}.basic.{name}Aggregation"
+        for name in ("Sum", "Mean", "Max", "Min", "Mul", "Var", "Std", "Softmax", "PowerMean")
+    ),
+    *(f"{_AGGR}.quantile.{name}Aggregation" for name in ("Quantile", "Median")),
+    f"{_AGGR}.fused.FusedAggregation",
+    f"{_AGGR}.multi.MultiAggregation",
+    f"{_AGGR}.scaler.DegreeScalerAggregation",
+}
+"""PyG's aggregations that reduce the messages of each destination by themselves."""
+_INSIDE = {"torch.nn.modules.container.ModuleList", "torch.nn.modules.linear.Linear"}
+_INSIDE |= {f"{_LAYERS}.dense.linear.Linear"}
+"""Modules that these aggregations are made of."""
+_OWN_AGGREGATES = {f"{_LAYERS}.conv.eg_conv.EGConv"}
+"""Layers of PyG with an ``aggregate`` of their own that does so, too."""
+
+
+def base_of(layer: nn.Module) -> Any:
+    """Return PyG's ``MessagePassing``, of which a layer's class is made."""
+    return next(kind for kind in type(layer).__mro__ if kind.__module__ == HOME)
+
+
+def why_not_reduced(layer: Any) -> tuple[str, str] | None:
+    """Return why a layer's aggregation is not known here, and what is needed; None if it is."""
+    base = base_of(layer)
+    definer = next(kind for kind in type(layer).__mro__ if "aggregate" in vars(kind))
+    if definer is not base and _name_of(definer) not in _OWN_AGGREGATES:
+        needed = "a message of its own alone, or an aggregate that calls PyG's scatter"
+        return ("it has an aggregate of its own", needed) if reduction_of(layer) is None else None
+    for module in layer.aggr_module.modules():
+        if _name_of(type(module)) not in _BY_DESTINATION | _INSIDE or not is_from(
+            type(module), type(module).__module__
+        ):
+            what = f"its aggregation holds {type(module).__name__}, which is not known here"
+            return what, "one of PyG's sums, means, extrema, moments, quantiles or softmax"
+    return None
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def reduction_of(layer: Any) -> str | None:
+    """Return the name of a layer's sum, mean, maximum or minimum; None if its ``aggregate`` is another."""
+    if type(layer).aggregate is not base_of(layer).aggregate:
+        return _scattered(layer)
+    if not isinstance(layer.aggr, str) or layer.aggr not in AGGREGATIONS:
+        return None
+    expected = getattr(sys.modules[f"{_AGGR}.basic"], AGGREGATIONS[layer.aggr][0])
+    return layer.aggr if type(layer.aggr_module) is expected else None
+
+
+def _scattered(layer: Any) -> str | None:
+    """Return how an own ``aggregate`` reduces, if it only calls PyG's ``scatter`` with what it gets."""
+    held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
+    computed = frozenset(names) - {"ptr"}
+    try:
+        graph, _ = traced_message("", layer, dict.fromkeys(names), computed, fx.Proxy, method="aggregate")
+    except NotLoweredError:
+        return None
+    finally:
+        found = dict(vars(layer))
+        vars(layer).clear()
+        vars(layer).update(held)
+    if found.keys() != held.keys() or any(found[key] is not value for key, value in held.items()):
+        return None  # it keeps something
+    *calls, output = [node for node in graph.nodes if node.op != "placeholder"]
+    scatter = inspect.unwrap(sys.modules["torch_geometric.utils"].scatter)  # which a trace has replaced
+    if len(calls) != 1 or calls[0].target is not scatter or output.args[0] is not calls[0]:
+        return None
+    call = inspect.signature(scatter).bind(*calls[0].args, **calls[0].kwargs)
+    call.apply_defaults()
+    src, index, dim, size, reduction = call.arguments.values()
+    ends = [str(getattr(one, "target", one)) for one in (src, index, size)]
+    fits = ends == [names[0], "index", "dim_size"] and dim in (0, layer.node_dim)
+    return reduction if fits and reduction in AGGREGATIONS else None
+
+
+# ---- several aggregations side by side, such as PNA's, as reductions of one kernel
+
+_TIES: tuple[Ties, ...] = ("shared", "shared with zero")
+"""Ways of sharing the gradient of equal messages that the kernel has."""
+
+
+def several_reductions(
+    layer: Any, shape: tuple[int, ...], refuse: Callable[[str], NotLoweredError]
+) -> SeveralReductions | None:
+    """Return what a layer's aggregation computes of messages; None if it is anything else.
+
+    Args:
+        layer: the layer, whose aggregation is made of PyG's own classes.
+        shape: the shape of an edge's message.
+        refuse: makes an error about the layer.
+    """
+    module, scalers, averages = layer.aggr_module, ("identity",), None
+    if type(layer).aggregate is not base_of(layer).aggregate:
+        return None
+    if type(module).__name__ == "DegreeScalerAggregation":
+        scalers, averages, module = tuple(module.scaler), module, module.aggr
+        learned = any(isinstance(one, nn.Parameter) for one in (averages.avg_deg_lin, averages.avg_deg_log))
+        if learned or not SCALERS.issuperset(scalers):
+            return None
+    parts = [module]
+    if type(module).__name__ == "MultiAggregation":
+        parts = list(module.aggrs) if module.mode == "cat" or len(module.aggrs) == 1 else parts
+    names = tuple(type(one).__name__.removesuffix("Aggregation").lower() for one in parts)
+    inner = [one for part in parts for one in part.modules()]
+    is_whole = not any(getattr(one, key, False) for one in inner for key in ("semi_grad", "_deterministic"))
+    if not is_whole or len(set(names)) < len(names) or not REDUCTIONS_OF_SEVERAL.issuperset(names):
+        return None
+    simple: Any = sys.modules["torch_geometric.nn.conv.simple_conv"]
+    extrema = [simple.SimpleConv(aggr=name) for name in names if name in ("max", "min")]
+    ties: Ties = "shared"
+    try:
+        for one in extrema:
+            ties = ties_of(one, refuse, known=(ties,) if one is not extrema[0] else _TIES)
+    except NotLoweredError:  # no kernel shares their gradients so, or not all share them alike
+        return None
+    return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
+
+
+# ---- how PyG's maximum divides its gradient among equal messages, found by running it on two of them, once
+#
+# It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own
+# initial zero where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all of it to one message.
+
+_SEEN: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
+    ((1.0, 0.0), (1.0, 0.0)): "first",
+    ((0.5, 0.5), (0.5, 0.5)): "shared",
+    ((0.5, 0.5), (1 / 3, 1 / 3)): "shared with zero",
+}
+"""Kinds by the gradients of two equal messages: first of two ones, then of two zeros."""
+
+
+def ties_of(
+    layer: Any,
+    refuse: Callable[[str], NotLoweredError],
+    *,
+    sparse: bool = False,
+    known: Collection[Ties] = TIES,
+    scatter: str | None = None,
+) -> Ties:
+    """Return how PyG divides the gradient of a layer's maximum or minimum among equal messages.
+
+    Args:
+        layer: the layer.
+        refuse: makes the error to raise.
+        sparse: whether the edges are a sparse matrix.
+        known: the ways that the caller has an operation for.
+        scatter: ``max`` or ``min``, where the layer calls PyG's ``scatter`` in place of its aggregation.
+
+    Raises:
+        NotLoweredError: no operation treats ties in this way, or PyG itself fails.
+    """
+    device = next((one.device for one in layer.parameters()), torch.device("cpu"))
+    aggr = scatter or layer.aggr
+    what, deterministic = f"with aggr={aggr!r}", not scatter and layer.aggr_module._deterministic
+    try:
+        seen = _probe(aggr, sparse, layer.fuse, deterministic, device)
+    except (RuntimeError, NotImplementedError, ImportError) as error:
+        raise refuse(f"{what} fails by itself here: {error}") from error
+    found = _SEEN.get(seen)
+    in_race = found == "first" and device.type != "cpu"  # the first may win by chance
+    if found is None or found not in known or in_race:
+        shares = " and ".join(str(tuple(round(share, 3) for share in pair)) for pair in seen)
+        raise refuse(f"{what} shares the gradient of two equal ones and two zeros as {shares}")
+    return found
+
+
+@functools.cache
+def _probe(
+    aggr: str, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the gradients of two equal messages to a third node: of ones, and of zeros.
+
+    The message is that of PyG's ``SimpleConv``, the row itself, as SAGEConv's is.
+    """
+    simple: Any = sys.modules["torch_geometric.nn.conv.simple_conv"]
+    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
+        layer = simple.SimpleConv(aggr=aggr)
+        layer.fuse, layer.aggr_module._deterministic = fuse, deterministic
+        edges = torch.tensor([[0, 1], [2, 2]], device=device)
+        if sparse:
+            edges = _sparse(edges.flip(0))
+        ones_and_zeros = []
+        for value in (1.0, 0.0):
+            x = torch.full((3, 1), value, device=device, requires_grad=True)
+            (grad,) = torch.autograd.grad(layer(x, edges)[2], x)
+            ones_and_zeros.append(tuple(round(share * 6) / 6 for share in grad.flatten().tolist()[:2]))
+    first, second = ones_and_zeros
+    return first, second
+
+
+def _sparse(places: Tensor) -> Tensor:
+    with warnings.catch_warnings():  # PyTorch has warned the user already about the model's own sparse matrix
+        warnings.simplefilter("ignore")
+        ones = torch.ones(places.shape[1], device=places.device)
+        return torch.sparse_coo_tensor(places, ones, (3, 3)).to_sparse_csr()
