@@ -16,7 +16,7 @@ from torch import Tensor
 from graphbraid.arguments import as_budget, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features.rows.caches import RowCache
-from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.disk import DiskOptions, DiskRows, RowReader
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes
@@ -197,7 +197,7 @@ def options_for(host: int | str) -> DiskOptions:
     return DiskOptions(depth=min(fit, options.depth))
 
 
-def row_bytes_kept(rows: DiskRows, *, ranked: bool, scaled: bool = False) -> tuple[int, int]:
+def row_bytes_kept(rows: RowReader, *, ranked: bool, scaled: bool = False) -> tuple[int, int]:
     """Bytes noted of all rows where some are kept (scales included), and bytes that each of these takes."""
     noted = 8 + ranked + _SCALE_BYTES * scaled
     return rows.buffer_bytes + rows.shape[0] * noted, rows.row_bytes + _SLOT_BYTES

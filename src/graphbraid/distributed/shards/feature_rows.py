@@ -1,44 +1,331 @@
-"""FeatureRows: the features of batches, read where they are: own rows here, the others' from their owners."""
+"""FeatureRows: the features of batches, read where they are: own rows here, the others' from their owners.
+
+Rows of other ranks' nodes are kept in memory within a budget. Batches are known some groups before their rows
+are asked for, so that the row goes that is next read last (Belady), or those stay that are read most often.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import as_budget, check_choice
+from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.shards.exchange import Routed
+from graphbraid.errors import ConfigError
+from graphbraid.features.budgets import order_of, require_free, row_bytes_kept
+from graphbraid.features.rows.caches import RowCache, checked_score
+from graphbraid.features.rows.disk import CalledRows
+from graphbraid.features.scores.reads import count_reads
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph.csc import index_dtype
+from graphbraid.ops.gather import gather_rows
+from graphbraid.sampling.rows.tier_counts import TierCounts
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import Shards
 
+LOOKAHEAD = 4
+"""Groups of batches that are known beyond the one whose rows are asked for, where rows are kept by Belady."""
+_FILLED_AT_ONCE = 1 << 14
+
+
+class RowTraffic(NamedTuple):
+    """What batches of a rank read, and what travelled for that."""
+
+    reads: int = 0
+    """Rows that batches read, each batch counted by itself."""
+    remote_reads: int = 0
+    """Of these, rows of nodes that other ranks own."""
+    asked: int = 0
+    """Of these, different ones in each group of batches."""
+    hits: int = 0
+    """Of these, rows that were kept here. The others came from their owners."""
+    filled: int = 0
+    """Rows that came to fill the memory for kept rows beforehand."""
+    sent_ids: int = 0
+    """Ids that went to their owners: one for each row that came."""
+    sent_rows: int = 0
+    """Rows that went to other ranks."""
+    sent_bytes: int = 0
+    """Bytes of ids and rows that went to other ranks."""
+    messages: int = 0
+    """Messages with ids or rows that went to other ranks."""
+
+    def plus(self, **more: int) -> RowTraffic:
+        """Return the sums of both."""
+        return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
+
+    def since(self, before: RowTraffic) -> RowTraffic:
+        """Return what came after ``before``."""
+        return RowTraffic(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class KeptRows:
+    """How many rows of other ranks' nodes a rank keeps, and which."""
+
+    budget: int | str = 0
+    """Memory for them and for what is noted about them, in bytes or as ``"4GiB"``; ``"all"``: all of them."""
+    policy: str = "belady"
+    """``belady``: of the groups known ahead the reads are known, and the row goes that is next read last;
+    ``static``: the rows of the highest score come before the first batch, and stay."""
+    score: Tensor | None = None
+    """``(num_nodes,)`` numbers, higher where this rank reads a row more often. By ``belady`` a row that no
+    known group reads stays longer the higher it is."""
+
+    def __post_init__(self) -> None:
+        check_choice(self.policy, "policy", ("belady", "static"))
+        if self.policy == "static" and self.score is None and as_budget(self.budget, "budget"):
+            raise ConfigError(
+                "policy='static' keeps the rows of the highest score; give score=, or policy='belady'"
+            )
+
+    def num_rows(self, reader: CalledRows, num_remote: int) -> int:
+        """Return how many rows the budget holds, of ``num_remote`` that there are.
+
+        Raises:
+            ConfigError: it holds none, and is not 0.
+            ResourceError: it is more than the free memory.
+        """
+        notes, kept = row_bytes_kept(reader, ranked=self.score is not None)
+        budget = min(as_budget(self.budget, "the memory for rows of other ranks"), notes + num_remote * kept)
+        if budget == 0 or num_remote == 0:
+            return 0
+        require_free(budget, f"memory of {self.budget!r} for rows of other ranks")
+        held = (budget - notes) // kept
+        if held < 1:
+            raise ConfigError(
+                f"{self.budget!r} of memory for rows of other ranks hold no row: what is noted of all "
+                f"{reader.shape[0]:,} rows takes {format_bytes(notes)}, a row {format_bytes(kept)}. Give "
+                "more, or 0"
+            )
+        return held
+
+
+class GroupRows(NamedTuple):
+    """The rows of a group of batches: own ones first, then those of others, each once."""
+
+    own: Tensor
+    remote: Tensor
+    places: Sequence[Tensor]
+    """Where the rows of each batch are among these."""
+    number: int
+    """The number by which the cache knows the group."""
+    remote_reads: int
+    """Rows of others that batches read, each batch counted by itself."""
+
+
+_NO_IDS = torch.empty(0, dtype=torch.int64)
+NOTHING = GroupRows(_NO_IDS, _NO_IDS, (), -1, 0)
+
 
 class FeatureRows:
-    """The feature rows of several batches at a time, each row once, from their owners.
+    """The feature rows of groups of batches, from this rank's parts, from memory, and from their owners.
+
+    All ranks make it and call :meth:`gather` and :meth:`fill` together, and alike often, from one thread.
 
     Args:
         shards: the parts that this rank holds.
+        comm: the ranks. Only the thread that gathers uses it.
+        kept: which rows of others are kept.
+
+    Raises:
+        ConfigError: the memory for kept rows holds none.
+        DataError: the score does not have a finite number for each node.
+        ResourceError: the memory is not free.
     """
 
-    def __init__(self, shards: Shards) -> None:
-        self._shards = shards
+    def __init__(self, shards: Shards, comm: Communicator, kept: KeptRows | None = None) -> None:
+        self._shards, self._comm, self._kept = shards, comm, kept or KeptRows()
+        self._ids, self._has_asked = index_dtype(shards.num_nodes), False
+        self.traffic = RowTraffic()
+        """What was read and what travelled so far."""
+        width = shards.row_bytes
+        reader = CalledRows(self._bring_to(self), shards.num_nodes, max(width, 1))
+        num_rows = self._kept.num_rows(reader, shards.num_nodes - shards.owned.numel()) if width else 0
+        self._cache = self._new_cache(reader, num_rows)
 
-    def gather(self, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Return the rows of each batch, ``(num_ids, num_features)``; all ranks must call it together.
+    def _new_cache(self, reader: CalledRows, num_rows: int) -> RowCache:
+        score = None if self._kept.score is None else checked_score(self._kept.score, reader.shape[0])
+        return RowCache(reader, num_rows, policy=self._kept.policy, score=score)
+
+    @staticmethod
+    def _bring_to(rows: FeatureRows) -> Callable[[Tensor, Tensor], None]:
+        """Return what brings rows to the cache, which must not keep ``rows`` alive that hold it."""
+        known = weakref.ref(rows)
+
+        def bring(ids: Tensor, out: Tensor) -> None:
+            found = known()
+            assert found is not None, "they call the cache"
+            found._bring(ids, out)
+
+        return bring
+
+    @property
+    def lookahead(self) -> int:
+        """Groups that are worth announcing before the rows of the first of them are gathered."""
+        return LOOKAHEAD if self._cache.num_rows and self._cache.policy == "belady" else 0
+
+    def announce(self, batches: Sequence[Tensor]) -> GroupRows:
+        """Say which rows a coming group reads, in the order of the groups.
 
         Args:
-            batches: ``(num_ids,)`` int64 ids in the whole graph of each batch, the batch to be used next
-                first. There may be none, and a batch may have none.
+            batches: ``(num_ids,)`` int64 ids in the whole graph of each batch. There may be none, and a batch
+                may have none.
         """
-        shards, comm = self._shards, self._shards.comm
-        everything = torch.cat([*batches, torch.empty(0, dtype=torch.int64)])
-        wanted, places = torch.unique(everything, return_inverse=True)
-        routed = Routed.by_owner(shards.owners(wanted), comm.size)
-        sorted_ids = wanted[routed.order]
+        everything = torch.cat([*batches, _NO_IDS])
+        ids, places = torch.unique(everything, return_inverse=True)
+        is_own = self._shards.owners(ids) == self._comm.rank
+        own, remote = ids[is_own], ids[~is_own]
+        order = torch.empty_like(ids)
+        order[is_own], order[~is_own] = torch.arange(len(own)), torch.arange(len(own), len(ids))
+        by_batch = torch.split(order[places], [one.numel() for one in batches])
+        remote_reads = int((order[places] >= len(own)).sum())
+        return GroupRows(own, remote, by_batch, self._cache.announce(remote), remote_reads)
+
+    def gather(self, wanted: GroupRows) -> list[Tensor]:
+        """Return the rows of each batch of a group, ``(num_ids, num_features)``.
+
+        Raises:
+            RankError: a rank was lost.
+        """
+        count, before = len(wanted.own), self._cache.counts
+        rows = self._shards.new_rows(count + len(wanted.remote))
+        rows[:count] = self._shards.own_rows(wanted.own)
+        self._read(wanted.remote, rows[count:].view(torch.uint8), wanted.number)
+        self._count(wanted, before)
+        return [gather_rows(rows, places, trusted=True) for places in wanted.places]
+
+    def _read(self, ids: Tensor, out: Tensor | None = None, number: int = -1) -> None:
+        """Read rows of others by the cache; the other ranks are asked in any case, as they may ask."""
+        self._has_asked = False
+        has_bytes = out is None or out.shape[1] > 0
+        self._cache.gather(ids, out if has_bytes else None, batch=number)
+        if not self._has_asked:
+            self._bring(ids[:0], torch.empty(0, self._cache.disk.row_bytes, dtype=torch.uint8))
+
+    def _count(self, wanted: GroupRows, before: TierCounts) -> None:
+        counts = self._cache.counts.since(before)
+        self.traffic = self.traffic.plus(
+            reads=sum(map(len, wanted.places)),
+            remote_reads=wanted.remote_reads,
+            asked=counts.reads,
+            hits=counts.host_rows,
+        )
+
+    def forget(self) -> None:
+        """Forget announced groups that will not come."""
+        self._cache.forget()
+
+    def fill(self) -> None:
+        """Bring the rows that stay, those of the highest score; where rows may go, do nothing."""
+        parts = torch.split(self._chosen(), _FILLED_AT_ONCE)
+        most = torch.tensor([len(parts)])
+        for part in range(int(self._comm.all_reduce(most, "max").wait())):
+            self._fill(parts[part] if part < len(parts) else parts[0][:0])
+
+    def _fill(self, ids: Tensor) -> None:
+        self._read(ids.sort().values)
+        self.traffic = self.traffic.plus(filled=len(ids))
+
+    def _chosen(self) -> Tensor:
+        """Return the rows that stay, ``(num_rows,)`` int64, those of the highest score first."""
+        score = self._kept.score
+        if self._cache.policy != "static" or score is None or not self._cache.num_rows:
+            return _NO_IDS
+        order = order_of(score)
+        return order[self._shards.owners(order) != self._comm.rank][: self._cache.num_rows]
+
+    def _bring(self, ids: Tensor, out: Tensor) -> None:
+        """Write the rows of different ids of other ranks, and give these the rows that they ask for."""
+        self._has_asked = True
+        comm, shards, before = self._comm, self._shards, self._comm.sent_bytes
+        routed = Routed.by_owner(shards.owners(ids), comm.size)
         asked = comm.counts(routed.counts)
-        answers = shards.own_rows(comm.all_to_all(sorted_ids, routed.counts, asked).wait())
+        given = comm.all_to_all(ids[routed.order].to(self._ids), routed.counts, asked).wait()
+        answers = shards.own_rows(given.long())
         received = comm.all_to_all(answers, asked, routed.counts).wait()
-        rows = torch.empty_like(received)
-        rows[routed.order] = received
-        return [rows[at] for at in torch.split(places, [ids.numel() for ids in batches])]
+        if received.shape[1]:
+            out[routed.order] = received.view(torch.uint8)
+        self.traffic = self.traffic.plus(
+            sent_ids=len(ids),
+            sent_rows=len(given),
+            sent_bytes=comm.sent_bytes - before,
+            messages=sum(map(bool, routed.counts)) + sum(map(bool, asked)),
+        )
+
+
+class _Forecast(FeatureRows):
+    """The same decisions about rows that do not come; nothing travels.
+
+    Args:
+        rows: which are to be kept in the same way.
+    """
+
+    def __init__(self, rows: FeatureRows) -> None:
+        self._shards, self._comm, self._kept = rows._shards, rows._comm, rows._kept
+        self._ids, self._has_asked, self.traffic = rows._ids, False, RowTraffic()
+        reader = CalledRows(self._bring_to(self), self._shards.num_nodes, 1)
+        self._cache = self._new_cache(reader, rows._cache.num_rows)
+        self.asked_of = torch.zeros(2, self._comm.size, dtype=torch.int64)
+        """Rows asked of each rank, and messages with their ids."""
+
+    def _bring(self, ids: Tensor, out: Tensor) -> None:
+        self._has_asked = True
+        counts = torch.bincount(self._shards.owners(ids), minlength=self._comm.size)
+        self.asked_of += torch.stack([counts, (counts > 0).long()])
+
+    def fill(self) -> None:
+        """Decide which rows stay."""
+        for part in torch.split(self._chosen(), _FILLED_AT_ONCE):
+            self._fill(part)
+
+    def gather(self, wanted: GroupRows) -> list[Tensor]:
+        """Decide which rows of a group come, and which of them are kept."""
+        before = self._cache.counts
+        self._read(wanted.remote, number=wanted.number)
+        self._count(wanted, before)
+        return []
+
+
+def forecast(rows: FeatureRows, groups: Iterable[Sequence[Tensor]]) -> RowTraffic:
+    """Return what rows that have read nothing yet will have read and sent after these groups of batches.
+
+    It is exact, as a batch is a pure function of its step. All ranks call it together, each with its groups.
+
+    Args:
+        rows: how they are kept.
+        groups: the ids of the batches of each group, as :meth:`FeatureRows.announce` takes them.
+
+    Raises:
+        RankError: a rank was lost.
+    """
+    made, comm, known = _Forecast(rows), rows._comm, deque[GroupRows]()
+    made.fill()
+    for batches in groups:
+        known.append(made.announce(batches))
+        if len(known) > made.lookahead:
+            made.gather(known.popleft())
+    for wanted in known:
+        made.gather(wanted)
+    found = torch.tensor(comm.gather(made.asked_of.tolist()))  # by who asks, kind, and who is asked
+    sent_ids, sent_rows = int(found[comm.rank, 0].sum()), int(found[:, 0, comm.rank].sum())
+    return made.traffic.plus(
+        sent_ids=sent_ids,
+        sent_rows=sent_rows,
+        sent_bytes=sent_ids * rows._ids.itemsize + sent_rows * rows._shards.row_bytes,
+        messages=int(found[comm.rank, 1].sum() + found[:, 1, comm.rank].sum()),
+    )
+
+
+def reads_of(groups: Iterable[Sequence[Tensor]], num_nodes: int) -> Tensor:
+    """Return how often each row is asked for by groups, as a score: ``(num_nodes,)`` float64."""
+    distinct = (torch.unique(torch.cat([*batches])) for batches in groups if batches)
+    return count_reads(distinct, num_nodes).double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed.shards.exchange import Routed, swap
-from graphbraid.distributed.shards.feature_rows import FeatureRows
+from graphbraid.distributed.shards.feature_rows import NOTHING, FeatureRows, GroupRows
 from graphbraid.errors import ConfigError
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints
@@ -32,11 +33,11 @@ GROUP = 4
 AHEAD = 2
 """Groups that are prepared or waiting while one is used."""
 _CLOSING_SECONDS = 5.0
-"""Longest wait for the thread of an iteration that was left early."""
+"""Longest wait for a thread of an iteration that was left early."""
 
 
 class _Turns:
-    """How far the thread of an iteration may go, which must be as far on all ranks.
+    """How far the threads of an iteration may go, which must be as far on all ranks.
 
     An iteration that is left early is left at the same step by all of them. Groups that may begin by then are
     begun by all: a rank that skipped one would keep the others waiting.
@@ -207,6 +208,27 @@ class Frontiers:
         return found
 
 
+def _known_ahead(
+    drawn: queue.SimpleQueue[list[PreparedBatch] | BaseException | None],
+    rows: FeatureRows | None,
+    lookahead: int,
+) -> Iterator[tuple[list[PreparedBatch], GroupRows]]:
+    """Yield the groups that are drawn, each when ``lookahead`` others behind it are announced, or all."""
+    known, is_over = deque[tuple[list[PreparedBatch], GroupRows]](), False
+    while True:
+        while not is_over and len(known) <= lookahead:
+            group = drawn.get()
+            if isinstance(group, BaseException):
+                raise group
+            is_over = group is None
+            if group is not None:
+                ids = [one.sampled.n_id for one in group]
+                known.append((group, NOTHING if rows is None else rows.announce(ids)))
+        if not known:
+            return
+        yield known.popleft()
+
+
 def _signed(seed: int) -> int:
     return seed - (1 << 64) if seed >> 63 else seed
 
@@ -232,9 +254,11 @@ def _in_order(order: Tensor, drawn: _Drawn) -> _Drawn:
 
 
 class ShardedPipeline:
-    """Mini-batches of a :class:`.ShardedGraph`, prepared ahead by a thread that all ranks run alike.
+    """Mini-batches of a :class:`.ShardedGraph`, prepared ahead by two threads that all ranks run alike.
 
-    They are those that a pipeline of the whole graph gives for the same schedule. All ranks must iterate
+    One draws, and goes ahead as far as kept rows are chosen by what is known of coming groups; the other
+    brings rows. Each has a communicator of its own, so that rows travel while the next groups are drawn. The
+    batches are those that a pipeline of the whole graph gives for the same schedule. All ranks must iterate
     together: each with its own part of the steps, for as long as any has steps.
 
     Args:
@@ -248,7 +272,7 @@ class ShardedPipeline:
         self, graph: ShardedGraph, config: SamplerConfig, *, gathers: bool, num_threads: int
     ) -> None:
         self._graph, self._config = graph, config
-        self._rows = FeatureRows(graph.shards) if gathers else None
+        self._gathers = gathers
         self._whole = None
         self._frontiers = None
         if graph.shards.lists == "whole":
@@ -256,31 +280,51 @@ class ShardedPipeline:
         else:
             self._frontiers = Frontiers(graph, config, num_threads)
         self._seconds = dict.fromkeys(COUNTED, 0.0)
-        self._thread: threading.Thread | None = None
+        self._threads = list[threading.Thread]()
 
     def run(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
     ) -> Iterator[PreparedBatch]:
         """Yield the batches of the steps ``[first_step, last_step)`` in order; all ranks call it together."""
-        if self._thread is not None:
-            self._thread.join()  # it finishes what all ranks have begun
-        steps, done = range(first_step, last_step), queue.SimpleQueue[list[PreparedBatch] | BaseException]()
-        turns = _Turns()
+        for thread in self._threads:
+            thread.join()  # it finishes what all ranks have begun
+        rows = self._graph.shards.rows if self._gathers else None
+        lookahead = 0 if rows is None else rows.lookahead
+        steps, turns = range(first_step, last_step), _Turns()
+        drawn = queue.SimpleQueue[list[PreparedBatch] | BaseException | None]()
+        done = queue.SimpleQueue[list[PreparedBatch] | BaseException]()
 
-        def prepare() -> None:
+        def draw() -> None:
             try:
                 most = torch.tensor([len(steps)])
                 num_steps = int(self._graph.shards.comm.all_reduce(most, "max").wait())
                 for number, begin in enumerate(range(0, num_steps, GROUP)):
-                    if not turns.wait_for(number):
-                        return
+                    if not turns.wait_for(number - lookahead):
+                        break
                     own = steps[begin : begin + GROUP]
-                    done.put(self._prepared(schedule, epoch, own, min(GROUP, num_steps - begin)))
+                    drawn.put(self._drawn(schedule, epoch, own, min(GROUP, num_steps - begin)))
+                drawn.put(None)
+            except BaseException as error:
+                drawn.put(error)
+
+        def gather() -> None:
+            try:
+                for number, (group, wanted) in enumerate(_known_ahead(drawn, rows, lookahead)):
+                    if not turns.wait_for(number):
+                        break
+                    done.put(group if rows is None else self._gathered(group, rows, wanted))
             except BaseException as error:
                 done.put(error)
+            finally:
+                if rows is not None:
+                    rows.forget()
 
-        thread = self._thread = threading.Thread(target=prepare, name="graphbraid-shards", daemon=True)
-        thread.start()
+        self._threads = [
+            threading.Thread(target=work, name=f"graphbraid-{work.__name__}", daemon=True)
+            for work in (draw, gather)
+        ]
+        for thread in self._threads:
+            thread.start()
         left = len(steps)
         try:
             while left:
@@ -296,10 +340,11 @@ class ShardedPipeline:
             turns.allow_next(all_others=True)
         finally:
             turns.close()
-            thread.join(_CLOSING_SECONDS)
+            for thread in self._threads:
+                thread.join(_CLOSING_SECONDS)
 
-    def _prepared(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> list[PreparedBatch]:
-        """Prepare a group of ``count`` batches, of which this rank has those of ``steps``."""
+    def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> list[PreparedBatch]:
+        """Draw a group of ``count`` batches, of which this rank has those of ``steps``; they have no rows."""
         started = perf_counter()
         input_ids = [schedule.positions_of(epoch, step) for step in steps]
         seeds = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
@@ -313,17 +358,21 @@ class ShardedPipeline:
             assert self._whole is not None
             begun = [self._whole.begin(ids, seed, 0, 0) for ids, seed in zip(nodes, seeds, strict=True)]
             sampled = [next(batch).sampled for batch in begun]
-        between = perf_counter()
-        x: Sequence[Tensor | None] = [None] * len(steps)
-        if self._rows is not None:
-            x = self._rows.gather([one.n_id for one in sampled])
-        self._seconds["sample"] += between - started
-        self._seconds["gather"] += perf_counter() - between
-        self._seconds["batches"] += len(steps)
+        self._seconds["sample"] += perf_counter() - started
         return [
-            PreparedBatch(step, ids, one, [rows])
-            for step, ids, one, rows in zip(steps, input_ids, sampled, x, strict=True)
+            PreparedBatch(step, ids, one, [None])
+            for step, ids, one in zip(steps, input_ids, sampled, strict=True)
         ]
+
+    def _gathered(
+        self, group: list[PreparedBatch], rows: FeatureRows, wanted: GroupRows
+    ) -> list[PreparedBatch]:
+        """Return the batches of a group with their feature rows."""
+        started = perf_counter()
+        x = rows.gather(wanted)
+        self._seconds["gather"] += perf_counter() - started
+        self._seconds["batches"] += len(group)
+        return [one._replace(x=[of_one]) for one, of_one in zip(group, x, strict=True)]
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None

@@ -15,6 +15,7 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import current
 from graphbraid.distributed.ranks.transport import Alone
+from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import keep_mark
@@ -26,7 +27,8 @@ class Shards:
     """The parts that this rank holds, and where the nodes of the others are.
 
     Attributes:
-        comm: the ranks, by a communicator of their own: only the thread that prepares batches uses it.
+        comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
+        rows: the feature rows of batches, of this rank's nodes and of others'.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
         num_parts: number of parts of the partition.
         num_edges: number of edges of the whole graph.
@@ -38,7 +40,8 @@ class Shards:
     def __init__(
         self, comm: Communicator, part_of: Tensor, num_parts: int, shared: SharedManifest, own: list[PartRows]
     ) -> None:
-        self.comm, self.num_parts = comm, num_parts
+        self.comm, self._rows_comm, self.num_parts = comm.twin(), comm.twin(), num_parts
+        self.num_nodes = part_of.numel()
         self.num_edges, self.lists = shared.graph.num_edges, shared.lists
         self._part_of = part_of  # mapped: pages that no batch asks for are never read
         ranks = [
@@ -50,6 +53,22 @@ class Shards:
         self._tables = [rows.x for rows in own]
         firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
         self.first_edge = torch.cat(firsts)[self._row] if firsts else None
+        self.row_bytes = self.new_rows(1).nbytes
+        self.rows = FeatureRows(self, self._rows_comm)
+
+    def keep(self, kept: KeptRows) -> None:
+        """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.
+
+        Raises:
+            ConfigError: the memory for them holds none.
+            ResourceError: the memory is not free.
+        """
+        self.rows = FeatureRows(self, self._rows_comm, kept)
+        self.rows.fill()
+
+    def new_rows(self, count: int) -> Tensor:
+        """Return room for rows, ``(count, num_features)`` in the dtype of the features."""
+        return self._tables[0].new_empty(count, self._tables[0].shape[1])
 
     def owners(self, ids: Tensor) -> Tensor:
         """Return the rank that owns each of ``ids``, ``(num_ids,)`` int64."""
@@ -66,7 +85,7 @@ class Shards:
         if len(self._tables) == 1:
             return gather_rows(self._tables[0], places, trusted=True)
         rows, first = self._row[places], 0
-        out = self._tables[0].new_empty(ids.numel(), self._tables[0].shape[1])
+        out = self.new_rows(ids.numel())
         for table in self._tables:
             here = ((rows >= first) & (rows < first + table.shape[0])).nonzero().squeeze(1)
             out[here] = gather_rows(table, rows[here] - first, trusted=True)
@@ -134,7 +153,7 @@ class ShardedGraph(Graph):
         own = [
             saved.rows(part, (part_of == part).nonzero().squeeze(1), shared) for part in range(first, last)
         ]
-        shards = Shards(comm.twin(), part_of, num_parts, shared, own)
+        shards = Shards(comm, part_of, num_parts, shared, own)
         arrays = {
             name: SHARED.array(saved.folder, entry).load(mapped=True, verify=True)
             for name, entry in shared.graph.arrays.items()

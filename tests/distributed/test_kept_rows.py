@@ -1,0 +1,197 @@
+"""Rows of other ranks' nodes: the owners' bits whatever is kept, and what travels is counted and foreseen."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.distributed.test_shards import check_equal, graph_of, parts_at
+from tests.distributed.threads import run_threads
+from torch import Tensor
+
+from graphbraid.distributed import Communicator, KeptRows, ShardedGraph
+from graphbraid.distributed.shards.feature_rows import FeatureRows, RowTraffic, forecast, reads_of
+from graphbraid.distributed.shards.pipeline import ShardedPipeline
+from graphbraid.errors import ConfigError, DataError, RankError
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.sampling.cpu import make_pipeline
+
+NUM_NODES = 40
+ROW_BYTES = 5 * 4
+SLOT_BYTES = 32
+NOTES_BYTES = 9 * NUM_NODES  # with a score
+group_of_batches = st.lists(st.lists(st.integers(0, NUM_NODES - 1), max_size=12), max_size=3)
+
+
+def budget_of(num_rows: int) -> int:
+    """Return the bytes that so many kept rows take."""
+    return NOTES_BYTES + num_rows * (ROW_BYTES + SLOT_BYTES) if num_rows else 0
+
+
+def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Return the rows of groups, announced as far ahead as is worth it."""
+    known, found = deque[Any](), list[list[Tensor]]()
+    for group in groups:
+        known.append(rows.announce(group))
+        if len(known) > rows.lookahead:
+            found.append(rows.gather(known.popleft()))
+    found.extend(map(rows.gather, known))
+    return found
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    num_ranks=st.integers(1, 4),
+    num_kept=st.sampled_from([0, 1, 5, NUM_NODES]),
+    policy=st.sampled_from(["belady", "static"]),
+    part_of=st.lists(st.integers(0, 3), min_size=NUM_NODES, max_size=NUM_NODES),
+    data=st.data(),
+)
+def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
+    tmp_path: Path, num_ranks: int, num_kept: int, policy: str, part_of: list[int], data: st.DataObject
+) -> None:
+    graph = graph_of(NUM_NODES, 80, 0)
+    assert isinstance(graph.x, Tensor)
+    folder = parts_at(tmp_path / "parts", graph, torch.tensor(part_of), 4)
+    num_groups = data.draw(st.integers(0, 9))
+    groups = [
+        data.draw(st.lists(group_of_batches, min_size=num_groups, max_size=num_groups))
+        for _ in range(num_ranks)
+    ]
+
+    def on_rank(comm: Communicator) -> tuple[RowTraffic, RowTraffic, int]:
+        shards = ShardedGraph.open(folder, comm).shards
+        own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
+        kept = KeptRows(budget=budget_of(num_kept), policy=policy, score=reads_of(own, NUM_NODES))
+        rows = FeatureRows(shards, comm, kept)
+        foreseen = forecast(rows, own)
+        before = comm.sent_bytes
+        rows.fill()
+        for found, wanted in zip(gathered(rows, own), own, strict=True):
+            for x, ids in zip(found, wanted, strict=True):
+                assert torch.equal(x, graph.x[ids])  # type: ignore[index]
+        return rows.traffic, foreseen, comm.sent_bytes - before
+
+    for traffic, foreseen, sent_bytes in run_threads(num_ranks, on_rank):
+        assert traffic == foreseen
+        assert traffic.sent_bytes == sent_bytes == 4 * traffic.sent_ids + ROW_BYTES * traffic.sent_rows
+        assert traffic.sent_ids == traffic.asked - traffic.hits + traffic.filled
+        assert traffic.hits <= traffic.asked <= traffic.remote_reads <= traffic.reads
+        assert num_kept or not traffic.hits
+        if num_kept == NUM_NODES and policy == "static":
+            assert traffic.hits == traffic.asked
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [0, 1, 7])
+def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype, width: int) -> None:
+    graph = graph_of(NUM_NODES, 80, 0)
+    graph = graph.replace(x=(100 * torch.rand(NUM_NODES, width)).to(dtype))
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 3, 3)
+    ids = torch.arange(NUM_NODES).flip(0)
+
+    def on_rank(comm: Communicator) -> None:
+        shards = ShardedGraph.open(folder, comm).shards
+        shards.keep(KeptRows(budget="all" if width else 0))
+        for _ in range(2):
+            [[found]] = gathered(shards.rows, [[ids]])
+            assert found.dtype == dtype
+            assert torch.equal(found, graph.x[ids])  # type: ignore[index]
+        assert shards.rows.traffic.hits == (shards.rows.traffic.asked // 2 if width else 0)
+
+    run_threads(3, on_rank)
+
+
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("kept", [0, 12, NUM_NODES])
+def test_batches_with_kept_rows_are_those_of_the_whole_graph(
+    tmp_path: Path, lists: str, num_ranks: int, kept: int
+) -> None:
+    graph = graph_of(NUM_NODES * 4, 700, 1, hub=True)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % 4, 4, lists)
+    config = SamplerConfig(fanouts=(3, 2))
+
+    def on_rank(comm: Communicator) -> None:
+        sharded = ShardedGraph.open(folder, comm)
+        sharded.shards.keep(KeptRows(budget=kept and 8 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES)))
+        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
+        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        schedule = SeedSchedule(
+            seeds=graph.split("train"), batch_size=3, seed=7, part=comm.rank, num_parts=comm.size
+        )
+        for epoch, stop in ((0, 30), (0, 5), (1, 30)):  # the second is left early
+            args = schedule, epoch, 0, schedule.num_steps
+            found = pipeline.run(*args)
+            for expected in list(whole.run(*args))[:stop]:
+                check_equal(next(found), expected)
+            found.close()  # type: ignore[attr-defined]
+
+    run_threads(num_ranks, on_rank)
+
+
+def test_no_choice_that_stays_sends_fewer_rows_than_belady_where_all_groups_are_known(tmp_path: Path) -> None:
+    graph = graph_of(NUM_NODES, 80, 0)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
+    draw = torch.Generator().manual_seed(0)
+    groups = [[torch.randint(NUM_NODES, (9,), generator=draw)] for _ in range(5)]  # LOOKAHEAD and one more
+
+    def on_rank(comm: Communicator) -> list[int]:
+        shards = ShardedGraph.open(folder, comm).shards
+        score = reads_of(groups, NUM_NODES)
+        sent = []
+        for policy in ("belady", "static"):
+            rows = FeatureRows(shards, comm, KeptRows(budget=budget_of(6), policy=policy, score=score))
+            sent.append(forecast(rows, groups).sent_ids)
+        return sent
+
+    for belady, static in run_threads(2, on_rank):
+        assert belady <= static
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    graph = graph_of(NUM_NODES, 80, 0)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
+    with pytest.raises(ConfigError, match="policy must be"):
+        KeptRows(policy="sieve")
+    with pytest.raises(ConfigError, match="give score="):
+        KeptRows(budget=1, policy="static")
+    for kept, kind, why in (
+        (KeptRows(budget=NOTES_BYTES), ConfigError, "hold no row"),
+        (KeptRows(budget="a lot"), ConfigError, "the memory for rows"),
+        (KeptRows(budget="all", score=torch.full((NUM_NODES,), torch.nan)), DataError, "finite"),
+        (KeptRows(budget="all", score=torch.ones(3)), DataError, "one number for each"),
+    ):
+        with pytest.raises(kind, match=why):
+            run_threads(2, lambda comm, kept=kept: ShardedGraph.open(folder, comm).shards.keep(kept))
+
+
+def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path: Path) -> None:
+    graph = graph_of(NUM_NODES, 80, 0)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
+    told = []
+
+    def on_rank(comm: Communicator) -> None:
+        shards = ShardedGraph.open(folder, comm).shards
+        shards.keep(KeptRows(budget="all"))
+        if comm.rank == 1:
+            raise ValueError("a mistake of rank 1")
+        try:
+            gathered(shards.rows, [[torch.arange(NUM_NODES)]])
+        except RankError as error:
+            told.append(str(error))
+            raise
+
+    with pytest.raises((ValueError, RankError)):
+        run_threads(2, on_rank)
+    assert told == [] or "another rank has failed" in told[0]
