@@ -26,11 +26,12 @@ from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.nn import module_traits
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.inference.evaluate import EvalMode, score
-from graphbraid.train.inference.infer import by_level, depth, whole_bytes
+from graphbraid.train.inference.infer import by_level, whole_bytes
 from graphbraid.train.inference.metrics import Scores, metric_names
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.reach import depth
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import share_of
 

@@ -102,6 +102,8 @@ class LoaderSettings:
     """Which contiguous part of each batch's seeds the batches have, of ``num_parts``."""
     num_parts: int = 1
     """Loaders that share each batch, as ranks do; ``batch_size`` is that of all of them together."""
+    reach: int | None = None
+    """Hops that a part keeps of the whole batch's sample; see :class:`graphbraid.sampling.SeedSchedule`."""
 
     def __post_init__(self) -> None:
         if not is_by_relation(self.num_neighbors):
@@ -183,6 +185,7 @@ class LoaderSettings:
             seed=self.seed,
             part=self.part,
             num_parts=self.num_parts,
+            reach=self.reach,
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.arguments import MOST_THREADS, as_count
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.native import plain_errors
@@ -23,6 +25,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.share import keep_share, own_by_type
 
 MOST_AHEAD = 1 << 20
 """Largest number of mini-batches prepared ahead of their use."""
@@ -89,8 +92,18 @@ def make_pipeline(
         drawn = {"lists": lists, "constraints": constraints, "edge_times": edge_times}
         return reference.sample_checked(types, config, number, seeds, key, **drawn)  # type: ignore[arg-type]
 
+    def shared(sampled: Sampled, seeds: Tensor, own: Tensor, reach: int) -> Sampled:
+        if config.layout == "blocks" or config.num_samples is not None:
+            raise ConfigError("a share is cut from edges that are drawn by fanouts, in layout 'subgraph'")
+        ends = [(relation.source, relation.destination) for relation in types.relations()]
+        kept = keep_share(sampled, ends, own_by_type(types, number, seeds, own), reach)
+        place = torch.zeros_like(seeds).index_copy_(0, own, torch.arange(own.numel()))
+        trees = None if kept.trees_by_type is None else [place[one] for one in kept.trees_by_type]
+        return replace(kept, trees_by_type=trees)
+
     twin = _ReferencePipeline(
         sample,
+        shared,
         tables,
         sum(sizes) if number is None else sizes[number],
     )
@@ -181,13 +194,21 @@ class _NativePipeline:
             last_step=last_step,
             part=schedule.part,
             num_parts=schedule.num_parts,
+            reach=schedule.reach,
         )
         # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
         # waits for the next one.
-        return map(self._read, iter(plain_errors()(run.next), None))
+        return map(partial(self._read, reach=schedule.reach), iter(plain_errors()(run.next), None))
 
     def begin(
-        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+        self,
+        seeds: Tensor,
+        seed: int,
+        epoch: int,
+        step: int,
+        constraints: Constraints | None = None,
+        *,
+        share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
         """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for this one.
 
@@ -197,12 +218,14 @@ class _NativePipeline:
             epoch: epoch whose random numbers are drawn.
             step: step whose random numbers are drawn.
             constraints: what the draws keep to. If None, they are free.
+            share: the seeds whose share of the batch is kept, ``(num_own,)`` int64 positions, rising; and its
+                reach, as :func:`.keep_share` takes them. If None, the whole batch.
         """
-        if not seeds.numel():  # a schedule without seeds has no steps
-            return self._twin.begin(seeds, seed, epoch, step, constraints)
-        limits: dict[str, Any] = {}
+        if not seeds.numel() or (share is not None and not share[0].numel()):  # a schedule has no such steps
+            return self._twin.begin(seeds, seed, epoch, step, constraints, share=share)
+        limits: dict[str, Any] = {} if share is None else {"own": share[0], "reach": share[1]}
         if constraints is not None:
-            limits = {name: getattr(constraints, name) for name in ("disjoint", "times", "excluded")}
+            limits |= {name: getattr(constraints, name) for name in ("disjoint", "times", "excluded")}
         run = self._kernels.Run(
             pipeline=self._own_pipeline(),
             seeds=seeds,
@@ -214,10 +237,11 @@ class _NativePipeline:
             last_step=1,
             **limits,
         )
-        batches: Iterator[Any] = map(self._read, iter(plain_errors()(run.next), None))
+        read = partial(self._read, reach=None if share is None else share[1])
+        batches: Iterator[Any] = map(read, iter(plain_errors()(run.next), None))
         return (batch._replace(step=step) for batch in batches)
 
-    def _read(self, batch: tuple[Any, ...]) -> PreparedBatch:
+    def _read(self, batch: tuple[Any, ...], reach: int | None) -> PreparedBatch:
         """Return a batch as a thread has prepared it, with lists by hop and relation one after another."""
         step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
         edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
@@ -231,6 +255,7 @@ class _NativePipeline:
             )
             return PreparedBatch(step, input_id, sampled, [x])
         num_relations, num_hops = self._typed
+        num_hops = num_hops if reach is None else reach
         sampled = Sampled(
             n_id_by_type=n_id,
             edges_by_relation=[edges[relation::num_relations] for relation in range(num_relations)],
@@ -272,6 +297,7 @@ class _ReferencePipeline:
 
     Args:
         sample: samples for seeds, with a key, as constraints say.
+        share: keeps of the sample for seeds what some of them read, as :func:`.keep_share` does.
         x: feature rows of each node type, or None.
         num_seed_nodes: number of nodes that seeds may be.
     """
@@ -279,10 +305,11 @@ class _ReferencePipeline:
     def __init__(
         self,
         sample: Callable[[Tensor, int, Constraints | None], Sampled],
+        share: Callable[[Sampled, Tensor, Tensor, int], Sampled],
         x: Sequence[Tensor | None],
         num_seed_nodes: int,
     ) -> None:
-        self._sample, self._x = sample, x
+        self._sample, self._share, self._x = sample, share, x
         self._num_seed_nodes = num_seed_nodes
         self._seconds = dict.fromkeys(COUNTED, 0.0)
 
@@ -291,22 +318,41 @@ class _ReferencePipeline:
     ) -> Iterator[PreparedBatch]:
         check_ids(schedule.seeds, self._num_seed_nodes, "seeds")
         for step in range(first_step, last_step):
-            input_id = schedule.positions_of(epoch, step)
+            input_id = schedule.sampled.positions_of(epoch, step)
+            share = None if schedule.reach is None else (schedule.own_of(step), schedule.reach)
             key = rng.batch_key(schedule.seed, epoch, step)
-            yield self._prepared(step, input_id, schedule.seeds[input_id], key, None)
+            yield self._prepared(step, input_id, schedule.seeds[input_id], key, constraints=None, share=share)
 
     def begin(
-        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+        self,
+        seeds: Tensor,
+        seed: int,
+        epoch: int,
+        step: int,
+        constraints: Constraints | None = None,
+        *,
+        share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
         check_ids(seeds, self._num_seed_nodes, "seeds")
         key = rng.batch_key(seed, epoch, step)
-        yield self._prepared(step, torch.arange(seeds.numel()), seeds, key, constraints)
+        yield self._prepared(
+            step, torch.arange(seeds.numel()), seeds, key, constraints=constraints, share=share
+        )
 
     def _prepared(
-        self, step: int, input_id: Tensor, seeds: Tensor, key: int, constraints: Constraints | None
+        self,
+        step: int,
+        input_id: Tensor,
+        seeds: Tensor,
+        key: int,
+        *,
+        constraints: Constraints | None,
+        share: tuple[Tensor, int] | None,
     ) -> PreparedBatch:
         started = perf_counter()
         sampled = self._sample(seeds, key, constraints)
+        if share is not None:
+            sampled, input_id = self._share(sampled, seeds, *share), input_id[share[0]]
         between = perf_counter()
         x = [
             None if rows is None else torch.index_select(rows, 0, ids)

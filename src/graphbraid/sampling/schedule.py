@@ -41,6 +41,10 @@ class SeedSchedule:
     num_parts: int = 1
     """Parts that each step's seeds are cut into, as by ranks that share batches; the random numbers of a seed
     are those that it has in the whole batch."""
+    reach: int | None = None
+    """With several parts: samplers sample the whole step, and keep what is within so many edges of the part's
+    seeds (:mod:`graphbraid.sampling.share`). If None, they sample for these seeds alone, which in layout
+    ``blocks`` draws the same."""
 
     def __post_init__(self) -> None:
         seeds = check_tensor(self.seeds, "seeds", ndim=1)
@@ -56,6 +60,8 @@ class SeedSchedule:
         object.__setattr__(self, "part", as_count(self.part, "part", most=num_parts - 1))
         for name in ("shuffle", "drop_last"):
             object.__setattr__(self, name, as_flag(getattr(self, name), name))
+        if self.reach is not None:
+            object.__setattr__(self, "reach", as_count(self.reach, "reach", least=1, most=MOST_REACH))
         if self.drop_last and 0 < self.seeds.numel() < self.batch_size:
             raise ConfigError(
                 f"drop_last leaves no batch: {self.seeds.numel()} seeds are fewer than "
@@ -94,7 +100,17 @@ class SeedSchedule:
     @property
     def whole(self) -> SeedSchedule:
         """The schedule of all parts together."""
-        return self if self.num_parts == 1 else dataclasses.replace(self, part=0, num_parts=1)
+        return self if self.num_parts == 1 else dataclasses.replace(self, part=0, num_parts=1, reach=None)
+
+    @property
+    def sampled(self) -> SeedSchedule:
+        """The schedule of the seeds that are sampled for: with a reach, those of all parts."""
+        return self if self.reach is None else self.whole
+
+    def own_of(self, step: int) -> Tensor:
+        """Return the positions of this part's seeds among those of the whole step, ``(num_own,)`` int64."""
+        begin, end = self.bounds_of(step)
+        return torch.arange(begin, end) - step * self.batch_size
 
     def bounds_of(self, step: int) -> tuple[int, int]:
         """Return begin and end of a step's seeds in the order of an epoch.
@@ -137,6 +153,8 @@ def part_of(count: int, part: int, num_parts: int) -> tuple[int, int]:
 
 MOST_PARTS = 1 << 16
 """Largest number of parts that steps are cut into."""
+MOST_REACH = 1 << 10
+"""Largest number of hops that a part keeps of a whole step."""
 MOST_EPOCHS = 1 << 31
 """Largest number of epochs under one random seed; beyond it, keys of different steps would collide."""
 

@@ -15,8 +15,10 @@ from tests.sampling.test_sampler import assert_same
 from tests.suites import examples
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
+from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.sample import Sampled, SampledEdges
 
 
@@ -275,3 +277,20 @@ def test_what_a_dropped_launch_reads_is_freed_after_the_device_was_waited_for(pi
     del running
     gc.collect()
     assert found == [[False, False]]
+
+
+@pytest.mark.parametrize("reach", [1, 3])
+def test_shares_of_whole_steps_are_those_of_the_cpu(pipeline, reach):
+    csc, config = power_law_csc(60, 500), SamplerConfig(fanouts=(4, 3), return_edge_id=True)
+    x = torch.randn(60, 3)
+    running = pipeline(csc, config, x)
+    cpu = make_pipeline(Graph(csc=csc), config, [x], num_threads=1, depth=1)
+    for part in range(2):
+        schedule = SeedSchedule(
+            seeds=seeds_of(60), batch_size=6, shuffle=True, part=part, num_parts=2, reach=reach
+        )
+        runs = (one.run(schedule, 1, 0, schedule.num_steps) for one in (running, cpu))
+        for ours, theirs in zip(*runs, strict=True):
+            assert_same(on_cpu(ours.sampled), theirs.sampled)
+            assert ours.input_id.cpu().equal(theirs.input_id)
+            assert ours.x[0].cpu().equal(theirs.x[0])

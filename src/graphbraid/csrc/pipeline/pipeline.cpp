@@ -1,6 +1,7 @@
 #include "pipeline/pipeline.h"
 
 #include <chrono>
+#include <numeric>
 
 #include "gather/gather.h"
 #include "threads/threads.h"
@@ -42,6 +43,7 @@ void BatchPool::give_back(std::unique_ptr<Batch> batch) {
 struct Run::State {
   Schedule schedule;
   std::optional<SampleConstraints> constraints;
+  std::optional<ShareOf> share;
   int64_t next_to_build;
   int64_t next_to_give;
   int64_t last;
@@ -63,10 +65,10 @@ struct Run::State {
 };
 
 Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step,
-         std::optional<SampleConstraints> constraints)
+         std::optional<SampleConstraints> constraints, std::optional<ShareOf> share)
     : pipeline_(pipeline),
       state_(std::make_shared<State>(
-          State{schedule, constraints, first_step, first_step, last_step, false, false, 0, {}})) {
+          State{schedule, constraints, share, first_step, first_step, last_step, false, false, 0, {}})) {
   {
     std::lock_guard<std::mutex> lock(pipeline_.mutex_);
     pipeline_.runs_.push_back(state_);
@@ -251,18 +253,38 @@ void Pipeline::gather(const FeatureRows& rows, const int64_t* ids, int64_t count
   has_help ? parallel_for(32, gather_part) : gather_part(0);
 }
 
-void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
-  const int64_t started = now_ns();
-  const int64_t num_seeds = run.schedule.batch_count(batch.step);
+// Samples for the step's seeds; of a share, for those of the whole step, and keeps what its own ones read.
+void Pipeline::sample(Run::State& run, Batch& batch, SampleScratch& scratch, const Team* team) {
+  const uint64_t key = batch_key(run.schedule.seed, run.schedule.epoch, static_cast<uint64_t>(batch.step));
+  Schedule schedule = run.schedule;
+  if (run.share) schedule.part = 0, schedule.num_parts = 1;
+  const int64_t num_seeds = schedule.batch_count(batch.step);
   Buffer<int64_t> seeds(num_seeds);
   batch.input_id.reserve(num_seeds);
-  run.schedule.seeds_of(batch.step, batch.input_id.data(), seeds.data());
-  const uint64_t key = batch_key(run.schedule.seed, run.schedule.epoch, static_cast<uint64_t>(batch.step));
+  schedule.seeds_of(batch.step, batch.input_id.data(), seeds.data());
+  SampledBatch& sampled = run.share ? scratch.whole : batch.sampled;
+  sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, sampled, team,
+               run.constraints ? &*run.constraints : nullptr);
+  if (!run.share) return;
+  const ShareOf& share = *run.share;
+  std::vector<int64_t> own(share.own, share.own + share.num_own);
+  if (share.own == nullptr) {
+    own.resize(static_cast<size_t>(run.schedule.batch_count(batch.step)));
+    std::iota(own.begin(), own.end(),
+              run.schedule.batch_begin(batch.step) - schedule.batch_begin(batch.step));
+  }
+  const int64_t num_own = static_cast<int64_t>(own.size());
+  keep_share(scratch.whole, own.data(), num_own, share.reach, config_.keep_edges, graph_.types, seeds.data(),
+             scratch, batch.sampled);
+  for (int64_t i = 0; i < num_own; ++i) batch.input_id[i] = batch.input_id[own[static_cast<size_t>(i)]];
+}
+
+void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
+  const int64_t started = now_ns();
   const Team team{num_threads(), [this](int64_t count, const auto& task) { parallel_for(count, task); }};
   // With one batch at a time, the other threads are there for nothing else.
   const bool has_help = (depth_ == 1 || last_batch_ns_ >= kWorthHelpNs) && has_idle_threads();
-  sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, batch.sampled,
-               has_help ? &team : nullptr, run.constraints ? &*run.constraints : nullptr);
+  sample(run, batch, scratch, has_help ? &team : nullptr);
   const int64_t sampled = now_ns();
   if (graph_.types == nullptr) {
     gather(features_, batch.sampled.n_id.data(), batch.sampled.num_nodes, batch.x, has_help);

@@ -26,6 +26,7 @@
 #include "gather/gather.h"
 #include "pipeline/schedule.h"
 #include "sampling/sample.h"
+#include "sampling/share.h"
 #include "sampling/typed_sample.h"
 
 namespace gb {
@@ -61,12 +62,21 @@ struct StageSeconds {
 
 class Pipeline;
 
+// Seeds whose shares a run's batches are: of the whole step's sample what is within `reach` edges of them.
+struct ShareOf {
+  int64_t reach = 0;
+  const int64_t* own =
+      nullptr;  // (num_own,) positions among the step's seeds, rising; null: the schedule's part
+  int64_t num_own = 0;
+};
+
 // The batches of steps [first, last) of a schedule, in order. `constraints` hold for each of them: a run
-// whose constraints name seeds has one step.
+// whose constraints or share name seeds has one step.
 class Run {
  public:
   Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step,
-      std::optional<SampleConstraints> constraints = std::nullopt);
+      std::optional<SampleConstraints> constraints = std::nullopt,
+      std::optional<ShareOf> share = std::nullopt);
   ~Run();
   Run(const Run&) = delete;
 
@@ -103,6 +113,7 @@ class Pipeline {
   void work();
   void stop();
   void build(Run::State& run, Batch& batch, SampleScratch& scratch);
+  void sample(Run::State& run, Batch& batch, SampleScratch& scratch, const Team* team);
   void gather(const FeatureRows& rows, const int64_t* ids, int64_t count, Buffer<char>& out, bool has_help);
   bool join_region(std::unique_lock<std::mutex>& lock);
   bool take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scratch);

@@ -104,10 +104,16 @@ void check_inputs(const Inputs& inputs, const SampleConfig& config) {
   for (const int64_t fanout : config.fanouts) need_count(fanout, -1, kMostFanout, "a fanout");
 }
 
-// The arrays of a run that is constrained, kept alive with it.
+// The arrays of a run that is constrained or a share, kept alive with it.
 struct Limits {
   bool disjoint = false;
-  std::optional<Array1<const int64_t>> times, excluded;
+  std::optional<Array1<const int64_t>> times, excluded, own;
+  std::optional<int64_t> reach;
+
+  std::optional<ShareOf> share() const {
+    if (!reach) return std::nullopt;
+    return ShareOf{*reach, data_or_null(own), own ? own->length() : 0};
+  }
 
   std::optional<SampleConstraints> constraints() const {
     if (!disjoint && !times && !excluded) return std::nullopt;
@@ -124,7 +130,7 @@ class PyRun {
         seeds(seeds),
         limits(std::move(limits)),
         run(std::make_unique<Run>(owner.pipeline(), schedule, first_step, last_step,
-                                  this->limits.constraints())) {}
+                                  this->limits.constraints(), this->limits.share())) {}
   ~PyRun() {
     if (owner.is_forked()) {  // nobody builds the batches that it would wait for
       static_cast<void>(run.release());
@@ -173,6 +179,24 @@ void check_run(const Inputs& inputs, const Indptr& seeds, const Schedule& schedu
   if (outside >= 0)
     refuse("seeds must be nodes in [0, " + std::to_string(num_nodes) + "); seeds[" + std::to_string(outside) +
            "] is " + std::to_string(nodes[outside]));
+}
+
+constexpr int64_t kMostReach = 1 << 10;
+
+// A share is of drawn edges, hop by hop, and its own seeds are some of those of one step.
+void check_share(const SampleConfig& config, const Inputs& inputs, const Limits& limits, int64_t num_seeds,
+                 int64_t num_steps) {
+  need(limits.reach || !limits.own, "own seeds need a reach");
+  if (!limits.reach) return;
+  need_count(*limits.reach, 1, kMostReach, "reach");
+  need(!config.blocks && (inputs.types == nullptr || inputs.types->graph().num_samples.empty()),
+       "a share is cut from edges that are drawn by fanouts, in layout subgraph");
+  if (!limits.own) return;
+  need(num_steps <= 1, "a run whose share names seeds has one step");
+  int64_t before = -1;
+  for (int64_t i = 0; i < limits.own->length(); before = limits.own->data()[i++])
+    need(limits.own->data()[i] > before && limits.own->data()[i] < num_seeds,
+         "own must be positions of seeds, rising");
 }
 
 // Constraints that name seeds are those of one batch, and edges that are excluded exist and rise.
@@ -323,10 +347,13 @@ void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
 void init_run(PyRun* self, PyPipeline& pipeline, const Indptr& seeds, int64_t batch_size, bool shuffle,
               uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step, bool disjoint,
               const std::optional<Array1<const int64_t>>& times,
-              const std::optional<Array1<const int64_t>>& excluded, int64_t part, int64_t num_parts) {
+              const std::optional<Array1<const int64_t>>& excluded, int64_t part, int64_t num_parts,
+              std::optional<int64_t> reach, const std::optional<Array1<const int64_t>>& own) {
   const Schedule schedule{seeds.data(), seeds.length(), batch_size, shuffle, seed, epoch, part, num_parts};
   check_run(pipeline.inputs(), seeds, schedule, first_step, last_step);
-  Limits limits{disjoint, times, excluded};
+  Limits limits{disjoint, times, excluded, own, reach};
+  check_share(pipeline.pipeline().config(), pipeline.inputs(), limits, seeds.length(),
+              last_step - first_step);
   check_limits(pipeline.inputs(), limits, seeds.length(), last_step - first_step);
   new (self) PyRun(pipeline, seeds, std::move(limits), schedule, first_step, last_step);
 }
@@ -373,7 +400,8 @@ void bind_sampling(nb::module_& m) {
   nb::class_<PyRun> run(m, "Run");
   def_init(run, &init_run, nb::keep_alive<1, 2>(), "pipeline"_a, "seeds"_a, "batch_size"_a, "shuffle"_a,
            "seed"_a, "epoch"_a, "first_step"_a, "last_step"_a, "disjoint"_a = false,
-           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none(), "part"_a = 0, "num_parts"_a = 1);
+           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none(), "part"_a = 0, "num_parts"_a = 1,
+           "reach"_a.none() = nb::none(), "own"_a.none() = nb::none());
   run.def("next", &next_batch);
 }
 

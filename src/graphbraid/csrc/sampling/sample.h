@@ -120,6 +120,7 @@ struct SampleScratch {
   std::vector<IdShard> shards;
   Buffer<int64_t> drawn;
   Buffer<int32_t> rank;
+  SampledBatch whole;  // only where a batch is a share of one: that one
 };
 
 // Samples one batch into `out`, with a team's threads if there is one; the bits are the same. A batch that is

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -28,6 +28,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.sample import PreparedBatch, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.share import keep_share
 from graphbraid.sampling.triton import draw, relabel, topology
 from graphbraid.sampling.triton.batch import (
     BatchBounds,
@@ -103,6 +104,8 @@ class Launched:
     n_id: Tensor
     hops: list[DrawnHop]
     counts: Counts
+    share: tuple[Tensor, int] | None = None
+    """The seeds whose share of the batch is kept, and its reach; None for the whole batch."""
 
 
 class TritonPipeline:
@@ -204,8 +207,8 @@ class TritonPipeline:
     def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Launched:
         """Launch the sampling of a step's batch on the device; :meth:`finish` waits for it."""
         seeds, seed_edges = self._seeds_of(schedule)
-        begin, end = schedule.bounds_of(step)
-        return self._launch(
+        begin, end = schedule.sampled.bounds_of(step)
+        launched = self._launch(
             seeds,
             begin,
             end - begin,
@@ -214,16 +217,23 @@ class TritonPipeline:
             seed_edges=seed_edges,
             step=step,
         )
+        if schedule.reach is None:
+            return launched
+        return replace(launched, share=(schedule.own_of(step).to(self._device), schedule.reach))
 
     def finish(self, launched: Launched) -> PreparedBatch:
         """Wait for the batch's sizes, trim its buffers to them, launch the gather, and return the batch."""
-        sampled = self._sampled(launched)
+        sampled, input_id = self._sampled(launched), launched.input_id
+        if launched.share is not None:
+            own, reach = launched.share
+            with on_device_of(own), self._clock.stage("sample"):
+                sampled, input_id = keep_share(sampled, [(0, 0)], [own], reach), input_id[own]
         rows = None
         if self._x is not None:
             with on_device_of(sampled.n_id), self._clock.stage("gather"):
                 rows = _rows_of(self._x, sampled.n_id)
         self._clock.count_batch()
-        return PreparedBatch(launched.step, launched.input_id, sampled, [rows])
+        return PreparedBatch(launched.step, input_id, sampled, [rows])
 
     def sample(self, seeds: Tensor, key: int) -> Sampled:
         """Sample one batch and wait for it; twin of :func:`graphbraid.sampling.sample_batch`."""
@@ -243,7 +253,11 @@ class TritonPipeline:
     def _seeds_of(self, schedule: SeedSchedule) -> tuple[Tensor, int]:
         """Return all seeds, on the device, and a bound on the in-edges of one step's; cached per schedule."""
         if self._scheduled is None or self._scheduled[0] is not schedule:
-            self._scheduled = (schedule, schedule.seeds.to(self._device), self._most_edges_into(schedule))
+            self._scheduled = (
+                schedule,
+                schedule.seeds.to(self._device),
+                self._most_edges_into(schedule.sampled),
+            )
         return self._scheduled[1:]
 
     def _most_edges_into(self, schedule: SeedSchedule) -> int:

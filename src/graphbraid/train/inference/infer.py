@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
@@ -32,14 +31,13 @@ from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.reach import agree, depth
 from graphbraid.train.step.runner import ModelRunner
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.layer_wise import LayerWise
     from graphbraid.fullgraph.program import NotLoweredError
 
-_ROUNDING = 1e-4
-"""Share of the largest output by which those of a node may differ between two batches with float32 sums."""
 _TRIED = 8
 """One in so many nodes of the first batch is computed again, beside about so many others."""
 
@@ -148,33 +146,6 @@ def _edge_bytes(runner: ModelRunner) -> int:
     return 16 + 2 * runner.widest * 4 + 4 * runner.graph.num_edge_features
 
 
-def depth(model: nn.Module, config: TrainConfig) -> int:
-    """Return the number of hops that messages travel in a module that is not from ``graphbraid.nn``."""
-    if config.hops is not None:
-        return config.hops
-    beside = _of_other_relations(model)
-    convs = [m for m in model.modules() if callable(getattr(m, "propagate", None)) and id(m) not in beside]
-    return sum(map(_hops_of, convs)) or len(config.fanouts)
-
-
-def _hops_of(conv: nn.Module) -> int:
-    """Return the number of hops of a layer: powers as of TAGConv, or rounds as of ARMAConv."""
-    found = [n for name in ("K", "num_layers") if isinstance(n := getattr(conv, name, 1), Integral)]
-    return max(1, *map(int, found))
-
-
-def _of_other_relations(model: nn.Module) -> set[int]:
-    """Return the ids of the modules that work beside another one, as a layer's do for each relation.
-
-    PyG's ``HeteroConv`` and ``to_hetero`` keep them in a dict whose keys join the names of a relation.
-    """
-    by_relation = (
-        m for m in model.modules() if isinstance(m, nn.ModuleDict) and all("__" in key for key in m)
-    )
-    others = (one for layer in by_relation for one in list(layer.values())[1:])
-    return {id(part) for one in others for part in one.modules()}
-
-
 def _expansion(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, why: NotLoweredError
 ) -> Iterator[Chunk]:
@@ -251,19 +222,9 @@ def _stand_alone(
     batch = batch_of(seeds, hops + (not runner.by_blocks))
     if _batch_bytes(runner, batch) > config.memory_budget_bytes:
         batch = batch_of(nodes[few], hops)
-    if _agree(outputs[few.to(outputs.device)], runner.on_batch(batch)[: few.numel()]):
+    if agree(outputs[few.to(outputs.device)], runner.on_batch(batch)[: few.numel()]):
         return True
-    return not _agree(outputs, runner.on_batch(batch_of(nodes[:count], hops)))
-
-
-def _agree(outputs: Tensor, others: Tensor) -> bool:
-    return torch.allclose(
-        outputs,
-        others,
-        rtol=0.0,
-        atol=_ROUNDING * float(outputs.abs().nan_to_num(posinf=0.0).max()),
-        equal_nan=True,
-    )
+    return not agree(outputs, runner.on_batch(batch_of(nodes[:count], hops)))
 
 
 def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:

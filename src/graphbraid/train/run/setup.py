@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -39,6 +40,7 @@ from graphbraid.train.step.preflight import (
     check_width,
     dry_run,
     has_split,
+    shares_agree,
     split_nodes,
 )
 from graphbraid.train.step.runner import ModelRunner
@@ -255,6 +257,30 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
     if not is_made:  # that run filled in widths; the model is read when it runs next
         dry_run(state.runner, task, state.config, train_nodes)
     state.uncompiled_reason = state.runner.uncompiled_reason
+    _check_shares(state, train_nodes)
+
+
+def _check_shares(state: RunState, train_nodes: Tensor) -> None:
+    """Check that ranks learn what one does of a batch, as far as the model's outputs show it.
+
+    Raises:
+        ConfigError: on some rank the outputs for its seeds are not those that they have in the whole batch.
+    """
+    comm, runner = state.comm, state.runner
+    if comm is None or comm.size == 1:
+        return
+    if isinstance(runner, LinkRunner):
+        runner, train_nodes = runner.encoder_runner(), torch.arange(min(1000, state.graph.num_nodes))
+    differs = torch.tensor([not shares_agree(runner, state.config, train_nodes, Share.of(comm))]).long()
+    if int(comm.all_reduce(differs, "max").wait()):
+        hops = "layout='subgraph'"
+        if state.config.layout == "subgraph":
+            hops = "hops, if it reads from further away"
+        raise ConfigError(
+            "several ranks cannot train this model on shares of a batch: outputs for some seeds depend on "
+            "more of it than what these read. A layer may normalise by other nodes of the batch, or read "
+            f"out-edges. Use one rank, or set {hops}."
+        )
 
 
 def _require_sampled(state: RunState) -> None:

@@ -1,8 +1,7 @@
 """Feeds: sources of a run's batches: sampled mini-batches, the whole graph, or one rank's shares of these.
 
 With several ranks, the epoch's mini-batches are those of one rank: a function of seed, epoch and step. Each
-rank samples for a contiguous part of a batch's seeds, with the random numbers that these have in the whole
-batch.
+rank takes a contiguous part of a batch's seeds, and of the whole batch's sample what these read.
 """
 
 from __future__ import annotations
@@ -138,6 +137,7 @@ def make_loader(
         plan=plan if follows_plan else None,
         part=share.rank,
         num_parts=share.num_ranks,
+        reach=None if share.num_ranks == 1 else runner.reach(config),
     )
     return runner.loader(settings)
 

@@ -12,12 +12,16 @@ from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
+from graphbraid.sampling.schedule import part_of
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import make_feed
+from graphbraid.train.step.feed import ALONE, Share, make_feed, make_loader
+from graphbraid.train.step.reach import agree
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, labelled
 
 _log = logging.getLogger(__name__)
+_SHARED_SEEDS = 8
+"""Seeds of each rank in the mini-batch on which shares are compared with the whole."""
 _DRY_SEEDS = 2
 """Number of seeds in the mini-batch on which a model is first tried."""
 
@@ -112,6 +116,37 @@ def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor)
                 "Check its number of input channels and what its forward takes."
             ) from error
     check_width(outputs.shape[1], task)
+
+
+def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share: Share) -> bool:
+    """Return whether a rank's share of a batch gives its seeds the outputs that they have in the whole batch.
+
+    Some seeds are in-neighbours of others, so that shares meet. A model whose outputs differ from run to run
+    passes: there is nothing to compare.
+
+    Args:
+        runner: the model and its graph.
+        config: options of the run.
+        nodes: some nodes that the model is trained on.
+        share: this rank's share.
+    """
+    seeds = nodes[: _SHARED_SEEDS * share.num_ranks]
+    if not runner.graph.is_typed:
+        csc = runner.graph.csc
+        beside = [csc.indices[int(csc.indptr[v]) : int(csc.indptr[v + 1])][:2].long() for v in seeds.tolist()]
+        seeds = torch.unique(torch.cat((seeds, *beside)))
+    whole = config.updated(batch_size=seeds.numel(), plan=None, trace=None)
+    if seeds.numel() < share.num_ranks:
+        return True
+
+    def outputs(share: Share) -> Tensor:
+        with make_loader(runner, whole, seeds, share=share) as loader:
+            return runner.on_batch(next(loader.batches(0)))
+
+    with in_mode(runner.model, training=False), torch.no_grad():
+        own, all_ = outputs(share), outputs(ALONE)
+        begin, end = part_of(seeds.numel(), share.rank, share.num_ranks)
+        return agree(own, all_[begin:end]) or not agree(all_, outputs(ALONE))
 
 
 def check_width(num_outputs: int, task: Task) -> None:

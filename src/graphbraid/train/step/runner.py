@@ -43,6 +43,8 @@ from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
 from graphbraid.sampling.rows.transfer_counter import bytes_of, link_of
 from graphbraid.sampling.source import BatchSource
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.reach import reach_of
 from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
@@ -197,6 +199,10 @@ class ModelRunner:
         if program.returned is not None:
             return NotLoweredError("forward", "it returns other than one matrix of rows")
         return program
+
+    def reach(self, config: TrainConfig) -> int | None:
+        """Return :func:`.reach_of` the model; of links, of its encoder."""
+        return reach_of(self.model, config, by_blocks=self.by_blocks)
 
     @property
     def by_blocks(self) -> bool:

@@ -159,6 +159,10 @@ class LinkRunner(ModelRunner):
                 self._encoder = EncoderRunner(encoder, self.data, self._place)
         return self._encoder
 
+    def reach(self, config: TrainConfig) -> int | None:
+        """Return how many hops a rank keeps for the encoder."""
+        return self.encoder_runner().reach(config)
+
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives.
 

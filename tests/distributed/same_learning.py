@@ -1,0 +1,140 @@
+"""What ranks of a test learn on shares of batches, by many models: the losses of their steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from tests.distributed.training import BASE, Losses, graph_of
+from torch import Tensor, nn
+
+import graphbraid.nn as native
+from graphbraid.errors import ConfigError
+from graphbraid.train import Trainer
+
+CHANNELS = graph_of().num_features
+
+
+class Differences(pyg.MessagePassing):
+    """A layer whose message no operator of the library stands for."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(2 * channels, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+        return torch.tanh(self.lin(torch.cat([x_i, x_j - x_i], 1)))
+
+
+def _gin(channels: int, out: int) -> nn.Module:
+    return pyg.GINConv(nn.Sequential(nn.Linear(channels, out), nn.ReLU(), nn.Linear(out, out)))
+
+
+def _pna(channels: int, out: int) -> nn.Module:
+    degrees = torch.tensor([5, 10, 20, 30, 5])
+    return pyg.PNAConv(channels, out, ["mean", "max", "std"], ["identity", "amplification"], deg=degrees)
+
+
+LAYERS: dict[str, Any] = {
+    "gcn": pyg.GCNConv,
+    "sage": pyg.SAGEConv,
+    "sage, max": lambda channels, out: pyg.SAGEConv(channels, out, aggr="max"),
+    "gin": _gin,
+    "gat": pyg.GATConv,
+    "gatv2": pyg.GATv2Conv,
+    "pna": _pna,
+    "own message": Differences,
+}
+NATIVE: dict[str, Any] = {
+    "gcn": native.GCN,
+    "sage": native.GraphSAGE,
+    "gin": native.GIN,
+    "gat": native.GAT,
+    "gatv2": native.GATv2,
+}
+NORMS: dict[str, Any] = {
+    "pair": pyg.PairNorm,
+    "graph": lambda: pyg.GraphNorm(8),
+    "instance": lambda: pyg.InstanceNorm(8),
+    "layer over all rows": lambda: pyg.LayerNorm(8),
+    "layer": lambda: nn.LayerNorm(8),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, layer: Any, channels: int, *, dropout: float = 0.0, norm: Any = None) -> None:
+        super().__init__()
+        attends = layer in (pyg.GATConv, pyg.GATv2Conv)
+        options = {"dropout": dropout} if attends else {}
+        self.first, self.last = layer(channels, 8, **options), layer(8, 3, **options)
+        self.norm, self.dropout = nn.Identity() if norm is None else norm(), dropout
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.first(x, edge_index)))
+        x = F.dropout(x, self.dropout, self.training)
+        return self.last(x, edge_index)
+
+
+class Repeated(Net):
+    """Calls one layer three times, which no count of layers tells."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = F.relu(self.first(x, edge_index))
+        for _ in range(3):
+            x = F.relu(self.norm(x, edge_index))
+        return self.last(x, edge_index)
+
+
+def _losses(model: nn.Module, **options: Any) -> list[float] | str:
+    graph = graph_of()
+    given = {"epochs": 1, "batch_size": 67, "layout": "subgraph", "test_at_end": False, "eval_every": 0}
+    options = BASE | given | options
+    losses = Losses()
+    try:
+        Trainer(model, graph, callbacks=[losses], **options).fit()
+    except ConfigError as error:
+        if not str(error).startswith("several ranks"):
+            raise
+        return str(error)
+    return losses.losses
+
+
+def by_pyg(comm: Any, layout: str, dropout: str, compiled: str) -> dict[str, Any]:
+    found = {}
+    for name, layer in LAYERS.items():
+        torch.manual_seed(0)
+        model = Net(layer, CHANNELS, dropout=float(dropout))
+        found[name] = _losses(model, layout=layout, compiled=compiled == "compiled")
+    return found
+
+
+def by_own(comm: Any, layout: str, dropout: str) -> dict[str, Any]:
+    found = {}
+    for name, model in NATIVE.items():
+        if name == "gin":
+            continue
+        torch.manual_seed(0)
+        more = {"attention_dropout": float(dropout)} if name.startswith("gat") else {}
+        made = model(CHANNELS, 8, 3, dropout=float(dropout), input_dropout=float(dropout) / 2, **more)
+        found[name] = _losses(made, layout=layout)
+    return found
+
+
+def coupling(comm: Any) -> dict[str, Any]:
+    """Models of which some read more of a batch than the neighbourhoods of their seeds."""
+    found = {}
+    for name, norm in NORMS.items():
+        torch.manual_seed(0)
+        found[name] = _losses(Net(pyg.SAGEConv, CHANNELS, norm=norm))
+    found["out-edges"] = _losses(Net(lambda a, b: pyg.SAGEConv(a, b, flow="target_to_source"), CHANNELS))
+    found["GCN, blocks"] = _losses(Net(pyg.GCNConv, CHANNELS), layout="blocks")
+    for name, hops in (("repeated", None), ("repeated, hops=5", 5)):
+        torch.manual_seed(0)
+        model = Repeated(pyg.SAGEConv, CHANNELS, norm=lambda: pyg.SAGEConv(8, 8))
+        found[name] = _losses(model, layout="subgraph", hops=hops)
+    return found

@@ -1,0 +1,46 @@
+"""Ranks that share batches learn what one rank does, by any model that reads neighbourhoods alone."""
+
+import functools
+
+import pytest
+from tests.distributed import same_learning
+from tests.distributed.ranks import run
+
+pytestmark = pytest.mark.distributed
+SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
+
+
+@functools.cache
+def _of_one(function, *arguments):
+    return run(1, function, *arguments)[0].result
+
+
+def _check(size, function, *arguments, rel=1e-6):
+    """Losses of all steps are those of one rank up to rounding in float32, and the same on all ranks."""
+    alone, several = _of_one(function, *arguments), [said.result for said in run(size, function, *arguments)]
+    for found in several:
+        assert found == several[0]
+        for name, losses in found.items():
+            assert losses == pytest.approx(alone[name], rel=rel), name
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("compiled", ["compiled", pytest.param("as written", marks=pytest.mark.long)])
+def test_models_of_pyg_learn_the_same_on_shares_of_subgraphs(size, compiled):
+    _check(size, same_learning.by_pyg, "subgraph", "0", compiled)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+def test_own_models_learn_the_same(size, layout):
+    _check(size, same_learning.by_own, layout, "0")
+
+
+def test_what_shares_cannot_give_is_refused_and_the_rest_learns_the_same():
+    alone = _of_one(same_learning.coupling)  # which one rank takes
+    for said in run(2, same_learning.coupling):
+        for name, found in said.result.items():
+            if name in ("layer", "repeated, hops=5"):
+                assert found == pytest.approx(alone[name], rel=1e-6)
+            else:
+                assert found.startswith("several ranks cannot train this model on shares of a batch"), name
