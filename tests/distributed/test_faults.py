@@ -1,15 +1,21 @@
 """A rank that is lost, stopped, stuck or failed ends the job on every rank, with a message that says so."""
 
 import contextlib
+import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
+from benchmarks.distributed.links import Links, why_not
 from tests.distributed import training
 from tests.distributed.contract import every_case
-from tests.distributed.ranks import run
+from tests.distributed.ranks import PROGRAM, environment, run
 from tests.extras import PATIENCE
 
 from graphbraid.distributed.ranks.meeting import Meeting
@@ -38,7 +44,7 @@ def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path):
         assert "Traceback" not in said.stderr
         assert said.seconds < SOON
     assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
-    again = run(2, training.with_checkpoints, tmp_path, 3, "resume")
+    again = run(2, training.with_checkpoints, tmp_path / "run", 3, "resume")
     assert [len(one.result["losses"]) for one in again] == [14, 14]  # from the end of the first epoch
 
 
@@ -196,3 +202,102 @@ def test_different_versions_are_refused():
             "rank 0 has graphbraid '0.1.0', rank 1 has '0.0.9'; install the same on all machines."
             in said.stderr
         )
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_again_and_they_go_on(tmp_path):
+    """Also with ``overwrite``: the run is the job's own. Another job would replace it."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    called = [PROGRAM, 0, training.__name__, training.restarted.__name__, tmp_path / "run"]
+    before = set(Path("/dev/shm").iterdir())
+    done = subprocess.run(
+        [sys.executable, *map(str, (*launch, *called))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [json.loads(line) for line in lines] == [{"attempt": "1", "steps": 6}] * 2  # of 14, 8 were saved
+    assert done.stderr.count("RankError") <= 1  # torchrun may end the other rank before it has said it
+    logged = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
+    assert [json.loads(line)["global_step"] for line in logged] == list(range(14))
+    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "graphbraid" in path.name]
+
+
+HOSTS = 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["killed", "stopped", "unplugged", "first killed", "while ranks connect"])
+def test_a_rank_lost_on_another_machine_ends_all_within_half_a_minute(what, tmp_path):
+    """Each rank in a network of its own, over plain Gloo, with the limits that users have."""
+    if why := why_not():
+        pytest.skip(why)
+    lost = 0 if what == "first killed" else HOSTS - 1
+    act = "killed" if what == "while ranks connect" else what
+    processes, errors = [], []
+    with Links(HOSTS, 1e9) as links:
+        for rank in range(HOSTS):
+            own = {"RANK": str(rank), "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": links.address(0)}
+            own |= {"MASTER_PORT": "29500", "TORCH_CPP_LOG_LEVEL": "ERROR", "HANG_SECONDS": "150"}
+            own |= {"LOST_AT_GROUP": "1"} if what == "while ranks connect" and rank == lost else {}
+            command = [sys.executable, PROGRAM, 0, training.__name__, training.faulty.__name__, act, tmp_path]
+            errors.append((tmp_path / f"{rank}.err").open("w+"))
+            variables = environment(**own)
+            del variables["GLOO_SOCKET_IFNAME"]  # it is found out
+            processes.append(
+                subprocess.Popen(
+                    links.command(rank, list(map(str, command))),
+                    env=variables,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors[-1],
+                )
+            )
+        marked = tmp_path / "lost"
+        until = time.monotonic() + PATIENCE
+        while not marked.exists() and processes[lost].poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        began = time.monotonic()
+        others = [process for rank, process in enumerate(processes) if rank != lost]
+        if what == "unplugged":
+            others = processes
+        codes = [process.wait(PATIENCE) for process in others]
+        seconds = time.monotonic() - began
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert codes == [8] * len(others)
+    assert seconds < 30
+    for rank, file in enumerate(errors):
+        file.seek(0)
+        said = file.read().splitlines()
+        file.close()
+        if rank != lost or what == "unplugged":
+            assert [line.partition(":")[0] for line in said] == ["RankError"], said
+
+
+@pytest.mark.long
+def test_torchrun_of_two_machines_starts_the_ranks_again_and_they_go_on(tmp_path):
+    """Torchrun counts a restart on the machine of the killed rank alone, where it is the first to see it."""
+    if why := why_not():
+        pytest.skip(why)
+    called = [PROGRAM, 0, training.__name__, training.restarted.__name__, tmp_path / "run"]
+    with Links(2, 1e9) as links:
+        processes = []
+        for node in range(2):
+            launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+            launch += ["--max-restarts", "1", "--rdzv-backend", "c10d", "--rdzv-id", "job-1"]
+            launch += ["--rdzv-endpoint", f"{links.address(0)}:29400", "--local-addr", links.address(node)]
+            launch += ["--rdzv-conf", f"is_host={node == 0}"]
+            command = links.command(node, [sys.executable, *map(str, (*launch, *called))])
+            variables = environment(HANG_SECONDS="150")
+            del variables["GLOO_SOCKET_IFNAME"]
+            pipe = subprocess.PIPE
+            processes.append(subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True))
+        said = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    found = [json.loads(line) for out, _ in said for line in out.splitlines() if line.startswith("{")]
+    assert [one["steps"] for one in found] == [6, 6]

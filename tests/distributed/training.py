@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import torch
+from benchmarks.distributed.links import INTERFACE
 from tests.collective.cases import stage_times
 from tests.train.communities import community_graph, new_model
 from torch import nn
@@ -85,6 +88,27 @@ def every_case(comm) -> dict[str, object]:
     return found
 
 
+def trained_in_a_given_group(comm) -> dict[str, object]:
+    """Train in the process group that the process had before it called ``init``."""
+    graph = graph_of()
+    found = trained(graph, make("sage", graph), epochs=1)
+    comm.close()
+    lives = torch.distributed.is_initialized()
+    comm.close = lambda: None
+    return {"losses": found["losses"], "name": comm.name, "group_lives": lives}
+
+
+def restarted(comm, folder: str) -> dict[str, object]:
+    """Train with checkpoints within epochs; before torchrun starts the job again, the last rank is killed."""
+    callbacks = [Losses()]
+    if not Path(folder, ".job").exists():  # torchrun need not count a restart on each machine
+        callbacks.append(At(comm, comm.size - 1, 8, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
+    graph, own = graph_of(), folder if comm.rank == 0 else f"{folder}-not-there/{comm.rank}"
+    options = BASE | {"out_dir": own, "checkpoint_every_steps": 2, "overwrite": True}
+    Trainer(make("sage", graph), graph, callbacks=callbacks, **options).fit()
+    return {"attempt": os.environ["TORCHELASTIC_RESTART_COUNT"], "steps": len(callbacks[0].losses)}
+
+
 def with_checkpoints(comm, folder: str, epochs: str, resume: str) -> dict[str, object]:
     """Train into a folder that only the first rank can write to."""
     graph = graph_of()
@@ -146,6 +170,11 @@ def _spoil(trainer) -> None:
         next(trainer.model.parameters()).add_(0.25)
 
 
+def _unplug() -> None:
+    """Take down the link of this rank's host, a network namespace."""
+    subprocess.run(["ip", "link", "set", INTERFACE, "down"], check=True)
+
+
 def faulty(comm, what: str, folder: str) -> dict[str, object]:
     """Train, with something going wrong on the last rank, or as said."""
     last = comm.size - 1
@@ -153,6 +182,7 @@ def faulty(comm, what: str, folder: str) -> dict[str, object]:
         "killed": (last, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
         "first killed": (0, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
         "stopped": (last, lambda _: os.kill(os.getpid(), signal.SIGSTOP)),
+        "unplugged": (last, lambda _: _unplug()),
         "stuck": (last, lambda _: time.sleep(30)),
         "memory": (last, lambda _: torch.empty(1 << 50)),
         "raises": (last, _raise(ValueError("a user's own mistake"))),
@@ -161,10 +191,15 @@ def faulty(comm, what: str, folder: str) -> dict[str, object]:
         "terminated": (last, lambda _: os.kill(os.getpid(), signal.SIGTERM)),
     }
     rank, act = acts[what]
+
+    def marked(trainer: Trainer) -> None:
+        Path(folder, "lost").touch()
+        act(trainer)
+
     graph = graph_of()
-    callbacks = [At(comm, rank, 9, act)]
+    callbacks = [At(comm, rank, 9, marked)]
     trainer = Trainer(
-        make("sage", graph), graph, callbacks=callbacks, out_dir=folder, **(BASE | {"epochs": 3})
+        make("sage", graph), graph, callbacks=callbacks, out_dir=f"{folder}/run", **(BASE | {"epochs": 3})
     )
     result = trainer.fit()
     return {"status": result.status, "steps": result.global_step}

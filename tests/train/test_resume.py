@@ -20,6 +20,7 @@ from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ResourceError
 from graphbraid.train import Callback, Trainer
+from graphbraid.train.run_folder import folder
 
 SCRIPT = Path(__file__).parent / "resume_script.py"
 STEPS_PER_EPOCH, EPOCHS = 7, 4
@@ -301,3 +302,26 @@ def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path: Path) -> 
         assert Trainer(new_model(graph), graph, **options, resume=True).fit().status == "finished"
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_run_is_gone_on_with_by_the_job_that_began_it_and_no_other(tmp_path, monkeypatch):
+    """As torchrun --max-restarts starts ranks again; ``overwrite`` replaced a former run the first time."""
+
+    def decided(job: str, *, process: str, begins: bool = False) -> bool:
+        monkeypatch.setattr(folder, "restartable_job", lambda: job)
+        monkeypatch.setattr(folder, "_PROCESS", process)
+        with folder.RunFolder(tmp_path / "run") as run:
+            if begins:
+                run.clear()
+                run.checkpoints.mkdir(exist_ok=True)
+                run.last.touch()
+            return run.decide(resume=False, overwrite=True)
+
+    assert not decided("job 1", process="a", begins=True)  # a second fit of the same process
+    assert decided("job 1", process="b")
+    assert folder.folders_of_job(tmp_path) == [tmp_path / "run"]
+    assert not decided("job 2", process="c")
+    assert not decided("", process="c")
+    assert not decided("", process="a", begins=True)
+    assert not decided("job 1", process="b")
+    assert not (tmp_path / "run" / ".job").exists()

@@ -21,14 +21,13 @@ from typing import IO
 
 from graphbraid.cli import signals
 from graphbraid.errors import ConfigError, RankError
+from graphbraid.machine.launcher import place
 
 MOST_RANKS = 1024
 LISTENER = "GRAPHBRAID_LISTENER"
 """Variable with the file descriptor of the socket that rank 0 takes over."""
 _STARTED = "GRAPHBRAID_RANKS"
 """Variable that tells a process that it was started here."""
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 15.0
 """Seconds that the ranks get to notice by themselves that one has failed, and to say so."""
@@ -37,14 +36,14 @@ _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 def world_size() -> int:
     """Return the number of ranks that a launcher has started, by its variables; 1 without one."""
-    return next((int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit()), 1)
+    found = place()
+    return 1 if found is None else found.size
 
 
 def rank() -> int:
     """Return the number of this rank by the launcher's variables; 0 without one."""
-    if world_size() == 1:
-        return 0
-    return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
+    found = place()
+    return 0 if found is None or found.size == 1 else found.rank
 
 
 def must_start(ranks: int | None, comm: str | None = None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -89,6 +90,8 @@ def train(
     if ranks is None and world_size() == 1 and comm is None:
         _train_alone(given, quiet=quiet, json_output=json_output)
         return
+    # Its C++ part would print a stack trace for each connection that a lost rank closes.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from graphbraid import distributed
     from graphbraid.cli.run.saved_run import resolve_given
 

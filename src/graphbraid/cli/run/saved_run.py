@@ -30,6 +30,7 @@ from graphbraid.files.writing import resource_error
 from graphbraid.files.yaml_file import read_yaml
 from graphbraid.graph import Graph
 from graphbraid.train.run_folder.contract import Contract, contract_in
+from graphbraid.train.run_folder.folder import folders_of_job
 
 if TYPE_CHECKING:
     from graphbraid.train import Trainer
@@ -178,7 +179,9 @@ def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
 
 @contextlib.contextmanager
 def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, Path]]:
-    """Yield the run and its ``out_dir``, a new folder in ``runs`` if it has none, removed if left empty.
+    """Yield the run and its ``out_dir``, removed if left empty.
+
+    If it has none, it is a new one in ``runs``, or the one that this job had before it was started again.
 
     Raises:
         ResourceError: no folder can be made there.
@@ -186,7 +189,7 @@ def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, P
     if run.train.out_dir is not None:
         yield run, run.train.out_dir
         return
-    folder = _made_folder(runs, run.settings)
+    folder = next(iter(folders_of_job(runs)), None) or _made_folder(runs, run.settings)
     try:
         yield dataclasses.replace(run, train=run.train.updated(out_dir=folder)), folder
     finally:

@@ -18,12 +18,13 @@ from graphbraid.arguments import as_count
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError
+from graphbraid.machine.launcher import Place, address, interface_to, place
+from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.signatures import typed
 
 CommName = Literal["auto", "torch", "mpi"]
 LISTENER = "GRAPHBRAID_LISTENER"
 """Variable with which ``graphbraid train --ranks`` hands rank 0 a socket that listens already."""
-_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _LATER_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 """Seconds between two looks at the watch while the process group is made."""
@@ -62,9 +63,10 @@ class RankLimits:
 def init(comm: CommName = "auto") -> Communicator:
     """Join the job that this process was started in, and return its communicator; again, the same one.
 
-    Started by ``torchrun`` or with its ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, ranks
-    talk by Gloo and, on CUDA devices, NCCL; started by ``mpirun``, by MPI; by no launcher, the process
-    is the only rank. A default process group of torch.distributed that exists is used. From then on, a
+    Started by ``torchrun`` or with its ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, or by
+    ``srun``, ranks talk by Gloo and, on CUDA devices, NCCL; started by ``mpirun``, by MPI, or by Gloo where
+    mpi4py is not installed; by no launcher, the process is the only rank. A default process group of
+    torch.distributed that exists is used, as Ray Train makes one. From then on, a
     :class:`graphbraid.Trainer` trains with all ranks.
 
     Args:
@@ -78,13 +80,7 @@ def init(comm: CommName = "auto") -> Communicator:
     """
     global _current  # noqa: PLW0603 (one process is one rank of one job)
     if _current is None:
-        made = join(comm, RankLimits.of(os.environ))
-        try:
-            _check_versions(made)
-        except BaseException as error:
-            made.fail(error)
-            raise
-        _current = made
+        _current = join(comm, RankLimits.of(os.environ))
     return _current
 
 
@@ -93,60 +89,46 @@ def current() -> Communicator | None:
     return _current
 
 
-def local_rank() -> int:
-    """Return the number of this rank on its machine, as the launcher gives it; 0 without one."""
-    names = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
-
-
 def join(comm: CommName, limits: RankLimits) -> Communicator:
-    """Join the job as :func:`init` does, which also compares versions and keeps the communicator."""
-    launched = "WORLD_SIZE" in os.environ and "RANK" in os.environ
-    size = _mpi_size()
-    if comm == "mpi" or (comm == "auto" and size and not launched and (size > 1 or has_mpi())):
-        return _join_mpi(limits)
+    """Join the job as :func:`init` does, which also keeps the communicator."""
     import torch.distributed as dist
 
-    if dist.is_available() and dist.is_initialized():
+    found = place()
+    if comm != "mpi" and dist.is_available() and dist.is_initialized():
         from graphbraid.distributed.ranks.transports import TorchTransport
 
         return _with_own_meeting(TorchTransport(owns=False), limits)
-    if not launched:
-        if comm == "torch" and size > 1:
-            raise ConfigError(
-                "mpirun has started this process, and comm='torch' needs torchrun; give comm='mpi'."
-            )
+    if comm == "mpi" or (comm == "auto" and found is not None and found.is_of_mpi and has_mpi()):
+        return _join_mpi(limits)
+    if found is None or (found.size == 1 and found.launcher != "torchrun"):
         return Communicator(Alone(), checks=limits.checks)
-    return _join_torch(limits)
-
-
-def _mpi_size() -> int:
-    """Return the number of ranks that ``mpirun`` has started; 0 if it has not started this process."""
-    return next((int(os.environ[name]) for name in _MPI_SIZES if os.environ.get(name, "").isdigit()), 0)
+    return _join_torch(found, limits)
 
 
 def has_mpi() -> bool:
-    """Return whether mpi4py is installed, which the only rank of a job can do without."""
+    """Return whether mpi4py is installed, without which ranks of ``mpirun`` talk by Gloo."""
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def _join_torch(limits: RankLimits) -> Communicator:
-    """Meet at the address of torchrun's variables, which the launcher may have opened."""
+def _join_torch(found: Place, limits: RankLimits) -> Communicator:
+    """Meet at the address that the launcher's variables give, which the launcher may have opened."""
     from graphbraid.distributed.ranks.meeting import Meeting
 
-    size = as_count(_number("WORLD_SIZE"), "WORLD_SIZE", least=1)
-    rank = as_count(_number("RANK"), "RANK", most=size - 1)
+    size = as_count(found.size, "WORLD_SIZE", least=1)
+    rank = as_count(found.rank, "RANK", most=size - 1)
+    host, port = address(found)
     agent_opens = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     listener = os.environ.pop(LISTENER, None)
     meeting = Meeting(
-        host=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=as_count(_number("MASTER_PORT"), "MASTER_PORT", least=1, most=65535),
+        host=host,
+        port=as_count(port, "MASTER_PORT", least=1, most=65535),
         rank=rank,
         size=size,
         opens=rank == 0 and not agent_opens,
-        attempt=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        restarts=agent_opens and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0",
         listener=None if listener is None else int(listener),
         seconds=limits.meeting_seconds,
+        versions=_versions(),
     )
     holder = "torchrun" if agent_opens else "rank 0"
     return _met(meeting, limits, holder, transport=None)
@@ -166,17 +148,23 @@ def _with_own_meeting(transport: Any, limits: RankLimits) -> Communicator:
     if talk.size == 1:
         return Communicator(transport, checks=limits.checks)
     meeting = Meeting(
-        host="127.0.0.1" if len(set(talk.gather(socket.gethostname()))) == 1 else socket.getfqdn(),
+        host="127.0.0.1" if len(set(talk.gather(machine_name()))) == 1 else _own_name(),
         port=0,
         rank=talk.rank,
         size=talk.size,
         opens=talk.rank == 0,
         seconds=limits.meeting_seconds,
+        versions=_versions(),
     )
     opened = meeting.store() if meeting.opens else None
     host, port = talk.share([meeting.host, 0 if opened is None else opened.port])
     meeting = replace(meeting, host=host, port=port)
     return _met(meeting, limits, "rank 0", transport=transport, opened=opened)
+
+
+def _own_name() -> str:
+    """Return the name by which other machines reach this one, which rank 0 tells them."""
+    return os.environ.get("MASTER_ADDR") or socket.getfqdn()
 
 
 def _met(
@@ -186,9 +174,8 @@ def _met(
     from graphbraid.distributed.ranks.watch import Watch
 
     opened = opened or meeting.store()
-    rooms = meeting.rooms(replace(meeting, opens=False).store)
-    start = rooms("start")
-    meeting.wait_for_all(start)
+    rooms = meeting.meet(replace(meeting, opens=False).store)
+    watches = rooms("watches")
     watch = Watch(
         rooms("watch"),
         meeting.rank,
@@ -197,8 +184,8 @@ def _met(
         host=f"the meeting point {meeting.host}:{meeting.port}, which {holder} holds,",
     )
     watch.keep(opened)
-    start.set(f"watches/{meeting.rank}", "1")
-    meeting.wait_for(start, [f"watches/{rank}" for rank in range(meeting.size)])
+    watches.set(f"{meeting.rank}", "1")
+    meeting.wait_for(watches, [f"{rank}" for rank in range(meeting.size)])
     watch.start()
     if transport is None:
         transport = _torch_group(rooms("group"), meeting, limits, watch)
@@ -222,8 +209,11 @@ def _torch_group(store: Any, meeting: Any, limits: RankLimits, watch: Any) -> An
 
     backend = "gloo"
     if torch.cuda.is_available() and dist.is_nccl_available():
-        torch.cuda.set_device(local_rank() % torch.cuda.device_count())
+        here = place()
+        torch.cuda.set_device((0 if here is None else here.local_rank) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
+    if "GLOO_SOCKET_IFNAME" not in os.environ and (name := interface_to(meeting.host, meeting.port)):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
     is_made, errors = threading.Event(), list[RuntimeError]()
 
     def make() -> None:
@@ -258,15 +248,14 @@ def _by_memory(talk: Communicator, transport: Any, limits: RankLimits) -> Any:
     return sharing_memory(talk, transport, wants_to=limits.shares_memory)
 
 
-def _check_versions(comm: Communicator) -> None:
+def _versions() -> dict[str, str]:
     import graphbraid
 
-    mine = {
+    return {
         "graphbraid": graphbraid.__version__,
         "torch": torch.__version__,
         "Python": ".".join(platform.python_version_tuple()[:2]),
     }
-    check_alike(comm, mine, "install the same on all machines")
 
 
 def check_alike(comm: Communicator, mine: Mapping[str, Any], advice: str) -> None:
@@ -280,13 +269,9 @@ def check_alike(comm: Communicator, mine: Mapping[str, Any], advice: str) -> Non
     Raises:
         ConfigError: a value differs; the message names the first, and the rank that differs from rank 0.
     """
-    first, *others = comm.gather(dict(mine))
-    for rank, theirs in enumerate(others, start=1):
-        for name in {**first, **theirs}:
-            if first.get(name) != theirs.get(name):
-                raise ConfigError(
-                    f"rank 0 has {name} {first.get(name)!r}, rank {rank} has {theirs.get(name)!r}; {advice}."
-                )
+    from graphbraid.distributed.ranks.meeting import check_equal
+
+    check_equal(comm.gather(dict(mine)), advice)
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
@@ -300,15 +285,3 @@ def _seconds(environment: Mapping[str, str], name: str, default: float) -> float
     if not 0 < seconds < 1e7:
         raise ConfigError(f"{name} must be a number of seconds above 0; got {text!r}.")
     return seconds
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name)
-    if text is None:
-        raise ConfigError(
-            f"RANK and WORLD_SIZE are set, but {name} is not; start with torchrun, or set it too."
-        )
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name} must be a whole number; got {text!r}.") from None

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import json
+import logging
 import queue
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from graphbraid.errors import ConfigError, GraphbraidError, RankError, ResourceError
 
+_log = logging.getLogger(__name__)
 _FAULT = "fault"
+_SHOWN_SECONDS = 30.0
+"""Seconds after which it is shown who is missing."""
 _PAUSE_SECONDS = 0.05
 _SLACK_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
@@ -38,12 +46,15 @@ class Meeting:
     """Number of ranks."""
     opens: bool
     """Whether this rank opens the port, as rank 0 does unless a launcher has."""
-    attempt: str = "0"
-    """What tells this start of the job from earlier ones at the same address, as after a restart."""
+    restarts: bool = False
+    """Whether ranks may be started again while the store stays, as by ``torchrun --max-restarts``. All ranks
+    are ended before, and none of an earlier start comes later."""
     listener: int | None = None
     """File descriptor of a socket that listens at the port already. If None, one is made."""
     seconds: float = 60.0
     """Seconds to wait for the others."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of packages, which all ranks must have alike."""
 
     def store(self) -> TCPStore:
         """Open the port, or connect to it.
@@ -98,24 +109,64 @@ class Meeting:
         else:
             made.put(store)
 
-    def rooms(self, connect: Callable[[], TCPStore]) -> Callable[[str], Store]:
-        """Return a function that gives the part of a name of the store, each by a connection of its own."""
-        return lambda name: PrefixStore(f"graphbraid/{self.attempt}/{name}", connect())
-
-    def wait_for_all(self, store: Store) -> None:
+    def meet(self, connect: Callable[[], TCPStore]) -> Callable[[str], Store]:
         """Wait until all ranks are here.
 
+        Args:
+            connect: makes a connection to the store.
+
+        Returns:
+            A function that gives the part of a name of the store, each by a connection of its own.
+
         Raises:
-            ConfigError: ranks disagree on their number, or two have the same number.
+            ConfigError: ranks disagree on their number or their versions, or two have the same number.
             RankError: some have not come.
         """
+        store = PrefixStore("graphbraid", connect())
+        while True:
+            try:
+                start = self._start(store)
+                if self.wait_for_all(PrefixStore(start, store), lambda: self._is_last(store, start)):  # noqa: B023
+                    return lambda name: PrefixStore(f"graphbraid/{start}/{name}", connect())
+            except GraphbraidError:
+                raise
+            except RuntimeError as error:
+                raise self._closed() from error
+
+    def _start(self, store: Store) -> str:
+        """Return the number of this start of the job, which rank 0 gives.
+
+        The restarts that torchrun counts may differ between its machines. A number that this rank knows
+        already is that of an earlier start.
+        """
+        if not self.restarts:
+            return "0"
+        if self.rank == 0:
+            store.set("last", str(store.add("starts", 1)))
+            return store.get("last").decode()
+        until, old = time.monotonic() + self.seconds, ""
+        while time.monotonic() < until:
+            last = store.get("last").decode() if store.check(["last"]) else ""
+            if last != old and store.add(f"joined/{last}/{self.rank}", 1) == 1:
+                return last
+            old = last
+            time.sleep(_PAUSE_SECONDS)
+        raise self._missing({0})
+
+    def _is_last(self, store: Store, start: str) -> bool:
+        return not self.restarts or store.get("last").decode() == start
+
+    def wait_for_all(self, store: Store, is_last: Callable[[], bool] = lambda: True) -> bool:
+        """Wait until all ranks are here; return False if ranks have been started again meanwhile.
+
+        Raises:
+            ConfigError, RankError: as :meth:`meet` does.
+        """
         try:
-            self._wait_for_all(store)
+            return self._wait_for_all(store, is_last)
         except GraphbraidError as error:
             self._tell(store, error)
             raise
-        except RuntimeError as error:
-            raise self._closed() from error
 
     def wait_for(self, store: Store, names: Sequence[str]) -> None:
         """Wait until the store has these names.
@@ -128,15 +179,17 @@ class Meeting:
         except RuntimeError as error:
             raise self._closed() from error
 
-    def _wait_for_all(self, store: Store) -> None:
+    def _wait_for_all(self, store: Store, is_last: Callable[[], bool]) -> bool:
         store.add("here", 1)
         if store.add(f"here/{self.rank}", 1) > 1:
             raise ConfigError(
                 f"two processes say that they are rank {self.rank} at {self.host}:{self.port}; give each its "
                 "own RANK, and each job its own MASTER_PORT."
             )
+        store.set(f"here/{self.rank}/who", json.dumps([socket.gethostname(), dict(self.versions)]))
         store.set(f"size/{self.rank}", str(self.size))
-        until, missing = time.monotonic() + self.seconds, set(range(self.size))
+        began, missing = time.monotonic(), set(range(self.size))
+        until, told_at = began + self.seconds, began + _SHOWN_SECONDS
         while True:
             has_fault = store.check([_FAULT])  # before the sizes: a rank writes its size before a fault
             for rank in sorted(missing):
@@ -144,16 +197,43 @@ class Meeting:
                     missing.remove(rank)
                     self._check_size(rank, int(store.get(f"size/{rank}")))
             if not missing:
-                return
+                everyone = [json.loads(store.get(f"here/{rank}/who"))[1] for rank in range(self.size)]
+                check_equal(everyone, "install the same on all machines")
+                return True
+            if not is_last():
+                return False
             if has_fault:
                 raise RankError(f"another rank did not start: {store.get(_FAULT).decode()}")
+            if time.monotonic() > told_at:
+                told_at = float("inf")
+                if self.rank == min(set(range(self.size)) - missing):  # one rank says it for all
+                    _log.warning("%s", self._table(store, missing))
             if time.monotonic() > until:
-                names = ", ".join(map(str, sorted(missing)))
-                raise RankError(
-                    f"of {self.size} ranks, {names} did not come to {self.host}:{self.port} in "
-                    f"{self.seconds:g} s; look at their messages."
-                )
+                raise self._missing(missing)
             time.sleep(_PAUSE_SECONDS)
+
+    def _table(self, store: Store, missing: set[int]) -> str:
+        """Return who is missing, and where the others are."""
+        places = defaultdict[str, list[int]](list)
+        for rank in set(range(self.size)) - missing:
+            places[json.loads(store.get(f"here/{rank}/who"))[0]].append(rank)
+        width = max(map(len, ("missing", *places)))
+        rows = [f"  {machine:{width}}  {in_ranges(ranks)}" for machine, ranks in sorted(places.items())]
+        return "\n".join(
+            [
+                f"{len(missing)} of {self.size} ranks have not come to {self.host}:{self.port} in "
+                f"{_SHOWN_SECONDS:g} s; they are awaited for {self.seconds:g} s:",
+                f"  {'machine':{width}}  ranks",
+                *rows,
+                f"  {'missing':{width}}  {in_ranges(missing)}",
+            ]
+        )
+
+    def _missing(self, ranks: set[int]) -> RankError:
+        return RankError(
+            f"of {self.size} ranks, {in_ranges(ranks)} did not come to {self.host}:{self.port} in "
+            f"{self.seconds:g} s; look at their messages."
+        )
 
     def _check_size(self, rank: int, size: int) -> None:
         if size != self.size:
@@ -193,6 +273,34 @@ class Meeting:
             f"({text.splitlines()[0]}); rank 0 must be started there, and MASTER_ADDR and MASTER_PORT must "
             "be the same for all."
         )
+
+
+def check_equal(everyone: Sequence[Mapping[str, Any]], advice: str) -> None:
+    """Check that all ranks have the same values under the same names.
+
+    Args:
+        everyone: the values of each rank.
+        advice: what to do if they differ, without a full stop.
+
+    Raises:
+        ConfigError: a value differs; the message names the first, and the rank that differs from rank 0.
+    """
+    first, *others = everyone
+    for rank, theirs in enumerate(others, start=1):
+        for name in {**first, **theirs}:
+            if first.get(name) != theirs.get(name):
+                raise ConfigError(
+                    f"rank 0 has {name} {first.get(name)!r}, rank {rank} has {theirs.get(name)!r}; {advice}."
+                )
+
+
+def in_ranges(numbers: Collection[int]) -> str:
+    """Return whole numbers in a short form, as in ``0-3, 7``."""
+    parts: list[str] = []
+    for _, run in itertools.groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        found = [number for _, number in run]
+        parts.append(str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}")
+    return ", ".join(parts)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import sys
+import uuid
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +32,7 @@ from graphbraid.files.opening import kind_of, open_descriptor, read_text
 from graphbraid.files.writing import atomic_write, remove_stale, resource_error
 from graphbraid.loader.options import PLANS
 from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.launcher import restartable_job
 from graphbraid.train.run_folder import loggers
 
 if TYPE_CHECKING:
@@ -112,12 +114,26 @@ CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 RESULT = "result.json"
 LOCK = ".lock"
+JOB = ".job"
+"""File of the job that began the run and of its process, if the job's launcher starts lost ranks again."""
+_PROCESS = uuid.uuid4().hex
+"""What tells this process from others."""
 TENSORBOARD = "tensorboard"
 _OURS = b"graphbraid run\n"
 """Content of the lock file."""
 _PROBE = ".writable"
 _SUM = re.compile("[0-9a-f]{32}")
 _log = logging.getLogger(__name__)
+
+
+def folders_of_job(parent: Path) -> list[Path]:
+    """Return the folders in ``parent`` whose runs this job began before its launcher started it again."""
+    if not (job := restartable_job()):
+        return []
+    notes = (
+        (file.parent, file.read_text(encoding="utf-8").partition("\n")) for file in parent.glob(f"*/{JOB}")
+    )
+    return [folder for folder, (name, _, process) in notes if name == job and process != _PROCESS]
 
 
 class RunFolder:
@@ -170,6 +186,7 @@ class RunFolder:
         """Remove what a run that failed before its first checkpoint has made, while it is locked."""
         with contextlib.suppress(OSError):  # a checkpoint is there after all
             self.checkpoints.rmdir()
+            (self.path / JOB).unlink(missing_ok=True)
             (self.path / LOCK).unlink()
             if self._is_new:
                 self.path.rmdir()
@@ -179,11 +196,13 @@ class RunFolder:
         return self.last.exists()
 
     def decide(self, resume: bool | str, overwrite: bool) -> bool:
-        """Return whether to resume.
+        """Return whether to resume; a launcher that starts the job's ranks again needs no ``resume`` for it.
 
         Raises:
             ConfigError: there is nothing to resume, or there is a run that must not be overwritten.
         """
+        if self.holds_run() and self.path in folders_of_job(self.path.parent):
+            return True
         if resume is True and not self.holds_run():
             raise ConfigError(
                 f"resume=True, but {self.last} does not exist; give the out_dir of a started run, or "
@@ -199,9 +218,12 @@ class RunFolder:
         return False
 
     def clear(self) -> None:
-        """Remove a former run's files, ``last.pt`` first."""
+        """Remove a former run's files, ``last.pt`` first, and note the job that begins one."""
         for file in self._files():
             file.unlink(missing_ok=True)
+        (self.path / JOB).unlink(missing_ok=True)
+        if job := restartable_job():
+            (self.path / JOB).write_text(f"{job}\n{_PROCESS}", encoding="utf-8")
 
     def _files(self) -> tuple[Path, ...]:
         names = (CONFIG, ENVIRONMENT, RESULT, LOWERING, PLAN, loggers.STEPS, loggers.METRICS)
@@ -266,7 +288,7 @@ class RunFolder:
             OSError: one does.
         """
         folders = (self.checkpoints, self.path / TENSORBOARD)
-        for place in (*folders, *self._files(), self.path / LOCK):
+        for place in (*folders, *self._files(), self.path / LOCK, self.path / JOB):
             with contextlib.suppress(FileNotFoundError):
                 mode = place.lstat().st_mode
                 if not (stat.S_ISDIR(mode) if place in folders else stat.S_ISREG(mode)):
