@@ -86,6 +86,20 @@ def whole_graphs() -> str:
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.whole_graph")])
 
 
+def ways() -> str:
+    """Seconds of what two ranks of a machine do by each way between them, by those of shared memory."""
+    rows = read_rows("distributed_machine")
+    medians = {
+        row["row"]: {name: statistics.median(times) for name, times in row["seconds"].items()} for row in rows
+    }
+    lines = []
+    for operation, first in medians["memory"].items():
+        cells = (f"{1e6 * of[operation]:,.0f} ({of[operation] / first:.2f})" for of in medians.values())
+        lines.append([operation, *cells])
+    heads = ("microseconds (by those of shared memory)", *medians)
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.machine")])
+
+
 def _beside_ranks(row: dict[str, Any], lib: str) -> str:
     """A peer's milliseconds, and how many times those of the ranks they are."""
     if lib not in row.get("peers_seconds", {}):

@@ -25,6 +25,7 @@ from benchmarks.tables import (
 
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "decisions" / "0015-ranks-of-a-machine-share-memory.md",
     *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed", "synthesis", "gpu")),
 )
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -60,6 +61,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "partition costs": ("partitioning", distributed.partition_costs),
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
     "ranks behind links": ("distributed_shaped", distributed.shaped),
+    "ways between ranks": ("distributed_machine", distributed.ways),
     "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "full-graph epochs, hgt": ("fullgraph_transformer", fullgraph.transformer),
