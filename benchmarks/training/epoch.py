@@ -54,11 +54,9 @@ def contenders(name: str, graph: Path, weights: Path, options: argparse.Namespac
         for lib in ("dgl", "graphbolt")
         for n in ("0", "1")
     ]
-    mine = [Contender("graphbraid", ours("training.epoch_ours", *common))]
-    if model == "SAGE":
-        half = ours("training.epoch_ours", *common, "--bfloat16")
-        mine.append(Contender("graphbraid.nn, bfloat16", half))
-    return mine + peers
+    mine = Contender("graphbraid", ours("training.epoch_ours", *common))
+    half = Contender("graphbraid, bfloat16", ours("training.epoch_ours", *common, "--bfloat16"))
+    return [mine, half, *peers]
 
 
 def check_same_curve(group: list[Contender]) -> None:

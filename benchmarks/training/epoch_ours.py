@@ -17,20 +17,15 @@ from torch_geometric import nn as pyg
 import graphbraid
 from benchmarks.graphs.folder import load
 from graphbraid.loader import NeighborLoader
-from graphbraid.nn import GraphSAGE
 
 MODELS = {"SAGE": pyg.GraphSAGE, "GCN": pyg.GCN, "GAT": pyg.GAT}
 
 
-def make_model(
-    name: str, hidden: int, weights: dict[str, np.ndarray], num_layers: int, *, own: bool = False
-) -> nn.Module:
-    """PyG's model, or graphbraid's own; GraphSAGE with the weights every contender starts from."""
+def make_model(name: str, hidden: int, weights: dict[str, np.ndarray], num_layers: int) -> nn.Module:
+    """PyG's model; GraphSAGE with the weights every contender starts from."""
     channels, classes = weights["own0"].shape[1], weights[f"own{num_layers - 1}"].shape[0]
-    if own:
-        model: nn.Module = GraphSAGE(channels, hidden, classes, num_layers, dropout=0.0)
-    else:
-        model = MODELS[name](channels, hidden, num_layers, classes, **({"heads": 4} if name == "GAT" else {}))
+    heads = {"heads": 4} if name == "GAT" else {}
+    model: nn.Module = MODELS[name](channels, hidden, num_layers, classes, **heads)
     for i, conv in enumerate(cast("Any", model).convs if name == "SAGE" else []):
         conv.lin_r.weight.data.copy_(torch.from_numpy(weights[f"own{i}"]))
         conv.lin_l.weight.data.copy_(torch.from_numpy(weights[f"neighbours{i}"]))
@@ -51,18 +46,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.003)
-    parser.add_argument(
-        "--bfloat16",
-        action="store_true",
-        help="graphbraid.nn's GraphSAGE under autocast",
-    )
+    parser.add_argument("--bfloat16", action="store_true", help="under autocast")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     graph = load(options.graph)
     weights = dict(np.load(options.weights))
     sizes = options.hidden, weights, len(options.fanouts)
-    model = make_model(options.model, *sizes, own=options.bfloat16)
+    model = make_model(options.model, *sizes)
     run = graphbraid.compile(model)
     optimizer = torch.optim.Adam(model.parameters(), options.lr)
     loader = NeighborLoader(
@@ -87,7 +78,7 @@ def main() -> None:
             if batch is None:
                 break
             with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
-                out = model(batch.x, batch.blocks) if options.bfloat16 else run(batch)
+                out = run(batch)
                 loss = F.cross_entropy(out, batch.seed_y)
             optimizer.zero_grad()
             loss.backward()

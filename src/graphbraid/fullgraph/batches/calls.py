@@ -123,7 +123,7 @@ class BatchCall:
         x, counts = next(iter(self.x.values())), self.num_nodes
         others = (self.num_edges, *self._widths().values())
         num_rows = rows_to_try(model, len(counts), least=max(counts.values()), others=others)
-        by_row = {what for what in self._others if self._has_rows(what)} - {*unaligned}
+        by_row = {what for what in self._others if self.has_rows(what)} - {*unaligned}
         makers: dict[str, Callable[[], Any]] = {
             target: partial(self._tried_value, what, num_rows[0] if target in by_row else None)
             for target, what in ({} if self.given.typed else self._targets).items()
@@ -152,7 +152,7 @@ class BatchCall:
         known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *self.given.constants}
         return frozenset() if self.given.typed else frozenset(taken - known)
 
-    def _has_rows(self, what: str) -> bool:
+    def has_rows(self, what: str) -> bool:
         """Return whether a value has a row for each node, as far as its size and name say."""
         value = self.values[what]
         [num_nodes] = self.num_nodes.values()
@@ -161,7 +161,7 @@ class BatchCall:
 
     def unaligned(self, by_row: Collection[str]) -> list[str]:
         """Return those of the names whose values have no row for each node in this batch."""
-        return [what for what in by_row if not self._has_rows(what)]
+        return [what for what in by_row if not self.has_rows(what)]
 
     def given_to(self, breaks: Sequence[Break]) -> dict[str, Any]:
         """Return what graph breaks read of the batch, by the names in their calls."""

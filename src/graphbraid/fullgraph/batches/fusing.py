@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from graphbraid.fullgraph.batches.segments import AggregateLinear, LinearSum, segments_of
 from graphbraid.fullgraph.lowering.passes import merged_epilogues
 from graphbraid.fullgraph.program import (
@@ -59,6 +61,7 @@ _BY_ROW = (
     | UnitRows
 )
 """Operations that map each row by itself."""
+_IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)
 _LEAVES_RESULT = (AggregateLinear, Aggregate, Linear, Add, Combine, Gine, Normalise)
 """Operations whose result is new memory that their backward does not read."""
 
@@ -68,11 +71,14 @@ class BatchProgram:
 
     Args:
         program: the program as it was read from the model.
+        out_dtype: dtype of the outputs of a model that multiplies in bfloat16; None for one that does not.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.read = program
+    def __init__(self, program: Program, out_dtype: torch.dtype | None = None) -> None:
+        self.read, self.out_dtype = program, out_dtype
         """The program as it was read."""
+        self.is_half = out_dtype is not None
+        """Whether dense products are in bfloat16."""
         fused = _fused(program)
         self.ops, self.output = fused.ops, fused.output
         self._places = {value: fused.place(value) for value in (*fused.inputs, *(op.out for op in fused.ops))}
@@ -95,7 +101,7 @@ class BatchProgram:
         """What they read of a batch that must have a row for each node."""
         self.producer = fused.producer
         """Returns the operation that computes a value; None for an input."""
-        self._text = "\n".join((*written_lines(self.breaks), str(fused)))
+        self._text = "\n".join((*written_lines(self.breaks), *_IN_HALF[not self.is_half :], str(fused)))
 
     def place(self, value: str) -> LevelNodes:
         """Return the nodes for which a value has rows."""

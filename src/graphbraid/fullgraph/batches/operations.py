@@ -18,7 +18,14 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
 from graphbraid.fullgraph.batches.fusing import BatchProgram
-from graphbraid.fullgraph.batches.segments import CALLS, AggregateLinear, JoinedOps, LinearSum, operands_of
+from graphbraid.fullgraph.batches.segments import (
+    CALLS,
+    AggregateLinear,
+    JoinedOps,
+    LinearSum,
+    narrowed,
+    operands_of,
+)
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -112,16 +119,28 @@ class BatchRun:
 
     def outputs(self) -> Tensor:
         """Run all operations in their order; return the rows of the last level."""
+        if not self.program.is_half:
+            return self._outputs()
+        with torch.autocast("cpu", enabled=False):
+            return self._outputs().to(self.program.out_dtype)
+
+    def _outputs(self) -> Tensor:
         for part, last_read in self.program.parts:
             if isinstance(part, JoinedOps):
                 part.run(self)
             else:
+                if self.program.is_half:
+                    self.widen(part)
                 self.values[part.out] = RUN[type(part)](part, self)
             for value in last_read:  # without autograd, nothing else holds these rows
                 del self.values[value]
         out = self.values[self.program.output]
         # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
         return out.clone() if self.program.keeps_output else out
+
+    def widen(self, op: Operation) -> None:
+        """Make float32 of an operation's inputs that are bfloat16."""
+        self.values |= {value: self.values[value].float() for value in op.inputs}
 
     @property
     def reads_edge_rows(self) -> bool:
@@ -235,7 +254,9 @@ def check_device(op: Operation, rows: Tensor) -> None:
 
 
 def _called(op: Any, run: BatchRun) -> Tensor:
-    out: Tensor = library.run(*CALLS[type(op)](op, run, *operands_of(op)))
+    operands = operands_of(op)
+    operands = narrowed(operands) if run.program.is_half else operands
+    out: Tensor = library.run(*CALLS[type(op)](op, run, *operands))
     return out
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
+from graphbraid.fullgraph.batches.autocast import multiplies_in_half, out_dtype_of
 from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
@@ -151,20 +152,21 @@ class BatchRunner:
     def _program_for(self, call: BatchCall) -> BatchProgram | NotLoweredError:
         """Return the program of a call, read anew if the model has changed, or why there is none."""
         first = next(self.model.parameters(), None)
-        why = why_not_now("cpu" if first is None else first.device.type) or call.why_not(first)
-        if why is not None:
+        is_half = multiplies_in_half(first)
+        why = why_not_now("cpu" if first is None else first.device.type, in_half=is_half)
+        if (why := why or call.why_not(first)) is not None:
             return why
         with lock_of(self.model), plain_tensors():
             form = self._form()
             if isinstance(form, NotLoweredError):
                 return form
-            key = call.signature
+            key = is_half, call.signature
             if key not in form.programs:
-                form.programs[key] = self._read(call, form)
+                form.programs[key] = self._read(call, form, is_half=is_half)
             found = form.programs[key]
             if isinstance(found, BatchProgram) and (unaligned := call.unaligned(found.by_row)):
                 form.unaligned.update(unaligned)
-                found = form.programs[key] = self._read(call, form)
+                found = form.programs[key] = self._read(call, form, is_half=is_half)
         return (
             found
             if isinstance(found, NotLoweredError)
@@ -185,7 +187,7 @@ class BatchRunner:
         self._forms = [*self._forms[1 - _MOST_FORMS :], _Form(self.model)]
         return self._forms[-1]
 
-    def _read(self, call: BatchCall, form: _Form) -> BatchProgram | NotLoweredError:
+    def _read(self, call: BatchCall, form: _Form, *, is_half: bool) -> BatchProgram | NotLoweredError:
         try:
             what = "with cached=True it keeps what it computed from the first batch"
             named = self.model.named_modules()
@@ -197,8 +199,15 @@ class BatchRunner:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
             breaks = None if self.strict else replace(call.breaks(self.model, form.unaligned), whole=whole)
             # A checkpoint counts what is saved for backward, and its second call reads nothing.
-            with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+            hooks = torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+            with hooks, torch.autocast("cpu", enabled=False):
                 made = BatchProgram(_program_of(self.model, call, breaks))
+            if is_half and made.breaks:
+                raise NotLoweredError(
+                    "autocast", f"in part as it is written, {reasons_of(made.breaks)[0]}", "float32"
+                )
+            if is_half:
+                made = BatchProgram(made.read, out_dtype_of(self.model, call))
             for written in made.breaks:
                 written.given.clear()  # the trial's; each batch gives its own
             for op in made.ops:

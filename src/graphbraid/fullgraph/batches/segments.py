@@ -3,6 +3,9 @@
 PyTorch's graph has one node for a segment in place of one for each operation. Their forward and backward are
 those of the operators in :mod:`graphbraid.ops`, called without the checks of arguments, which hold for every
 batch of a program. Backward gives memory back after its last use.
+
+In bfloat16 the products round their factors and results, as PyTorch's do under autocast. Sums add in float32;
+those with coefficients, which are float32, keep that dtype.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from graphbraid.graph.types import Relation
 from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, EpilogueFunction
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
-from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction
+from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
 from graphbraid.ops.spmm import SpmmFunction
 
 if TYPE_CHECKING:
@@ -118,6 +121,19 @@ def operands_of(op: Operation) -> tuple[Tensor | None, ...]:
     return (*(None if term is None else term.matrix(learns=True) for term in terms), bias)
 
 
+def has_coefficients(op: Operation) -> bool:
+    """Return whether an operation multiplies rows by coefficients of edges or nodes before it adds them."""
+    if not isinstance(op, AggregateLinear | Aggregate):
+        return False
+    return op.adjacency.weighted or op.adjacency.kind not in ("sum", "mean")
+
+
+def narrowed(operands: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Return :func:`operands_of` an operation as products in bfloat16 read them: all but the bias rounded."""
+    *matrices, bias = operands
+    return *(None if one is None else one.to(torch.bfloat16) for one in matrices), bias
+
+
 def _following(op: Following) -> tuple[int, float, AnySeed]:
     """Return activation code, dropout probability and seed of the epilogue that a product applies."""
     after = op.after
@@ -132,7 +148,8 @@ def _aggregate_linear(
 ) -> OpCall:
     x = run.read(op)
     how = run.edges(op).aggregation(op.adjacency, x.dtype)
-    return AggregateLinearFunction, x, matrix, root, how, bias, *_following(op)
+    wide = run.program.is_half and has_coefficients(op)
+    return AggregateLinearFunction, x, matrix, root, how, bias, *_following(op), wide
 
 
 @_calls(Aggregate)
@@ -202,6 +219,8 @@ class _CalledOp(NamedTuple):
     """For each argument the name of the value, or the number of the operand, that takes its gradient."""
     versions: list[int]
     """Versions of the context's tensors."""
+    dtype: torch.dtype
+    """Dtype of the result."""
 
 
 class JoinedOps:
@@ -255,10 +274,14 @@ class JoinedOps:
             needing: names of values, and numbers of operands, that need gradients; results are entered.
             steps: receives what backward needs; None if there is none.
         """
-        number = 0
+        number, is_half = 0, run.program.is_half
         for place, (op, of_op, last_read) in enumerate(
-            zip(self._ops, operands, self._last_read, strict=True)
+            zip(self._ops, map(narrowed, operands) if is_half else operands, self._last_read, strict=True)
         ):
+            if is_half:
+                dtypes = {run.values[value].dtype for value in op.inputs}
+                if type(op) is Aggregate and (len(dtypes) > 1 or has_coefficients(op)):
+                    run.widen(op)
             function, *arguments = self._calls[place](op, run, *of_op)
             if place not in self._sources:  # the first run finds them for all later ones
                 known: dict[int, str | int] = {id(one): number + i for i, one in enumerate(of_op)}
@@ -273,7 +296,8 @@ class JoinedOps:
             if steps is not None and any(context.needs_input_grad):
                 needing.add(op.out)
                 versions = [one._version for one in context.saved_tensors if one is not None]
-                steps.append(_CalledOp(op.out, function, context, sources, versions))
+                dtype = run.values[op.out].dtype
+                steps.append(_CalledOp(op.out, function, context, sources, versions, dtype))
             del arguments
             for value in last_read:
                 del run.values[value]
@@ -327,7 +351,7 @@ class _Pass(torch.autograd.Function):
                     f"operation: a tensor that {step.value} was computed from, or {step.value} itself"
                 )
             context.gives_up = not keeps_graph
-            found = _raw_backward(step.function)(context, held.pop(step.value))
+            found = _raw_backward(step.function)(context, rows_as(held.pop(step.value), step.dtype))
             for source, needed, of_source in zip(step.sources, context.needs_input_grad, found, strict=True):
                 if needed and of_source is not None:
                     before = held.get(source)
@@ -365,4 +389,4 @@ def segments_of(
     return found
 
 
-__all__ = ["CALLS", "AggregateLinear", "JoinedOps", "LinearSum", "operands_of", "segments_of"]
+__all__ = ["CALLS", "AggregateLinear", "JoinedOps", "LinearSum", "narrowed", "operands_of", "segments_of"]

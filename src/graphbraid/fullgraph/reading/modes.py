@@ -65,9 +65,14 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
             buffer.data.copy_(value)  # without a new version, which a pending backward pass would refuse
 
 
-def why_not_now(device: str) -> NotLoweredError | None:
-    """Return why no model can run by a program at this moment; None if it can."""
-    if torch.is_autocast_enabled(device):
+def why_not_now(device: str, *, in_half: bool = False) -> NotLoweredError | None:
+    """Return why no model can run by a program at this moment; None if it can.
+
+    Args:
+        device: type of the device of its parameters.
+        in_half: whether its program would do what autocast does.
+    """
+    if torch.is_autocast_enabled(device) and not in_half:
         return NotLoweredError(
             "autocast", "operators run in the precision of the rows", "a call outside of it"
         )
