@@ -22,7 +22,7 @@ ABOUT = "source,destination\np1,topology\np3,algebra\np1,algebra\n"
 DESCRIBED = """\
 name: bibliography
 nodes:
-  paper: {file: papers.csv, id: key, label: field, split: part, time: year}
+  paper: {file: papers.csv, id: key, features: [f, g], label: field, split: part, time: year}
   author:
     file: authors.csv
   topic:
@@ -91,7 +91,8 @@ def check(made):
     }
     assert papers.time.tolist() == [1999, 2001, 2005]
     assert papers.time.dtype == torch.int64
-    assert graph.nodes_of("author").x.tolist() == [[1], [2], [3]]
+    of_authors = graph.nodes_of("author").x  # encoded, as no features are named: mean 0 and deviation 1
+    assert of_authors.flatten().tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
     assert graph.nodes_of("topic").x is None
     assert made.unused_columns == {"author": ("name",)}
     writes, cites = graph.edges_of(WRITES_OF), graph.edges_of(CITES_OF)
@@ -250,7 +251,7 @@ MISTAKES = {
         "cannot be a feature and the split at once",
     ),
     "a time that is a feature": (
-        ("id: key,", "id: key, features: [year],"),
+        ("features: [f, g],", "features: [year],"),
         "cannot be a feature and the id",
     ),
     "a delimiter": (

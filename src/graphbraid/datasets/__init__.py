@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
     from graphbraid.datasets.tables.file import CsvOptions
     from graphbraid.datasets.tables.tabular import TableGraph, from_csv, from_parquet, from_tables
-    from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_typed_tables
+    from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_frames, from_typed_tables
 
 __all__ = [
     "DEFAULT",
@@ -33,6 +33,7 @@ __all__ = [
     "TableGraph",
     "TypedTableGraph",
     "from_csv",
+    "from_frames",
     "from_ogb",
     "from_parquet",
     "from_pyg_dataset",
@@ -67,6 +68,6 @@ __getattr__ = names_of(
         "synthetic": "DEFAULT EMBEDDED load_embedded",
         "tables.file": "CsvOptions",
         "tables.tabular": "TableGraph from_csv from_parquet from_tables",
-        "tables.typed_tables": "TypedTableGraph from_typed_tables",
+        "tables.typed_tables": "TypedTableGraph from_frames from_typed_tables",
     },
 )

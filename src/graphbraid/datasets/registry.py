@@ -20,6 +20,7 @@ from graphbraid.datasets.ogb.graphs import is_ogb_folder, load_ogb
 from graphbraid.datasets.splits import split_nodes, with_drawn_splits
 from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
+from graphbraid.datasets.tables.encoded import has_tables, with_fitted_features, with_target
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import restore
@@ -39,6 +40,7 @@ def prepare(
     normalize_features: bool | None = None,
     split_seed: int | None = None,
     split: str | None = None,
+    target: str | None = None,
 ) -> Graph:
     """Apply the requested changes to a loaded graph; None and False leave it as the source has it.
 
@@ -53,7 +55,9 @@ def prepare(
             single-label graphs (:func:`random_split`), else 60 and 20 % of the nodes
             (:func:`random_share_split`); in a graph with types, of each type that has labels.
         split: Make this split instead, such as ``"stratified:0.6,0.2"`` or ``"time:2026-01-01,2026-02-01"``
-            (:func:`split_nodes`); ``split_seed`` is the seed of its draws.
+            (:func:`split_nodes`); ``split_seed`` is the seed of its draws. Encoders of columns are then
+            fitted anew, on the new training nodes alone.
+        target: Node type and column that is learned, such as ``"customer.churn"``, in a graph of tables.
 
     Raises:
         ResourceError: Changing the edges needs more than the free memory, as it holds both graphs.
@@ -74,11 +78,14 @@ def prepare(
         columns[ONLY_NODE_TYPE] = replace(columns.get(ONLY_NODE_TYPE, Columns()), normalized=True)
         schema = replace(graph.schema, columns=columns)
         graph = graph.replace(x=normalized_rows(graph.x), schema=schema)
+    if target is not None:
+        graph = with_target(graph, target)
     if split is not None:
         graph = split_nodes(graph, split, seed=split_seed or 0)
     elif split_seed is not None:
         graph = with_drawn_splits(graph, split_seed)
-    return graph
+    drawn = split is not None or split_seed is not None
+    return with_fitted_features(graph) if (drawn or target is not None) and has_tables(graph) else graph
 
 
 def normalized_rows(x: Features | None) -> Tensor | SparseFeatures:
@@ -141,6 +148,7 @@ def load(
     normalize_features: bool | None = None,
     split_seed: int | None = None,
     split: str | None = None,
+    target: str | None = None,
     **options: Any,
 ) -> Graph:
     """Load a graph by name or path.
@@ -157,6 +165,7 @@ def load(
         normalize_features: Divide every feature row by the sum of its absolute values.
         split_seed: Replace the splits by random ones drawn with this seed.
         split: Replace the splits by this one, as in :func:`prepare`.
+        target: Column to learn, as in :func:`prepare`.
         **options: Options for the kind of source: ``seed``, ``mmap``, ``cache`` (embedded); ``mmap``,
             ``verify`` (store); ``split_index``, ``with_types`` (npz); ``add_inverse_edge``,
             ``split_name`` (OGB).
@@ -182,6 +191,7 @@ def load(
         normalize_features=normalize_features,
         split_seed=split_seed,
         split=split,
+        target=target,
     )
 
 

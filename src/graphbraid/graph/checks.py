@@ -457,6 +457,8 @@ def check_schema(graph: Graph) -> None:
         return
     features = features_by_type(graph)
     for of, columns in graph.schema.columns.items():
+        if of not in features and not columns.names and columns.table is not None:
+            continue  # none of the table's columns has anything to learn from
         if of not in features:
             raise DataError(f"the schema has columns of {of!r}, which has no features")
         names, width = columns.names, int(features[of].shape[1])

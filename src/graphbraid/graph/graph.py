@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from graphbraid.graph.checks import check_contents, check_shapes, validate_graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import edge_index_of, graph_from_edge_index, original_positions
 from graphbraid.graph.interop.dgl import graph_from_dgl, graph_to_dgl
-from graphbraid.graph.interop.pyg import graph_from_pyg, graph_to_pyg
+from graphbraid.graph.interop.pyg import graph_from_networkx, graph_from_pyg, graph_to_pyg
 from graphbraid.graph.interop.relations import edge_lists_of, graph_from_relations, with_reverse_relations
 from graphbraid.graph.interop.scipy import graph_from_scipy, graph_to_scipy
 from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
@@ -99,6 +100,43 @@ class Graph(LabelledNodes):
     from_scipy = classmethod(graph_from_scipy)
     from_pyg = classmethod(graph_from_pyg)
     from_dgl = classmethod(graph_from_dgl)
+    from_networkx = classmethod(graph_from_networkx)
+
+    @staticmethod
+    def from_tables(
+        nodes: Mapping[str, Any],
+        edges: Mapping[EdgeType, Any] | None = None,
+        *,
+        roles: Mapping[str | EdgeType, Mapping[str, Any]] | None = None,
+        reverse: bool = False,
+        now: float | None = None,
+        name: str = "",
+    ) -> Graph:
+        """Make a graph with types from tables of pandas, polars or pyarrow.
+
+        Columns become features by themselves, as docs/tables.md describes.
+        :func:`graphbraid.datasets.from_frames` takes the same, and also returns the original ids and what
+        each column was taken for.
+
+        Args:
+            nodes: By node type a table with a row per node, with ids in the column ``id``; None for a type
+                whose nodes are those that edges name.
+            edges: By relation a table with a row per edge, with ids in ``source`` and ``destination``.
+            roles: By node type and relation what columns are: ``{"user": {"id": "user_id", "time": "joined",
+                "label": "churn", "columns": {"zip": "category"}, "keys": {"city": "city"}}}``.
+            reverse: Add a relation ``rev_NAME`` beside each.
+            now: Seconds since 1970 that the ages of times count to. If None, the latest time in the tables.
+            name: Name of the graph in reports.
+
+        Raises:
+            MissingPackageError: pyarrow is not installed.
+            ConfigError: A role is unknown or contradicts another.
+            DataError: A column is missing or a value is invalid; names the table, row and column.
+        """
+        # By name, since datasets make graphs and stand above this room.
+        tables = importlib.import_module("graphbraid.datasets.tables.typed_tables")
+        made: Graph = tables.from_frames(nodes, edges, roles=roles, reverse=reverse, now=now, name=name).graph
+        return made
 
     @property
     def num_nodes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeType
 
@@ -19,6 +19,8 @@ NodesOrEdges = str | EdgeType
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:
     """What one column of a table became, with all values that were fitted on the training part."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": False}  # JSON has no tuples
 
     column: str
     """Name of the column."""
@@ -75,6 +77,16 @@ class Schema:
             },
             class_names={} if {"y", "types"} & set(fields) else self.class_names,
         )
+
+
+def learned_columns(columns: Columns) -> dict[int, int]:
+    """Return the columns that number categories with a learned row, and how many rows each needs."""
+    counts = {
+        f"{one.column}#": len(one.entries) + 1 + one.missing
+        for one in columns.encoders or ()
+        if one.how == "learned"
+    }
+    return {at: counts[name] for at, name in enumerate(columns.names or ()) if name in counts}
 
 
 def features_by_type(graph: Graph) -> dict[NodesOrEdges, Features]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids, tracing
+from graphbraid.graph.schema import learned_columns
 from graphbraid.nn.adjacency import check_edge_list, ends_of, traced_csc
 from graphbraid.nn.conv import LayerInput, as_rows
 from graphbraid.nn.graph_model import MOST_LAYERS
@@ -48,6 +50,8 @@ class RGCN(nn.Module):
         edge_types: the relations, in the graph's order.
         num_layers: number of relational layers; a sampled mini-batch needs one block per layer.
         num_nodes: number of nodes of the types without features.
+        learned: by node type, the columns that number categories, and how many rows are learned for each
+            (:class:`ColumnsLinear`).
         node_type: type to return outputs of, for which alone the last layer is computed. If None, outputs of
             all types are returned, by type.
         num_bases: as in :class:`RGCNConv`.
@@ -72,6 +76,7 @@ class RGCN(nn.Module):
         num_layers: int = 2,
         *,
         num_nodes: Mapping[str, int] | None = None,
+        learned: Mapping[str, Mapping[int, int]] | None = None,
         node_type: str | None = None,
         num_bases: int | None = None,
         aggr: str = "mean",
@@ -92,7 +97,8 @@ class RGCN(nn.Module):
             )
         self.node_type, self.hidden_channels, self.out_channels = node_type, hidden_channels, out_channels
         self.inputs = nn.ModuleList(
-            input_layer(name, width, hidden_channels, num_nodes or {}) for name, width in in_channels.items()
+            input_layer(name, width, hidden_channels, num_nodes or {}, (learned or {}).get(name, {}))
+            for name, width in in_channels.items()
         )
         widths = [hidden_channels] * num_layers + [out_channels]
         self.convs = nn.ModuleList(
@@ -143,6 +149,7 @@ class RGCN(nn.Module):
             graph.edge_types,
             num_layers,
             num_nodes={name: one.num_nodes for name, one in nodes.items() if one.x is None},
+            learned=learned_by_type(graph),
             node_type=node_type,
             **options,
         )
@@ -281,7 +288,68 @@ def _checked_relations(edge_types: Sequence[EdgeType], node_types: Mapping[str, 
     return tuple(found)
 
 
-def input_layer(name: str, width: int, hidden: int, num_nodes: Mapping[str, int]) -> nn.Module:
+def learned_by_type(graph: Graph) -> dict[str, dict[int, int]]:
+    """Return, by node type, the columns that number categories, and how many rows each needs."""
+    columns = graph.schema.columns
+    found = {name: learned_columns(columns[name]) for name in graph.node_types if name in columns}
+    return {name: codes for name, codes in found.items() if codes}
+
+
+class ColumnsLinear(nn.Module):
+    """A linear layer over columns of numbers, to which each column of codes adds the learned row of its code.
+
+    This is a linear layer over the one-hot codes, whose zeros are never held. Row 0, for categories that are
+    not known, begins at zero.
+
+    Args:
+        width: number of columns, of numbers and of codes.
+        hidden: width of the output.
+        learned: the columns of codes, and how many rows are learned for each.
+    """
+
+    numbers: Tensor
+
+    def __init__(self, width: int, hidden: int, learned: Mapping[int, int]) -> None:
+        super().__init__()
+        for column, count in learned.items():
+            as_count(column, "a column of codes", most=width - 1)
+            as_count(count, "rows of a column of codes", least=1)
+        self.in_features, self.codes = width, tuple(learned)
+        numbers = [column for column in range(width) if column not in learned]
+        self.register_buffer("numbers", torch.tensor(numbers, dtype=torch.int64), persistent=False)
+        self.linear = Linear(max(1, len(numbers)), hidden)
+        self.rows = nn.ModuleList(nn.Embedding(count, hidden) for count in learned.values())
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        self.linear.reset_parameters()
+        for table in self.rows:
+            assert isinstance(table, nn.Embedding)
+            nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
+            with torch.no_grad():
+                table.weight[0] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(num_rows, hidden)`` of ``x``, ``(num_rows, width)`` dense rows.
+
+        Raises:
+            DataError: a code has no row.
+        """
+        weight = self.linear.weight
+        numbers = x.index_select(1, self.numbers) if self.numbers.numel() else x.new_zeros(len(x), 1)
+        out = dense_linear(numbers.to(weight.dtype), weight) + self.linear.bias
+        for column, table in zip(self.codes, self.rows, strict=True):
+            codes = x[:, column].long()
+            assert isinstance(table, nn.Embedding)
+            check_ids(codes, table.num_embeddings, f"codes of column {column}")
+            out = out + table(codes)
+        return out
+
+
+def input_layer(
+    name: str, width: int, hidden: int, num_nodes: Mapping[str, int], learned: Mapping[int, int] | None = None
+) -> nn.Module:
     """Make the input layer of a node type.
 
     Args:
@@ -289,12 +357,13 @@ def input_layer(name: str, width: int, hidden: int, num_nodes: Mapping[str, int]
         width: width of its features; 0 without any.
         hidden: width of the rows that the layer gives.
         num_nodes: number of nodes of the types without features.
+        learned: columns of codes, as :class:`ColumnsLinear` takes them.
 
     Raises:
         ConfigError: a number is out of range, or one of nodes is missing.
     """
     if as_count(width, f"in_channels[{name!r}]", most=MOST_WIDTH):
-        return Linear(width, hidden)
+        return ColumnsLinear(width, hidden, learned) if learned else Linear(width, hidden)
     if name not in num_nodes:
         raise ConfigError(
             f"nodes of type {name!r} have no features (in_channels 0); give num_nodes[{name!r}], so that "
@@ -325,7 +394,7 @@ def input_rows(
             check_ids(check_tensor(ids, f"n_id_dict[{name!r}]", ndim=1), layer.num_embeddings, "ids")
         found = layer.weight if ids is None else F.embedding(ids, layer.weight)
         return bias_act_dropout(found, None, "none", p)
-    assert isinstance(layer, Linear)
+    assert isinstance(layer, Linear | ColumnsLinear)
     is_matrix = isinstance(x, SparseFeatures) or (isinstance(x, Tensor) and x.ndim == 2)
     if x is None or not is_matrix or x.shape[1] != layer.in_features:
         got = "none" if x is None else shown(x)
@@ -333,6 +402,9 @@ def input_rows(
             f"nodes of type {name!r} need features of shape (num_rows, {layer.in_features}); got {got}"
         )
     x = as_rows(x)
+    if isinstance(layer, ColumnsLinear):
+        dense = x.to_dense() if isinstance(x, SparseFeatures) else x
+        return bias_act_dropout(layer(dense), None, act, p, inplace=True)
     if isinstance(x, SparseFeatures):
         out = sparse_linear(x, layer.weight)
     else:

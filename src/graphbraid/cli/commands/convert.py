@@ -17,12 +17,16 @@ from graphbraid.cli.common import (
     path_flag,
     path_given,
     say,
+    table,
 )
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from graphbraid.datasets import StoreNames
+    from graphbraid.datasets.tables.encoding import TypedColumn
     from graphbraid.graph import Graph
 
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
@@ -183,6 +187,24 @@ def convert(
         say(err_console(), "{}", narrowing.rounding)
 
 
+_DECIDED = {
+    "column": "cyan",
+    "type": "left",
+    "encoder": "left",
+    "features": "right",
+    "because": "dim",
+}
+
+
+def _decided_rows(columns: Mapping[str, Sequence[TypedColumn]]) -> list[tuple[str, ...]]:
+    """Return a row for each column of the tables: what it was taken for."""
+    return [
+        (f"{name}.{one.column}", one.kind, one.how or "left out", str(one.width), one.why)
+        for name, of in columns.items()
+        for one in of
+    ]
+
+
 def _read(
     source: str, columns: dict[str, Any], text: dict[str, Any], preparation: dict[str, Any]
 ) -> tuple[Graph, StoreNames]:
@@ -195,20 +217,23 @@ def _read(
                 columns[name] = listed if name == "features" or len(listed) > 1 else listed[0]
         csv = datasets.CsvOptions(**text)
         name = Path(source).name.split(".")[0]
-        table = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
-        if table.unused_columns:
-            unused = ", ".join(table.unused_columns)
+        made = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
+        if made.unused_columns:
+            unused = ", ".join(made.unused_columns)
             say(err_console(), "columns left out, as they hold no numbers: {}", unused)
-        names = datasets.StoreNames(ids=table.ids, class_names=table.class_names)
-        return datasets.prepare(table.graph, **preparation), names
+        names = datasets.StoreNames(ids=made.ids, class_names=made.class_names)
+        return datasets.prepare(made.graph, **preparation), names
     if columns:
         flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")
         raise ConfigError(f"{flag} is for tables ({', '.join(_TABLES)}); {source} is none")
     if source.endswith(_DESCRIPTIONS):
         described = datasets.from_typed_tables(source)
+        if described.columns:
+            err_console().print(table(_DECIDED, _decided_rows(described.columns), "columns"))
         for node_type, left_out in described.unused_columns.items():
-            text_of = "columns of {} left out, as they hold no numbers: {}"
-            say(err_console(), text_of, node_type, ", ".join(left_out))
+            if node_type not in described.columns:
+                text_of = "columns of {} left out, as they hold no numbers: {}"
+                say(err_console(), text_of, node_type, ", ".join(left_out))
         graph = datasets.prepare(described.graph, **preparation)
         return graph, datasets.StoreNames(types=described.names)
     if datasets.is_store(source):

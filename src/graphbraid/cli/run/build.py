@@ -35,6 +35,7 @@ from graphbraid.nn import (
     make_model,
     make_typed_model,
 )
+from graphbraid.nn.typed_models import learned_by_type
 from graphbraid.train.step.links.data import relation_learned
 from graphbraid.train.step.runner import learned_type
 from graphbraid.train.task import AnyTaskName
@@ -47,6 +48,7 @@ _PREPARATION = frozenset(
         "normalize_features",
         "split_seed",
         "split",
+        "target",
         "root",
         "name_or_path",
     }
@@ -88,6 +90,7 @@ def load_graph(settings: RunSettings) -> Graph:
         normalize_features=settings.normalize_features,
         split_seed=settings.split_seed,
         split=settings.split,
+        target=settings.target,
         **options,
     )
 
@@ -272,6 +275,12 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
     if name == RELATIONAL and not graph.is_typed:
         raise ConfigError(f"--model {RELATIONAL} learns from relations, and {settings.data} has none")
 
+    if len(graph.node_types) == 1 and (codes := learned_by_type(graph)):
+        raise ConfigError(
+            f"categories of {next(iter(codes))!r} have learned rows, which models of links over one type "
+            "do not take; give their columns the encoder one-hot, or leave them out with ignore"
+        )
+
     def make(**options: Any) -> nn.Module:
         several = len(graph.edge_types) > 1 and learned is None
         encoder = _by_type if len(graph.node_types) > 1 else _encoder
@@ -307,6 +316,7 @@ def _by_type(_name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
         width,
         graph.edge_types,
         num_nodes={name: one.num_nodes for name, one in nodes.items() if one.x is None},
+        learned=learned_by_type(graph),
         **rest,
     )
 

@@ -138,7 +138,7 @@ def trained(
 
     saved, outputs, contract = read_saved(run_dir)
     if not draws_split:
-        saved |= {"split_seed": None, "split": None}
+        saved |= {"split_seed": None, "split": None, "target": None}
     kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
     graph = _load(run, moved=data is None)

@@ -16,7 +16,7 @@ from graphbraid.datasets.store.types import TypesEntry, described_types
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.schema import Count
 from graphbraid.graph import Columns, Graph, Schema
-from graphbraid.graph.schema import NodesOrEdges
+from graphbraid.graph.schema import Encoder, NodesOrEdges
 from graphbraid.graph.types import ONLY_NODE_TYPE
 
 STORE = FolderKind(name="store", manifest="graph.json", again="store", version=4)
@@ -35,6 +35,7 @@ class ColumnsEntry(BaseModel):
     names: list[str] | None
     fill_missing: float | None
     normalized: bool
+    encoders: list[Encoder] | None = None
 
     @property
     def key(self) -> NodesOrEdges:
@@ -158,6 +159,7 @@ def described_columns(schema: Schema) -> list[ColumnsEntry]:
             names=None if one.names is None else list(one.names),
             fill_missing=one.fill_missing,
             normalized=one.normalized,
+            encoders=None if one.encoders is None else list(one.encoders),
         )
         for of, one in schema.columns.items()
     ]
@@ -171,6 +173,7 @@ def schema_of(columns: Sequence[ColumnsEntry], names: Mapping[str, Sequence[str]
                 names=None if one.names is None else tuple(one.names),
                 fill_missing=one.fill_missing,
                 normalized=one.normalized,
+                encoders=None if one.encoders is None else tuple(one.encoders),
             )
             for one in columns
         },
@@ -221,7 +224,10 @@ def manifest_of(
         class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
         manifest["types"] = described_types(graph.types, class_names).model_dump(exclude_defaults=True)
     if graph.schema.columns:
-        manifest["columns"] = [one.model_dump() for one in described_columns(graph.schema)]
+        manifest["columns"] = [
+            one.model_dump(exclude=None if one.encoders is not None else {"encoders"})
+            for one in described_columns(graph.schema)
+        ]
     return manifest | {"arrays": described}
 
 

@@ -37,8 +37,10 @@ from graphbraid.datasets.store.types import (
     rows_to_store,
     stored_features,
     stored_splits,
+    tables_to_store,
     typed_graph_of,
     types_to_store,
+    with_stored_tables,
 )
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
@@ -46,6 +48,7 @@ from graphbraid.files.writing import IfExists, atomic_directory, require_free_sp
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import stored_rows
+from graphbraid.graph.schema import learned_columns
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
@@ -120,7 +123,9 @@ def save_store(
         rows = arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
         if rows.dtype not in FEATURE_DTYPES:
             raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {rows.dtype}")
+    arrays.update((name, ArrayParts.whole(array)) for name, array in tables_to_store(graph))
     if narrowing is not None:
+        _refuse_codes(graph, narrowing)
         arrays = narrowing.arrays(arrays, rows_by_type(graph))
     arrays.update((name, ArrayParts.whole(array)) for name, array in ids_to_store(named, graph.node_types))
     for name in (name for name in arrays if not name.isidentifier()):
@@ -145,6 +150,17 @@ def save_store(
         num_features = arrays["x"].shape[1] if "x" in arrays else graph.num_features
         STORE.write(temp, manifest_of(graph, named, num_features, described))
     return folder
+
+
+def _refuse_codes(graph: Graph, narrowing: Narrowing) -> None:
+    """Refuse to round numbers of categories, which then would be others."""
+    for of, columns in graph.schema.columns.items():
+        if codes := learned_columns(columns):
+            names = ", ".join(name for at, name in enumerate(columns.names or ()) if at in codes)
+            raise ConfigError(
+                f"{narrowing.dtype} cannot hold the categories of {of!r} that have a learned row ({names}); "
+                "give them the encoder one-hot, or leave the features as they are"
+            )
 
 
 def sums_of(name: str) -> str:
@@ -244,7 +260,8 @@ def graph_of_arrays(manifest: StoreManifest, tensors: Mapping[str, Tensor], fold
     try:
         if manifest.types is not None:
             graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
-            return graph.replace(schema=manifest.schema_of_graph)
+            schema = with_stored_tables(manifest.schema_of_graph, graph.node_types, tensors)
+            return graph.replace(schema=schema)
         return Graph(
             csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
             edge_id=tensors.get("edge_id"),

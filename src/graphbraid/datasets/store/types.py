@@ -9,15 +9,16 @@ node and relation begin in ``indices.npy``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from graphbraid.errors import DataError
+from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.files.schema import Count
-from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph import Columns, Graph, ScaledFeatures, Schema, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.types import EdgeSet, NodeSet, Types
@@ -150,6 +151,44 @@ def types_to_store(types: Types) -> Iterator[tuple[str, Tensor]]:
         if edges.time is not None:
             yield f"{prefix}time", edges.time
         yield from splits_to_store(edges.splits, prefix)
+
+
+def tables_to_store(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and content of the array of each table that node types keep: an Arrow file as it is."""
+    for number, name in enumerate(graph.node_types):
+        table = graph.schema.columns.get(name, Columns()).table
+        if table is not None:
+            from pyarrow import BufferOutputStream, ipc
+
+            stream = BufferOutputStream()
+            with ipc.new_file(stream, table.schema) as writer:
+                writer.write_table(table)
+            yield f"node{number}_table", torch.frombuffer(stream.getvalue(), dtype=torch.uint8)
+
+
+def with_stored_tables(schema: Schema, node_types: Sequence[str], tensors: Mapping[str, Tensor]) -> Schema:
+    """Return a schema with the tables among a store's arrays, whose columns share the arrays' memory.
+
+    Raises:
+        MissingPackageError: there are some, and pyarrow is not installed.
+        DataError: an array is no Arrow file.
+    """
+    columns = dict(schema.columns)
+    for number, name in enumerate(node_types):
+        if (array := tensors.get(f"node{number}_table")) is None:
+            continue
+        try:
+            from pyarrow import ArrowInvalid, ipc, py_buffer
+        except ImportError as error:
+            raise MissingPackageError(
+                "the store keeps tables, which need pyarrow: pip install 'graphbraid[tabular]'"
+            ) from error
+        try:
+            table = ipc.open_file(py_buffer(array.numpy())).read_all()
+        except ArrowInvalid as error:
+            raise DataError(f"the table of {name!r} cannot be read: {error}") from error
+        columns[name] = replace(columns.get(name, Columns()), table=table)
+    return replace(schema, columns=columns)
 
 
 def typed_graph_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: int, name: str) -> Graph:

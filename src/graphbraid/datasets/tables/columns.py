@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,13 @@ class ColumnPart:
     """A pyarrow array."""
     first_row: int
     """Its first row's number in the table."""
+    rows: NumberArray | None = None
+    """Places in the batch of the rows that are left, if some were left out."""
 
     def wrong(self, at: int, text: str, role: str = "column") -> DataError:
         """Return an error about the value at ``at``: file, row and column, then ``text``."""
-        return DataError(f"{self.file.row(self.first_row + at)}: {role} {self.name!r} {text}")
+        row = self.first_row + (at if self.rows is None else int(self.rows[at]))
+        return DataError(f"{self.file.row(row)}: {role} {self.name!r} {text}")
 
     def refuse_nulls(self, text: str = "is empty", role: str = "column") -> None:
         """Refuse empty fields.
@@ -72,6 +75,18 @@ def parts_of(
     for batch in file.batches(names, types):
         yield {name: ColumnPart(file, name, batch.column(name), row) for name in names}
         row += batch.num_rows
+
+
+def without_empty(parts: Mapping[str, ColumnPart], column: str) -> dict[str, ColumnPart]:
+    """Return a batch without the rows whose ``column`` is empty, such as a key that refers to nothing."""
+    from pyarrow import compute
+
+    values = parts[column].values
+    kept = values.is_valid()
+    if values.type == require_pyarrow().string():  # CSV files have no null text
+        kept = compute.and_(kept, compute.not_equal(values.fill_null(""), ""))
+    rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
+    return {name: replace(part, values=part.values.filter(kept), rows=rows) for name, part in parts.items()}
 
 
 def first_null(values: Any) -> int:
@@ -210,7 +225,9 @@ def _feature_rows(parts: list[ColumnPart], fill: float | None) -> NumberArray:
                 "(--fill-missing)",
                 "feature column",
             )
-        values = part.values.fill_null(fill) if part.values.null_count else part.values
+        values = part.values
+        if values.null_count:  # true and false have no other number to fill in
+            values = values.cast(require_pyarrow().float64(), safe=False).fill_null(fill)
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is refused below
             out[:, at] = values.to_numpy(zero_copy_only=False)
     if not np.isfinite(out).all():

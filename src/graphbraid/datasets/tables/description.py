@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from graphbraid.datasets.splits import seconds_of
+from graphbraid.datasets.tables.encoding import ColumnChoice
 from graphbraid.datasets.tables.file import CsvOptions, TableFile
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
 from graphbraid.files.schema import first_mistake
@@ -37,12 +41,21 @@ class NodeTableEntry(_Entry):
     """Column of the ids."""
     id_type: Literal["auto", "int", "string"] = "auto"
     features: list[str] | None = None
-    """Feature columns. If None, every numeric column without another role."""
+    """Columns of numbers that are features as they are. If None, all columns are encoded."""
     label: str | list[str] | None = None
     split: str | None = None
     time: str | None = None
     fill_missing: float | int | None = None
+    columns: dict[str, str | ColumnChoice] = Field(default_factory=dict)
+    """Type or encoding of columns that shall not have the one that is inferred."""
+    keys: dict[str, str] = Field(default_factory=dict)
+    """Node type that a column names the ids of: a relation of the column's name to that type."""
     csv: CsvFormat | None = None
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the features are encoded columns; else they are numbers as they are."""
+        return self.file is not None and self.features is None and self.fill_missing is None
 
 
 class EdgeTableEntry(_Entry):
@@ -61,6 +74,8 @@ class EdgeTableEntry(_Entry):
     split: str | None = None
     time: str | None = None
     fill_missing: float | int | None = None
+    skip_empty: bool = False
+    """Leave out rows without a destination."""
     csv: CsvFormat | None = None
 
     @property
@@ -73,9 +88,10 @@ class EdgeTableEntry(_Entry):
 class _DescriptionFile(_Entry):
     name: str | None = None
     nodes: dict[str, NodeTableEntry | None]
-    edges: Annotated[list[EdgeTableEntry], Field(min_length=1)]
+    edges: list[EdgeTableEntry] = Field(default_factory=list)
     csv: CsvFormat = CsvFormat()
     reverse: bool = False
+    now: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +110,12 @@ class Description:
     """Where everything stands."""
     csv: CsvFormat
     """Format of the CSV files of entries without one."""
+    places: list[tuple[str | int, ...]]
+    """Where each relation's entry stands: under ``edges``, or a key under ``nodes``."""
+    now: float | None = None
+    """Seconds since 1970 that ages count to; None for the latest time of the tables."""
+    frames: Mapping[str | EdgeType, Any] = field(default_factory=dict)
+    """Tables in memory, by node type and relation, in place of files."""
 
     def table(self, entry: NodeTableEntry | EdgeTableEntry, *place: str | int) -> TableFile:
         """Open the table of the entry at ``place``.
@@ -104,10 +126,20 @@ class Description:
         """
         assert entry.file is not None
         csv = entry.csv or self.csv
+        of = entry.edge_type if isinstance(entry, EdgeTableEntry) and place[0] == "edges" else str(place[1])
+        source = self.frames[of] if of in self.frames else self.tree.path.parent / entry.file
         try:
-            return TableFile(self.tree.path.parent / entry.file, CsvOptions(**csv.model_dump()))
+            return TableFile(source, CsvOptions(**csv.model_dump()))
         except (DataError, ConfigError) as error:
             raise self.located(error, *place, "file") from error
+
+    @contextmanager
+    def naming(self, *place: str | int) -> Iterator[None]:
+        """Name the description's line of ``place`` in errors."""
+        try:
+            yield
+        except (DataError, ConfigError) as error:
+            raise self.located(error, *place) from error
 
     def located(self, error: GraphbraidError, *place: str | int) -> GraphbraidError:
         """Return an error with the description's line of ``place`` before its message."""
@@ -128,22 +160,108 @@ def read_description(path: str | os.PathLike[str]) -> Description:
         place = error.errors(include_url=False)[0]["loc"]
         raise ConfigError(f"{tree.where(place)}: {_hinted(first_mistake(error), place)}") from None
     nodes = {name: entry or NodeTableEntry() for name, entry in contents.nodes.items()}
-    _check(tree, nodes, contents.edges)
+    edges, places = _with_keys(nodes, contents.edges)
+    _check(tree, nodes, edges, places)
+    try:
+        now = None if contents.now is None else seconds_of(str(contents.now))
+    except ConfigError as error:
+        raise ConfigError(f"{tree.where(('now',))}: {error}") from None
     return Description(
         name=tree.path.stem if contents.name is None else contents.name,
         nodes=nodes,
-        edges=contents.edges,
+        edges=edges,
         reverse=contents.reverse,
         tree=tree,
         csv=contents.csv,
+        places=places,
+        now=now,
     )
 
 
-def _check(tree: Tree, nodes: dict[str, NodeTableEntry], edges: list[EdgeTableEntry]) -> None:
+def describe_frames(
+    nodes: Mapping[str, Any],
+    edges: Mapping[EdgeType, Any],
+    roles: Mapping[str | EdgeType, Mapping[str, Any]],
+    *,
+    name: str,
+    reverse: bool,
+    now: float | None,
+) -> Description:
+    """Describe tables in memory; ``roles`` has by node type and relation what a file's entries say.
+
+    Raises:
+        ConfigError: an entry is unknown or of another kind, or names what does not exist; says which.
+    """
+    tree = Tree({}, Path("the tables"), {})
+    for of in roles:
+        if of not in nodes and of not in edges:
+            known = [*nodes, *("__".join(one) for one in edges)]
+            raise ConfigError(f"roles names {of!r}, and there are {', '.join(known)}")
+    try:
+        of_nodes = {
+            one: NodeTableEntry.model_validate(
+                {"file": None if table is None else "in memory", **roles.get(one, {})}
+            )
+            for one, table in nodes.items()
+        }
+        of_edges = [
+            EdgeTableEntry.model_validate({"relation": list(one), "file": "in memory", **roles.get(one, {})})
+            for one in edges
+        ]
+    except ValidationError as error:
+        raise ConfigError(f"roles: {first_mistake(error)}") from None
+    every, places = _with_keys(of_nodes, of_edges)
+    _check(tree, of_nodes, every, places)
+    return Description(
+        name=name,
+        nodes=of_nodes,
+        edges=every,
+        reverse=reverse,
+        tree=tree,
+        csv=CsvFormat(),
+        places=places,
+        now=now,
+        frames=dict(nodes) | dict(edges),
+    )
+
+
+def _with_keys(
+    nodes: Mapping[str, NodeTableEntry], edges: Sequence[EdgeTableEntry]
+) -> tuple[list[EdgeTableEntry], list[tuple[str | int, ...]]]:
+    """Return the relations, those of foreign keys last, and where the entry of each stands."""
+    found, places = list(edges), [("edges", at) for at in range(len(edges))]
+    every: list[tuple[str | int, ...]] = [*places]
+    for name, entry in nodes.items():
+        for column, target in entry.keys.items():
+            found.append(
+                EdgeTableEntry(
+                    relation=[name, column, target],
+                    file=entry.file or "",
+                    source=entry.id,
+                    destination=column,
+                    skip_empty=True,
+                    csv=entry.csv,
+                )
+            )
+            every.append(("nodes", name, "keys", column))
+    return found, every
+
+
+def _check(
+    tree: Tree,
+    nodes: dict[str, NodeTableEntry],
+    edges: list[EdgeTableEntry],
+    places: list[tuple[str | int, ...]],
+) -> None:
     """Check what entries say of each other."""
-    seen: dict[EdgeType, int] = {}
-    for number, entry in enumerate(edges):
-        where = tree.where(("edges", number, "relation"))
+    if not edges:
+        raise ConfigError(
+            f"{tree.where(('edges',))}: edges: List should have at least 1 item, unless nodes have "
+            "keys: columns that name other nodes"
+        )
+    seen: dict[EdgeType, tuple[str | int, ...]] = {}
+    for place, entry in zip(places, edges, strict=True):
+        where = tree.where((*place, "relation"))
         for end in (entry.edge_type[0], entry.edge_type[2]):
             if end not in nodes:
                 raise ConfigError(
@@ -151,14 +269,14 @@ def _check(tree: Tree, nodes: dict[str, NodeTableEntry], edges: list[EdgeTableEn
                     f"{did_you_mean(end, list(nodes))}"
                 )
         if entry.edge_type in seen:
-            first = tree.where(("edges", seen[entry.edge_type], "relation"))
+            first = tree.where((*seen[entry.edge_type], "relation"))
             raise ConfigError(f"{where}: the relation {entry.edge_type} stands there twice; first at {first}")
-        seen[entry.edge_type] = number
+        seen[entry.edge_type] = place
         if entry.source == entry.destination:
             raise ConfigError(
-                f"{tree.where(('edges', number))}: source and destination are the same column "
-                f"{entry.source!r}"
+                f"{tree.where(place)}: source and destination are the same column {entry.source!r}"
             )
+    _check_columns(tree, nodes)
     named = {end for edge_type in seen for end in (edge_type[0], edge_type[2])}
     for name, node_entry in nodes.items():
         given = node_entry.model_fields_set - {"id_type", "file"}
@@ -172,6 +290,21 @@ def _check(tree: Tree, nodes: dict[str, NodeTableEntry], edges: list[EdgeTableEn
                 f"{tree.where(('nodes', name))}: nodes of type {name!r} have no file, and no relation names "
                 "them"
             )
+
+
+def _check_columns(tree: Tree, nodes: Mapping[str, NodeTableEntry]) -> None:
+    """Check the choices of columns of nodes."""
+    for name, node_entry in nodes.items():
+        if node_entry.columns and not node_entry.is_encoded:
+            raise ConfigError(
+                f"{tree.where(('nodes', name, 'columns'))}: columns are encoded, and with features or "
+                "fill_missing numbers are taken as they are; give one of these"
+            )
+        for column, one in node_entry.columns.items():
+            try:
+                ColumnChoice.of(one)
+            except ConfigError as error:
+                raise ConfigError(f"{tree.where(('nodes', name, 'columns', column))}: {error}") from None
 
 
 def _hinted(text: str, place: tuple[Any, ...]) -> str:

@@ -42,7 +42,8 @@ class TableFile:
         """Open a table.
 
         Args:
-            source: A path, a pyarrow table, or a pandas data frame.
+            source: A path, a pyarrow table, or a data frame of pandas, polars or another library that Arrow
+                reads.
             csv_options: Format of CSV files. If None, the defaults.
 
         Raises:
@@ -60,11 +61,14 @@ class TableFile:
                 raise DataError(f"there is no file {self._path}")
         elif isinstance(source, arrow.Table):
             self._table, self.name = source, "the table"
-        elif hasattr(source, "columns") and hasattr(source, "dtypes"):
+        elif hasattr(source, "columns") and hasattr(source, "iloc"):
             self._table, self.name = arrow.Table.from_pandas(source, preserve_index=False), "the data frame"
+        elif hasattr(source, "__arrow_c_stream__"):  # polars, DuckDB and others
+            self._table, self.name = arrow.table(source), "the data frame"
         else:
             raise ConfigError(
-                f"a table is a path, a pyarrow.Table or a pandas.DataFrame; got {type(source).__name__}"
+                "a table is a path, a pyarrow.Table or a data frame of pandas, polars or a library that "
+                f"Arrow reads; got {type(source).__name__}"
             )
         self.parts: dict[str, list[str]] = {}
         """Columns that stand for a column of lists of numbers: ``x[0]``, ``x[1]``, ... for a column ``x``."""
@@ -118,6 +122,25 @@ class TableFile:
     def expanded(self, columns: Sequence[str]) -> list[str]:
         """Return the columns, with each column of lists replaced by the columns that stand for it."""
         return [part for column in columns for part in self.parts.get(column, [column])]
+
+    def whole(self, as_types: Mapping[str, Any]) -> Any:
+        """Return all rows and columns as one ``pyarrow.Table``; lists of numbers stay one column.
+
+        Raises:
+            DataError: as in :meth:`batches`.
+        """
+        arrow, owner = require_pyarrow(), {part: name for name, parts in self.parts.items() for part in parts}
+        names = list(dict.fromkeys(owner.get(column, column) for column in self.columns))
+        if self.is_text:
+            types = [as_types.get(name, self.types[name]) for name in names]
+            schema = arrow.schema(list(zip(names, types, strict=True)))
+            return arrow.Table.from_batches(list(self.batches(names, as_types)), schema)
+        table = (
+            self._table.select(names)
+            if self._table is not None
+            else arrow.Table.from_batches(self._read(names))
+        )
+        return table.combine_chunks()
 
     def is_whole(self, column: str) -> bool:
         """Return whether a column can be read as integers: all its numbers are whole."""

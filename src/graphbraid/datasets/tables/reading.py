@@ -20,6 +20,7 @@ from graphbraid.datasets.tables.columns import (
     parts_of,
     require_number,
     time_type,
+    without_empty,
 )
 from graphbraid.datasets.tables.description import EdgeTableEntry
 from graphbraid.datasets.tables.file import TableFile, holds_numbers, require_pyarrow
@@ -189,7 +190,8 @@ def read_edges(
     )
     types = {entry.source: source.arrow_type, entry.destination: destination.arrow_type} | attributes.types
     src, dst = [], []
-    for parts in parts_of(file, [entry.source, entry.destination, *attributes.wanted], types):
+    for whole in parts_of(file, [entry.source, entry.destination, *attributes.wanted], types):
+        parts = without_empty(whole, entry.destination) if entry.skip_empty else whole
         src.append(source.encode(parts[entry.source]))
         dst.append(destination.encode(parts[entry.destination]))
         attributes.add(parts)
@@ -246,7 +248,24 @@ def _labels(
         return np.stack(
             [_targets(file, c, values) for c, values in zip(columns.labels, whole, strict=True)], 1
         ), columns.labels
-    column, values = columns.labels[0], whole[0]
+    if require_pyarrow().types.is_floating(whole[0].type):
+        return _targets(file, columns.labels[0], whole[0]), None
+    return classes_of(whole[0])
+
+
+def classes_of(values: Any) -> tuple[NumberArray, tuple[str, ...] | None]:
+    """Return the labels in a column, and the classes' names where it holds texts.
+
+    Texts are classes in alphabetical order, whole numbers and true and false are classes from 0, and other
+    numbers are targets. An empty field is -1, of targets NaN.
+
+    Args:
+        values: a ``pyarrow.ChunkedArray``.
+
+    Raises:
+        DataError: the column holds something else.
+    """
+    arrow = require_pyarrow()
     kind = values.type
     if arrow.types.is_decimal(kind):
         values = values.cast(arrow.int64() if kind.scale == 0 else arrow.float64())
@@ -254,9 +273,12 @@ def _labels(
     if arrow.types.is_boolean(kind):
         values = values.cast(arrow.int64())
     elif arrow.types.is_floating(kind):
-        return _targets(file, column, values), None
+        return values.to_numpy().astype(np.float32), None
     elif not arrow.types.is_integer(kind):
-        return _named_classes(values.cast(arrow.string()))
+        try:
+            return _named_classes(values.cast(arrow.string()))
+        except arrow.ArrowException as error:
+            raise DataError(f"{kind} cannot be a label: {error}") from error
     return np.maximum(values.cast(arrow.int64()).fill_null(-1).to_numpy(), -1), None
 
 

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.store.manifest import StoreNames
 from graphbraid.datasets.tables.columns import NumberArray, Numbering, id_type_of
-from graphbraid.datasets.tables.description import Description, EdgeTableEntry, read_description
-from graphbraid.datasets.tables.file import TableFile
+from graphbraid.datasets.tables.description import (
+    Description,
+    EdgeTableEntry,
+    NodeTableEntry,
+    describe_frames,
+    read_description,
+)
+from graphbraid.datasets.tables.encoded import NOW, with_fitted_features
+from graphbraid.datasets.tables.encoding import (
+    ColumnChoice,
+    TypedColumn,
+    decide,
+    latest_of,
+    sentences,
+    stored_as,
+    width_of,
+)
+from graphbraid.datasets.tables.file import TableFile, require_pyarrow
 from graphbraid.datasets.tables.reading import (
     EdgeTable,
     NodeColumns,
@@ -23,6 +42,7 @@ from graphbraid.datasets.tables.reading import (
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Graph
 from graphbraid.graph.schema import NodesOrEdges
+from graphbraid.graph.types import EdgeType
 from graphbraid.signatures import typed
 
 
@@ -34,18 +54,24 @@ class TypedTableGraph:
     names: dict[str, StoreNames]
     """Original id of each node and name of each class, by node type."""
     unused_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Columns that were ignored, by node type: they have no role and hold no numbers."""
+    """Columns that were ignored, by node type: they have no role and no encoder."""
+    columns: dict[str, tuple[TypedColumn, ...]] = field(default_factory=dict)
+    """What each column was taken for and how it is encoded, by node type."""
 
 
 @typed
-def from_typed_tables(path: str | os.PathLike[str]) -> TypedTableGraph:
-    """Make a graph with types from the tables that a YAML file describes; docs/datasets.md has its entries.
+def from_typed_tables(
+    path: str | os.PathLike[str], *, columns: Mapping[str, Mapping[str, str]] | None = None
+) -> TypedTableGraph:
+    """Make a graph with types from the tables that a YAML file describes; docs/tables.md has its entries.
 
     Ids count within each node type. Nodes are numbered in the order of their type's table; without one, in
     the ascending (integers) or alphabetical (strings) order of the ids that edges name.
 
     Args:
         path: The YAML file; the paths in it are relative to its folder.
+        columns: By node type and column, the type or encoding to take in place of the file's or the inferred
+            one.
 
     Raises:
         MissingPackageError: pyarrow is not installed.
@@ -53,15 +79,58 @@ def from_typed_tables(path: str | os.PathLike[str]) -> TypedTableGraph:
         DataError: A table or column is missing, or a value is invalid; names file, row and column.
     """
     described = read_description(path)
-    files = [described.table(entry, "edges", at) for at, entry in enumerate(described.edges)]
-    for at, (file, entry) in enumerate(zip(files, described.edges, strict=True)):
+    for name, given in (columns or {}).items():
+        if name not in described.nodes:
+            known = ", ".join(described.nodes)
+            raise ConfigError(f"columns names the node type {name!r}, and there are {known}")
+        entry = described.nodes[name]
+        described.nodes[name] = entry.model_copy(update={"columns": {**entry.columns, **given}})
+    return _made(described)
+
+
+@typed
+def from_frames(
+    nodes: Mapping[str, Any],
+    edges: Mapping[EdgeType, Any] | None = None,
+    *,
+    roles: Mapping[str | EdgeType, Mapping[str, Any]] | None = None,
+    reverse: bool = False,
+    now: float | None = None,
+    name: str = "",
+) -> TypedTableGraph:
+    """Make a graph with types from tables in memory, as :meth:`graphbraid.Graph.from_tables` does, with ids.
+
+    Args:
+        nodes: By node type a table with a row per node: of pandas, polars, pyarrow or another library that
+            Arrow reads; None for a type whose nodes are those that edges name.
+        edges: By relation a table with a row per edge.
+        roles: By node type and relation the entries that a YAML file would have: ``id``, ``label``, ``time``,
+            ``split``, ``columns``, ``keys``, ``features`` of nodes; ``source``, ``destination``, ``weight``,
+            ``time``, ``features`` of edges.
+        reverse: Add a relation ``rev_NAME`` beside each.
+        now: Seconds since 1970 that ages count to. If None, the latest time in the tables.
+        name: Name of the graph in reports.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+        ConfigError: A role is unknown or contradicts another.
+        DataError: A column is missing or a value is invalid; names the table, row and column.
+    """
+    return _made(describe_frames(nodes, edges or {}, roles or {}, name=name, reverse=reverse, now=now))
+
+
+def _made(described: Description) -> TypedTableGraph:
+    files = [
+        described.table(entry, *place) for entry, place in zip(described.edges, described.places, strict=True)
+    ]
+    for place, file, entry in zip(described.places, files, described.edges, strict=True):
         try:
             check_columns(file, entry)
         except (DataError, ConfigError) as error:
-            raise described.located(error, "edges", at) from error
-    needed = sum(table_bytes(Path(file.name)) for file in files)
-    require_memory(needed, f"reading the tables of {os.fspath(path)}")
-    columns, nodes = _read_nodes(described)
+            raise described.located(error, *place) from error
+    needed = 0 if described.frames else sum(table_bytes(Path(file.name)) for file in files)
+    require_memory(needed, f"reading the tables of {described.tree.path}")
+    columns, nodes, raw = _read_nodes(described)
     numbering = {
         name: Numbering(nodes[name].ids, nodes[name].id_type)
         if name in nodes
@@ -78,30 +147,99 @@ def from_typed_tables(path: str | os.PathLike[str]) -> TypedTableGraph:
         ends[entry.edge_type[2]].append(table.dst)
     ids = {name: one.finish(*ends[name]) for name, one in numbering.items()}
     graph = _graph(described, nodes, edges, {name: len(one) for name, one in ids.items()})
+    graph, decided = _with_features(described, graph, raw, columns)
+    left_out = {name: one.unused for name, one in columns.items() if one.unused}
+    left_out |= {name: tuple(one.column for one in of if not one.how) for name, of in decided.items()}
     return TypedTableGraph(
         graph=graph.with_reverse_relations() if described.reverse else graph,
         names={
             name: StoreNames(ids=one, class_names=nodes[name].class_names if name in nodes else None)
             for name, one in ids.items()
         },
-        unused_columns={name: one.unused for name, one in columns.items() if one.unused},
+        unused_columns={name: one for name, one in left_out.items() if one},
+        columns=decided,
     )
 
 
-def _read_nodes(described: Description) -> tuple[dict[str, NodeColumns], dict[str, NodeTable]]:
-    columns, tables = {}, {}
+def _read_nodes(
+    described: Description,
+) -> tuple[dict[str, NodeColumns], dict[str, NodeTable], dict[str, Any]]:
+    """Return roles and content of the tables of nodes, and those whose columns are encoded as they are."""
+    columns, tables, raw = {}, {}, {}
     for name, entry in described.nodes.items():
         if entry.file is None:
             continue
         file = described.table(entry, "nodes", name)
         try:
+            features = [] if entry.is_encoded else entry.features
             columns[name] = NodeColumns.resolve(
-                file, entry.id, entry.features, entry.label, entry.split, time=entry.time
+                file, entry.id, features, entry.label, entry.split, time=entry.time
             )
         except (DataError, ConfigError) as error:
             raise described.located(error, "nodes", name) from error
         tables[name] = read_nodes(file, columns[name], entry.id_type, entry.fill_missing)
-    return columns, tables
+        if entry.is_encoded:
+            with described.naming("nodes", name):
+                raw[name] = _raw_table(file, entry)
+    return columns, tables, raw
+
+
+def _raw_table(file: TableFile, entry: NodeTableEntry) -> Any:
+    """Return all columns of a table; those that a user says are texts are read as texts."""
+    arrow = require_pyarrow()
+    choices = {name: ColumnChoice.of(given) for name, given in entry.columns.items()}
+    types = {
+        name: arrow.float64() if one.type == "number" else arrow.string()
+        for name, one in choices.items()
+        if one.type in ("number", "category", "categories", "text", "id") and name in file.types
+    }
+    table = file.whole(types)
+    for name, one in choices.items():
+        if one.encoder == "sentences" and stored_as(table.column(name).type) != "list":
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, sentences(table.column(name), str(one.model)))
+    return table
+
+
+def _with_features(
+    described: Description, graph: Graph, raw: Mapping[str, Any], roles: Mapping[str, NodeColumns]
+) -> tuple[Graph, dict[str, tuple[TypedColumn, ...]]]:
+    """Return the graph with encoded columns as features, and what was decided about each of them."""
+    decided, choices, columns = {}, {}, dict(graph.schema.columns)
+    now = described.now if described.now is not None else _latest(graph, raw)
+    for name, table in raw.items():
+        entry, role = described.nodes[name], roles[name]
+        given = {column: ColumnChoice.of(one) for column, one in entry.columns.items()}
+        taken = [role.id, *role.labels, *entry.keys, *(one for one in (role.split, role.time) if one)]
+        with described.naming("nodes", name):
+            decided[name] = decide(table, given, taken)
+        choices[name] = {column: choice for column, (choice, _) in decided[name].items()}
+        own_time = role.time is not None and stored_as(table.column(role.time).type) == "time"
+        metadata = {} if now is None else {NOW: b"time" if own_time else str(now).encode()}
+        columns[name] = Columns(table=table.replace_schema_metadata(metadata))
+    if not raw:
+        return graph, {}
+    graph = graph.replace(schema=replace(graph.schema, columns=columns))
+    graph = with_fitted_features(graph, choices)
+    found = {}
+    for name, of in decided.items():
+        widths = {one.column: width_of(one) for one in graph.schema.columns[name].encoders or ()}
+        found[name] = tuple(
+            TypedColumn(column, str(choice.type), choice.encoder or "", widths.get(column, 0), why)
+            for column, (choice, why) in of.items()
+        )
+    return graph, found
+
+
+def _latest(graph: Graph, raw: Mapping[str, Any]) -> float | None:
+    """Return the latest time of nodes and edges, else the latest in a column of times; None without any."""
+    own = [graph.nodes_of(name).time for name in graph.node_types]
+    own += [graph.edges_of(one).time for one in graph.edge_types]
+    times = [float(time.max()) for time in own if time is not None and time.numel()]
+    if not times:
+        every = [table.column(name) for table in raw.values() for name in table.column_names]
+        times = [latest_of(values) for values in every if stored_as(values.type) == "time"]
+    return max((time for time in times if not math.isnan(time)), default=None)
 
 
 def _columns_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,49 @@ if TYPE_CHECKING:
 
 _HELD = ("x", "y", "edge_index", "adj_t", "num_nodes")
 """Attributes that every graph holds."""
+
+
+def graph_from_networkx(
+    made: type[Graph],
+    graph: Any,
+    *,
+    features: Sequence[str] | None = None,
+    label: str = "y",
+    weight: str = "weight",
+    name: str = "",
+) -> Graph:
+    """Make a graph from a networkx graph, whose nodes are numbered in the order of ``graph.nodes``.
+
+    PyG's ``from_networkx`` reads it. Edges of an undirected graph run both ways.
+
+    Args:
+        made: Class of the graph.
+        graph: ``networkx.Graph``, ``DiGraph`` or a multigraph.
+        features: Attributes of numbers of each node, which become the features in this order. If None, the
+            attribute ``x``, if there is one.
+        label: Attribute with the label of each node, if there is one.
+        weight: Attribute with the weight of each edge, if there is one.
+        name: Name of the graph in reports.
+
+    Raises:
+        MissingPackageError: PyG is not installed.
+        DataError: Only some nodes, or edges, have an attribute, or it does not hold numbers.
+    """
+    try:
+        from torch_geometric.utils import from_networkx
+    except ImportError as error:
+        raise MissingPackageError(
+            "Graph.from_networkx needs PyTorch Geometric: pip install 'graphbraid[pyg]'"
+        ) from error
+    try:
+        data = from_networkx(graph, group_node_attrs=None if features is None else list(features))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise DataError(f"the networkx graph cannot be read: {error}") from error
+    if features is not None:
+        data.x = data.x.float()
+    if label in data and label != "y":
+        data.y = data[label]
+    return graph_from_pyg(made, data, edge_weight=weight if weight in data else None, name=name)
 
 
 @typed

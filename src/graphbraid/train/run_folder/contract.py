@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from graphbraid.datasets.memory import require_memory
 from graphbraid.datasets.store.manifest import ColumnsEntry, described_columns
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
+from graphbraid.datasets.tables.encoded import encoded_nodes
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.schema import checked
 from graphbraid.graph import Columns, Graph, ScaledFeatures, SparseFeatures, Types
 from graphbraid.graph.identity import mark
 from graphbraid.graph.interop.relations import with_types_in_order
 from graphbraid.graph.scaled_features import Features, stored_rows
-from graphbraid.graph.schema import NodesOrEdges, Schema, features_by_type
+from graphbraid.graph.schema import Encoder, NodesOrEdges, Schema, features_by_type
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_values import names_with
@@ -80,7 +81,9 @@ class Contract(BaseModel):
         features = features_by_type(graph)
         found: dict[NodesOrEdges, Features] = {}
         for one in self.columns:
-            if one.key in features:
+            if one.encoders is not None and not isinstance(one.key, tuple):
+                found |= _encoded(graph, one, columns)
+            elif one.key in features:
                 of = one.key
                 found[of] = _selected(of, features[of], columns.get(of, Columns()), one)
                 if found[of] is not features[of]:
@@ -94,7 +97,9 @@ class Contract(BaseModel):
             else (values if labels else None)
             for name, values in y.items()
         }
-        if all(found[of] is features[of] for of in found) and all(numbered[name] is y[name] for name in y):
+        if all(found[of] is features.get(of) for of in found) and all(
+            numbered[name] is y[name] for name in y
+        ):
             return graph
         schema = Schema(columns=columns, class_names={n: known[n] for n in classes} if labels else {})
         return _remade(graph, features | found, numbered, schema)
@@ -145,6 +150,35 @@ def _text(of: str | Sequence[str]) -> str:
 def _listed(names: Sequence[str | Sequence[str]]) -> str:
     shown = [_text(one) for one in names[:5]]
     return (", ".join(shown) or "none") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _encoded(
+    graph: Graph, learned: ColumnsEntry, columns: dict[NodesOrEdges, Columns]
+) -> dict[NodesOrEdges, Features]:
+    """Return the features of a node type by the encoders that the model was trained with."""
+    name, encoders = learned.of[0], tuple(learned.encoders or ())
+    own, nodes = columns.get(name, Columns()), graph.nodes_of(name)
+    if own.encoders != encoders or list(own.names or ()) != (learned.names or []):
+        if own.table is None:
+            raise DataError(
+                f"the features of {name!r} are encoded columns of its table, which this graph does not keep; "
+                f"convert the table with its columns {_listed([one.column for one in encoders])}"
+            )
+        _check_sentences(name, own.encoders or (), encoders)
+        columns[name] = replace(own, names=tuple(learned.names or ()), encoders=encoders)
+        nodes = encoded_nodes(nodes, columns[name], name)
+    return {} if nodes.x is None else {name: nodes.x}
+
+
+def _check_sentences(name: str, own: Sequence[Encoder], learned: Sequence[Encoder]) -> None:
+    """Check that texts became numbers by the same model."""
+    models = {one.column: one.entries for one in own if one.how == "sentences"}
+    for one in learned:
+        if one.how == "sentences" and models.get(one.column) != one.entries:
+            raise DataError(
+                f"the texts {one.column!r} of {name!r} were encoded by the model {one.entries[0]!r} when the "
+                f"model was trained; name it in this graph's description too (encoder: sentences)"
+            )
 
 
 def _selected(of: NodesOrEdges, rows: Features, own: Columns, learned: ColumnsEntry) -> Features:

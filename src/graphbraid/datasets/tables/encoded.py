@@ -1,0 +1,170 @@
+"""Graphs whose features are encoded columns of tables: encoders are fitted on the rows for training alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from graphbraid.datasets.tables.encoding import ColumnChoice, EncodedRows, encoded, fitted, names_of
+from graphbraid.datasets.tables.reading import classes_of
+from graphbraid.errors import DataError, did_you_mean
+from graphbraid.graph import Columns, Graph
+from graphbraid.graph.checks import named
+from graphbraid.graph.schema import Encoder, NodesOrEdges
+from graphbraid.graph.types import NodeSet
+
+NOW = b"now"
+"""Key of the metadata of a table: the seconds since 1970 that ages count to, in rows without a time."""
+
+
+def has_tables(graph: Graph) -> bool:
+    """Return whether a graph keeps the columns that its features were made of."""
+    return any(one.table is not None for one in graph.schema.columns.values())
+
+
+def with_fitted_features(
+    graph: Graph, choices: Mapping[str, Mapping[str, ColumnChoice]] | None = None
+) -> Graph:
+    """Return the graph with features by encoders that are fitted anew, on the nodes for training alone.
+
+    Args:
+        graph: a graph that keeps its tables.
+        choices: kind and encoding by node type and column. If None, those of the graph's own encoders.
+
+    Raises:
+        DataError: a value is not what its column's kind needs; names the node type and the column.
+        ResourceError: the features do not fit in memory.
+    """
+    made = {}
+    for name, columns in _with_table(graph).items():
+        chosen = {} if choices is None else dict(choices[name])
+        if choices is None:
+            for one in columns.encoders or ():
+                model = one.entries[0] if one.how == "sentences" else None
+                chosen[one.column] = ColumnChoice(
+                    type=one.kind, encoder=one.how, size=len(one.entries) or None, model=model
+                )
+        nodes, rows = graph.nodes_of(name), training_rows(graph, name)
+        reference = reference_of(nodes, columns)
+        with named(f"nodes of type {name!r}"):
+            fits = (
+                fitted(column, columns.table.column(column), rows, choice, reference)
+                for column, choice in chosen.items()
+            )
+            made[name] = tuple(one for one in fits if one is not None)
+    return with_encoders(graph, made)
+
+
+def with_encoders(graph: Graph, encoders: Mapping[str, Sequence[Encoder]]) -> Graph:
+    """Return the graph with features by these encoders, by node type.
+
+    Raises:
+        DataError: a table lacks a column, or it holds another type; names it.
+        ResourceError: the features do not fit in memory.
+    """
+    assert graph.types is not None
+    nodes, columns = dict(graph.types.nodes), dict(graph.schema.columns)
+    for name, own in encoders.items():
+        names = tuple(column for one in own for column in names_of(one))
+        columns[name] = replace(columns[name], names=names, encoders=tuple(own))
+        nodes[name] = encoded_nodes(nodes[name], columns[name], name)
+    schema = replace(graph.schema, columns=columns)
+    return graph.replace(types=replace(graph.types, nodes=nodes), schema=schema)
+
+
+def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
+    """Return the nodes with the features that the encoders of ``columns`` make of its table.
+
+    Raises:
+        DataError: the table lacks a column, or it holds another type; names it.
+        ResourceError: the features do not fit in memory.
+    """
+    with named(f"nodes of type {node_type!r}"):
+        x = encoded(columns.table, columns.encoders or (), reference_of(nodes, columns))
+    return replace(nodes, x=None if x is None else torch.from_numpy(x))
+
+
+def with_target(graph: Graph, target: str) -> Graph:
+    """Return the graph with a column of a table as its only labels, and without it among the features.
+
+    Args:
+        graph: a graph that keeps its tables.
+        target: node type and column, such as ``customer.churn``.
+
+    Raises:
+        DataError: there is no such type or column, or it cannot be a label.
+    """
+    tables = _with_table(graph)
+    known = [f"{name}.{column}" for name, one in tables.items() for column in one.table.column_names]
+    if not known:
+        raise DataError(
+            f"the target {target!r} is a column of a table, and the graph keeps none; convert a description "
+            "of tables whose nodes have no features: entry"
+        )
+    if target not in known:
+        raise DataError(
+            f"there is no column {target!r}; there are {', '.join(known)}.{did_you_mean(target, known)}"
+        )
+    name = next(name for name in tables if target.startswith(f"{name}.") and target in known)
+    column = target.removeprefix(f"{name}.")
+    assert graph.types is not None
+    with named(f"the target {target}"):
+        y, classes = classes_of(tables[name].table.column(column))
+    nodes: dict[str, NodeSet] = {
+        other: replace(
+            one, y=torch.from_numpy(y) if other == name else None, splits=one.splits if other == name else {}
+        )
+        for other, one in graph.types.nodes.items()
+    }
+    own = tables[name]
+    kept = tuple(one for one in own.encoders or () if one.column != column)
+    columns: dict[NodesOrEdges, Columns] = dict(graph.schema.columns)
+    columns[name] = replace(own, encoders=kept)
+    schema = replace(graph.schema, columns=columns, class_names={} if classes is None else {name: classes})
+    return with_encoders(
+        graph.replace(types=replace(graph.types, nodes=nodes), schema=schema, trusted=True), {name: kept}
+    )
+
+
+def training_rows(graph: Graph, node_type: str) -> EncodedRows | None:
+    """Return the nodes of a type that encoders are fitted on; None for all.
+
+    A type with a split has its training nodes. Where another type is split by time, these are the nodes from
+    before its last training node.
+    """
+    nodes = graph.nodes_of(node_type)
+    if "train" in nodes.splits:
+        return nodes.splits["train"].numpy()
+    ends = []
+    for one in (graph.nodes_of(name) for name in graph.node_types):
+        if one.time is None or not {"train", "val"} <= set(one.splits):
+            continue
+        last = one.time[one.splits["train"]].max()
+        if bool(last < one.time[one.splits["val"]].min()):
+            ends.append(float(last))
+    if nodes.time is None or not ends:
+        return None
+    found: EncodedRows = torch.nonzero(nodes.time <= min(ends)).flatten().numpy()
+    return found if len(found) else None
+
+
+def reference_of(nodes: NodeSet, columns: Columns) -> EncodedRows | None:
+    """Return the seconds since 1970 that ages count to in each row: its own time, or that of the tables."""
+    metadata = columns.table.schema.metadata or {}
+    if NOW not in metadata:
+        return None
+    if metadata[NOW] == b"time" and nodes.time is not None:
+        own: EncodedRows = nodes.time.double().numpy()
+        return own
+    return torch.full((nodes.num_nodes,), float(metadata[NOW]), dtype=torch.float64).numpy()
+
+
+def _with_table(graph: Graph) -> dict[str, Columns]:
+    columns = graph.schema.columns
+    return {
+        name: columns[name]
+        for name in graph.node_types
+        if name in columns and columns[name].table is not None
+    }
