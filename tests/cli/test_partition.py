@@ -58,3 +58,17 @@ def test_another_partition_graph_or_folder_is_refused(divide, two_communities, t
     assert "halo.npy is truncated" in damaged.stderr
     (tmp_path / "parts" / "partition.json").unlink()
     divide(code=4)
+
+
+def test_a_model_is_trained_on_parts_with_their_rows_and_predicts_from_them(graphbraid, divide, tmp_path):
+    divide("--rows", "parts")
+    parts, out = tmp_path / "parts", tmp_path / "run"
+    train = ("train", "--parts", parts, "--epochs", 1, "--hidden", 8, "--out", out, "--quiet")
+    graphbraid(*train)
+    rows = tmp_path / "rows.csv"
+    (tmp_path / "ids.txt").write_text("3\n4\n")
+    graphbraid("predict", "--run", out, "--nodes", tmp_path / "ids.txt", "--out", rows)
+    assert len(rows.read_text().splitlines()) == 3
+    refused = graphbraid(*train, "--symmetrize", "--overwrite", code=2)
+    assert "symmetrize=True changes or reads the whole graph" in refused.stderr
+    assert "--rows" in divide("--rows", "all", "--overwrite", code=2).stderr

@@ -30,7 +30,7 @@ from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.option_checks import config_by_types, config_of_links, config_of_rank
+from graphbraid.train.option_checks import config_by_types, config_of_links, config_of_parts, config_of_rank
 from graphbraid.train.runtime import device_named
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.tiers import expected_reads, share_of
@@ -143,6 +143,8 @@ def _by_kind(
     model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, num_ranks: int
 ) -> tuple[TrainConfig, str]:
     """Return the options as task and types allow, with the reason if these decide the mode."""
+    if not graph.is_whole:
+        return config_of_parts(config, passed._asdict())
     if config.task == "link":
         return config_of_links(model, config, passed._asdict(), num_ranks), ""
     if isinstance(model, LinkModel):

@@ -304,6 +304,23 @@ class Graph(LabelledNodes):
         """
         return with_reverse_relations(self)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all lists and feature rows are here. Those of a graph divided among ranks are not."""
+        return True
+
+    def check_whole(self, what: str) -> None:
+        """Refuse a graph that is divided among ranks where ``what`` reads all lists or feature rows.
+
+        Raises:
+            DataError: the lists and rows of other ranks are not here.
+        """
+        if not self.is_whole:
+            raise DataError(
+                f"{what} reads all lists and features, and this rank holds those of its own parts alone. "
+                "Train on the parts by mini-batches (Trainer, mode='sampled'), or load the whole graph"
+            )
+
     def check_one_type(self, what: str) -> None:
         """Refuse a graph of several types where ``what`` takes graphs of one.
 

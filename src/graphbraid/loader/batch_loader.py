@@ -65,6 +65,13 @@ class BatchLoader:
         if isinstance(source, Graph):
             source = BatchSource(graph=source)
         graph = self.graph = source.graph
+        if source.pipeline is None:
+            graph.check_whole("a loader")
+        elif settings.subgraph_type != DIRECTIONAL:
+            raise ConfigError(
+                f"subgraph_type={settings.subgraph_type!r} reads lists of nodes that other ranks own; "
+                f"batches of a graph that is divided among ranks have the edges drawn ({DIRECTIONAL!r})"
+            )
         self.settings, self._seeds = settings, seeds
         if seeds is None:
             found = as_seeds(settings.input_nodes, graph)
@@ -301,6 +308,8 @@ class BatchLoader:
 
     def _new_pipeline(self) -> HostPipeline:
         source, gathers = self._source, self.settings.gather
+        if source.pipeline is not None:
+            return source.pipeline(self.config, gathers=gathers, num_threads=self.num_workers)
         edge_times = None if self._seeds is None else self._seeds.edge_times
         return make_pipeline(
             self.graph,

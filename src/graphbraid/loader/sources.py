@@ -94,7 +94,7 @@ def completed(source: BatchSource, *, src_degree: bool) -> BatchSource:
     if isinstance(x, ScaledFeatures) and source.rows is None:
         rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
         source = dataclasses.replace(source, rows=rows)
-    if not src_degree or source.graph.is_typed:
+    if not src_degree or source.graph.is_typed or source.src_degree is not None:
         return source
     degree, loop = degrees_and_loops(source.graph.csc)
     return dataclasses.replace(source, src_degree=degree, src_loop=loop)

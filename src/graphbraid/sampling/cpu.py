@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,30 @@ MOST_AHEAD = 1 << 20
 """Largest number of mini-batches prepared ahead of their use."""
 COUNTED = ("sample", "gather", "batches")
 """What pipelines count."""
+
+
+class HostPipeline(Protocol):
+    """A pipeline that prepares mini-batches on the CPU ahead of their use."""
+
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[PreparedBatch]:
+        """Yield the batches of the steps ``[first_step, last_step)`` in order."""
+        ...
+
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[PreparedBatch]:
+        """Start preparing the batch of ``seeds`` at a step; return an iterator that waits for this one."""
+        ...
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return the seconds spent in each stage since the start, summed over threads."""
+        ...
+
+    def busy_threads(self) -> int:
+        """Return the number of threads that are preparing batches or are about to."""
+        ...
 
 
 def make_pipeline(
@@ -368,7 +392,3 @@ class _ReferencePipeline:
 
     def busy_threads(self) -> int:
         return 0  # batches are prepared on the caller's thread
-
-
-HostPipeline = _NativePipeline | _ReferencePipeline
-"""A pipeline that prepares mini-batches on the CPU ahead of their use."""

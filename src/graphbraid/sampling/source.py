@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.ops.gather import TierTable, gather_features, gather_tiered
+from graphbraid.sampling.cpu import HostPipeline
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource, is_read_over_link, take_features, take_rows
 from graphbraid.sampling.rows.transfer_counter import TransferCounter, link_of, travelled
@@ -59,6 +60,9 @@ class BatchSource:
     """Where the graph's adjacency lists are; None: in ``graph.csc``, which has the same."""
     table: TierTable | None = None
     """Where a device that samples finds ``x``, if that is in several memories."""
+    pipeline: Callable[..., HostPipeline] | None = None
+    """Makes what prepares batches of a graph whose lists are divided among ranks, from the options of the
+    sampler, ``gathers`` and ``num_threads``. None: the threads of this process do."""
     link: TransferCounter | None = None
     """Counts what travels to devices: that of ``rows``, or the one given where there are none. If None,
     nothing is counted."""

@@ -238,6 +238,27 @@ def config_by_types(
     return config, ""
 
 
+def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
+    """Return the options of a run on a graph that is divided among ranks, with the reason for mode ``auto``.
+
+    Args:
+        config: options of the run.
+        given: as for :func:`config_of_links`.
+
+    Raises:
+        ConfigError: an option was given that needs the whole graph; names it and why.
+    """
+    tiers = "features lie with their parts' ranks"
+    threads = "batches are prepared by all ranks together"
+    refused = [
+        ("mode", "full" if config.mode == "full" else None, "the graph's other parts are on other ranks"),
+        ("task", "link" if config.task == "link" else None, "edges of other parts are on other ranks"),
+        ("plan", config.plan, threads),
+    ]
+    _refuse("a graph that is divided among ranks", refused + _of_placement(config, given, tiers, threads))
+    return config.updated(mode="sampled"), "each rank holds its own parts of the graph alone"
+
+
 def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
     """Return a rank's own config, in which only the first one writes files, and the reason for its mode.
 

@@ -95,6 +95,8 @@ def partition(
     report = None if overwrite else _found(out, graph, noted)
     is_reused = report is not None
     if report is None:
+        if rows is not None:
+            graph.validate()  # ranks that open their parts see no more than these
         report = distributed.save_partition(
             graph,
             distributed.partition(graph, **options),

@@ -14,6 +14,7 @@ from torch import nn
 
 from graphbraid import datasets
 from graphbraid.cli.run.settings import ResolvedRun, RunSettings
+from graphbraid.distributed import ShardedGraph, is_partition
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import format_bytes
@@ -82,17 +83,24 @@ def load_graph(settings: RunSettings) -> Graph:
     if taken := _PREPARATION & set(options):
         name = min(taken)
         raise ConfigError(f"data_options: {name} is an option of its own (--set {name}=...)")
-    return datasets.load(
-        settings.data,
-        symmetrize=settings.symmetrize,
-        add_self_loops=settings.add_self_loops,
-        dedupe=settings.dedupe,
-        normalize_features=settings.normalize_features,
-        split_seed=settings.split_seed,
-        split=settings.split,
-        target=settings.target,
-        **options,
-    )
+    changes: dict[str, Any] = {
+        "symmetrize": settings.symmetrize,
+        "add_self_loops": settings.add_self_loops,
+        "dedupe": settings.dedupe,
+        "normalize_features": settings.normalize_features,
+        "split_seed": settings.split_seed,
+        "split": settings.split,
+        "target": settings.target,
+    }
+    if is_partition(expanded(settings.data)):
+        for name, value in (changes | options).items():
+            if value not in (None, False):
+                raise ConfigError(
+                    f"{name}={value!r} changes or reads the whole graph, and {settings.data} holds its "
+                    "parts; partition a graph that was changed so"
+                )
+        return ShardedGraph.open(expanded(settings.data))
+    return datasets.load(settings.data, **changes, **options)
 
 
 def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings) -> None:
@@ -127,7 +135,7 @@ def check_values_of(graph: Graph, settings: RunSettings) -> None:
     Raises:
         DataError: a value is wrong; says which.
     """
-    if settings.check_data:
+    if settings.check_data and graph.is_whole:  # parts were checked when they were made
         _naming(settings.data, graph.validate)
 
 
@@ -139,7 +147,7 @@ def check_predictable(graph: Graph, settings: RunSettings) -> None:
     """
     if not graph.is_typed and graph.x is None:
         raise DataError(f"{settings.data} has no features, and the model needs some")
-    if settings.check_data:
+    if settings.check_data and graph.is_whole:
         _naming(settings.data, lambda: validate_topology(graph.csc))
         for x in (graph.nodes_of(node_type).x for node_type in graph.node_types):
             if x is not None:

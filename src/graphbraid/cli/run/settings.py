@@ -39,11 +39,12 @@ class RunSettings:
 
     data: str = option(
         "braid-2m",
-        "An embedded dataset's name, an .npz file, a store or an OGB folder.",
-        "--data -d",
+        "An embedded dataset's name, an .npz file, a store, an OGB folder, or parts (partition --rows).",
+        "--data --parts -d",
         panel=DATA,
     )
-    """Name of an embedded dataset, path of an ``.npz`` file, or folder of a store or an OGB dataset."""
+    """Name of an embedded dataset, path of an ``.npz`` file, or folder of a store, of an OGB dataset, or of
+    the parts of a graph with their rows (``graphbraid partition --rows``); each rank reads its own."""
     symmetrize: bool = option(
         False,
         "Store both directions of every edge, or add the reverse of every relation.",

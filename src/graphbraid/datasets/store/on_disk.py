@@ -105,6 +105,7 @@ def save_store(
         ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given; no
             dtype is called ``features_dtype``; or an argument is for graphs with types, or for those without.
     """
+    graph.check_whole("a store")
     narrowing = Narrowing(features_dtype) if isinstance(features_dtype, str) else features_dtype
     folder = Path(path)
     named = names_to_store(graph, ids, class_names, names)

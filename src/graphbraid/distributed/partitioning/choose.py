@@ -77,6 +77,8 @@ def partition(
         DataError: ``"metis"`` was asked for and gives no partition; the graph is not square.
         ResourceError: ``memory`` is too small.
     """
+    if isinstance(graph, Graph):
+        graph.check_whole("a partition")
     csc = graph.csc if isinstance(graph, Graph) else graph
     if csc.num_src != csc.num_dst:
         raise DataError(

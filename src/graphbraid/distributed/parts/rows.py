@@ -23,7 +23,7 @@ from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype
 from graphbraid.graph.identity import mark
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.ops.gather import gather_rows
@@ -35,6 +35,8 @@ SHARED = FolderKind(name="partition", manifest="shared.json", again="partition")
 ROWS = FolderKind(name="partition", manifest="rows.json", again="partition")
 """The lists and features of a part's own nodes."""
 _BLOCK_BYTES = 1 << 25
+DEGREES = ("src_degree", "src_loop")
+"""What layers that normalise by degrees read of all nodes; see :class:`graphbraid.Csc`."""
 _OF_EDGES = ("indptr", "indices", "weight")
 
 
@@ -49,7 +51,8 @@ class SharedManifest(BaseModel):
     """The graph as a store describes it; its arrays are those that all ranks read."""
     marks: dict[str, str]
     """Mark of each array of edges or features of the whole graph."""
-    feature_dtype: str
+    has_edge_ids: bool
+    """Whether edges have other ids than their positions, which parts do not hold."""
 
 
 class RowsManifest(BaseModel):
@@ -72,17 +75,16 @@ def refuse_unfit(graph: Graph) -> None:
     if not isinstance(graph.x, Tensor):
         kind = "none" if graph.x is None else type(graph.x).__name__
         raise DataError(f"parts hold rows of dense features; this graph's are {kind}. Give dense ones first")
-    if graph.edge_attr is not None or graph.edge_id is not None:
+    if graph.edge_attr is not None:
         raise DataError(
-            "parts hold no edge features and no edge ids; leave them out first with "
-            "graph.replace(edge_attr=None, edge_id=None)"
+            "parts hold no edge features; leave them out first with graph.replace(edge_attr=None)"
         )
 
 
 def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     """Return the bytes that the rows of all parts take on disk."""
     assert isinstance(graph.x, Tensor)
-    of_edges = graph.csc.nbytes + (0 if lists == "whole" else 8 * graph.num_nodes)
+    of_edges = graph.csc.nbytes + (0 if lists == "whole" else 16 * graph.num_nodes)
     shared = sum(values.nbytes for values in (graph.y, *graph.splits.values()) if values is not None)
     return of_edges + graph.x.nbytes + shared + (1 << 14) * (num_parts + 1)
 
@@ -91,18 +93,23 @@ def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) ->
     """Write what all ranks read, into the folder of a partition."""
     arrays, marks = dict[str, dict[str, Any]](), dict[str, str]()
     for name, values in tensors_of(graph):
+        if name == "edge_id" and lists == "parts":
+            continue
         if name in ("x", *_OF_EDGES):
             marks[name] = mark(values, in_blocks=bool(sums_of(name)))
         if name != "x" and (name not in _OF_EDGES or lists == "whole"):
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
+    if lists == "parts":
+        for name, found in zip(DEGREES, degrees_and_loops(graph.csc), strict=True):
+            if found is not None:
+                arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(found))
     names = StoreNames(class_names=graph.schema.class_names.get(ONLY_NODE_TYPE))
-    assert isinstance(graph.x, Tensor)
     manifest = {
         "part_of_xxh3": part_of_xxh3,
         "lists": lists,
         "graph": manifest_of(graph, names, graph.num_features, arrays),
         "marks": marks,
-        "feature_dtype": str(graph.x.dtype).removeprefix("torch."),
+        "has_edge_ids": graph.edge_id is not None and lists == "parts",
     }
     SHARED.write(folder, manifest)
 

@@ -153,6 +153,8 @@ def save_partition(
         if not isinstance(graph, Graph):
             raise DataError("rows= needs the Graph with its features, and not its Csc")
         refuse_unfit(graph)
+    if isinstance(graph, Graph):
+        graph.check_whole("a partition")
     csc, folder = graph.csc if isinstance(graph, Graph) else graph, Path(path)
     if if_exists == "error":
         require_absent(folder)

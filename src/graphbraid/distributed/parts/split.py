@@ -196,6 +196,7 @@ class Division:
         """
         if isinstance(graph, Graph):
             graph.check_one_type("a partition")
+            graph.check_whole("a partition")
         csc = graph.csc if isinstance(graph, Graph) else graph
         if csc.num_src != csc.num_dst or csc.num_dst != partition.num_nodes:
             raise DataError(

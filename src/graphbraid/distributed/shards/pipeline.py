@@ -24,6 +24,7 @@ from graphbraid.sampling.cpu import COUNTED, HostPipeline, make_pipeline
 from graphbraid.sampling.reference import I64, edges_of_hops, relabel
 from graphbraid.sampling.sample import PreparedBatch, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.share import keep_share
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
@@ -58,13 +59,14 @@ class _Turns:
         """Allow one group more, as one was used, or all: a rank without steps of its own answers others."""
         with self._changed:
             self._allowed = float("inf") if all_others else self._allowed + 1
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def close(self) -> None:
-        """Allow no more."""
+    def close(self) -> bool:
+        """Allow no more; return whether the threads end soon, and do not answer others for all they ask."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
+            self._changed.notify_all()
+            return self._allowed < float("inf")
 
 
 class _Draft:
@@ -266,11 +268,19 @@ class ShardedPipeline:
         config: options of the sampler.
         gathers: whether batches have feature rows.
         num_threads: number of threads that draw.
+
+    Raises:
+        ConfigError: batches are to have edge ids, and the graph's are not held.
     """
 
     def __init__(
         self, graph: ShardedGraph, config: SamplerConfig, *, gathers: bool, num_threads: int
     ) -> None:
+        if config.return_edge_id and graph.shards.has_edge_ids:
+            raise ConfigError(
+                "parts do not hold the original ids of edges, by which batches would name them; partition "
+                "the graph without (graph.replace(edge_id=None)), or use a model that reads no edge ids"
+            )
         self._graph, self._config = graph, config
         self._gathers = gathers
         self._whole = None
@@ -339,14 +349,14 @@ class ShardedPipeline:
                     yield group.pop()
             turns.allow_next(all_others=True)
         finally:
-            turns.close()
-            for thread in self._threads:
-                thread.join(_CLOSING_SECONDS)
+            if turns.close():
+                for thread in self._threads:
+                    thread.join(_CLOSING_SECONDS)
 
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> list[PreparedBatch]:
         """Draw a group of ``count`` batches, of which this rank has those of ``steps``; they have no rows."""
         started = perf_counter()
-        input_ids = [schedule.positions_of(epoch, step) for step in steps]
+        input_ids = [schedule.sampled.positions_of(epoch, step) for step in steps]
         seeds = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
         nodes = [schedule.seeds[ids] for ids in input_ids]
         none = torch.empty(0, dtype=torch.int64)
@@ -358,6 +368,13 @@ class ShardedPipeline:
             assert self._whole is not None
             begun = [self._whole.begin(ids, seed, 0, 0) for ids, seed in zip(nodes, seeds, strict=True)]
             sampled = [next(batch).sampled for batch in begun]
+        if schedule.reach is not None:  # the whole batch was drawn, and this rank's share of it is kept
+            own = [schedule.own_of(step) for step in steps]
+            sampled = [
+                keep_share(one, [(0, 0)], [kept], schedule.reach)
+                for one, kept in zip(sampled, own, strict=True)
+            ]
+            input_ids = [ids[kept] for ids, kept in zip(input_ids, own, strict=True)]
         self._seconds["sample"] += perf_counter() - started
         return [
             PreparedBatch(step, ids, one, [None])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
-from graphbraid.distributed.parts.rows import SHARED, PartRows, SharedManifest
+from graphbraid.distributed.parts.rows import DEGREES, SHARED, PartRows, SharedManifest
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import current
@@ -27,27 +27,38 @@ class Shards:
     """The parts that this rank holds, and where the nodes of the others are.
 
     Attributes:
+        ranks: the ranks, by the communicator that the caller's thread uses.
         comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
         rows: the feature rows of batches, of this rank's nodes and of others'.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
         num_parts: number of parts of the partition.
         num_edges: number of edges of the whole graph.
         lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
+        has_edge_ids: whether the graph's edges have other ids than their positions, which are not here.
+        src_degree: ``(num_nodes,)`` float32 in-degrees that layers normalise by; None where lists are whole.
+        src_loop: ``(num_nodes,)`` float32 weights of self-loops for the same layers; None if there are none.
         first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None
             where lists are whole.
     """
 
     def __init__(
-        self, comm: Communicator, part_of: Tensor, num_parts: int, shared: SharedManifest, own: list[PartRows]
+        self,
+        ranks: Communicator,
+        part_of: Tensor,
+        num_parts: int,
+        shared: SharedManifest,
+        own: list[PartRows],
     ) -> None:
-        self.comm, self._rows_comm, self.num_parts = comm.twin(), comm.twin(), num_parts
-        self.num_nodes = part_of.numel()
+        self.ranks, self.comm, self._rows_comm = ranks, ranks.twin(), ranks.twin()
+        self.num_parts, self.num_nodes = num_parts, part_of.numel()
+        self.has_edge_ids = shared.has_edge_ids
         self.num_edges, self.lists = shared.graph.num_edges, shared.lists
+        self.src_degree: Tensor | None = None
+        self.src_loop: Tensor | None = None
         self._part_of = part_of  # mapped: pages that no batch asks for are never read
-        ranks = [
-            rank for rank in range(comm.size) for _ in range(*bounds_of_part(num_parts, rank, comm.size))
-        ]
-        self._rank_of_part = torch.tensor(ranks)
+        bounds = [bounds_of_part(num_parts, rank, ranks.size) for rank in range(ranks.size)]
+        counts = torch.tensor([last - first for first, last in bounds])
+        self._rank_of_part = torch.repeat_interleave(counts)
         joined = torch.cat([rows.owned for rows in own])
         self.owned, self._row = joined.sort()
         self._tables = [rows.x for rows in own]
@@ -124,6 +135,11 @@ class ShardedGraph(Graph):
         """Number of edges of the whole graph."""
         return self.shards.num_edges
 
+    @property
+    def is_whole(self) -> bool:
+        """False: the lists and rows of other ranks are not here."""
+        return False
+
     @classmethod
     def open(cls, path: str | os.PathLike[str], comm: Communicator | None = None) -> ShardedGraph:
         """Open this rank's parts in the folder of a partition that was saved with rows; all ranks call it.
@@ -160,6 +176,7 @@ class ShardedGraph(Graph):
         }
         if shared.lists == "parts":
             arrays |= _own_lists(own, shared.graph.num_nodes)
+        shards.src_degree, shards.src_loop = (arrays.pop(name, None) for name in DEGREES)
         nothing = torch.full((1, shared.graph.num_features), torch.nan, dtype=own[0].x.dtype)
         arrays["x"] = nothing.expand(shared.graph.num_nodes, -1)
         for name, found in shared.marks.items():
@@ -169,7 +186,7 @@ class ShardedGraph(Graph):
         return cls(**fields, shards=shards, trusted=True)
 
 
-_FIELDS = ("csc", "x", "y", "splits", "name", "weight_name", "schema")
+_FIELDS = ("csc", "edge_id", "x", "y", "splits", "name", "weight_name", "schema")
 
 
 def _own_lists(own: list[PartRows], num_nodes: int) -> dict[str, Tensor]:

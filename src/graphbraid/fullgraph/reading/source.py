@@ -260,7 +260,9 @@ def source_of(model: nn.Module, graph: Graph, data: Any = None, node_type: str |
 
     Raises:
         ConfigError: ``node_type`` does not go with the graph, or is needed and missing.
+        DataError: the graph is divided among ranks.
     """
+    graph.check_whole("a model on the whole graph")
     if graph.is_typed:
         return Source(graph, data, wanted_type(model, graph, node_type))
     if node_type is not None:

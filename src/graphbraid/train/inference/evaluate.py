@@ -200,7 +200,8 @@ def _own_outputs(
 ) -> Tensor:
     """Return a rank's outputs on the CPU: of ``nodes``, or with ``steps`` of these mini-batches of them."""
     outputs = [torch.empty(0, task.width)]
-    if nodes.numel() and (steps is None or steps[0] < steps[1]):
+    is_asked = nodes.numel() and (steps is None or steps[0] < steps[1])
+    if is_asked or not runner.graph.is_whole:  # ranks that draw from parts answer each other
         mode: EvalMode = "exact" if steps is None else "sampled"
         outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, nodes, mode, steps=steps)]
     return torch.cat(outputs)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
@@ -37,6 +38,7 @@ from graphbraid.train.step.runner import ModelRunner
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.layer_wise import LayerWise
     from graphbraid.fullgraph.program import NotLoweredError
+    from graphbraid.loader import BatchLoader
 
 _TRIED = 8
 """One in so many nodes of the first batch is computed again, beside about so many others."""
@@ -68,6 +70,9 @@ def exact_chunks(
 def _chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
+    if isinstance(runner.graph, ShardedGraph):
+        yield from _by_ranks(runner, config, nodes, runner.graph.shards.ranks)
+        return
     budget, is_full = config.memory_budget_bytes, config.mode == "full"
     if is_full and runner.rows is not None and runner.engine is None:
         is_full = False  # before a run, whose engine streams the features, they are read by layers
@@ -144,6 +149,56 @@ def _edge_bytes(runner: ModelRunner) -> int:
     if runner.by_blocks and edge_bytes is not None:
         return edge_bytes
     return 16 + 2 * runner.widest * 4 + 4 * runner.graph.num_edge_features
+
+
+def _by_ranks(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, ranks: Communicator
+) -> Iterator[Chunk]:
+    """Yield outputs from batches with all neighbours, which all ranks draw together.
+
+    All ranks call it together, each with nodes of its own, and make the same calls of loaders. A rank without
+    nodes takes part with node 0, whose output nobody asked for.
+    """
+    from graphbraid.loader import LoaderSettings
+
+    hops = (module_traits.num_layers(runner.model) if runner.by_blocks else None) or (
+        depth(runner.model, config) + 1
+    )
+    seeds = nodes if nodes.numel() else torch.zeros(1, dtype=torch.int64)
+
+    def loader(part: Tensor, batch_size: int, hops: int) -> BatchLoader:
+        settings = LoaderSettings(
+            num_neighbors=[-1] * hops,
+            batch_size=batch_size,
+            input_nodes=part,
+            layout="blocks" if runner.by_blocks else "subgraph",
+            src_degree=runner.uses_degrees,
+            return_edge_id=False,
+            num_workers=config.workers,
+        )
+        return runner.loader(settings)
+
+    first, outputs, needed = seeds[:_TRIED], list[Tensor](), 0
+    # Once more, beside others and with one hop more: a model that reads more than its hops shows by it.
+    beside = torch.cat((first, seeds[-_TRIED:]))
+    for part, more in ((first, 0), (beside, 0 if runner.by_blocks else 1)):
+        with loader(part, part.numel(), hops + more) as drawn, torch.no_grad():
+            for batch in drawn.batches(0):
+                needed = needed or _batch_bytes(runner, batch)
+                outputs.append(runner.on_batch(batch)[: first.numel()])
+    if not agree(*outputs):
+        raise ResourceError(
+            "exact inference needs one pass over the whole graph, since outputs depend on more than the "
+            f"nodes within {hops} hops; if the model has more hops, set hops. No rank holds the whole graph."
+        )
+    fits = first.numel() * config.memory_budget_bytes // max(1, 2 * needed)
+    size = int(ranks.all_reduce(torch.tensor([min(max(fits, 1), config.eval_batch_size)]), "min").wait())
+    with loader(seeds, size, hops) as drawn:
+        for start, batch in enumerate(drawn.batches(0)):
+            with torch.no_grad():
+                rows = runner.on_batch(batch).cpu()
+            if nodes.numel():
+                yield start * size, rows
 
 
 def _expansion(

@@ -286,6 +286,8 @@ def _check_shares(state: RunState, train_nodes: Tensor) -> None:
 def _require_sampled(state: RunState) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
     config, free = state.config, None
+    if not state.graph.is_whole:
+        return  # lists and rows are mapped; what batches hold of others is not known before they are drawn
     if state.comm is not None:
         config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
         here = memory_of_rank(state.comm, None, "").host_bytes

@@ -187,6 +187,8 @@ class SampledFeed:
     def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
         """Yield the epoch's mini-batches, or this rank's share of each, from ``start`` on."""
         own = self._loader.batches(epoch, min(start, len(self._loader)))
+        if start >= len(self._loader):
+            next(own, None)  # where batches are drawn by all ranks together, others need this one's answers
         try:
             for step in range(start, self.num_batches):
                 share = self._next_share(own, epoch, step)

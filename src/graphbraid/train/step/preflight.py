@@ -144,9 +144,10 @@ def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share:
             return runner.on_batch(next(loader.batches(0)))
 
     with in_mode(runner.model, training=False), torch.no_grad():
-        own, all_ = outputs(share), outputs(ALONE)
+        # Always thrice: ranks that draw from their parts together must make the same calls.
+        own, all_, again = outputs(share), outputs(ALONE), outputs(ALONE)
         begin, end = part_of(seeds.numel(), share.rank, share.num_ranks)
-        return agree(own, all_[begin:end]) or not agree(all_, outputs(ALONE))
+        return agree(own, all_[begin:end]) or not agree(all_, again)
 
 
 def check_width(num_outputs: int, task: Task) -> None:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from graphbraid.distributed.shards.pipeline import ShardedPipeline
+from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.fullgraph.reading.as_written import WholeValues, of_node_type
 from graphbraid.fullgraph.reading.calling import (
@@ -127,6 +129,8 @@ class ModelRunner:
         self._prepare(model, graph, place, rows, lists)
         self.source()  # refuses rows and lists of another graph
         self.uses_degrees = self.native and normalises_by_degree(model)
+        if isinstance(graph, ShardedGraph):
+            self._check_drawn_from_parts(graph)
 
     def _prepare(
         self,
@@ -300,8 +304,32 @@ class ModelRunner:
         keeps = settings.return_edge_id or any(map(self.calling.takes, OF_EDGES))
         return dataclasses.replace(settings, return_edge_id=keeps)
 
+    def _check_drawn_from_parts(self, graph: ShardedGraph) -> None:
+        """Refuse a model that reads more of edges than batches that are drawn from parts bring.
+
+        Raises:
+            ConfigError: the edges have weights, or the model reads which relation each is of.
+        """
+        if graph.shards.lists == "parts" and graph.csc.weight is not None:
+            raise ConfigError(
+                "the graph's edges have weights, which lie with their lists on other ranks and do not travel "
+                "with batches; partition again with lists for every rank (--rows whole), or without weights"
+            )
+        if self.calling.takes(EDGE_TYPE):
+            raise ConfigError(
+                "parts of a graph do not hold which relation an edge is of; use the whole graph"
+            )
+
     def source(self) -> BatchSource:
         """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
+        if isinstance(self.graph, ShardedGraph):
+            graph, shards = self.graph, self.graph.shards
+            return BatchSource(
+                graph=graph,
+                pipeline=partial(ShardedPipeline, graph),
+                src_degree=shards.src_degree if self.uses_degrees else None,
+                src_loop=shards.src_loop if self.uses_degrees else None,
+            )
         return BatchSource(graph=self.graph, rows=self.rows, lists=self.lists)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -433,6 +461,7 @@ class ModelRunner:
 
         One of several ranks makes the pass by itself, without their engine.
         """
+        self.graph.check_whole("a pass over the whole graph")
         is_own = self.engine is not None and self.engine.ranks is None
         if self.engine is not None and is_own and not torch.is_grad_enabled() and not self.model.training:
             return self._checked(self.engine.predict())

@@ -1,0 +1,146 @@
+"""Ranks that hold nothing but their parts learn what ranks with the whole graph do, to the bit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.distributed import shard_training
+from tests.distributed.ranks import Said, run
+from tests.distributed.training import BASE, graph_of, make
+from torch_geometric.nn import GCNConv
+
+import graphbraid
+from graphbraid import Graph, datasets
+from graphbraid.distributed import ShardedGraph, partition, save_partition
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.loader import NeighborLoader
+from graphbraid.train import Trainer
+
+pytestmark = pytest.mark.distributed
+Results = Callable[[int, str], list[Said]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of four parts of the training graph, with lists in the parts and whole."""
+    at = tmp_path_factory.mktemp("shards")
+    for lists in ("parts", "whole"):
+        graph = graph_of()
+        save_partition(graph, partition(graph, 4, strategy="random"), at / lists, rows=lists)
+    return at
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Results:
+    """Return what so many ranks have learned: one job for each number of ranks and kind of lists."""
+    return functools.cache(lambda size, lists: run(size, shard_training.every_case, folder / lists))
+
+
+CASES = [*shard_training.ALL]
+RUNS = (
+    (2, "parts"),
+    pytest.param(1, "parts", marks=pytest.mark.long),
+    pytest.param(3, "parts", marks=pytest.mark.long),
+    pytest.param(4, "parts", marks=pytest.mark.slow),
+    pytest.param(3, "whole", marks=pytest.mark.slow),
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("size", "lists"), RUNS)
+def test_losses_and_scores_on_parts_are_those_on_the_whole_graph(
+    case: str, size: int, lists: str, results: Results
+) -> None:
+    for said in results(size, lists):
+        parts, whole = said.result[case]
+        assert parts["losses"] == whole["losses"]
+        assert parts["weights"] == whole["weights"]
+        # Exact outputs come from batches, and on one rank without parts from one pass over the graph.
+        for mine, theirs in zip(parts["history"], whole["history"], strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-5)
+        assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
+
+
+def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
+    for said in run(3, shard_training.outputs, folder / "parts"):
+        parts, whole = said.result
+        assert len(parts) > 0
+        assert parts == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_three_ranks_go_on_where_four_have_stopped(folder: Path, tmp_path: Path) -> None:
+    whole = run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "whole", 2, "new")
+    run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "run", 1, "new")
+    more = run(3, shard_training.with_checkpoints, folder / "parts", tmp_path / "run", 2, "resume")
+    first = whole[0].result["losses"]
+    for said in more:
+        assert said.result["losses"] == pytest.approx(first[7:], rel=1e-5)
+
+
+def sharded(tmp_path: Path, graph: Graph, lists: Any = "parts") -> ShardedGraph:
+    """Return two parts of a graph, both on this rank."""
+    save_partition(graph, partition(graph, 2), tmp_path / "parts", rows=lists)
+    return ShardedGraph.open(tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "full"}, "the graph's other parts are on other ranks"),
+        ({"host": "1MiB"}, "features lie with their parts' ranks"),
+        ({"plan": "cpu"}, "batches are prepared by all ranks together"),
+    ],
+)
+def test_options_that_need_the_whole_graph_are_refused(
+    options: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    graph = graph_of()
+    with pytest.raises(ConfigError, match=why):
+        Trainer(make("sage", graph), sharded(tmp_path, graph), **BASE | options)
+
+
+def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
+    graph = graph_of()
+    parts, model = sharded(tmp_path, graph), make("sage", graph)
+    for call in (
+        lambda: graphbraid.compile(model, parts),
+        lambda: NeighborLoader(parts, [3, 3], batch_size=4),
+        lambda: datasets.save_store(parts, tmp_path / "store"),
+        lambda: save_partition(parts, partition(graph, 2), tmp_path / "again"),
+    ):
+        with pytest.raises(DataError, match="holds those of its own parts alone"):
+            call()
+
+
+def test_weights_of_edges_travel_only_with_whole_lists(tmp_path: Path) -> None:
+    graph = graph_of()
+    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.num_nodes, torch.rand(graph.num_edges))
+    graph = graph.replace(csc=csc)
+    with pytest.raises(ConfigError, match="--rows whole"):
+        Trainer(make("sage", graph), sharded(tmp_path, graph), **BASE)
+    parts = sharded(tmp_path / "whole", graph, "whole")
+    mine, theirs = (Trainer(make("gcn", graph), one, **BASE).fit() for one in (parts, graph))
+    assert [row["train_loss"] for row in mine.history] == [row["train_loss"] for row in theirs.history]
+
+
+def test_a_model_that_reads_ids_of_edges_is_refused_where_parts_do_not_hold_them(tmp_path: Path) -> None:
+    class OfEdges(torch.nn.Module):
+        def __init__(self, graph: Graph) -> None:
+            super().__init__()
+            self.conv = GCNConv(graph.num_features, graph.num_classes)
+
+        def forward(self, data: Any) -> torch.Tensor:
+            return self.conv(data.x, data.edge_index)
+
+    graph = graph_of()
+    assert graph.edge_id is not None
+    trainer = Trainer(OfEdges(graph), sharded(tmp_path, graph), **BASE)
+    with pytest.raises(ConfigError, match="do not hold the original ids of edges"):
+        trainer.fit()
