@@ -71,7 +71,14 @@ def check_equal(found: PreparedBatch, whole: PreparedBatch) -> None:
 
 
 def check_ranks(
-    folder: Path, graph: Graph, config: SamplerConfig, num_ranks: int, batch_size: int, *, epochs: int = 1
+    folder: Path,
+    graph: Graph,
+    config: SamplerConfig,
+    num_ranks: int,
+    batch_size: int,
+    *,
+    epochs: int = 1,
+    reach: int | None = None,
 ) -> None:
     """Check all batches of all ranks against those of the whole graph."""
     seeds = graph.split("train")
@@ -81,7 +88,13 @@ def check_ranks(
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
         whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
         schedule = SeedSchedule(
-            seeds=seeds, batch_size=batch_size, shuffle=True, seed=7, part=comm.rank, num_parts=comm.size
+            seeds=seeds,
+            batch_size=batch_size,
+            shuffle=True,
+            seed=7,
+            part=comm.rank,
+            num_parts=comm.size,
+            reach=reach,
         )
         for epoch in range(epochs):
             args = schedule, epoch, 0, schedule.num_steps
@@ -92,7 +105,7 @@ def check_ranks(
 
 
 @settings(
-    max_examples=25,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,
@@ -107,6 +120,7 @@ def check_ranks(
     weighted=st.booleans(),
     keeps=st.booleans(),
     whole_lists=st.booleans(),
+    reach=st.none() | st.integers(1, 4),
 )
 def test_batches_have_the_bits_of_one_rank_without_parts(
     tmp_path: Path,
@@ -119,6 +133,7 @@ def test_batches_have_the_bits_of_one_rank_without_parts(
     weighted: bool,
     keeps: bool,
     whole_lists: bool,
+    reach: int | None,
 ) -> None:
     graph = graph_of(num_nodes, num_nodes * degree, num_nodes, hub=True)
     part_of = torch.tensor(
@@ -135,7 +150,8 @@ def test_batches_have_the_bits_of_one_rank_without_parts(
         return_edge_id=keeps,
     )
     folder = parts_at(tmp_path / "parts", graph, part_of, num_parts, "whole" if whole_lists else "parts")
-    check_ranks(folder, graph, config, num_ranks, max(num_ranks, num_nodes // 5))
+    reach = None if blocks else reach  # of whole batches, of which a rank keeps its share
+    check_ranks(folder, graph, config, num_ranks, max(num_ranks, num_nodes // 5), reach=reach)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
