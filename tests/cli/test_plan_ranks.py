@@ -45,6 +45,14 @@ def test_epochs_are_predicted_for_this_graph(graphbraid, store, tmp_path):
     assert all(p["seconds"] >= p["compute_seconds"] > 0 for p in graph["predictions"])
 
 
+@pytest.mark.parametrize(("options", "least"), [((), "1"), (("--spare", 0), "none of these")])
+def test_a_ranks_memory_says_where_features_are_aggregated_once(options, least, graphbraid, store):
+    """Given, or by the memory of a rank: the numbers of ranks do not tell it."""
+    given = ("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "2", "--json", *options)
+    found = graphbraid(*given).json["graph"]["assumptions"][-1]
+    assert found.endswith(f"The least number of ranks on which they are computed once: {least}.")
+
+
 @pytest.mark.slow
 def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
     done = graphbraid("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4")

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from benchmarks.distributed.planted import planted
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners
@@ -254,13 +255,44 @@ def test_an_epoch_is_predicted_on_each_number_of_ranks():
     model = make_model("gcn", graph.num_features, graph.num_classes, hidden_channels=32)
     engine = Engine(model, graph, graph.splits["train"])
     fast = Cluster(bandwidth_bytes=1e13, latency_seconds=0.0)
-    found = forecast_full(graph, engine, counts=[1, 2, 64, 1024], cluster=fast)
+    found = forecast_full(graph, [engine], counts=[1, 2, 64, 1024], cluster=fast, spare_bytes=1 << 60)
     assert [epoch.num_ranks for epoch in found.epochs] == [1, 2, 64, 1024]
     assert (found.epochs[0].waiting_seconds, found.speedup(found.epochs[0])) == (0.0, 1.0)
     assert found.to_json()["predictions"][1]["speedup"] == found.speedup(found.epochs[1])
     seconds, memory = zip(*((epoch.seconds, epoch.memory_bytes) for epoch in found.epochs), strict=True)
     assert list(seconds) == sorted(seconds, reverse=True)
     assert memory[-1] < memory[0]
+
+
+def test_what_is_extended_beyond_the_partitions_has_a_range():
+    """A partition of few parts says what part of random owners' rows travels; nothing says it stays so."""
+    graph = planted(4096, 4, 0.02)
+    engine = Engine(make_model("gcn", graph.num_features, graph.num_classes), graph, graph.splits["train"])
+    slow = Cluster(bandwidth_bytes=1e7)
+    found = forecast_full(graph, [engine], counts=[1, 2, 4, 64, 1024], cluster=slow, spare_bytes=1 << 60)
+    one, two, four, *extended = found.epochs
+    assert (one.most_seconds, two.most_seconds, four.most_seconds) == (None, None, None)
+    assert all(epoch.most_seconds > 1.2 * epoch.seconds for epoch in extended[:1])
+    assert all(epoch.most_seconds >= epoch.seconds for epoch in extended)
+    assert all(epoch.waiting_seconds >= 0 for epoch in found.epochs)
+
+
+def test_features_are_aggregated_once_where_ranks_have_the_memory_for_their_part():
+    """By the memory of a rank, not by a fixed size."""
+    once = dataclasses.replace(step_with(RankWork(1e-3)), constant_bytes=8000)
+    every = step_with(RankWork(1e-2))
+    for count, expected in ((1, every), (7, every), (8, once), (1024, once)):
+        share = random_share(count, DEGREES)
+        found = predict([once, every], share, Cluster(), spare_bytes=1000)
+        assert found.seconds == predict([expected], share, Cluster()).seconds
+
+
+def test_a_step_knows_what_it_computes_once():
+    graph = make_graph(symmetric=True, train=60)
+    model = make_model("gcn", graph.num_features, graph.num_classes)
+    once = step_of(*lowered_with_floor(model, graph))
+    every = step_of(*lowered_with_floor(model, graph, passes=ALL - {"hoist"}))
+    assert (once.constant_bytes, every.constant_bytes) == (4 * graph.num_features * graph.num_nodes, 0)
 
 
 # ---- clusters

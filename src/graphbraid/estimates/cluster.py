@@ -110,6 +110,8 @@ class RankEpoch:
     """Seconds in which its cores neither compute nor move bytes."""
     sent_bytes: float = 0.0
     """Bytes that it sends, or receives, if more."""
+    most_seconds: float | None = None
+    """Seconds if nodes have random owners; None where a partition into as many parts was made."""
     details: dict[str, Any] = field(default_factory=dict)
     """What only predictions of mini-batches have."""
 

@@ -15,8 +15,10 @@ import torch
 
 from graphbraid.distributed import Division, PartitionReport, partition, report_of
 from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast, exchange, ring_sum
+from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.explain.floor import Floor
+from graphbraid.fullgraph.lowering.hoisting import constant_bytes
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -161,6 +163,8 @@ class RankStep:
     num_edges: int
     held_bytes: float
     """Bytes of all values and gradients, and of the features, by the number of nodes."""
+    constant_bytes: int = 0
+    """Bytes of what is computed once, as aggregated features, over all nodes."""
 
     @property
     def seconds(self) -> float:
@@ -221,6 +225,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
         num_edges=lowered.graph.num_edges,
         held_bytes=4.0 * lowered.graph.num_features
         + sum(2 * bytes_of(op.out) for op in program.ops if not isinstance(op, DestinationRows)),
+        constant_bytes=constant_bytes(program, lowered.costs),
     )
 
 
@@ -251,19 +256,22 @@ def _is_constant(program: Program, value: str) -> bool:
 
 def forecast_full(
     graph: Graph,
-    engine: Engine,
+    engines: Sequence[Engine],
     *,
     counts: Sequence[int],
     cluster: Cluster,
+    spare_bytes: int,
     wire_bytes: int = 4,
 ) -> RanksForecast:
-    """Predict epochs from a step measured on one rank.
+    """Predict epochs from steps measured on one rank.
 
     Args:
         graph: the graph.
-        engine: the model over it, on one rank.
+        engines: the model over it, on one rank, with what is computed once and, where ranks may have no
+            memory for that, without.
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
+        spare_bytes: memory of a rank for what is computed once.
         wire_bytes: bytes of a number on the wire.
 
     Raises:
@@ -271,35 +279,57 @@ def forecast_full(
         ResourceError: there is too little memory to measure a step.
     """
     measured, degrees = measured_shares(graph, counts), degrees_of(graph)
-    steps = steps_of(engine.lowered, engine.floor(measure=True), wire_bytes)
+    steps = [
+        step for each in engines for step in steps_of(each.lowered, each.floor(measure=True), wire_bytes)
+    ]
     divides = "among random owners of the nodes, the most rows that can travel"
     if measured:
         divides = (
             f"measured for {', '.join(str(share.num_ranks) for share in measured)} ranks; beyond, the rows "
-            "that travel are the same part of those of random owners as in the last partition"
+            "that travel are the same part of those of random owners as in the last partition. The longer "
+            "time beside is that of random owners"
+        )
+    epochs = []
+    for count in counts:
+        epoch = predict(steps, share_of(count, measured, degrees), cluster, spare_bytes)
+        if measured and count not in {1, *(share.num_ranks for share in measured)}:
+            random = predict(steps, random_share(count, degrees), cluster, spare_bytes)
+            epoch.most_seconds = max(epoch.seconds, random.seconds)
+        epochs.append(epoch)
+    assumptions = [
+        "An operation takes a rank's share, of edges or of rows, of what it took here on one rank "
+        f"({1e3 * steps[0].seconds:.3g} ms a step).",
+        f"The graph divides as {divides}.",
+    ]
+    if constant := max(step.constant_bytes for step in steps):
+        least = next((str(count) for count in counts if constant <= count * spare_bytes), "none of these")
+        assumptions.append(
+            f"Aggregated features take {format_bytes(constant)} over all ranks, and a rank has "
+            f"{format_bytes(spare_bytes)} for its part. The least number of ranks on which they are "
+            f"computed once: {least}."
         )
     return RanksForecast(
         name=graph.name or "the graph at hand",
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
-        epochs=tuple(predict(steps, share_of(count, measured, degrees), cluster) for count in counts),
-        assumptions=(
-            "An operation takes a rank's share, of edges or of rows, of what it took here on one rank "
-            f"({1e3 * steps[0].seconds:.3g} ms a step).",
-            f"The graph divides as {divides}.",
-        ),
+        epochs=tuple(epochs),
+        assumptions=tuple(assumptions),
     )
 
 
-def predict(steps: Sequence[RankStep], share: LargestShare, cluster: Cluster) -> RankEpoch:
+def predict(
+    steps: Sequence[RankStep], share: LargestShare, cluster: Cluster, spare_bytes: float = math.inf
+) -> RankEpoch:
     """Predict an epoch of whole-graph training, which is one step, on the busiest of some ranks.
 
     Args:
-        steps: steps on one rank; ranks choose the fastest.
+        steps: steps on one rank; ranks choose the fastest that they have memory for.
         share: what the busiest rank has of the graph.
         cluster: the ranks and their network.
+        spare_bytes: memory of a rank for what is computed once.
     """
-    return min((_predicted(step, share, cluster) for step in steps), key=lambda epoch: epoch.seconds)
+    able = [step for step in steps if step.constant_bytes <= share.num_ranks * spare_bytes]
+    return min((_predicted(step, share, cluster) for step in able), key=lambda epoch: epoch.seconds)
 
 
 def _predicted(step: RankStep, share: LargestShare, cluster: Cluster) -> RankEpoch:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from graphbraid.collective.plan.whatif import Machine
     from graphbraid.train import Trainer
 
-_OPTIONS = ("data", "model", "hidden_channels", "num_layers", "fanouts", "batch_size", "layout", "device")
+_OPTIONS = (
+    *("data", "model", "hidden_channels", "num_layers", "fanouts", "batch_size", "layout", "device", "spare"),
+)
 """Options of the run that is measured and planned."""
 
 
@@ -77,7 +79,9 @@ def plan(
 
         graphbraid plan --data cora.npz --ranks 2..64 --mode sampled --batch-size 1024
     """  # noqa: D412  (typer shows the blank line between examples)
-    given = replace(given, values={**given.values, **({} if mode is None else {"mode": mode})})
+    of_ranks = {} if ranks is None or "spare" not in given.values else {"mode": "full"}
+    chosen = of_ranks if mode is None else {"mode": mode}
+    given = replace(given, values={**given.values, **chosen})
     if ranks is not None:
         from graphbraid.cli.run.saved_run import resolve_given
         from graphbraid.cli.steps.forecast import plan_ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,20 +100,47 @@ def _of_mini_batches(
 def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> RanksForecast:
     from graphbraid.cli.run.build import build_model, check_trainable, load_graph
     from graphbraid.estimates.full_ranks import forecast_full
-    from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile  # noqa: A004
+    from graphbraid.fullgraph import ALL, Engine, NotLoweredError, Uncompiled, compile  # noqa: A004
+    from graphbraid.fullgraph.lowering.hoisting import constant_bytes
 
     graph = load_graph(run.settings)
     graph.check_one_type("plan --ranks")
     check_trainable(graph, graph, run.settings)
 
-    engine = compile(build_model(graph, run, graph.num_classes), graph)
+    model, spare_bytes = build_model(graph, run, graph.num_classes), _spare_bytes(run, cluster)
+    # Features are aggregated once if this machine has the memory at all: a rank needs it for its share alone.
+    engine = compile(model, graph, spare_bytes=sys.maxsize)
     if isinstance(engine, Uncompiled):
         raise ConfigError(f"ranks train only lowered models together, and {engine.why}")
+    engines = [engine]
+    if constant_bytes(engine.lowered.program, engine.lowered.costs) > spare_bytes:
+        again = compile(model, graph, passes=ALL - {"hoist"})
+        assert isinstance(again, Engine), "it was lowered above"
+        engines.append(again)
     wire_bytes = 2 if run.train.wire == "bfloat16" else 4
     try:
-        return forecast_full(graph, engine, counts=counts, cluster=cluster, wire_bytes=wire_bytes)
+        return forecast_full(
+            graph,
+            engines,
+            counts=counts,
+            cluster=cluster,
+            spare_bytes=spare_bytes,
+            wire_bytes=wire_bytes,
+        )
     except NotLoweredError as why:
         raise ConfigError(f"several ranks cannot train this model together: {why}") from why
+
+
+def _spare_bytes(run: ResolvedRun, cluster: Cluster) -> int:
+    """Return the memory of a rank for what is computed once: as given, else by the memory that it has."""
+    from graphbraid.arguments import as_budget
+    from graphbraid.fullgraph.lowering.options import CompileOptions, usual_spare_bytes
+
+    if run.train.spare is not None:
+        return as_budget(run.train.spare, "spare")
+    if cluster.memory_bytes is not None:
+        return usual_spare_bytes(cluster.memory_bytes)
+    return CompileOptions().allowed_bytes()
 
 
 def _show(found: RanksForecast, cluster: Cluster, source: str) -> None:
@@ -152,7 +180,8 @@ def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[
     is_too_large = cluster.memory_bytes is not None and epoch.memory_bytes > cluster.memory_bytes
     cells = {
         "ranks": str(epoch.num_ranks),
-        "an epoch": format_seconds(epoch.seconds),
+        "an epoch": format_seconds(epoch.seconds)
+        + ("" if epoch.most_seconds is None else f" to {format_seconds(epoch.most_seconds)}"),
         "computing": format_seconds(epoch.compute_seconds),
         "moving bytes": format_seconds(epoch.moving_seconds),
         "on the link": format_seconds(epoch.link_seconds),

@@ -29,6 +29,11 @@ SPARE_SHARE = 4
 STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+def usual_spare_bytes(free_bytes: int) -> int:
+    """Return the bytes that a program may take to save time where so many are free."""
+    return min(max(LEAST_SPARE_BYTES, free_bytes // SPARE_SHARE), free_bytes // 2)
+
+
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileOptions:
@@ -68,8 +73,7 @@ class CompileOptions:
     def allowed_bytes(self) -> int:
         """Return the bytes that may be taken to save time, never more than half of what is free."""
         free = self.device.free_bytes() or 0
-        usual = max(LEAST_SPARE_BYTES, free // SPARE_SHARE)
-        return min(usual if self.spare_bytes is None else self.spare_bytes, free // 2)
+        return min(usual_spare_bytes(free) if self.spare_bytes is None else self.spare_bytes, free // 2)
 
     def hoist_bytes(self) -> int:
         """Return the bytes that features aggregated once may take."""
