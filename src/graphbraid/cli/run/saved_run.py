@@ -30,7 +30,7 @@ from graphbraid.files.writing import resource_error
 from graphbraid.files.yaml_file import read_yaml
 from graphbraid.graph import Graph
 from graphbraid.train.run_folder.contract import Contract, contract_in
-from graphbraid.train.run_folder.folder import folders_of_job
+from graphbraid.train.run_folder.folder import CONFIG, folders_of_job
 
 if TYPE_CHECKING:
     from graphbraid.train import Trainer
@@ -99,6 +99,8 @@ def resolve_given(given: GivenOptions) -> ResolvedRun:
     out_dir = values.get("out_dir") or file["out_dir"].value
     if not isinstance(out_dir, str | Path) or not str(out_dir):
         raise ConfigError(f"out_dir must be the folder of the run to go on with; got {out_dir!r}")
+    if values["resume"] == "auto" and not (Path(out_dir) / CONFIG).exists():
+        return resolve(values, file)
     saved, _, _ = read_saved(Path(out_dir))
     return resolve(values, file, saved, saved_in=Path(out_dir))
 
