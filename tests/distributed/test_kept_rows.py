@@ -15,8 +15,14 @@ from tests.distributed.threads import run_threads
 from torch import Tensor
 
 from graphbraid.distributed import Communicator, KeptRows, ShardedGraph
-from graphbraid.distributed.shards.feature_rows import FeatureRows, RowTraffic, forecast, reads_of
-from graphbraid.distributed.shards.pipeline import ShardedPipeline
+from graphbraid.distributed.shards.feature_rows import (
+    FeatureRows,
+    RowTraffic,
+    forecast,
+    reads_of,
+    table_of,
+)
+from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
 from graphbraid.errors import ConfigError, DataError, RankError
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
@@ -74,16 +80,16 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
         own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
         kept = KeptRows(budget=budget_of(num_kept), policy=policy, score=reads_of(own, NUM_NODES))
         rows = FeatureRows(shards, comm, kept)
-        foreseen = forecast(rows, own)
+        expected = forecast(rows, [own])
         before = comm.sent_bytes
         rows.fill()
         for found, wanted in zip(gathered(rows, own), own, strict=True):
             for x, ids in zip(found, wanted, strict=True):
                 assert torch.equal(x, graph.x[ids])  # type: ignore[index]
-        return rows.traffic, foreseen, comm.sent_bytes - before
+        return rows.traffic, expected, comm.sent_bytes - before
 
-    for traffic, foreseen, sent_bytes in run_threads(num_ranks, on_rank):
-        assert traffic == foreseen
+    for traffic, expected, sent_bytes in run_threads(num_ranks, on_rank):
+        assert traffic == expected
         assert traffic.sent_bytes == sent_bytes == 4 * traffic.sent_ids + ROW_BYTES * traffic.sent_rows
         assert traffic.sent_ids == traffic.asked - traffic.hits + traffic.filled
         assert traffic.hits <= traffic.asked <= traffic.remote_reads <= traffic.reads
@@ -140,6 +146,35 @@ def test_batches_with_kept_rows_are_those_of_the_whole_graph(
     run_threads(num_ranks, on_rank)
 
 
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+@pytest.mark.parametrize(("policy", "kept"), [("belady", 0), ("belady", 12), ("static", 12)])
+def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, policy: str, kept: int) -> None:
+    graph = graph_of(NUM_NODES * 4, 700, 1, hub=True)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % 4, 4, lists)
+    config = SamplerConfig(fanouts=(3, 2))
+    score = torch.bincount(graph.csc.indices, minlength=graph.num_nodes)
+
+    def on_rank(comm: Communicator) -> list[int]:
+        sharded = ShardedGraph.open(folder, comm)
+        budget = kept and 9 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES)
+        sharded.shards.keep(KeptRows(budget=budget, policy=policy, score=score))
+        schedule = SeedSchedule(  # an odd number of steps, the last of which has seeds for one rank alone
+            seeds=graph.split("train")[:73], batch_size=4, part=comm.rank, num_parts=comm.size
+        )
+        filled = sharded.shards.rows.traffic
+        expected = foreseen(sharded, config, schedule, range(2))
+        assert sharded.shards.rows.traffic == filled  # nothing travelled for it
+        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
+        for epoch in range(2):
+            assert len(list(pipeline.run(schedule, epoch, 0, schedule.num_steps))) == schedule.num_steps
+        assert sharded.shards.rows.traffic == expected
+        assert len(table_of([expected]).splitlines()) == 2
+        return [expected.sent_bytes, expected.hits]
+
+    found = run_threads(3, on_rank)
+    assert all(sent > 0 and (hits > 0) == (kept > 0) for sent, hits in found)
+
+
 def test_no_choice_that_stays_sends_fewer_rows_than_belady_where_all_groups_are_known(tmp_path: Path) -> None:
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
@@ -152,7 +187,7 @@ def test_no_choice_that_stays_sends_fewer_rows_than_belady_where_all_groups_are_
         sent = []
         for policy in ("belady", "static"):
             rows = FeatureRows(shards, comm, KeptRows(budget=budget_of(6), policy=policy, score=score))
-            sent.append(forecast(rows, groups).sent_ids)
+            sent.append(forecast(rows, [groups]).sent_ids)
         return sent
 
     for belady, static in run_threads(2, on_rank):

@@ -295,26 +295,29 @@ class _Forecast(FeatureRows):
         return []
 
 
-def forecast(rows: FeatureRows, groups: Iterable[Sequence[Tensor]]) -> RowTraffic:
-    """Return what rows that have read nothing yet will have read and sent after these groups of batches.
+def forecast(rows: FeatureRows, epochs: Iterable[Iterable[Sequence[Tensor]]]) -> RowTraffic:
+    """Return what rows that have read nothing yet will have read and sent after these epochs.
 
     It is exact, as a batch is a pure function of its step. All ranks call it together, each with its groups.
 
     Args:
         rows: how they are kept.
-        groups: the ids of the batches of each group, as :meth:`FeatureRows.announce` takes them.
+        epochs: the ids of the batches of each group of each epoch, as :meth:`FeatureRows.announce` takes
+            them. What is known ahead ends with an epoch.
 
     Raises:
         RankError: a rank was lost.
     """
-    made, comm, known = _Forecast(rows), rows._comm, deque[GroupRows]()
+    made, comm = _Forecast(rows), rows._comm
     made.fill()
-    for batches in groups:
-        known.append(made.announce(batches))
-        if len(known) > made.lookahead:
-            made.gather(known.popleft())
-    for wanted in known:
-        made.gather(wanted)
+    for groups in epochs:
+        known = deque[GroupRows]()
+        for batches in groups:
+            known.append(made.announce(batches))
+            if len(known) > made.lookahead:
+                made.gather(known.popleft())
+        for wanted in known:
+            made.gather(wanted)
     found = torch.tensor(comm.gather(made.asked_of.tolist()))  # by who asks, kind, and who is asked
     sent_ids, sent_rows = int(found[comm.rank, 0].sum()), int(found[:, 0, comm.rank].sum())
     return made.traffic.plus(
@@ -329,3 +332,26 @@ def reads_of(groups: Iterable[Sequence[Tensor]], num_nodes: int) -> Tensor:
     """Return how often each row is asked for by groups, as a score: ``(num_nodes,)`` float64."""
     distinct = (torch.unique(torch.cat([*batches])) for batches in groups if batches)
     return count_reads(distinct, num_nodes).double()
+
+
+def table_of(of_ranks: Sequence[RowTraffic]) -> str:
+    """Return what each rank read and sent as a table in text."""
+    heads = ("rank", "rows read", "others'", "asked", "kept here", "sent rows", "sent", "messages")
+    lines = [
+        (
+            f"{rank}",
+            f"{one.reads:,}",
+            f"{one.remote_reads / max(one.reads, 1):.1%}",
+            f"{one.asked:,}",
+            f"{one.hits / max(one.asked, 1):.1%}",
+            f"{one.sent_rows:,}",
+            format_bytes(one.sent_bytes),
+            f"{one.messages:,}",
+        )
+        for rank, one in enumerate(of_ranks)
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in (heads, *lines)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections import deque
@@ -15,7 +16,13 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed.shards.exchange import Routed, swap
-from graphbraid.distributed.shards.feature_rows import NOTHING, FeatureRows, GroupRows
+from graphbraid.distributed.shards.feature_rows import (
+    NOTHING,
+    FeatureRows,
+    GroupRows,
+    RowTraffic,
+    forecast,
+)
 from graphbraid.errors import ConfigError
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints
@@ -229,6 +236,28 @@ def _known_ahead(
         if not known:
             return
         yield known.popleft()
+
+
+def foreseen(
+    graph: ShardedGraph, config: SamplerConfig, schedule: SeedSchedule, epochs: range, num_threads: int = 1
+) -> RowTraffic:
+    """Return what training will have read and sent after epochs that are drawn in advance by all ranks.
+
+    Args:
+        graph: whose rows are kept as they will be, and were not read yet.
+        config: options of the sampler.
+        schedule: seeds of this rank's share of each step.
+        epochs: the epochs, the first of the run first.
+        num_threads: number of threads that draw.
+    """
+    pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads)
+
+    def groups(epoch: int) -> Iterator[list[Tensor]]:
+        batches = pipeline.run(schedule, epoch, 0, schedule.num_steps)
+        while group := [one.sampled.n_id for one in itertools.islice(batches, GROUP)]:
+            yield group
+
+    return forecast(graph.shards.rows, map(groups, epochs))
 
 
 def _signed(seed: int) -> int:
