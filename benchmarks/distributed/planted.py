@@ -1,4 +1,4 @@
-"""Random graphs with known exchanges between ranks: :func:`planted` of blocks, :func:`scattered` without."""
+"""Random graphs for ranks: :func:`planted` and :func:`skewed` of blocks, :func:`scattered` without."""
 
 from __future__ import annotations
 
@@ -40,6 +40,25 @@ def scattered(num_nodes: int) -> Graph:
     draw = torch.Generator().manual_seed(0)
     source, destination = torch.randint(num_nodes, (2, num_nodes * DEGREE), generator=draw)
     return _graph("scattered", source, destination, num_nodes, draw)
+
+
+def skewed(num_nodes: int, num_blocks: int, crossing: float) -> Graph:
+    """A random graph of blocks in which few nodes are the sources of most edges.
+
+    Args:
+        num_nodes: number of nodes, which is rounded down to a multiple of ``num_blocks``.
+        num_blocks: number of blocks, of consecutive nodes.
+        crossing: share of the edges that come from another block.
+    """
+    draw = torch.Generator().manual_seed(0)
+    size = num_nodes // num_blocks
+    num_edges = size * num_blocks * DEGREE
+    destination = torch.randint(size * num_blocks, (num_edges,), generator=draw)
+    away = torch.randint(1, max(num_blocks, 2), (num_edges,), generator=draw)
+    away *= torch.rand(num_edges, generator=draw) < crossing
+    place = (size * torch.rand(num_edges, generator=draw) ** 3).long()  # the cube: half of all from an eighth
+    source = (destination // size + away) % num_blocks * size + place
+    return _graph("skewed", source, destination, size * num_blocks, draw)
 
 
 def _graph(name: str, source: Tensor, destination: Tensor, num_nodes: int, draw: torch.Generator) -> Graph:

@@ -192,6 +192,13 @@ class TrainConfig:
     mode ``full``; each then reads its own part of a store alone. If None, the first rank divides the graph,
     and every rank reads all of it."""
 
+    remote: MemorySize | None = option(
+        None, "With parts: memory of a rank for rows of other ranks' nodes, as 1GiB.", traits="free own"
+    )
+    """Memory of each rank for feature rows of nodes that other ranks own, in bytes or as ``1GiB``, where the
+    graph is divided among ranks (:class:`graphbraid.distributed.ShardedGraph`). The rows that the next groups
+    of batches read first are kept. 0 and None: none are kept. What is learned does not depend on it."""
+
     wire: Literal["float32", "bfloat16"] = option(
         "float32", "float32 or bfloat16: dtype of rows between ranks in mode full.", panel=RUN
     )

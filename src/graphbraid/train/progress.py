@@ -101,7 +101,10 @@ class ProgressDisplay(Callback):
         """Write how rows travelled between ranks, if that was found, and how the run ended."""
         self._stop()
         if trainer.exchange:
-            self._write(("exchange", "green"), f"  {trainer.exchange}")
+            first, *others = trainer.exchange.splitlines()
+            self._write(("exchange", "green"), f"  {first}")
+            for line in others:
+                self._write(f"          {line}")
         again = "; resume=True goes on" if result.status == "interrupted" and result.out_dir else ""
         steps = f"{result.num_epochs} epochs, {result.global_step} steps, {result.seconds:.1f} s"
         self._write((result.status, "bold"), f" after {steps}{again}")

@@ -227,13 +227,16 @@ class Trainer:
     def exchange(self) -> str:
         """How devices of mode ``full`` read each other's rows, once found in the first epochs; else empty.
 
-        On one rank, which options of that are given and not used.
+        Where ranks hold parts of the graph alone, a table of what each has read and sent of rows by the last
+        epoch's end. On one rank, which options of that are given and not used.
         """
         if self.comm is None:  # no mistake: the same command trains on one rank and on several
             plain = TrainConfig()
             given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
             idle = [f"{name}={value!r}" for name, value in given if value != getattr(plain, name)]
             return f"nothing travels, as there is one rank: {' and '.join(idle)} not used" if idle else ""
+        if self._state.traffic:
+            return self._state.traffic
         engine = self._state.runner.engine
         tuned = None if engine is None else engine.runner.tuned
         return "" if tuned is None else tuned.described()

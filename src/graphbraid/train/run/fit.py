@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from graphbraid.distributed import KeptRows, ShardedGraph
 from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import (
@@ -108,6 +109,8 @@ class FitRun:
         self._monitor, self._maximize = state.monitored
         self._add_listeners()
         self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
+        if isinstance(state.graph, ShardedGraph):  # only now: what training reads counts, not the trials
+            state.graph.shards.keep(KeptRows(budget=self._config.remote or 0))
         self._clock = Clock()
         self._feed_seconds: dict[str, float] = {}
         self._step = TrainStep(
@@ -195,6 +198,7 @@ class FitRun:
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
                     self._save(is_best=False)
             self._state.placement = feed.explain()
+        self._state.traffic = self._ranks.traffic()
         for tier, counts in zip(tiers, before, strict=True):
             tier.note_epoch(counts)  # of a whole epoch, which was trained to its end
         return True

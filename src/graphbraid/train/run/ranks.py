@@ -11,9 +11,10 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from graphbraid.distributed import Communicator
+from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES, GradientSum
 from graphbraid.distributed.ranks.joining import check_alike
+from graphbraid.distributed.shards.feature_rows import RowTraffic, table_of
 from graphbraid.errors import ConfigError, RankError
 from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.train import runtime
@@ -188,6 +189,13 @@ class RunRanks:
     def _take(self, agreed: Status | None) -> None:
         if agreed is not None:
             self._state.stop_status = agreed
+
+    def traffic(self) -> str:
+        """Return what ranks have read and sent of rows so far, as a table; empty where each has all rows."""
+        graph = self._state.graph
+        if self._comm is None or not isinstance(graph, ShardedGraph):
+            return ""
+        return table_of([RowTraffic(*counts) for counts in self._comm.gather(graph.shards.rows.traffic)])
 
     # ---- evaluation
 

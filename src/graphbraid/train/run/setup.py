@@ -127,6 +127,8 @@ class RunState:
     """Plan for preparing mini-batches; None before it is made."""
     placement: str = ""
     """Where a device that samples reads what batches are made of, after the last epoch; empty without one."""
+    traffic: str = ""
+    """What ranks have read and sent of rows by the last epoch's end, as a table; empty where each has all."""
     steps_per_epoch: int | None = None
     """Number of optimizer steps per epoch; None before it is known."""
     progress: Progress = field(default_factory=Progress)
