@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import torch
-from tests.distributed.training import BASE, CASES, graph_of, make, trained
+from tests.distributed.training import BASE, CASES, At, fitted, graph_of, make, trained
 
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.train import Trainer
@@ -42,3 +45,28 @@ def with_checkpoints(
     own = out_dir if comm.rank == 0 else f"{out_dir}-not-there/{comm.rank}"
     options = {"out_dir": own, "epochs": int(epochs), "resume": resume == "resume"}
     return trained(parts, make("sage", parts), **options)
+
+
+def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, object]]:
+    """Train with memory for none, some and all rows of other ranks."""
+    parts = ShardedGraph.open(folder, comm)
+    some = 8 * parts.num_nodes + 40 * (parts.shards.row_bytes + 32)
+    found = {}
+    for name, remote in (("none", None), ("some", some), ("all", "all")):
+        trainer = Trainer(make("sage", parts), parts, **BASE | {"remote": remote})
+        found[name] = fitted(trainer) | {
+            "table": trainer.exchange,
+            "traffic": parts.shards.rows.traffic._asdict(),
+        }
+    return found
+
+
+def faulty(comm: Communicator, folder: str, what: str) -> None:
+    """Train on parts, with something going wrong on the last rank in the second epoch."""
+    acts = {
+        "killed": lambda trainer: os.kill(os.getpid(), signal.SIGKILL),
+        "raises": lambda trainer: torch.empty(1 << 50),
+    }
+    parts = ShardedGraph.open(folder, comm)
+    fault = At(comm, comm.size - 1, 9, acts[what])
+    Trainer(make("sage", parts), parts, callbacks=[fault], **BASE | {"remote": "all", "epochs": 3}).fit()

@@ -67,6 +67,39 @@ def test_losses_and_scores_on_parts_are_those_on_the_whole_graph(
         assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
 
 
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+def test_what_is_learned_does_not_depend_on_the_rows_that_are_kept(lists: str, folder: Path) -> None:
+    every = [said.result for said in run(3, shard_training.with_kept_rows, folder / lists)]
+    for found in every:
+        assert found == every[0] | {name: found[name] for name in found}
+        none, some, whole = (found[name] for name in ("none", "some", "all"))
+        for kept in (some, whole):
+            for name in ("losses", "weights", "history", "test"):
+                assert kept[name] == none[name]
+        assert none["traffic"]["hits"] == 0 < some["traffic"]["hits"] < whole["traffic"]["hits"]
+        assert none["traffic"]["sent_bytes"] > some["traffic"]["sent_bytes"] > whole["traffic"]["sent_bytes"]
+        assert none["table"] == every[0]["none"]["table"]
+        assert len(none["table"].splitlines()) == 1 + len(every)
+
+
+def test_memory_for_rows_of_others_is_refused_where_all_are_here() -> None:
+    graph = graph_of()
+    with pytest.raises(ConfigError, match="every rank has all rows of this graph"):
+        Trainer(make("sage", graph), graph, **BASE | {"remote": "1MiB"})
+
+
+@pytest.mark.parametrize(("what", "code", "told"), [("killed", 8, "rank 2 is lost"), ("raises", 8, "rank 2")])
+def test_a_rank_that_ends_while_rows_travel_ends_the_others(
+    what: str, code: int, told: str, folder: Path
+) -> None:
+    *others, last = run(3, shard_training.faulty, folder / "parts", what)
+    assert last.code != 0
+    for said in others:
+        assert said.code == code
+        assert told in said.stderr
+        assert said.seconds < 30
+
+
 def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
     for said in run(3, shard_training.outputs, folder / "parts"):
         parts, whole = said.result

@@ -145,6 +145,11 @@ def _by_kind(
     """Return the options as task and types allow, with the reason if these decide the mode."""
     if not graph.is_whole:
         return config_of_parts(config, passed._asdict())
+    if config.remote is not None:
+        raise ConfigError(
+            f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "
+            "of this graph; leave it out, or open parts of it (ShardedGraph.open, --parts)."
+        )
     if config.task == "link":
         return config_of_links(model, config, passed._asdict(), num_ranks), ""
     if isinstance(model, LinkModel):
