@@ -9,6 +9,7 @@ import torch
 from tests.distributed.training import BASE, CASES, At, fitted, graph_of, make, trained
 
 from graphbraid.distributed import Communicator, ShardedGraph
+from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.train import Trainer
 
 ALL = CASES | {
@@ -53,12 +54,24 @@ def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, objec
     some = 8 * parts.num_nodes + 40 * (parts.shards.row_bytes + 32)
     found = {}
     for name, remote in (("none", None), ("some", some), ("all", "all")):
-        trainer = Trainer(make("sage", parts), parts, **BASE | {"remote": remote})
+        trainer = Trainer(make("sage", parts), parts, **BASE | {"remote": remote, "epochs": 1})
         found[name] = fitted(trainer) | {
             "table": trainer.exchange,
             "traffic": parts.shards.rows.traffic._asdict(),
         }
     return found
+
+
+def of_int8() -> Graph:
+    """Return the graph of the tests with features of int8."""
+    graph = graph_of()
+    return graph.replace(x=ScaledFeatures.from_dense(graph.dense_x()))
+
+
+def trained_of_int8(comm: Communicator, folder: str) -> list[dict[str, object]]:
+    """Train on parts and on the whole graph, whose features are int8."""
+    graphs = (ShardedGraph.open(folder, comm), of_int8())
+    return [trained(graph, make("sage", graph), epochs=1, remote=None) for graph in graphs]
 
 
 def faulty(comm: Communicator, folder: str, what: str) -> None:

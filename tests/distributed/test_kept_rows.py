@@ -24,6 +24,8 @@ from graphbraid.distributed.shards.feature_rows import (
 )
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
 from graphbraid.errors import ConfigError, DataError, RankError
+from graphbraid.graph import ScaledFeatures
+from graphbraid.graph.identity import features_mark
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 
@@ -114,6 +116,25 @@ def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype
             assert found.dtype == dtype
             assert torch.equal(found, graph.x[ids])  # type: ignore[index]
         assert shards.rows.traffic.hits == (shards.rows.traffic.asked // 2 if width else 0)
+
+    run_threads(3, on_rank)
+
+
+def test_rows_of_int8_travel_without_their_scales(tmp_path: Path) -> None:
+    graph = graph_of(NUM_NODES, 80, 0)
+    x = ScaledFeatures.from_dense(torch.randn(NUM_NODES, 5))
+    graph = graph.replace(x=x)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 3, 3)
+    ids = torch.arange(NUM_NODES).flip(0)
+
+    def on_rank(comm: Communicator) -> None:
+        sharded = ShardedGraph.open(folder, comm)
+        assert features_mark(sharded.x) == features_mark(x)
+        assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
+        rows = sharded.shards.rows
+        [[found]] = gathered(rows, [[ids]])
+        assert torch.equal(found, x.rows(ids))
+        assert rows.traffic.sent_bytes == 4 * rows.traffic.sent_ids + 5 * rows.traffic.sent_rows
 
     run_threads(3, on_rank)
 

@@ -82,6 +82,15 @@ def test_what_is_learned_does_not_depend_on_the_rows_that_are_kept(lists: str, f
         assert len(none["table"].splitlines()) == 1 + len(every)
 
 
+def test_features_of_int8_travel_as_they_are_stored_and_teach_the_same(tmp_path: Path) -> None:
+    graph = shard_training.of_int8()
+    save_partition(graph, partition(graph, 2, strategy="random"), tmp_path / "parts", rows="whole")
+    for said in run(2, shard_training.trained_of_int8, tmp_path / "parts"):
+        parts, whole = said.result
+        assert parts["losses"] == whole["losses"]
+        assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
+
+
 def test_memory_for_rows_of_others_is_refused_where_all_are_here() -> None:
     graph = graph_of()
     with pytest.raises(ConfigError, match="every rank has all rows of this graph"):

@@ -91,7 +91,7 @@ def completed(source: BatchSource, *, src_degree: bool) -> BatchSource:
     carry the graph's in-degrees.
     """
     x = source.graph.x
-    if isinstance(x, ScaledFeatures) and source.rows is None:
+    if isinstance(x, ScaledFeatures) and source.rows is None and source.pipeline is None:
         rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
         source = dataclasses.replace(source, rows=rows)
     if not src_degree or source.graph.is_typed or source.src_degree is not None:

@@ -1,8 +1,9 @@
 """The rows of a partition's parts: adjacency lists and features of own nodes, from which ranks draw batches.
 
-``save_partition(rows=True)`` writes them beside the parts. In the folder stand what all ranks read: labels
-and splits, and with ``lists="whole"`` the graph's adjacency lists. In the folder of each part stand the
-lists and the features of its own nodes. A rank opens the first and its own parts, and never the graph.
+``save_partition(rows=...)`` writes them beside the parts. In the folder stand what all ranks read: labels and
+splits, scales of features of int8, and with ``lists="whole"`` the graph's adjacency lists. In the folder of
+each part stand the lists and the features of its own nodes. A rank opens the first and its own parts, and
+never the graph.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype
 from graphbraid.graph.identity import mark
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.ops.gather import gather_rows
 
@@ -72,7 +74,7 @@ def refuse_unfit(graph: Graph) -> None:
         DataError: it has several types, no dense features, or edge features.
     """
     graph.check_one_type("a partition")
-    if not isinstance(graph.x, Tensor):
+    if stored_rows(graph.x) is None:
         kind = "none" if graph.x is None else type(graph.x).__name__
         raise DataError(f"parts hold rows of dense features; this graph's are {kind}. Give dense ones first")
     if graph.edge_attr is not None:
@@ -83,7 +85,7 @@ def refuse_unfit(graph: Graph) -> None:
 
 def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     """Return the bytes that the rows of all parts take on disk."""
-    assert isinstance(graph.x, Tensor)
+    assert graph.x is not None
     of_edges = graph.csc.nbytes + (0 if lists == "whole" else 16 * graph.num_nodes)
     shared = sum(values.nbytes for values in (graph.y, *graph.splits.values()) if values is not None)
     return of_edges + graph.x.nbytes + shared + (1 << 14) * (num_parts + 1)
@@ -95,7 +97,7 @@ def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) ->
     for name, values in tensors_of(graph):
         if name == "edge_id" and lists == "parts":
             continue
-        if name in ("x", *_OF_EDGES):
+        if name in ("x", "x_scale", *_OF_EDGES):
             marks[name] = mark(values, in_blocks=bool(sums_of(name)))
         if name != "x" and (name not in _OF_EDGES or lists == "whole"):
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
@@ -127,8 +129,8 @@ def write_rows(
 
 
 def _features(graph: Graph, owned: Tensor) -> ArrayParts:
-    x = graph.x
-    assert isinstance(x, Tensor)
+    x = stored_rows(graph.x)
+    assert x is not None
     at_a_time = max(1, _BLOCK_BYTES // max(1, x.shape[1] * x.element_size()))
 
     def parts() -> Iterator[Tensor]:
@@ -174,7 +176,7 @@ class PartRows:
     owned: Tensor
     """``(num_owned,)`` int64 ids in the whole graph, ascending."""
     x: Tensor
-    """``(num_owned, num_features)`` feature rows."""
+    """``(num_owned, num_features)`` feature rows as they are stored: of int8 without their scales."""
     indptr: Tensor | None
     """``(num_owned + 1,)`` int64 offsets of the nodes' lists; None where lists are whole."""
     indices: Tensor | None

@@ -191,7 +191,7 @@ class FeatureRows:
         return GroupRows(own, remote, by_batch, self._cache.announce(remote), remote_reads)
 
     def gather(self, wanted: GroupRows) -> list[Tensor]:
-        """Return the rows of each batch of a group, ``(num_ids, num_features)``.
+        """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
 
         Raises:
             RankError: a rank was lost.
@@ -201,7 +201,10 @@ class FeatureRows:
         rows[:count] = self._shards.own_rows(wanted.own)
         self._read(wanted.remote, rows[count:].view(torch.uint8), wanted.number)
         self._count(wanted, before)
-        return [gather_rows(rows, places, trusted=True) for places in wanted.places]
+        scale = self._shards.scale
+        if scale is not None:
+            scale = scale[torch.cat([wanted.own, wanted.remote])]
+        return [gather_rows(rows, places, scale=scale, trusted=True) for places in wanted.places]
 
     def _read(self, ids: Tensor, out: Tensor | None = None, number: int = -1) -> None:
         """Read rows of others by the cache; the other ranks are asked in any case, as they may ask."""

@@ -17,7 +17,7 @@ from graphbraid.distributed.ranks.joining import current
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows
 from graphbraid.errors import ConfigError
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import keep_mark
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.schedule import part_of as bounds_of_part
@@ -30,6 +30,8 @@ class Shards:
         ranks: the ranks, by the communicator that the caller's thread uses.
         comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
         rows: the feature rows of batches, of this rank's nodes and of others'.
+        row_bytes: bytes of a feature row as it travels and is kept.
+        scale: ``(num_nodes,)`` float32 scale of each row of int8; None for features of another dtype.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
         num_parts: number of parts of the partition.
         num_edges: number of edges of the whole graph.
@@ -65,6 +67,7 @@ class Shards:
         firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
         self.first_edge = torch.cat(firsts)[self._row] if firsts else None
         self.row_bytes = self.new_rows(1).nbytes
+        self.scale: Tensor | None = None
         self.rows = FeatureRows(self, self._rows_comm)
 
     def keep(self, kept: KeptRows) -> None:
@@ -77,8 +80,17 @@ class Shards:
         self.rows = FeatureRows(self, self._rows_comm, kept)
         self.rows.fill()
 
+    def no_rows(self) -> Tensor | ScaledFeatures:
+        """Return features of all nodes that are NaN, in next to no memory."""
+        shape = (self.num_nodes, self._tables[0].shape[1])
+        if self.scale is None:
+            return self.new_rows(1).fill_(torch.nan).expand(shape)
+        nothing = torch.full((1,), torch.nan).expand(self.num_nodes)
+        zeros = self.new_rows(1).fill_(0).expand(shape)
+        return ScaledFeatures(values=zeros, scale=nothing, trusted=True)
+
     def new_rows(self, count: int) -> Tensor:
-        """Return room for rows, ``(count, num_features)`` in the dtype of the features."""
+        """Return room for rows, ``(count, num_features)`` in the dtype in which they are stored."""
         return self._tables[0].new_empty(count, self._tables[0].shape[1])
 
     def owners(self, ids: Tensor) -> Tensor:
@@ -86,7 +98,7 @@ class Shards:
         return self._rank_of_part[self._part_of[ids].long()]
 
     def own_rows(self, ids: Tensor) -> Tensor:
-        """Return the feature rows of own nodes, ``(num_ids, num_features)`` in the dtype of the features.
+        """Return the feature rows of own nodes as they are stored, ``(num_ids, num_features)``.
 
         Args:
             ids: ``(num_ids,)`` int64 ids in the whole graph, in any order, possibly repeated. All must be
@@ -177,12 +189,16 @@ class ShardedGraph(Graph):
         if shared.lists == "parts":
             arrays |= _own_lists(own, shared.graph.num_nodes)
         shards.src_degree, shards.src_loop = (arrays.pop(name, None) for name in DEGREES)
-        nothing = torch.full((1, shared.graph.num_features), torch.nan, dtype=own[0].x.dtype)
-        arrays["x"] = nothing.expand(shared.graph.num_nodes, -1)
-        for name, found in shared.marks.items():
-            keep_mark(arrays[name], found, in_blocks=bool(sums_of(name)))
+        shards.scale = arrays.pop("x_scale", None)
         plain = graph_of_arrays(shared.graph, arrays, saved.folder)
         fields: dict[str, Any] = {name: getattr(plain, name) for name in _FIELDS}
+        fields["x"] = shards.no_rows()
+        if isinstance(fields["x"], ScaledFeatures):
+            arrays["x"], arrays["x_scale"] = fields["x"].values, fields["x"].scale
+        else:
+            arrays["x"] = fields["x"]
+        for name, found in shared.marks.items():
+            keep_mark(arrays[name], found, in_blocks=bool(sums_of(name)))
         return cls(**fields, shards=shards, trusted=True)
 
 
