@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -138,3 +139,13 @@ def coupling(comm: Any) -> dict[str, Any]:
         model = Repeated(pyg.SAGEConv, CHANNELS, norm=lambda: pyg.SAGEConv(8, 8))
         found[name] = _losses(model, layout="subgraph", hops=hops)
     return found
+
+
+def warnings_of(comm: Any, compiled: str) -> str:
+    """What a run says of random numbers that PyTorch draws."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("graphbraid").addHandler(handler)
+    _losses(Net(pyg.SAGEConv, CHANNELS, dropout=0.5), compiled=compiled == "compiled")
+    return " ".join(one for one in said if "random numbers" in one)

@@ -25,15 +25,24 @@ def _check(size, function, *arguments, rel=1e-6):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("compiled", ["compiled", pytest.param("as written", marks=pytest.mark.long)])
-def test_models_of_pyg_learn_the_same_on_shares_of_subgraphs(size, compiled):
-    _check(size, same_learning.by_pyg, "subgraph", "0", compiled)
+@pytest.mark.parametrize(
+    ("compiled", "dropout"), [("compiled", 0.5), pytest.param("as written", 0, marks=pytest.mark.long)]
+)
+def test_models_of_pyg_learn_the_same_on_shares_of_subgraphs(size, compiled, dropout):
+    _check(size, same_learning.by_pyg, "subgraph", dropout, compiled, rel=1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 def test_own_models_learn_the_same(size, layout):
-    _check(size, same_learning.by_own, layout, "0")
+    """Attention in float32 has slopes that change where a logit passes zero, so that rounding grows."""
+    _check(size, same_learning.by_own, layout, 0.5, rel=1e-4)
+
+
+def test_a_dropout_that_runs_as_written_is_told_of():
+    [first, *_] = run(2, same_learning.warnings_of, "as written")
+    assert "PyTorch draws random numbers for the model" in first.result
+    assert not run(2, same_learning.warnings_of, "compiled")[0].result
 
 
 def test_what_shares_cannot_give_is_refused_and_the_rest_learns_the_same():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number
@@ -132,7 +131,7 @@ class GraphModel(nn.Module, ABC):
             return x
         if isinstance(x, SparseFeatures):
             return sparse_dropout(x, self.input_dropout, training=True)
-        return F.dropout(x, self.input_dropout)
+        return bias_act_dropout(x, None, "none", self.input_dropout)
 
     def forward_layer(self, i: int, x: LayerInput, csc: Csc) -> Tensor:
         """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""

@@ -29,6 +29,7 @@ from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
+from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.signatures import typed
 
@@ -248,7 +249,11 @@ class RGCN(nn.Module):
         if is_last:
             return [bias_act_dropout(out, conv.bias, "none", inplace=True) for out in outs]
         p = self.dropout if self.training else 0.0
-        return [bias_act_dropout(out, conv.bias, self.act, p, inplace=True) for out in outs]
+        found = []
+        for name, out in zip(self.node_types, outs, strict=True):
+            mask_type(name)
+            found.append(bias_act_dropout(out, conv.bias, self.act, p, inplace=True))
+        return found
 
     def _sizes(
         self, adjacencies: Mapping[EdgeType, Csc], xs: Sequence[Tensor], wanted: Sequence[str]
@@ -389,6 +394,7 @@ def input_rows(
     Raises:
         DataError: features or ids do not fit.
     """
+    mask_type(name)
     if isinstance(layer, nn.Embedding):
         if ids is not None:
             check_ids(check_tensor(ids, f"n_id_dict[{name!r}]", ndim=1), layer.num_embeddings, "ids")

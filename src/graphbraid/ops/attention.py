@@ -13,7 +13,7 @@ from graphbraid.arguments import as_count, as_number, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated
-from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.ops.message_kernel import aggregate_steps
@@ -278,6 +278,10 @@ class _Gatv2(torch.autograd.Function):
 _gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst.shape))
 
 
+_EDGE_BITS = 20
+"""Masks of a node's edges are drawn for its id times two to this power, plus their places in its row."""
+
+
 def _forward(  # noqa: PLR0917 - as the kernels take them
     ctx: Any,
     name: str,
@@ -293,7 +297,10 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
     ``edges`` is what the kernel reads for each edge, by name; the first is what gets a gradient.
     """
     inputs = [t.detach().contiguous() for t in given]
-    getattr(backend(out), name)(csc.indptr, csc.indices, *inputs, *how, out, *kept, **edges)
+    ids = row_ids(csc.num_dst) if how[2] > 0 else None
+    ctx.first_keys = None if ids is None else ids << _EDGE_BITS
+    call = getattr(backend(out), name)
+    call(csc.indptr, csc.indices, *inputs, *how, out, *kept, first_keys=ctx.first_keys, **edges)
     ctx.csc, ctx.how, ctx.edges = csc, how, tuple(edges)
     ctx.save_for_backward(*edges.values(), *inputs, out, *kept)
     return out
@@ -308,7 +315,8 @@ def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
     of_edges = dict(zip(names, edges, strict=True)) | ({f"grad_{names[0]}": to_edges} if names else {})
     ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]) or bool(edges))
     kernel, kept = getattr(backend(grad), name), saved[len(names) + 5 :]
-    kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept, **of_edges)
+    results = out.detach(), lse, grad.contiguous(), *grads, *kept
+    kernel(*ways, *inputs, *ctx.how, *results, first_keys=ctx.first_keys, **of_edges)
     return *grads, to_edges
 
 

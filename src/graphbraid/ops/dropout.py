@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -39,19 +39,59 @@ def given_seeds(seeds: Iterable[AnySeed]) -> Iterator[None]:
 
     Tensors are for operators on a device alone, whose kernels read a seed as they run.
     """
-    _GIVEN.seeds = iter(seeds)
+    before, _GIVEN.seeds = getattr(_GIVEN, "seeds", None), iter(seeds)
     try:
         yield
     finally:
-        _GIVEN.seeds = None
+        _GIVEN.seeds = before
 
 
-def keep_mask(rows: Tensor, columns: int, p: float, seed: int | Tensor) -> Tensor:
+@contextmanager
+def given_rows(rows: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Draw the masks of rows for the nodes of a mini-batch, in this thread inside the ``with`` block.
+
+    A node then has the same mask in every batch that has it, for the same seed.
+
+    Args:
+        rows: by node type the ids of the batch's nodes, ``(num_nodes,)`` int64, in the graph's order of
+            types. If None, masks are drawn for the places of rows.
+    """
+    before = rows_given(), getattr(_GIVEN, "ids", None)
+    _GIVEN.rows, _GIVEN.ids = rows, None if rows is None else next(iter(rows.values()))
+    try:
+        yield
+    finally:
+        _GIVEN.rows, _GIVEN.ids = before
+
+
+def rows_given() -> Mapping[str, Tensor] | None:
+    """Return the ids that :func:`given_rows` has given, by node type; None if there are none."""
+    rows: Mapping[str, Tensor] | None = getattr(_GIVEN, "rows", None)
+    return rows
+
+
+def mask_type(node_type: str | int) -> None:
+    """Draw the next masks for nodes of this type, given by name or number, if any ids are given."""
+    rows = rows_given()
+    if rows is not None:
+        _GIVEN.ids = [*rows.values()][node_type] if isinstance(node_type, int) else rows.get(node_type)
+
+
+def row_ids(count: int) -> Tensor | None:
+    """Return the ids that the masks of ``count`` rows are drawn for, those of the batch's first nodes.
+
+    None if a mask is to be drawn for the place of each row: no ids are given, or not so many.
+    """
+    ids: Tensor | None = getattr(_GIVEN, "ids", None)
+    return None if ids is None or count > ids.numel() else ids[:count]
+
+
+def keep_mask(rows: Tensor, columns: int | Tensor, p: float, seed: int | Tensor) -> Tensor:
     """Return the elements that dropout keeps; the twin of ``dropout.h``.
 
     Args:
         rows: ``(num_rows,)`` int64 row numbers.
-        columns: number of columns.
+        columns: number of columns; or ``(num_rows, k)`` int64, the columns of some elements of each row.
         p: probability of dropping an element, to the precision of 32 bits.
         seed: seed from :func:`draw_seed`, or a ``(1,)`` int64 tensor that holds it.
 
@@ -59,7 +99,8 @@ def keep_mask(rows: Tensor, columns: int, p: float, seed: int | Tensor) -> Tenso
         ``(num_rows, columns)`` bool, True where kept.
     """
     keys = _shift(_mix(rows * _PHI + seed), 32)
-    h = (keys[:, None] + torch.arange(columns, device=rows.device) * _PHI32) & _MASK32
+    at = torch.arange(columns, device=rows.device) if isinstance(columns, int) else columns.long()
+    h = (keys[:, None] + at * _PHI32) & _MASK32
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK32
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK32
     return (h ^ (h >> 16)) >= int(p * 2**32)

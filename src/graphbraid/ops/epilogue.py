@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, row_contiguous, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.signatures import typed
@@ -70,7 +70,12 @@ def check_bias(bias: Tensor, width: int, device: torch.device) -> None:
 
 
 def epilogue_gradients(
-    grad: Tensor, out: Tensor | None, how: tuple[int, float, float, AnySeed], *, needs_bias: bool
+    grad: Tensor,
+    out: Tensor | None,
+    how: tuple[int, float, float, AnySeed],
+    ids: Tensor | None,
+    *,
+    needs_bias: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of an epilogue's rows and, if needed, of its bias in the dtype of the sums.
 
@@ -79,13 +84,14 @@ def epilogue_gradients(
         out: ``(num_rows, width)`` results of the epilogue. None without an activation: the caller may have
             written over them.
         how: activation code, slope, dropout probability and seed.
+        ids: ``(num_rows,)`` int64 row numbers that the rows' masks were drawn for; None for their own.
         needs_bias: whether the bias's gradient is computed.
     """
     grad = row_contiguous(grad.contiguous() if out is None else grad.to(out.dtype).contiguous())
     out = grad if out is None else out  # whose values are then not looked at
     grad_x = new_rows(out, *out.shape)
     grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype)) if needs_bias else None
-    backend(out).epilogue_backward(grad, out.detach(), *how, grad_x, grad_bias)
+    backend(out).epilogue_backward(grad, out.detach(), *how, grad_x, grad_bias, ids)
     return grad_x, grad_bias
 
 
@@ -94,7 +100,7 @@ class _Epilogue(torch.autograd.Function):
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: AnySeed, inplace: bool
     ) -> Tensor:
-        ctx.how = (act, LEAKY_SLOPE, p, seed)
+        ctx.how, ctx.ids = (act, LEAKY_SLOPE, p, seed), row_ids(len(x)) if p > 0 else None
         ctx.bias_dtype = None if bias is None else bias.dtype
         if inplace and x.is_contiguous():
             out = x
@@ -103,7 +109,7 @@ class _Epilogue(torch.autograd.Function):
             x = x.contiguous()
             out = new_rows(x, *x.shape)
         factors = None if bias is None else bias.detach().to(sum_dtype(x.dtype)).contiguous()
-        backend(x).epilogue(x.detach(), factors, *ctx.how, out.detach())
+        backend(x).epilogue(x.detach(), factors, *ctx.how, out.detach(), ctx.ids)
         ctx.save_for_backward(out if act else None)  # without an activation, the caller may write over it
         return out
 
@@ -111,7 +117,9 @@ class _Epilogue(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
-        grad_x, grad_bias = epilogue_gradients(grad, out, ctx.how, needs_bias=ctx.needs_input_grad[1])
+        grad_x, grad_bias = epilogue_gradients(
+            grad, out, ctx.how, ctx.ids, needs_bias=ctx.needs_input_grad[1]
+        )
         return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None
 
 

@@ -26,7 +26,7 @@ from graphbraid.machine.rates import Rates
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up, summed_back
 from graphbraid.ops.derived import derived, share
-from graphbraid.ops.dropout import RowEpilogue, seed_of_call
+from graphbraid.ops.dropout import RowEpilogue, draw_seed, keep_mask, row_ids, seed_of_call
 from graphbraid.ops.epilogue import (
     ACTIVATION_CODES,
     LEAKY_SLOPE,
@@ -143,11 +143,11 @@ _NO_EPILOGUE: tuple[None, int, float, int] = None, 0, 0.0, 0
 
 
 def _begin_epilogue(
-    ctx: Any, weight: Tensor, bias: Tensor | None, *how: int | float | AnySeed
+    ctx: Any, num_rows: int, weight: Tensor, bias: Tensor | None, *how: int | float | AnySeed
 ) -> RowEpilogue | None:
     """Keep an epilogue for backward; return it as kernels take it for rows of a product, None if it is empty.
 
-    ``how`` is the activation's code, the dropout probability and the seed.
+    The product has ``num_rows`` rows. ``how`` is the activation's code, the dropout probability and the seed.
 
     Raises:
         DataError: the bias does not fit.
@@ -160,7 +160,8 @@ def _begin_epilogue(
         return None
     ctx.bias_dtype = None if bias is None else bias.dtype
     factors = None if bias is None else bias.detach().to(sum_dtype(weight.dtype)).contiguous()
-    return RowEpilogue(factors, act, LEAKY_SLOPE, p, seed, None)
+    ctx.ids = row_ids(num_rows) if p > 0 else None
+    return RowEpilogue(factors, act, LEAKY_SLOPE, p, seed, ctx.ids)
 
 
 def _kept(out: Tensor, after: RowEpilogue | None) -> Tensor | None:
@@ -173,7 +174,7 @@ def _end_epilogue(ctx: Any, grad: Tensor, out: Tensor | None, place: int) -> tup
     if ctx.epilogue is None:
         return grad, None
     needed = ctx.needs_input_grad[place]
-    rows, of_bias = epilogue_gradients(grad, out, ctx.epilogue, needs_bias=needed)
+    rows, of_bias = epilogue_gradients(grad, out, ctx.epilogue, ctx.ids, needs_bias=needed)
     return rows, None if of_bias is None else of_bias.to(ctx.bias_dtype)
 
 
@@ -191,7 +192,7 @@ class _Linear(torch.autograd.Function):
         seed: AnySeed,
     ) -> Tensor:
         x, own = rows_as(x, weight.dtype), None if own is None else rows_as(own, weight.dtype)
-        after = _begin_epilogue(ctx, weight, bias, act, p, seed)
+        after = _begin_epilogue(ctx, len(x), weight, bias, act, p, seed)
         begun = None if own is None or own_weight is None else tall_product(own, own_weight.t())
         out = tall_product(x, weight.t(), out=begun, add=begun is not None, after=after)
         of_x, of_weight, of_own, of_own_weight = ctx.needs_input_grad[:4]
@@ -323,7 +324,10 @@ def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeat
     p = as_number(p, "p", least=0, most=1)
     if not training or p == 0:
         return x
-    dropped = replace(x, values=F.dropout(x.values, p), trusted=True)
+    degree, ids = x.indptr.diff(), row_ids(x.shape[0])
+    rows = (torch.arange(x.shape[0], device=degree.device) if ids is None else ids).repeat_interleave(degree)
+    kept = keep_mask(rows, x.indices.unsqueeze(1), p, draw_seed()).squeeze(1)
+    dropped = replace(x, values=torch.where(kept, x.values / (1 - p), 0), trusted=True)
     share(x, dropped, "structure", lambda: structure(x))
     return dropped
 
@@ -469,7 +473,7 @@ class _AggregateLinear(torch.autograd.Function):
         """Compute the rows; if ``wide``, the sums of bfloat16 rows stay in float32."""
         ctx.how, ctx.dtype, ctx.wide = how, x.dtype, wide
         ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
-        after = _begin_epilogue(ctx, weight, bias, act, p, seed)
+        after = _begin_epilogue(ctx, how.csc.num_dst, weight, bias, act, p, seed)
         if ctx.transform_first:
             return _transform_first(ctx, rows_as(x, weight.dtype), weight, root_weight, after)
         return _aggregate_first(ctx, x, weight, root_weight, after)

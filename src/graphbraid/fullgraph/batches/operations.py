@@ -76,6 +76,7 @@ from graphbraid.ops import (
     library,
 )
 from graphbraid.ops.attention import AttendedFeatures
+from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
@@ -131,6 +132,7 @@ class BatchRun:
             else:
                 if self.program.is_half:
                     self.widen(part)
+                self.draw_for(part)
                 self.values[part.out] = RUN[type(part)](part, self)
             for value in last_read:  # without autograd, nothing else holds these rows
                 del self.values[value]
@@ -141,6 +143,11 @@ class BatchRun:
     def widen(self, op: Operation) -> None:
         """Make float32 of an operation's inputs that are bfloat16."""
         self.values |= {value: self.values[value].float() for value in op.inputs}
+
+    def draw_for(self, op: Operation) -> None:
+        """Draw dropout's masks for the nodes that an operation makes rows of, where there are types."""
+        if len(self.levels.sizes[0]) > 1:
+            mask_type(self.program.place(op.out).node_type)
 
     @property
     def reads_edge_rows(self) -> bool:

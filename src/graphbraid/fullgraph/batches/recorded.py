@@ -41,7 +41,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.dropout import draw_seed, given_seeds
+from graphbraid.ops.dropout import draw_seed, given_rows, given_seeds, rows_given
 from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 
@@ -224,6 +224,11 @@ class _Passes:
             name: self._copied(run, partial(_rows_named, name), size.rows[at.level][at.node_type])
             for name, at in ((name, run.program.place(name)) for name in run.features)
         }
+        self._rows = {
+            name: self._copied(run, partial(_ids_of, name, number), size.rows[0][number])
+            for number, name in enumerate(rows_given() or ())
+        }
+        """Ids of the nodes of each type, where dropout's masks are drawn for them."""
         self._edges = {
             key: self._fixed_edges(run, key, room, by_source=key in by_source)
             for key, room in size.edges.items()
@@ -235,11 +240,11 @@ class _Passes:
         self._fill(run)
         compute = partial(self._compute, run.program, size.rows)
         with torch.set_grad_enabled(size.learns):
-            with given_seeds(self._new_seeds()):  # compiles the kernels
+            with given_seeds(self._new_seeds()), given_rows(self._rows or None):  # compiles the kernels
                 compute()
             self.grad = torch.zeros_like(self._out)
             self._differentiate()
-            with given_seeds(iter(self._seeds)):
+            with given_seeds(iter(self._seeds)), given_rows(self._rows or None):
                 self._forward = size.device.record(compute)
             self._backward = size.device.record(self._differentiate)
 
@@ -394,6 +399,14 @@ class _Token:
 
 def _rows_named(name: str, run: BatchRun) -> Tensor:
     return run.features[name]
+
+
+def _ids_of(name: str, number: int, run: BatchRun) -> Tensor:
+    """Return the ids of the nodes of a type that have rows at the first level; places if none are given."""
+    count, ids = run.levels.sizes[0][number], (rows_given() or {}).get(name)
+    if ids is None:
+        return torch.arange(count, device=next(iter(run.features.values())).device)
+    return ids[:count]
 
 
 def _weight_of(key: tuple[int, int], run: BatchRun) -> Tensor:

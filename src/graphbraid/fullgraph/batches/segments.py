@@ -282,6 +282,7 @@ class JoinedOps:
                 dtypes = {run.values[value].dtype for value in op.inputs}
                 if type(op) is Aggregate and (len(dtypes) > 1 or has_coefficients(op)):
                     run.widen(op)
+            run.draw_for(op)
             function, *arguments = self._calls[place](op, run, *of_op)
             if place not in self._sources:  # the first run finds them for all later ones
                 known: dict[int, str | int] = {id(one): number + i for i, one in enumerate(of_op)}

@@ -121,6 +121,7 @@ class FitRun:
             clip=self._config.clip,
             clock=self._clock,
             sums=None if state.comm is None else self._ranks,
+            seed=self._config.seed,
         )
         self._saving = Saving(state, self._parts, listeners, folder, self._ranks)
 

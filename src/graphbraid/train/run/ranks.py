@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder.contract import graph_identity, model_identity
 from graphbraid.train.task import Task
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 _STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")
 """Reasons to stop, the weightier ones last."""
@@ -45,6 +47,8 @@ class RunRanks:
         self._comm, self._state, self._guard = comm, state, guard
         self._sum: GradientSum | None = None
         self._agreed: Status | None = None
+        self._drawn: Tensor | None = None
+        """State of PyTorch's generator before the first step; empty once it was compared."""
         self.rank = 0 if comm is None else comm.rank
         self.size = 1 if comm is None else comm.size
 
@@ -138,15 +142,27 @@ class RunRanks:
             ranks.listen(self._sum.begin)
 
     def begin_step(self) -> None:
-        """Make a mini-batch's random numbers a function of (seed, epoch, step, rank), so that ranks differ.
+        """Make what PyTorch draws on a mini-batch a function of (seed, epoch, step, rank): ranks differ.
 
-        Also a run that is continued with another number of ranks is thus defined. On the whole graph masks
-        are functions of the node, and all ranks draw the same seeds for them.
+        Masks that graphbraid draws are functions of the node, and all ranks draw the same seeds for them.
         """
         if self._comm is not None and self._state.config.mode == "sampled":
             progress = self._state.progress
             device = self._state.runner.device
             runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank, device)
+            if self._drawn is None:
+                self._drawn = _generator_state(device)
+
+    def _warn_of_draws(self) -> None:
+        """Warn if PyTorch drew random numbers in the first step, as dropout does that runs as written."""
+        before, device = self._drawn, self._state.runner.device
+        if before is not None and before.numel():
+            if self.rank == 0 and self.size > 1 and not before.equal(_generator_state(device)):
+                _log.warning(
+                    "PyTorch draws random numbers for the model, as for dropout that runs as written: each "
+                    "rank has its own, so that losses depend on the number of ranks"
+                )
+            self._drawn = torch.empty(0)
 
     def before_last_backward(self) -> None:
         """Send gradients as soon as they are complete: the next backward pass completes this rank's."""
@@ -159,6 +175,7 @@ class RunRanks:
         The ranks also agree on a stop that any of them wants. ``meanwhile`` is called while the sums travel.
         """
         assert self._sum is not None
+        self._warn_of_draws()
         wish = self._wish()
         numbers = [loss_sum, *(float(wish == stop) for stop in _STOPS)]
         loss_sum, *wishes = self._sum.finish(numbers, meanwhile)
@@ -250,3 +267,8 @@ class RunRanks:
 def _bytes_of(parameter: Tensor) -> bytes:
     flat = parameter.detach().cpu().reshape(-1)
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    """Return the state of the generator that PyTorch draws from on a device."""
+    return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
@@ -41,6 +41,7 @@ from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import module_traits
+from graphbraid.ops.dropout import given_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
 from graphbraid.sampling.rows.transfer_counter import bytes_of, link_of
@@ -359,8 +360,19 @@ class ModelRunner:
             outputs = self._called(batch, values)
         return self._checked(outputs)[: batch.batch_size]
 
+    def masks_of(self, batch: MiniBatch) -> AbstractContextManager[None]:
+        """Return the context in which dropout's masks are drawn for a batch's nodes, by their ids."""
+        if not self.model.training:
+            return nullcontext()
+        ids = (one.to(self.device) for one in batch.sampled.n_id_by_type)
+        return given_rows(dict(zip(self.graph.node_types, ids, strict=True)))
+
     def _called(self, batch: MiniBatch, values: CallValues) -> Any:
         """Return the rows of a mini-batch's seeds, or of all its nodes where the model runs as written."""
+        with self.masks_of(batch):
+            return self._run(batch, values)
+
+    def _run(self, batch: MiniBatch, values: CallValues) -> Any:
         if self.batches is None:
             return self.calling.run(self.model, values)
         from graphbraid.fullgraph.batches.calls import BatchCall

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,11 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
 from graphbraid.errors import ConfigError, TrainingError, did_you_mean
+from graphbraid.ops.dropout import given_seeds
+from graphbraid.sampling import rng
 from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.preflight import split_nodes
-from graphbraid.train.step.runner import Batch, ModelRunner
+from graphbraid.train.step.runner import Batch, ModelRunner, WholeGraph
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
@@ -88,6 +92,7 @@ class TrainStep:
         must_be_finite: whether a loss or gradients that are not finite are an error.
         sums: adds up gradients and losses over the ranks; each takes its share of every batch. If None, this
             one takes all.
+        seed: seed of dropout's masks on mini-batches.
     """
 
     def __init__(
@@ -101,11 +106,12 @@ class TrainStep:
         clock: Clock,
         must_be_finite: bool = True,
         sums: RunRanks | None = None,
+        seed: int = 0,
     ) -> None:
         self._runner, self._task = runner, task
         self._optimizer, self._schedule = optimizer, schedule
         self._clip, self._clock = clip or math.inf, clock
-        self._must_be_finite, self._sums = must_be_finite, sums
+        self._must_be_finite, self._sums, self._seed = must_be_finite, sums, seed
 
     def __call__(
         self,
@@ -132,7 +138,8 @@ class TrainStep:
         where = f"epoch {progress.epoch}, step {progress.step} (global step {progress.global_step})"
         loss_sum = 0.0
         for left in reversed(range(num_batches)):
-            loss_sum += self._accumulate(batches, num_seeds, where, is_last=left == 0)
+            key = rng.batch_key(self._seed, progress.epoch, progress.step) ^ rng.mix(left)
+            loss_sum += self._accumulate(batches, num_seeds, where, key, is_last=left == 0)
         with self._clock.measure("backward"):
             if self._sums is not None:  # a loss that is not finite ends the run on every rank
                 loss_sum = self._sums.add_up(loss_sum, meanwhile)
@@ -154,15 +161,19 @@ class TrainStep:
         return record
 
     def _accumulate(
-        self, batches: Iterator[BatchShare], num_seeds: int, where: str, *, is_last: bool
+        self, batches: Iterator[BatchShare], num_seeds: int, where: str, key: int, *, is_last: bool
     ) -> float:
-        """Add the next batch's share of the step's gradient; return the sum of its seeds' losses."""
+        """Add the next batch's share of the step's gradient; return the sum of its seeds' losses.
+
+        A mask of dropout is a function of ``key``, the layer and the node, so that all ranks draw the same.
+        """
         with self._clock.measure("wait"):
             share = next(batches)
         if share.batch is None:
             return 0.0
         with self._clock.measure("forward"):
-            loss = self._loss(share.batch, where)
+            with self._mask_seeds(share.batch, key):
+                loss = self._loss(share.batch, where)
             mean = float(loss.detach())
         if self._sums is None:
             self._check_loss(mean, where)
@@ -172,6 +183,12 @@ class TrainStep:
             part = share.weight * (share.num_seeds / num_seeds)
             self._runner.backward(loss if part == 1.0 else loss * part)
         return mean * share.weight * share.num_seeds
+
+    def _mask_seeds(self, batch: Batch, key: int) -> AbstractContextManager[None]:
+        """Return the context of the seeds of a mini-batch's masks; torch draws those of the whole graph."""
+        if isinstance(batch, WholeGraph):
+            return contextlib.nullcontext()
+        return given_seeds(rng.mix(key + layer) >> 1 for layer in itertools.count())
 
     def _loss(self, batch: Batch, where: str) -> Tensor:
         """Return the mean loss over the batch's seeds, a scalar; 0 if this rank has none."""

@@ -282,7 +282,8 @@ class TypedEncoderRunner(NodeEncoderRunner):
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""
         typed, places = self._typed(batch)
-        found = self._by_end(CallValues(partial(self._of_typed_batch, typed.to(self.device))))
+        with self.masks_of(typed):
+            found = self._by_end(CallValues(partial(self._of_typed_batch, typed.to(self.device))))
         of_type = dict(zip(self.graph.node_types, places, strict=True))
         wanted = {one: of_type[one][of_type[one] < count] for one in found}
         order = torch.cat(list(wanted.values())).argsort()
