@@ -456,6 +456,8 @@ class _ChunkRun:
         nodes: ``(n,)`` int64, distinct.
     """
 
+    is_half = False
+
     def __init__(self, walk: LayerWise, one: LevelPass, nodes: Tensor) -> None:
         self._walk, self._pass, self._nodes = walk, one, nodes
         self._values: dict[str, Tensor] = {}

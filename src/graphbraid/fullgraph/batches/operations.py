@@ -144,6 +144,11 @@ class BatchRun:
         """Make float32 of an operation's inputs that are bfloat16."""
         self.values |= {value: self.values[value].float() for value in op.inputs}
 
+    @property
+    def is_half(self) -> bool:
+        """Whether products are of bfloat16."""
+        return self.program.is_half
+
     def draw_for(self, op: Operation) -> None:
         """Draw dropout's masks for the nodes that an operation makes rows of, where there are types."""
         if len(self.levels.sizes[0]) > 1:
@@ -262,7 +267,7 @@ def check_device(op: Operation, rows: Tensor) -> None:
 
 def _called(op: Any, run: BatchRun) -> Tensor:
     operands = operands_of(op)
-    operands = narrowed(operands) if run.program.is_half else operands
+    operands = narrowed(operands) if run.is_half else operands
     out: Tensor = library.run(*CALLS[type(op)](op, run, *operands))
     return out
 

@@ -148,7 +148,7 @@ def _aggregate_linear(
 ) -> OpCall:
     x = run.read(op)
     how = run.edges(op).aggregation(op.adjacency, x.dtype)
-    wide = run.program.is_half and has_coefficients(op)
+    wide = run.is_half and has_coefficients(op)
     return AggregateLinearFunction, x, matrix, root, how, bias, *_following(op), wide
 
 
@@ -274,7 +274,7 @@ class JoinedOps:
             needing: names of values, and numbers of operands, that need gradients; results are entered.
             steps: receives what backward needs; None if there is none.
         """
-        number, is_half = 0, run.program.is_half
+        number, is_half = 0, run.is_half
         for place, (op, of_op, last_read) in enumerate(
             zip(self._ops, map(narrowed, operands) if is_half else operands, self._last_read, strict=True)
         ):
