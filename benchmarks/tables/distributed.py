@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.common.rows import read_rows
 from benchmarks.distributed.mini_batches import ranged as ranged_shares
+from benchmarks.distributed.scaling import HEADS, cells_of
 from benchmarks.distributed.shaped import MODES, derived, ranged
 from benchmarks.distributed.whole_graph import beside
 from benchmarks.tables.fullgraph import PEERS as PEER_LABELS
@@ -98,6 +99,19 @@ def ways() -> str:
         lines.append([operation, *cells])
     heads = ("microseconds (by those of shared memory)", *medians)
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.machine")])
+
+
+def scaling() -> str:
+    """Simulated epochs on up to 1,024 ranks, as ranges."""
+    rows = read_rows("distributed_scaling")
+    lines = [
+        [row["row"] if count == "1" else "", count, *cells_of(found)]
+        for row in rows
+        for count, found in row["ranks"].items()
+    ]
+    return "\n\n".join(
+        [table(("graph", "ranks", *HEADS), lines), where(rows, "benchmarks.distributed.scaling")]
+    )
 
 
 def _beside_ranks(row: dict[str, Any], lib: str) -> str:

@@ -61,6 +61,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "partition costs": ("partitioning", distributed.partition_costs),
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
     "ranks behind links": ("distributed_shaped", distributed.shaped),
+    "simulated scaling": ("distributed_scaling", distributed.scaling),
     "ways between ranks": ("distributed_machine", distributed.ways),
     "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),

@@ -13,7 +13,7 @@ from tests.suites import few_of
 from graphbraid.distributed.ranks import meeting
 from graphbraid.distributed.ranks.meeting import Meeting, check_equal, in_ranges
 from graphbraid.errors import ConfigError, RankError
-from graphbraid.machine.launcher import Place, address, first_node, interface_to, place, restartable_job
+from graphbraid.machine.launcher import RankPlace, address, first_node, interface_to, place, restartable_job
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29400"}
 OPEN_MPI = {
@@ -169,4 +169,4 @@ def test_a_process_group_that_exists_is_used(size):
 
 
 def test_places_are_compared_by_their_fields():
-    assert place(OPEN_MPI) == Place("mpirun of Open MPI", 1, 2, 1, is_on_one_machine=True)
+    assert place(OPEN_MPI) == RankPlace("mpirun of Open MPI", 1, 2, 1, is_on_one_machine=True)

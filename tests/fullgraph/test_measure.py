@@ -111,15 +111,17 @@ def test_reads_at_random_are_measured_once_for_a_region_and_the_lines_of_a_row(m
     found = measure.row_rate(20 << 20, 128)
     assert regions == [(16 << 20, 32)]  # the power of two below, and two lines
     assert measure.row_rate(17 << 20, 65) == found
+    measure.row_rate(8 << 20, 4 * 172)  # 11 lines, of which no power of two is a multiple
+    assert regions[-1] == ((8 << 20) // 704 * 704, 176)
     measure._row_rate.cache_clear()  # another process
     assert measure.row_rate(31 << 20, 128) == found
-    assert measure.row_rate(20 << 20, 20) == found + 1
+    assert measure.row_rate(20 << 20, 20) == found + 2
     machine._share = 0.5
     measure.row_rate(4 << 20, 64)
     measure._row_rate.cache_clear()
-    assert measure.row_rate(4 << 20, 64) == found + 3  # not kept, as other programs disturbed it
+    assert measure.row_rate(4 << 20, 64) == found + 4  # not kept, as other programs disturbed it
     monkeypatch.setattr(measure.HOST, "free_bytes", lambda: 1 << 20)
-    assert measure.row_rate(1 << 40, 64) == found + 4
+    assert measure.row_rate(1 << 40, 64) == found + 5
     assert regions[-1] == (1 << 23, 16)  # at least about twice the cache, whatever is free
     measure._row_rate.cache_clear()
 

@@ -31,7 +31,7 @@ _PORTS = 10_000
 """Number of ports above it that jobs of Slurm are spread over, as jobs of other users run beside them."""
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """A process's place in its job."""
 
     launcher: str
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return self.launcher.startswith("mpirun")
 
 
-def place(environment: Mapping[str, str] | None = None) -> Place | None:
+def place(environment: Mapping[str, str] | None = None) -> RankPlace | None:
     """Return the place that a launcher gave this process; None if no launcher has started it.
 
     Raises:
@@ -61,11 +61,11 @@ def place(environment: Mapping[str, str] | None = None) -> Place | None:
         if rank in known and size in known:
             here, beside = (_number(known, name) if name in known else 0 for name in local)
             count = _number(known, size)
-            return Place(launcher, _number(known, rank), count, here, beside == count)
+            return RankPlace(launcher, _number(known, rank), count, here, beside == count)
     return None
 
 
-def address(found: Place, environment: Mapping[str, str] | None = None) -> tuple[str, int]:
+def address(found: RankPlace, environment: Mapping[str, str] | None = None) -> tuple[str, int]:
     """Return name and port at which the ranks of a job meet: on the machine of rank 0.
 
     Raises:

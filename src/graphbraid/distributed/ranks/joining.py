@@ -18,7 +18,7 @@ from graphbraid.arguments import as_count
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError
-from graphbraid.machine.launcher import Place, address, interface_to, place
+from graphbraid.machine.launcher import RankPlace, address, interface_to, place
 from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.signatures import typed
 
@@ -110,7 +110,7 @@ def has_mpi() -> bool:
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def _join_torch(found: Place, limits: RankLimits) -> Communicator:
+def _join_torch(found: RankPlace, limits: RankLimits) -> Communicator:
     """Meet at the address that the launcher's variables give, which the launcher may have opened."""
     from graphbraid.distributed.ranks.meeting import Meeting
 

@@ -295,7 +295,9 @@ def _row_rate(region: int, lines: int) -> float:
     kept = _KEPT_READS.read(file) or {}
     if name in kept:
         return kept[name]
-    x = in_huge_pages(region)[:region].view(torch.float32).view(-1, _LINE * lines // 4).fill_(1.0)
+    rows = max(1, region // (_LINE * lines))
+    nbytes = rows * _LINE * lines
+    x = in_huge_pages(nbytes)[:nbytes].view(torch.float32).view(rows, -1).fill_(1.0)
     watched, until, rate = OtherPrograms(), time.perf_counter() + LEAST_SECONDS, 0.0
     while rate == 0.0 or time.perf_counter() < until:
         rate = max(rate, _row_bytes(HOST.seconds, len(x), x=x, num_dst=1 << 17))
