@@ -109,12 +109,16 @@ def test_a_step_by_hand():
     """A rank has a quarter of 8 s by rows, a fifth of these once more, and of 4 s by edges."""
     own, reader = RankWork(8.0, hides=True, again=True), RankWork(4.0, by_edges=True, hides=True, reads=True)
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)  # 50 bytes take 5 s
-    found = predict([step_with(own, reader, row_bytes=(1.0,), other_seconds=0.5)], QUARTER, cluster)
+    step = step_with(reader, own, row_bytes=(1.0,), other_seconds=0.5)
+    found = predict([step], QUARTER, cluster)
     assert found.compute_seconds == pytest.approx(2.0 + 0.2 * 2.0 + 1.0 + 0.5)
     assert found.waiting_seconds == pytest.approx(5.0 - 2.0 - 0.75)
+    before = predict([dataclasses.replace(step, works=(own, reader))], QUARTER, cluster)
+    assert before.waiting_seconds == pytest.approx(5.0 - 0.75)  # nothing travels before
+    assert before.compute_seconds == found.compute_seconds
     assert found.sent_bytes == pytest.approx(50.0)
     waits = reader._replace(hides=False)
-    assert predict([step_with(own, waits, row_bytes=(1.0,))], QUARTER, cluster).waiting_seconds == 5.0 - 2.0
+    assert predict([step_with(waits, own, row_bytes=(1.0,))], QUARTER, cluster).waiting_seconds == 5.0 - 2.0
     # Forward, rows travel when all are there, and only sums of own rows hide that.
     forward = step_with(RankWork(8.0), reader, row_bytes=(1.0,))
     found = predict([forward], QUARTER, cluster)
@@ -126,6 +130,15 @@ def test_a_step_by_hand():
     assert (found.waiting_seconds, found.sent_bytes) == pytest.approx((2.25 - 1.2, 0.0))  # sent: of rows
     faster = dataclasses.replace(cluster, speed=2.0)
     assert predict([forward], QUARTER, faster).compute_seconds == pytest.approx(1.5)
+
+
+def test_an_exchange_is_hidden_by_what_comes_before_the_next_one():
+    """Two exchanges of 5 s: 8 s hide the first, nothing the second."""
+    long, short = RankWork(32.0, hides=True, reads=1), RankWork(0.0, hides=True, reads=1)
+    share = QUARTER._replace(remote=0.0)
+    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)
+    found = predict([step_with(long, short, row_bytes=(1.0, 1.0))], share, cluster)
+    assert (found.link_seconds, found.waiting_seconds) == (pytest.approx(10.0), pytest.approx(5.0))
 
 
 def test_ranks_choose_the_fastest_step():

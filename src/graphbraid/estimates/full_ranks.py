@@ -142,8 +142,8 @@ class RankWork(NamedTuple):
     """Whether each rank also computes the rows of its halo."""
     hides: bool = False
     """Whether it runs while rows or gradients travel, as far as it reads none of them."""
-    reads: bool = False
-    """Whether it reads others' rows or, backward, makes their gradients."""
+    reads: int = 0
+    """Number of values of which it reads others' rows or, backward, makes their gradients: its exchanges."""
     again: bool = False
     """Whether it also takes the rows whose gradients come back."""
 
@@ -211,7 +211,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
                 by_edges=isinstance(op, _OVER_EDGES),
                 with_halo=with_halo and op is not None and program.level(op.out) == 0,
                 hides=splits if values else travels,
-                reads=bool(values),
+                reads=len(values),
                 again=travels and not values,
             )
         )
@@ -333,20 +333,26 @@ def predict(
 
 
 def _predicted(step: RankStep, share: LargestShare, cluster: Cluster) -> RankEpoch:
-    """Predict an epoch of one step: all that travels beside all that hides it."""
+    """Predict an epoch of one step: what each operation sends, beside what hides it until the next one sends.
+
+    The sums of gradients travel with the last rows.
+    """
     ranks, halo = share.num_ranks, share.halo * step.num_nodes
     rows = step.num_nodes * share.rows + halo
     lists = 2 * (4 if rows < 1 << 31 else 8) * share.edges * step.num_edges + 16 * share.rows * step.num_nodes
     epoch = RankEpoch(num_ranks=ranks, memory_bytes=rows * step.held_bytes + lists)
-    compute, hiding = step.other_seconds, 0.0
+    sent = [exchange(ranks, nbytes * halo) for nbytes in step.row_bytes]
+    compute, hiding, begun, num_sent = step.other_seconds, 0.0, 0, 0
     for work in step.works:
+        if work.reads:
+            epoch.run(cluster, compute, *sent[begun:num_sent], hiding=hiding)
+            compute, hiding, begun, num_sent = 0.0, 0.0, num_sent, num_sent + work.reads
         seconds = work.seconds * (share.edges if work.by_edges else share.rows)
         seconds *= 1 + share.halo / share.rows if work.with_halo else 1.0
         # Own rows hide what travels. The rows whose gradients have come back follow by themselves.
         compute += seconds * (1 + min(1.0, share.halo / share.rows) if work.again else 1.0)
         hiding += seconds * (1 - share.remote if work.reads else 1.0) if work.hides else 0.0
-    sent = [exchange(ranks, nbytes * halo) for nbytes in step.row_bytes]
-    epoch.run(cluster, compute, *sent, ring_sum(ranks, step.sum_bytes), hiding=hiding)
+    epoch.run(cluster, compute, *sent[begun:], ring_sum(ranks, step.sum_bytes), hiding=hiding)
     epoch.sent_bytes = sum(each.nbytes for each in sent)  # of rows, as a partition's report counts them
     return epoch
 
