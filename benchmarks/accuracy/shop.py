@@ -195,13 +195,16 @@ def with_planted_columns(made: dict[str, pd.DataFrame]) -> dict[str, pd.DataFram
     )
     bad = made["reviews"]["text"].str.contains("|".join(BAD)).astype(float)
     reviews = made["reviews"].drop(columns=["text", "stars"]).assign(bad=bad)
-    return made | {"customers": known, "reviews": reviews}
+    others = {name: made[name].assign(one=1.0) for name in ("items", "branches", "orders")}  # nothing planted
+    return made | others | {"customers": known, "reviews": reviews}
 
 
 def planted() -> str:
     """Return the description of :func:`with_planted_columns`."""
     text = as_numbers().replace("[age, income, vip]", "[risk, is_new]").replace("[stars]", "[bad]")
-    return text.replace("features: [price, weight]", "features: [price]")
+    for noise in ("[price, weight]", "[size]", "[amount]"):
+        text = text.replace(noise, "[one]")
+    return text
 
 
 def command(*arguments: object) -> None:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::graphbraid.errors.RunsAsWritten
 
 @pytest.fixture(scope="module")
 def made():
-    return shop.tables(1500, seed=0)
+    return shop.tables(2500, seed=0)
 
 
 def trained(graphbraid, description, folder, *options):
@@ -49,14 +49,15 @@ def test_every_type_of_column_is_told(ours):
     assert kinds["review.text"] == "text"
 
 
+@pytest.mark.slow
 def test_the_planted_columns_are_found(graphbraid, made, ours, tmp_path):
     customers = made["customers"]
     by_hand = shop.write(shop.with_planted_columns(made), tmp_path / "hand", shop.planted())
     hand = shop.score_of(trained(graphbraid, by_hand, tmp_path / "hand")[0], customers)
     plain = shop.write(made, tmp_path / "plain", shop.as_numbers())
     numbers = shop.score_of(trained(graphbraid, plain, tmp_path / "plain")[0], customers)
-    assert ours[1] > numbers + 0.1
-    assert ours[1] > 0.85 * hand  # of few rows; the benchmark has enough to come within 2 %
+    assert ours[1] > numbers + 0.2
+    assert ours[1] > 0.75 * hand  # of few customers; the benchmark has more
 
 
 def predicted(graphbraid, run, tables, folder, code=0):
@@ -74,7 +75,7 @@ def test_a_later_week_is_predicted_whatever_the_order_of_its_columns(graphbraid,
     for name, customers in tables.items():
         _, out = predicted(graphbraid, ours[0] / "run", week | {"customers": customers}, tmp_path / name)
         scores[name] = pd.read_parquet(out).set_index("node")["score_1"]
-        assert shop.score_of(out, week["customers"]) > 0.4
+        assert shop.score_of(out, week["customers"]) > 0.35  # a quarter leave
     pd.testing.assert_series_equal(scores["straight"], scores["turned"])
 
 

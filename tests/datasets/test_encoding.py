@@ -95,6 +95,18 @@ def test_numbers_are_those_of_scikit_learn():
     np.testing.assert_allclose(ours, values[:, None].astype(np.float32))
 
 
+def test_buckets_say_how_far_a_number_has_come():
+    values = column([*np.arange(101.0), None])
+    made, names = encoding(values, "buckets")
+    assert names == [*(f"c {i}" for i in range(1, 11)), "c is empty"]
+    assert made[35].tolist() == pytest.approx([1, 1, 1, 0.5, 0, 0, 0, 0, 0, 0, 0])
+    assert made[101].tolist() == [0] * 10 + [1]
+    encoder = fit(column([1.0] * 50 + [5.0]), "buckets")
+    beyond = applied(encoder, column([-9.0, 1.0, 3.0, 5.0, 99.0]), None)
+    assert beyond[:, :9].tolist() == [[0] * 9, [0] * 9, *[[1] * 9] * 3]  # nine buckets of one value, 1
+    assert beyond[:, 9].tolist() == pytest.approx([0, 0, 0.5, 1, 1])
+
+
 def test_a_long_tail_is_taken_by_its_logarithm():
     table = pa.table({"price": RNG.lognormal(0, 2, 1000), "age": RNG.normal(40, 9, 1000)})
     hows = {name: choice.encoder for name, (choice, _) in decide(table, {}, []).items()}
@@ -154,8 +166,10 @@ def test_times_have_an_age_and_calendar_parts():
     reference = np.array(["2026-01-06", "2026-03-08", "2026-01-01"], "datetime64[s]").astype(np.int64)
     made, names = encoding(times, "time", reference=reference.astype(np.float64))
     ages = np.log1p([1, 7, 1])
-    np.testing.assert_allclose(made[:, 0], (ages - ages.mean()) / ages.std(), rtol=1e-5)
-    on = [[names[at] for at in np.flatnonzero(row[1:]) + 1] for row in made]
+    np.testing.assert_allclose(made[:, 0], [0, 1, 0])
+    np.testing.assert_allclose(made[:, 9], [0, 1, 0], atol=1e-6)
+    assert ages[0] == ages[2] < ages[1]
+    on = [[names[at] for at in np.flatnonzero(row[10:]) + 10] for row in made]
     assert on == [
         ["c weekday 1", "c month 1"],
         ["c weekday 7", "c month 3"],
@@ -168,7 +182,7 @@ def test_times_have_an_age_and_calendar_parts():
     np.testing.assert_allclose(made[:, -2:], [[1, 0], [0, -1]], atol=1e-6)
     before = column(np.array(["1969-12-31T23:00", "1970-01-02"], "datetime64[s]"))
     made, names = encoding(before, "time")
-    assert [names[at] for at in np.flatnonzero(made[0, 1:20]) + 1] == ["c weekday 3", "c month 12"]
+    assert [names[at] for at in np.flatnonzero(made[0, 10:29]) + 10] == ["c weekday 3", "c month 12"]
     texts, _ = encoding(column(["2026-01-05", "2026-03-01", "2025-12-31"]), "time", reference=reference * 1.0)
     np.testing.assert_array_equal(texts, encoding(times, "time", reference=reference * 1.0)[0])
 

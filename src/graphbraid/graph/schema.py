@@ -32,7 +32,7 @@ class Encoder:
     stored: str
     """What the file held: ``number``, ``text``, ``boolean``, ``time``, ``list`` or ``nothing``."""
     numbers: tuple[float, ...] = ()
-    """Fitted numbers: mean and standard deviation, or quantiles."""
+    """Fitted numbers: mean and standard deviation, quantiles, or bounds of buckets."""
     entries: tuple[str, ...] = ()
     """Fitted entries: categories or words, the most frequent first; the name of a text model."""
     missing: bool = False

@@ -24,7 +24,7 @@ EncodedRows = npt.NDArray[Any]
 """``(num_rows, width)`` float32 columns of features, or numbers of rows."""
 
 HOWS: dict[str, tuple[str, ...]] = {
-    "number": ("standard", "quantile", "log", "raw"),
+    "number": ("standard", "quantile", "log", "buckets", "raw"),
     "category": ("one-hot", "learned"),
     "categories": ("multi-hot",),
     "boolean": ("flag",),
@@ -39,6 +39,9 @@ HOWS: dict[str, tuple[str, ...]] = {
 _ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100}
 """Most entries that an encoder keeps, unless ``size`` says otherwise."""
 _QUANTILES = 101
+_BUCKETS = (
+    10  # of equally many rows for training, so that a model finds thresholds, such as "in its first month"
+)
 _DAY = 86_400.0
 _MOST_CODES = 20  # integers with at most so many values, each often, are categories
 _OFTEN = 5  # rows of a value that is no accident
@@ -253,7 +256,8 @@ def fitted(
         seconds = _seconds(made, here)
         ages = _ages(seconds, at)
         known = seconds[~np.isnan(seconds)]
-        return replace(made, numbers=_mean_and_deviation(ages), width=int((known % _DAY != 0).any()))
+        bounds = _quantiles(ages, _BUCKETS + 1)
+        return replace(made, numbers=bounds, width=int((known % _DAY != 0).any()))
     if choice.type == "embedding" or choice.encoder == "sentences":
         entries = (choice.model or "",) if choice.encoder == "sentences" else ()
         return replace(made, width=_list_width(column, here), entries=entries)
@@ -264,10 +268,10 @@ def fitted(
 
 def _fit_numbers(how: str, numbers: EncodedRows) -> tuple[float, ...]:
     known = numbers[~np.isnan(numbers)]
-    if how == "raw" or not len(known):
+    if how == "raw" or (not len(known) and how in ("standard", "log")):
         return (0.0, 1.0)
-    if how == "quantile":
-        return tuple(np.quantile(known, np.linspace(0, 1, _QUANTILES)).tolist())
+    if how in ("quantile", "buckets"):
+        return _quantiles(numbers, _QUANTILES if how == "quantile" else _BUCKETS + 1)
     return _mean_and_deviation(_log(numbers) if how == "log" else numbers)
 
 
@@ -277,6 +281,23 @@ def _mean_and_deviation(numbers: EncodedRows) -> tuple[float, float]:
         return 0.0, 1.0
     deviation = float(known.std())
     return float(known.mean()), deviation if deviation > 0 else 1.0
+
+
+def _quantiles(numbers: EncodedRows, count: int) -> tuple[float, ...]:
+    known = numbers[~np.isnan(numbers)]
+    return tuple(np.quantile(known, np.linspace(0, 1, count)).tolist()) if len(known) else (0.0,) * count
+
+
+def _in_buckets(numbers: EncodedRows, bounds: Sequence[float]) -> EncodedRows:
+    """Return how far each number has come through each bucket, from 0 to 1; zeros where there is none.
+
+    This is the piecewise linear encoding of Gorishniy et al., "On Embeddings for Numerical Features in
+    Tabular Deep Learning".
+    """
+    low, high = np.asarray(bounds[:-1]), np.asarray(bounds[1:])
+    width = np.where(high > low, high - low, 1.0)
+    found: EncodedRows = np.nan_to_num(np.clip((numbers[:, None] - low) / width, 0.0, 1.0), nan=0.0)
+    return found
 
 
 def _log(numbers: EncodedRows) -> EncodedRows:
@@ -324,7 +345,10 @@ def names_of(encoder: Encoder) -> list[str]:
         hours = [f"{column} hour {part}" for part in ("sin", "cos")] if encoder.width else []
         days = [f"{column} weekday {day}" for day in range(1, 8)]
         months = [f"{column} month {month}" for month in range(1, 13)]
-        return [f"{column} age", *days, *months, *hours, *empty]
+        ages = [f"{column} age {bucket}" for bucket in range(1, _BUCKETS + 1)]
+        return [*ages, *days, *months, *hours, *empty]
+    if how == "buckets":
+        return [*(f"{column} {bucket}" for bucket in range(1, _BUCKETS + 1)), *empty]
     return [column, *empty]
 
 
@@ -365,6 +389,9 @@ def _fill_number(encoder: Encoder, values: Any, _: EncodedRows | None, out: Enco
     numbers = _numbers(values)
     if (bad := np.flatnonzero(np.isinf(numbers))).size:
         raise DataError(f"column {encoder.column!r} is {numbers[bad[0]]} in row {bad[0]}, not finite")
+    if encoder.how == "buckets":
+        out[:, :_BUCKETS] = _in_buckets(numbers, encoder.numbers)
+        return
     if encoder.how == "quantile":
         scaled = np.interp(numbers, encoder.numbers, np.linspace(-1, 1, _QUANTILES))
     else:
@@ -413,17 +440,17 @@ def _fill_vector(encoder: Encoder, values: Any, _: EncodedRows | None, out: Enco
 
 def _fill_calendar(encoder: Encoder, values: Any, reference: EncodedRows | None, out: EncodedRows) -> None:
     seconds = _seconds(encoder, values)
-    mean, deviation = encoder.numbers
-    out[:, 0] = np.nan_to_num((_ages(seconds, reference) - mean) / deviation, nan=0.0)
+    out[:, :_BUCKETS] = _in_buckets(_ages(seconds, reference), encoder.numbers)
     rows = np.flatnonzero(~np.isnan(seconds))
     whole = seconds[rows].astype("int64").astype("datetime64[s]")
     weekday = (whole.astype("datetime64[D]").astype(np.int64) + 3) % 7  # 1970 began on a Thursday
     month = whole.astype("datetime64[M]").astype(np.int64) % 12
-    out[rows, 1 + weekday] = 1
-    out[rows, 8 + month] = 1
+    out[rows, _BUCKETS + weekday] = 1
+    out[rows, _BUCKETS + 7 + month] = 1
     if encoder.width:
         turn = 2 * np.pi * (seconds[rows] % _DAY) / _DAY
-        out[rows, 20], out[rows, 21] = np.sin(turn), np.cos(turn)
+        at = _BUCKETS + 7 + 12
+        out[rows, at], out[rows, at + 1] = np.sin(turn), np.cos(turn)
 
 
 _FILL: dict[str, Callable[[Encoder, Any, EncodedRows | None, EncodedRows], None]] = {
