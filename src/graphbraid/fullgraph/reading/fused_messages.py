@@ -1,9 +1,16 @@
-"""Turns the trace of a message into the steps of one kernel, where it is made of elementwise functions."""
+"""Turns the trace of a message into the steps of one kernel, where it is made of elementwise functions.
+
+A message may be the source's row alone, with or without a factor for each edge. It then becomes an aggregation
+by a matrix, which costs less: the aggregation can be computed once where it reads the features, it changes
+places with a linear map, and it applies what follows to its rows while the cache holds them.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import ReadRows
+from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, FromCall, FromGraph, ReadRows
+from graphbraid.fullgraph.program.graph_break import EDGE_LIST, EDGE_WEIGHT, NUM_NODES
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
@@ -296,4 +304,75 @@ class _Steps:
         return _StepValue(len(self._steps) - 1, shape)
 
 
-__all__ = ["heads_of", "steps_of"]
+# ---- messages that are the source's row, with or without a factor for each edge
+
+
+def plain_sum(
+    steps: Sequence[MessageStep],
+    reads: MessageReads,
+    shapes: Mapping[str, tuple[int, ...]],
+    edges: ComputedEdges | None,
+    reduction: MessageReduction | SeveralReductions,
+) -> tuple[AdjacencyMatrix, int] | None:
+    """Return messages as a sum or mean of sources' rows by a matrix; None if they are anything else.
+
+    Args:
+        steps: the message's steps; none if it has no such form.
+        reads: what the message reads, as in :class:`.Messages`.
+        shapes: by parameter, the shape of an edge's row: ``()`` for one number.
+        edges: the edges that the messages run along; None for the graph's own.
+        reduction: how messages become one row.
+
+    Returns:
+        The matrix, and the number of the input whose rows it sums.
+    """
+    ops = sorted(step.op.value for step in steps)
+    weighs = ops == sorted(op.value for op in (MessageOp.SOURCE, MessageOp.WEIGHT, MessageOp.MULTIPLY))
+    if reduction not in ("sum", "mean") or not (weighs or ops == [MessageOp.SOURCE.value]):
+        return None
+    sources = [at for _, role, at in reads if role is ReadRows.SOURCE]
+    [source] = [sources[step.first] for step in steps if step.op is MessageOp.SOURCE]
+    if edges is None:
+        return AdjacencyMatrix(kind=str(reduction), weighted=weighs), source
+    weights = [edges.values[at] for key, role, at in reads if role is ReadRows.COMPUTED and not shapes[key]]
+    if not weighs or reduction != "sum" or len(weights) != 1:
+        return None
+    matrix = _normalised(edges, weights[0])
+    return None if matrix is None else (matrix, source)
+
+
+def _normalised(edges: ComputedEdges, weight: FromCall | FromGraph) -> AdjacencyMatrix | None:
+    """Return the matrix of edges and weights that a call of ``gcn_norm`` gives; None for any others."""
+    ends, weights = (_part_of_call(edges, one) for one in (edges.edges, weight))
+    if ends is None or weights is None or (ends[0], weights[0]) != (0, 1) or ends[1] != weights[1]:
+        return None
+    call = edges.calls[ends[1]]
+    gcn_norm = getattr(sys.modules.get("torch_geometric.nn.conv.gcn_conv"), "gcn_norm", None)
+    if gcn_norm is None or call.target is not inspect.unwrap(gcn_norm):  # a trace has replaced it
+        return None
+    # Any further call writes over the edges or the weights, or it would not be needed for them.
+    if [one.target for one in edges.calls if one.target is not operator.getitem] != [call.target]:
+        return None
+    given = inspect.signature(call.target).bind(*call.args, **call.kwargs)
+    given.apply_defaults()
+    named = given.arguments
+    weighted = named["edge_weight"] == FromGraph(EDGE_WEIGHT)
+    is_of_graph = named["edge_index"] == FromGraph(EDGE_LIST) and named["num_nodes"] == FromGraph(NUM_NODES)
+    if not is_of_graph or not (weighted or named["edge_weight"] is None):
+        return None
+    if named["flow"] != "source_to_target":
+        return None
+    # Without weights of the edges PyG gives every self-loop that it adds the weight 1, also if improved.
+    loops = (2.0 if named["improved"] and weighted else 1.0) if named["add_self_loops"] else 0.0
+    return AdjacencyMatrix(kind="gcn", loop_scale=loops, weighted=weighted)
+
+
+def _part_of_call(edges: ComputedEdges, value: FromCall | FromGraph) -> tuple[Any, int] | None:
+    """Return which part of a call's result a value is, and the number of that call; None if it is no part."""
+    call = edges.calls[value.number] if isinstance(value, FromCall) else None
+    if call is None or call.target is not operator.getitem or not isinstance(call.args[0], FromCall):
+        return None
+    return call.args[1], call.args[0].number
+
+
+__all__ = ["heads_of", "plain_sum", "steps_of"]

@@ -20,7 +20,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import ComputedEdges, Linear, Messages, NotLoweredError, ReadRows, View
+from graphbraid.fullgraph.program import (
+    Aggregate,
+    ComputedEdges,
+    Linear,
+    Messages,
+    NotLoweredError,
+    ReadRows,
+    View,
+)
 from graphbraid.fullgraph.reading.aggregations import (
     AGGREGATIONS,
     HOME,
@@ -32,7 +40,7 @@ from graphbraid.fullgraph.reading.aggregations import (
 )
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
 from graphbraid.fullgraph.reading.exact import Known, check, flag
-from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
+from graphbraid.fullgraph.reading.fused_messages import heads_of, plain_sum, steps_of
 from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.relational import is_hgt
@@ -235,6 +243,7 @@ def read_messages(
     *,
     edges: ComputedEdges | None = None,
     encoders: Mapping[str, Any] | None = None,
+    learns_edges: bool = False,
 ) -> tuple[str, tuple[int, ...]]:
     """Append the messages of a recorded call of ``propagate``.
 
@@ -247,6 +256,7 @@ def read_messages(
         shapes: by parameter, the shape of an edge's row.
         edges: the edges that the messages run along; None for the graph's own.
         encoders: by parameter that gets edge features, the linear map that they have passed before.
+        learns_edges: whether the weights of edges may require a gradient, which no aggregation gives them.
 
     Returns:
         The name of the value, and the shape of a row of the layer's own result.
@@ -322,6 +332,10 @@ def read_messages(
             shape=message.shape,
             reduction=several or reduction,
         )
+    plain = plain_sum(steps, reads, shapes, edges, reduction)
+    if plain is not None and not learns_edges and message.after is None:
+        matrix, source = plain
+        return writer.add(Aggregate, values[source], adjacency=matrix), shape
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
         Messages,

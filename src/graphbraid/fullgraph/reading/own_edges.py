@@ -141,7 +141,8 @@ class CallOnEdges:
         # Rows are read of matrices, into which propagate has joined the heads.
         shapes = {key: self.shape_of(value) for key, value in by_node.items()}
         shapes |= {key: tuple(self.result_of(found[role]).shape[1:]) for key, role in roles.items()}
-        out, shape = read_messages(writer, of, rows, constants, shapes)
+        learns = weight is not None and self.learns(weight)
+        out, shape = read_messages(writer, of, rows, constants, shapes, learns_edges=learns)
         give_shape(self.node, shape)
         return self._made(of.name, of.layer, writer, out)
 

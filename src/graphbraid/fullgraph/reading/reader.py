@@ -26,6 +26,7 @@ from graphbraid.fullgraph.program import (
     RowOfParameters,
     SmallTensor,
     WrittenCall,
+    itself,
     width_of,
 )
 from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
@@ -142,6 +143,9 @@ class Writer:
         if not (shape.numel() in (1, width) and len(shape) <= 2 and (len(shape) < 2 or shape[0] == 1)):
             what = f"a parameter of shape {tuple(shape)} is no row for {width} columns"
             raise NotLoweredError("add" if adds else "mul", what, "one number, or one for each column")
+        parameter = row.args[0].tensor if row.function is itself else None
+        if adds and isinstance(parameter, nn.Parameter) and shape == (width,):
+            return self.epilogue(x, bias=parameter)  # which the kernel before it may add
         return self.add(RowOfParameters, x, row=row, adds=adds)
 
     def beside(self, *values: str) -> str:
