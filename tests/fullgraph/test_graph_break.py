@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphbraid import Graph
 from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.program import (
     Break,
     Epilogue,

@@ -19,7 +19,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.explain.floor import Floor
 from graphbraid.fullgraph.lowering.hoisting import constant_bytes
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,

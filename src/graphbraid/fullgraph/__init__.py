@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.engine import Engine
     from graphbraid.fullgraph.lower_model import lower
     from graphbraid.fullgraph.lowering.costs import Evidence
-    from graphbraid.fullgraph.lowering.lowered import Lowered
+    from graphbraid.fullgraph.lowering.lower_program import Lowered
     from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
     from graphbraid.fullgraph.program import NotLoweredError
     from graphbraid.fullgraph.ranks.distribute import distribute
@@ -42,7 +42,7 @@ __getattr__ = names_of(
         "engine": "Engine",
         "lower_model": "lower",
         "lowering.costs": "Evidence",
-        "lowering.lowered": "Lowered",
+        "lowering.lower_program": "Lowered",
         "lowering.options": "ALL CompileOptions",
         "program": "NotLoweredError",
         "ranks.distribute": "distribute",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import device_for
 from graphbraid.fullgraph.lowering.costs import Evidence
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import (
     CompileOptions,
 )

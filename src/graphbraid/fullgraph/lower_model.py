@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.fullgraph.device import HOST, device_for, on_place
-from graphbraid.fullgraph.lowering.lower_program import lower_program
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.measured.trials import costs_for
 from graphbraid.fullgraph.program import NotLoweredError, Program

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.lower_model import lower
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.trials import costs_for

@@ -14,8 +14,7 @@ from graphbraid.distributed.peers.group import Peers
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
-from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_for_evaluation
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
 from graphbraid.fullgraph.step.buffer_pool import BufferPool, copied

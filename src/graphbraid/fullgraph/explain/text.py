@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphbraid.fullgraph.lowering.costs import in_bytes
-from graphbraid.fullgraph.lowering.lowered import decision_lines, operation_lines
+from graphbraid.fullgraph.lowering.lower_program import decision_lines, operation_lines
 from graphbraid.fullgraph.program import Break, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
 from graphbraid.fullgraph.step.replay import ReplayedStep
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device import Device
-    from graphbraid.fullgraph.lowering.lowered import Lowered
+    from graphbraid.fullgraph.lowering.lower_program import Lowered
     from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
     from graphbraid.fullgraph.step.maps import SpmmChoice
     from graphbraid.fullgraph.step.planned_step import PlannedStep

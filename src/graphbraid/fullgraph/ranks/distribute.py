@@ -11,10 +11,8 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.lowering.levels import Block, Blocks, edges_of
-from graphbraid.fullgraph.lowering.lower_program import output_rows
-from graphbraid.fullgraph.lowering.lowered import Lowered
-from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.lowering.levels import Block, Blocks, Route, edges_of
+from graphbraid.fullgraph.lowering.lower_program import Lowered, output_rows
 from graphbraid.fullgraph.program import (
     Break,
     Decision,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.program import Decision, Program

@@ -12,8 +12,7 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.parts.split import Part
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.lowering.levels import LAPLACIANS, Block, aggregation, edges_of
-from graphbraid.fullgraph.lowering.route import PartView, Route
+from graphbraid.fullgraph.lowering.levels import LAPLACIANS, Block, PartView, Route, aggregation, edges_of
 from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,

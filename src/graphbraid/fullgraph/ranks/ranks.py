@@ -21,7 +21,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, distribute, divided, owned_outputs

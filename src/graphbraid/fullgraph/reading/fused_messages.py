@@ -1,8 +1,8 @@
 """Turns the trace of a message into the steps of one kernel, where it is made of elementwise functions.
 
-A message may be the source's row alone, with or without a factor for each edge. It then becomes an aggregation
-by a matrix, which costs less: the aggregation can be computed once where it reads the features, it changes
-places with a linear map, and it applies what follows to its rows while the cache holds them.
+A message may be the source's row alone, with or without a factor for each edge. It then becomes an
+aggregation by a matrix, which costs less: the aggregation can be computed once where it reads the features,
+it changes places with a linear map, and it applies what follows to its rows while the cache holds them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from graphbraid.graph.types import Relation
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
-    from graphbraid.fullgraph.lowering.route import PartView
+    from graphbraid.fullgraph.lowering.levels import PartView
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

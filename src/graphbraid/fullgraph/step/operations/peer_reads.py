@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, places_of_halo
-from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.lowering.levels import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed

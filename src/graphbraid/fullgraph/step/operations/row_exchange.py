@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.lowering.levels import Route
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.plan import StepPlan
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
