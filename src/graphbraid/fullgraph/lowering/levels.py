@@ -209,6 +209,7 @@ def towards(
     """
     nodes, sizes = reached.nodes, reached.sizes
     src = reached if sources is None else sources
+    # -1 marks nodes that no level holds: no edge into a reached node leads from one.
     row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
     row_of[src.nodes] = torch.arange(src.nodes.numel(), dtype=row_of.dtype)
     destinations = nodes[: sizes[-2]]
@@ -223,6 +224,7 @@ def towards(
         if edges is not None:
             edges[part] = positions
     blocks: list[Block] = []
+    # Sizes stand from the seeds' level on; blocks go the other way, from (largest, next) to (next, seeds).
     for num_src, num_dst in zip(src.sizes[:0:-1], sizes[-2::-1], strict=True):
         if blocks and (blocks[-1].csc.num_src, blocks[-1].csc.num_dst) == (num_src, num_dst):
             blocks.append(blocks[-1])
@@ -277,6 +279,8 @@ def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
     while row < nodes.numel():
         next_row = max(row + 1, int(torch.searchsorted(ends, begin + _EDGES_AT_A_TIME)))
         counts = degrees[row:next_row]
+        # Edge k of a chunk is edge k - e of its row, where e = ends - counts - begin is how many edges the
+        # chunk's earlier rows have. So e is taken off the start of the row, and k is added below.
         starts = csc.indptr[nodes[row:next_row]] - (ends[row:next_row] - counts) + begin
         positions = torch.repeat_interleave(starts, counts)
         positions += torch.arange(positions.numel())

@@ -127,8 +127,8 @@ class Messages(Operation):
     calls: nn.Module | None = None
     """What runs in place of ``message``, if linear maps were taken out of it; None if that runs."""
     reads: tuple[tuple[str, ReadRows, int], ...]
-    """The parameters that receive rows, by name, and what of: rows of the input, or the computed value, of
-    this number. Those of sources come first, then those of destinations, then those of edges."""
+    """The parameters that receive rows, by name, what they read, and the number of the input or of the
+    computed value. Those of sources come first, then those of destinations, then those of edges."""
     shapes: tuple[tuple[int, ...], ...]
     """For each of :attr:`reads`, the shape of an edge's row: ``(columns,)``, ``(heads, channels)``, or ``()``
     for one number."""

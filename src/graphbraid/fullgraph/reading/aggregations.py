@@ -54,7 +54,7 @@ _OWN_AGGREGATES = {f"{_LAYERS}.conv.eg_conv.EGConv"}
 
 
 def base_of(layer: nn.Module) -> Any:
-    """Return PyG's ``MessagePassing``, of which a layer's class is made."""
+    """Return PyG's ``MessagePassing``, from which a layer's class is made."""
     return next(kind for kind in type(layer).__mro__ if kind.__module__ == HOME)
 
 
@@ -90,6 +90,7 @@ def reduction_of(layer: Any) -> str | None:
 
 def _scattered(layer: Any) -> str | None:
     """Return how an own ``aggregate`` reduces, if it only calls PyG's ``scatter`` with what it gets."""
+    # A trace runs the method, which may keep things in attributes: they are compared and put back.
     held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
     computed = frozenset(names) - {"ptr"}
     try:

@@ -1,4 +1,10 @@
-"""Readers of GCN's, GraphSAGE's, GIN's and GAT's layers, PyG's and graphbraid's own, and of its models."""
+"""Readers of GCN's, GraphSAGE's, GIN's and GAT's layers, PyG's and graphbraid's own, and of its models.
+
+graphbraid's own layers call its kernels, which a trace cannot look into. The same functions read PyG's.
+A trace of PyG's GCNConv or SAGEConv gives the same aggregations, but only of a list of edges, and not with
+``cached=True``. A trace of GINConv or GINEConv computes ``1 + eps`` of a buffer once, apart from the
+inputs, which is refused. Traces of GATConv and GATv2Conv fail, as their forwards branch on what they get.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 
 MessageReads = Sequence[tuple[str, ReadRows, int]]
-"""The message's parameters that receive rows, and what of, as in :class:`.Messages`."""
+"""The message's parameters that receive rows, and what they read, as in :class:`.Messages`."""
 _BINARY = {
     **dict.fromkeys((operator.add, torch.add, "add"), MessageOp.ADD),
     **dict.fromkeys((operator.sub, torch.sub, "sub"), MessageOp.SUBTRACT),
@@ -134,7 +134,7 @@ class _Steps:
                 out = self._made(node.args[0])
                 if out.shape is None or out.is_parameter or math.prod(out.shape) != self._width:
                     raise _NotStepsError
-                if out.step != len(self._steps) - 1:  # what is returned is not what was computed last
+                if out.step != len(self._steps) - 1:  # the kernel returns its last step
                     self._add(MessageOp.ADD, out, self._number(0.0))
             elif node.users and not (node.op == "placeholder" and str(node.target) not in self._roles):
                 self._values[node] = self._value(node)

@@ -218,6 +218,7 @@ class Islands:
         node = nodes[0]
         for one in self._members(*nodes):
             inside = set(self._members(*nodes))
+            # A call on the way, whose rows others read too, gets a break of its own and is computed once.
             is_between = one not in nodes and one in inside and self._tried[one].why is not None
             is_between = is_between and not self.trials.writes_to(one)
             if is_between and self._is_rows(self._tried[one]) and any(u not in inside for u in one.users):

@@ -160,7 +160,7 @@ def _record(
         dtype=dtype,
     )
     out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), read)
-    # The reader of the propagation writes the shape of a row where it has several dimensions.
+    # The dimensions of a row are known when the message is read: give_shape writes them into this view.
     out = out.view(-1, 0)
     return _updated(name, layer, out, given)
 
@@ -172,7 +172,7 @@ def give_shape(node: fx.Node, shape: tuple[int, ...]) -> None:
 
 
 def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str, Any]) -> Any:
-    """Return what of ``propagate``'s arguments a message's parameter reads rows of, or receives."""
+    """Return the argument of ``propagate`` whose rows a message's parameter reads, or that it receives."""
     if key[-2:] not in ("_i", "_j"):
         value = given.get(key, parameter.default)
         if value is parameter.empty:
@@ -282,6 +282,7 @@ def read_messages(
         if reduction in ("max", "min"):
             known: tuple[Ties, ...] = ("shared", "shared with zero")
             ties = ties_of(of.layer, of.refuse, known=known, scatter=of.aggr if scatters else None)
+    # All node rows come from one level, so that an operation that reads several reads the same nodes.
     if not (values := [value for value in rows.values() if isinstance(value, str)]):
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
     at_level: dict[Any, Any] = dict(zip(values, writer.on_one_level(*values), strict=True))
@@ -318,6 +319,7 @@ def read_messages(
     steps: tuple[MessageStep, ...] = ()
     several = several_reductions(of.layer, message.shape, of.refuse) if of.aggr is None else None
     if not (encoders or found.draws or (of.aggr is None and several is None)):
+        # To the kernel, values that the model computes of edges are features, or weights if they are numbers.
         computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
         as_graphs = [
             (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads

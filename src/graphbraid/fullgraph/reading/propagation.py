@@ -1,8 +1,14 @@
 """Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv and others.
 
+A trace of GraphConv, SGConv, LGConv or MixHopConv on a list of edges gives the same aggregations. They have
+readers for sparse matrices, relations and ``cached=True``, which a trace refuses. The readers of SSGConv and
+APPNP also make one pass of each step, where their forwards scale and add in passes of their own.
+ARMAConv and GCN2Conv multiply by parts of parameters, or by an identity and a weight, which are views of one
+weight here and which no operation stands for in a trace.
+
 TAGConv and ChebConv are polynomials of an adjacency with one weight per term. Their sums over powers are
 written so that rows are aggregated at the narrower side: as powers of the input, or nested by Horner's scheme
-(TAGConv) and Clenshaw's (ChebConv).
+(TAGConv) and Clenshaw's (ChebConv). As their forwards are written, all powers have the input's width.
 """
 
 from __future__ import annotations

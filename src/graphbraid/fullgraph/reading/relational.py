@@ -1,4 +1,7 @@
-"""Readers of layers over relations: R-GCN's, PyG's and graphbraid's own, and PyG's HGTConv."""
+"""Readers of layers over relations: R-GCN's, PyG's and graphbraid's own, and PyG's HGTConv.
+
+Their forwards select the edges or rows of each relation by masks and offsets, which a trace cannot follow.
+"""
 
 from __future__ import annotations
 

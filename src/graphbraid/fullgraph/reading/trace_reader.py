@@ -205,7 +205,7 @@ class _TraceReader:
                 why = NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
                 raise self._kept_whole(node, why) if islands is not None else why
         before = None
-        if islands is not None:
+        if islands is not None:  # reading may fail half-way, after it has appended operations
             held = dict(self._values), dict(self._others), dict(self._memory)
             before = writer.state(), held, islands.state()
         try:
@@ -483,6 +483,7 @@ class _TraceReader:
         before, memory = self._value(name, argument), self._memory.get(argument, argument)
         if before == INPUT:
             raise NotLoweredError(name, "it writes over the features", "an operation that is not in place")
+        # Names that share the memory see the new value, too. Seen in another shape, it could not be followed.
         shares = [one for one in (*self._values, *self._others) if self._memory.get(one, one) is memory]
         if any(self._values.get(one, out) not in (before, out) or one in self._others for one in shares):
             raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")

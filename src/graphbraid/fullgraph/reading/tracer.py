@@ -115,7 +115,7 @@ def traced(
             with ValueReads(model) as reads:
                 graph = root.traced()
             reads.check(graph)
-            with torch.inference_mode():
+            with torch.inference_mode():  # a forward may ask whether gradients are wanted, and act on it
                 without = _Root(model, calling, given, whole).traced()
     except NotLoweredError:
         raise
@@ -205,7 +205,7 @@ class _Root(nn.Module):
 
 
 def _check_containers(returned: Any) -> None:
-    """Refuse containers of classes of their own, of which a trace keeps only what they hold."""
+    """Refuse containers of a user's own classes: a trace keeps only what they hold, not their class."""
     kind = type(returned)
     if isinstance(returned, dict | list | tuple):
         if kind not in (dict, list, tuple) and not hasattr(kind, "_fields"):
@@ -320,6 +320,7 @@ class _Tracer(fx.Tracer):
             return self._call_in_two(m, args, kwargs)
         if self._whole is None or m is self.root.model or by_type:
             return super().call_module(m, forward, args, kwargs)
+        # If it raises, the calls that it has recorded so far must go, and fx's stack of modules be put back.
         last, stack = next(iter(reversed(self.graph.nodes)), None), dict(self.module_stack)
         try:
             return super().call_module(m, forward, args, kwargs)
