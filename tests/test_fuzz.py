@@ -218,7 +218,14 @@ NOT_OPERATORS = {
     "Types",  # in tests/sampling/typed
     "induced_edges",  # in tests/sampling
     "pool_bytes",  # in tests/ops/test_pool.py
-    *("pack_by_load", "place_nodes", "count_cut", "count_split", "write_split"),  # in tests/distributed
+    *(
+        "pack_by_load",
+        "place_nodes",
+        "count_cut",
+        "count_split",
+        "write_split",
+        "relabel",
+    ),  # in tests/distributed
 }
 
 

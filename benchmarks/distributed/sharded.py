@@ -196,7 +196,7 @@ def started(
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.communicate()
 
 
 def said(processes: Sequence[subprocess.Popen[str]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.distributed.threads import run_threads
 
-from graphbraid import Graph, datasets
+from graphbraid import Graph, datasets, native
 from graphbraid.distributed import Communicator, Partition, partition, save_partition
 from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
@@ -21,6 +21,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.reference import relabel
 from graphbraid.sampling.sample import PreparedBatch
 
 
@@ -278,3 +279,14 @@ def test_graphs_whose_batches_cannot_be_drawn_from_parts_are_refused(tmp_path: P
         with pytest.raises(DataError, match=why):
             save_partition(unfit, made, tmp_path / "parts", rows="parts")
     assert not (tmp_path / "parts").exists()
+
+
+@given(known=st.lists(st.integers(0, 20)), found=st.lists(st.integers(0, 40)), first=st.integers(0, 1 << 60))
+def test_the_kernel_numbers_nodes_as_its_twin_does(known: list[int], found: list[int], first: int) -> None:
+    kernels = native.kernels()
+    if kernels is None:
+        return  # the twin alone runs
+    ids, others = (torch.tensor([*one, first], dtype=torch.int64) for one in (known, found))
+    expected = relabel(ids.numpy(), others.numpy())
+    for mine, theirs in zip(kernels.relabel(ids, others), expected, strict=True):
+        assert mine.tolist() == theirs.tolist()

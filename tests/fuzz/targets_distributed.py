@@ -24,6 +24,18 @@ def saved(w: World, folder: Path = Path("parts")) -> Path:
     return folder
 
 
+def with_rows(w: World, folder: Path = Path("shards")) -> Path:
+    """A partition's folder with the rows of its parts."""
+    if not folder.exists():
+        distributed.save_partition(w.graph.replace(edge_attr=None), partition_of(w), folder, rows="parts")
+    return folder
+
+
+def _shards_use(found: distributed.ShardedGraph) -> Any:
+    shards = found.shards
+    return [found.csc.indices, shards.own_rows(shards.owned), shards.owners(shards.owned)]
+
+
 def part_use(part: distributed.Part) -> Any:
     """Everything a part says."""
     return [part.owned, part.joined(), part.num_edges, [part.sent_to(p) for p in range(3) if p != part.part]]
@@ -116,6 +128,10 @@ add(
 add(
     "distributed.SavedPartition.part",
     lambda w: Call(distributed.SavedPartition(saved(w)).part, {"part": 2}, part_use),
+)
+add(
+    "distributed.ShardedGraph",
+    lambda w: Call(distributed.ShardedGraph.open, {"path": with_rows(w)}, _shards_use),
 )
 add("distributed.is_partition", lambda w: Call(distributed.is_partition, {"path": saved(w)}))
 add(

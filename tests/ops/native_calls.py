@@ -166,6 +166,7 @@ def _run_walks() -> None:
     kernels.count_ids(torch.tensor([1, 0, 1]), sums)
     ids, trees = torch.tensor([1, 0]), torch.tensor([0, 1])
     kernels.induced_edges(csc.indptr, csc.indices, ids, trees, ids, trees)
+    kernels.relabel(ids, trees)
 
 
 def _run_partitions() -> None:

@@ -46,6 +46,7 @@ FREE = {
     ("gine_backward", 3): ROWS,
     ("gine_edge_backward", 2): SOURCES,
     ("induced_edges", 0): ROWS,
+    **{("relabel", place): "any number of ids may be known or found" for place in range(2)},
     ("move_lists", 0): ROWS,
     ("place_nodes", 5): "more nodes than rows may be there",
     ("place_nodes", 6): "how many parts there are is said by no other argument",

@@ -28,6 +28,7 @@ void bind_gat_backward(nb::module_& m);
 void bind_gatv2_backward(nb::module_& m);
 void bind_gine(nb::module_& m);
 void bind_induced(nb::module_& m);
+void bind_relabel(nb::module_& m);
 void bind_locality(nb::module_& m);
 void bind_messages(nb::module_& m);
 void bind_norm(nb::module_& m);
@@ -101,6 +102,7 @@ NB_MODULE(_native, m) {
   gb::bind_gatv2_backward(m);
   gb::bind_gine(m);
   gb::bind_induced(m);
+  gb::bind_relabel(m);
   gb::bind_locality(m);
   gb::bind_messages(m);
   gb::bind_norm(m);

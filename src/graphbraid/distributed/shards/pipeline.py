@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.distributed.shards.exchange import Routed, swap
 from graphbraid.distributed.shards.feature_rows import (
     NOTHING,
@@ -94,7 +95,12 @@ class _Draft:
     def add(self, counts: Tensor, sources: Tensor, positions: Tensor) -> None:
         """Take in what a hop drew for the nodes of :meth:`drawing`, in their order."""
         before = len(self.n_id)
-        self.n_id, local = relabel(self.n_id, sources.numpy().astype(np.int64))
+        found = sources.long()
+        if (kernels := native.kernels()) is None:
+            self.n_id, local = relabel(self.n_id, found.numpy())
+        else:
+            ids, places = kernels.relabel(torch.from_numpy(self.n_id), found)
+            self.n_id, local = ids.numpy(), places.numpy()
         self.nodes_per_hop.append(len(self.n_id) - before)
         self.hops.append((counts.numpy().astype(np.int64), local, positions.numpy()))
 

@@ -21,6 +21,7 @@ from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import keep_mark
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.schedule import part_of as bounds_of_part
+from graphbraid.signatures import typed
 
 
 class Shards:
@@ -153,6 +154,7 @@ class ShardedGraph(Graph):
         return False
 
     @classmethod
+    @typed
     def open(cls, path: str | os.PathLike[str], comm: Communicator | None = None) -> ShardedGraph:
         """Open this rank's parts in the folder of a partition that was saved with rows; all ranks call it.
 
