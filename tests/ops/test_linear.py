@@ -17,6 +17,7 @@ from graphbraid.ops import (
 )
 from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.kernels import watched
 from graphbraid.ops.library import run as applied
 from graphbraid.ops.linear import LinearFunction, structure
 
@@ -122,13 +123,28 @@ def test_graphs_without_edges(num_dst, num_src):
 
 def test_cost_model_transforms_first_where_that_narrows_on_a_whole_graph():
     how = Aggregation(csc=square(2000))
-    assert linear.narrows(how, 1000, 10, grad_x=False)
-    assert not linear.narrows(how, 10, 1000, grad_x=False)
+    assert linear.narrows(how, 1000, 10, grad_x=False, training=True)
+    assert not linear.narrows(how, 10, 1000, grad_x=False, training=True)
 
 
 def test_cost_model_aggregates_first_where_a_block_has_many_more_sources():
     how = Aggregation(csc=skewed(100, 100_000))  # transforming 100,000 rows to aggregate a few hundred
-    assert not linear.narrows(how, 256, 128, grad_x=False)
+    assert not linear.narrows(how, 256, 128, grad_x=False, training=True)
+
+
+def test_a_training_step_is_priced_with_its_backward_pass():
+    """Without a gradient of x, aggregating first aggregates once, and transforming first twice."""
+    how = Aggregation(csc=square(2000))
+    assert linear.narrows(how, 100, 64, grad_x=False, training=False)
+    assert not linear.narrows(how, 100, 64, grad_x=False, training=True)
+    x, weight = values(2000, 100), values(64, 100, grad=True)
+    with watched() as training:
+        aggregate_linear(how, x, weight)
+    with torch.no_grad(), watched() as evaluation:
+        aggregate_linear(how, x, weight)
+    if training:  # the compiled kernels run
+        assert [name for name, _ in training] == ["spmm", "tall_product"]
+        assert [name for name, _ in evaluation] == ["tall_product", "spmm"]
 
 
 def sparse_features(rows=40, columns=30, dtype=torch.float32):

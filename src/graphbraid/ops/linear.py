@@ -411,6 +411,8 @@ def aggregate_linear(
         x, weight = x.to(dtype), weight.to(dtype)
         root_weight = None if root_weight is None else root_weight.to(dtype)
     seed = seed_of_call() if p > 0 else 0
+    if not torch.is_grad_enabled():  # which autograd functions cannot see
+        x, weight = x.detach(), weight.detach()
     return _aggregate_linear(x, weight, root_weight, how, bias, ACTIVATION_CODES[act], p, seed, False)
 
 
@@ -435,7 +437,7 @@ def _sparse_aggregate_linear(
     return aggregate(how, both[:, :width], addend=both[: how.csc.num_dst, width:])
 
 
-def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool) -> bool:
+def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool, training: bool) -> bool:
     """Return whether transforming first is cheaper: fewer bytes to aggregate, but all sources to transform.
 
     Args:
@@ -443,16 +445,16 @@ def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bo
         in_channels: width of the input.
         out_channels: width of the output.
         grad_x: whether the input needs a gradient; if not, aggregating first needs no aggregation backward.
+        training: whether anything needs a gradient.
     """
 
     def seconds(width: int, rows: int, aggregations: int, products: int) -> float:
         multiplying = products * _RATES.multiply_seconds(rows, in_channels, out_channels)
         return multiplying + aggregations * _RATES.aggregate_seconds(how.csc.num_edges, width)
 
-    training = torch.is_grad_enabled()
-    products = 1 + training + (training and grad_x)
+    products = 1 + training + grad_x
     first = seconds(out_channels, how.csc.num_src, 1 + training, products)
-    last = seconds(in_channels, how.csc.num_dst, 1 + (training and grad_x), products)
+    last = seconds(in_channels, how.csc.num_dst, 1 + grad_x, products)
     return first < last
 
 
@@ -472,7 +474,10 @@ class _AggregateLinear(torch.autograd.Function):
     ) -> Tensor:
         """Compute the rows; if ``wide``, the sums of bfloat16 rows stay in float32."""
         ctx.how, ctx.dtype, ctx.wide = how, x.dtype, wide
-        ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
+        needs = ctx.needs_input_grad
+        ctx.transform_first = narrows(
+            how, x.shape[1], weight.shape[0], grad_x=needs[0], training=needs[0] or needs[1]
+        )
         after = _begin_epilogue(ctx, how.csc.num_dst, weight, bias, act, p, seed)
         if ctx.transform_first:
             return _transform_first(ctx, rows_as(x, weight.dtype), weight, root_weight, after)
