@@ -70,21 +70,29 @@ def blocks_of(batch: dict) -> list:
     return blocks
 
 
-def forward(layers, blocks, h):
-    """Run layers on blocks, with ReLU between; heads stand side by side, those of the last are averaged."""
-    for number, (layer, block) in enumerate(zip(layers, blocks)):  # noqa: B905 - the peers' Python
-        h = layer(block, h)
-        is_last = number == len(layers) - 1
-        if h.dim() == 3:
-            h = h.mean(1) if is_last else h.flatten(1)
-        h = h if is_last else h.relu()
-    return h
+class Layers(nn.Module):
+    """Three layers on blocks, with ReLU between; heads stand side by side, those of the last are averaged."""
+
+    def __init__(self, make, sizes: list):
+        super().__init__()
+        self.layers = nn.ModuleList(make(sizes[i], sizes[i + 1], i == 2) for i in range(3))
+
+    def forward(self, prepared):
+        """Return the rows of the seeds."""
+        h, blocks = prepared
+        for number, (layer, block) in enumerate(zip(self.layers, blocks)):  # noqa: B905 - the peers' Python
+            h = layer(block, h)
+            is_last = number == len(self.layers) - 1
+            if h.dim() == 3:
+                h = h.mean(1) if is_last else h.flatten(1)
+            h = h if is_last else h.relu()
+        return h
 
 
-def main() -> None:
-    """Compute and time."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=list(LAYERS))
+def options_of(description: str, models: list) -> argparse.Namespace:
+    """The options of a run; seeds torch and sets its threads."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("model", choices=models)
     parser.add_argument("batches", type=Path)
     parser.add_argument("--classes", type=int, required=True)
     parser.add_argument("--hidden", type=int, default=64)
@@ -93,25 +101,31 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
-    batches = torch.load(options.batches)
-    sizes = [batches[0]["x"].shape[1], options.hidden, options.hidden, options.classes]
-    make = LAYERS[options.model]
-    layers = nn.ModuleList(make(sizes[i], sizes[i + 1], i == 2) for i in range(3))
+    return options
 
-    def step(blocks, x, y):
-        layers.zero_grad()
-        F.cross_entropy(forward(layers, blocks, x), y).backward()
 
+def print_steps(options: argparse.Namespace, batches: list, prepare, model: nn.Module) -> None:
+    """Time steps of a model on what is prepared of each batch, and print them."""
     turns = [[] for _ in batches]
     for _ in range(options.repeats):
         for batch, taken in zip(batches, turns):  # noqa: B905 - the peers' Python
-            blocks = blocks_of(batch)
+            prepared = prepare(batch)
             started = time.process_time()
-            step(blocks, batch["x"], batch["y"])
+            model.zero_grad()
+            F.cross_entropy(model(prepared), batch["y"]).backward()
             taken.append(time.process_time() - started)
     # The first batch's step pays for the memory that the others use again.
     least = [min(taken) for taken in turns[1:]]
     print(json.dumps({"lib": "dgl", "model": options.model, "ms": 1e3 * sum(least) / len(least)}))
+
+
+def main() -> None:
+    """Compute and time."""
+    options = options_of(__doc__, list(LAYERS))
+    batches = torch.load(options.batches)
+    sizes = [batches[0]["x"].shape[1], options.hidden, options.hidden, options.classes]
+    model = Layers(LAYERS[options.model], sizes)
+    print_steps(options, batches, lambda batch: (batch["x"], blocks_of(batch)), model)
 
 
 if __name__ == "__main__":

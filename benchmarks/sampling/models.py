@@ -11,7 +11,7 @@ fewer edges to count degrees of, so its loss there is another. DGL runs the mode
 of its own, on blocks of the same batches. Last come the geometric means of all rows.
 
 ``--typed`` adds models over node types and relations, on a share of a graph like ogbn-mag
-(:mod:`benchmarks.sampling.typed_models`).
+(:mod:`benchmarks.sampling.typed_models`), beside DGL (:mod:`benchmarks.peers.typed_steps`).
 """
 
 from __future__ import annotations
@@ -158,25 +158,41 @@ def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Modul
     return runs
 
 
-def dgl_ms(name: str, graph: Graph, hidden: int, options: argparse.Namespace) -> float:
-    """Milliseconds of a step by DGL, on blocks of the batches that the others have."""
-    batches = [
-        {
-            "x": batch.x,
-            "y": batch.y[: batch.batch_size],
-            "edge_index": batch.edge_index,
-            "nodes": list(batch.num_sampled_nodes),
-            "edges": list(batch.num_sampled_edges),
-        }
-        for batch in batches_of(graph, options.batches + 1, options.batch_size)
-    ]
+def parts_of(batch: Any) -> dict[str, Any]:
+    """What DGL makes its blocks of."""
+    return {
+        "x": batch.x,
+        "y": batch.y[: batch.batch_size],
+        "edge_index": batch.edge_index,
+        "nodes": list(batch.num_sampled_nodes),
+        "edges": list(batch.num_sampled_edges),
+    }
+
+
+def dgl_ms(
+    module: str,
+    name: str,
+    batches: list[dict[str, Any]],
+    classes: int,
+    hidden: int,
+    options: argparse.Namespace,
+) -> float:
+    """Milliseconds of a step by DGL, on blocks of the batches that the others have.
+
+    Args:
+        module: the peer.
+        name: the model.
+        batches: parts of each batch.
+        classes: columns of the outputs.
+        hidden: columns between the layers.
+        options: of the benchmark.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "batches.pt"
         torch.save(batches, path)
-        classes = str(int(graph.y.max()) + 1)
-        flags = ["--classes", classes, "--hidden", str(hidden), "--threads", str(options.threads)]
+        flags = ["--classes", str(classes), "--hidden", str(hidden), "--threads", str(options.threads)]
         flags += ["--repeats", str(options.repeats)]
-        command = peer(options.peer_python, "steps", name, str(path), *flags)
+        command = peer(options.peer_python, module, name, str(path), *flags)
         found: float = last_json_line("dgl", command)["ms"]
     return found
 
@@ -269,16 +285,23 @@ def main() -> None:
                 runs = contenders(name, graph, hidden)
                 found = measure(name, runs, partial(batches_of, graph), options)
                 if name in DGLS:
-                    found["ms"][DGL] = dgl_ms(name, graph, hidden, options)
+                    batches = [
+                        parts_of(one) for one in batches_of(graph, options.batches + 1, options.batch_size)
+                    ]
+                    classes = int(graph.y.max()) + 1
+                    found["ms"][DGL] = dgl_ms("steps", name, batches, classes, hidden, options)
                 enter(graph_name, hidden, found)
     if options.typed:
-        from benchmarks.sampling.typed_models import TypedModels  # here: the graph takes its memory
+        from benchmarks.sampling.typed_models import CLASSES, TypedModels  # here: the graph takes its memory
 
         models = TypedModels(options.share)
         for hidden in options.hidden:
             for name in options.typed:
                 runs = models.contenders(name, hidden)
                 found = measure(name, runs, partial(models.batches, name), options)
+                drawn = models.batches(name, options.batches + 1, options.batch_size)
+                batches = [models.parts_of(name, one) for one in drawn]
+                found["ms"][DGL] = dgl_ms("typed_steps", name, batches, CLASSES, hidden, options)
                 enter(f"mag-like x {options.share:g}", hidden, found)
     leads = []
     for who in (WRITTEN, TRIMMED, DGL):

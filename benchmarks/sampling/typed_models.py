@@ -98,6 +98,27 @@ class TypedModels:
         with NeighborLoader(data, FANOUTS, input_nodes=inputs, batch_size=batch_size, seed=0) as loader:
             return list(loader)
 
+    def parts_of(self, name: str, batch: Any) -> dict[str, Any]:
+        """What DGL makes its blocks of."""
+        if name == "R-GCN":
+            return {
+                "x": {SEEDS: batch.x},
+                "y": batch.y[: batch.batch_size],
+                "edges": {"": batch.edge_index},
+                "edge_type": batch.edge_type,
+                "num_relations": len(self.metadata[1]),
+                "nodes": {"": list(batch.num_sampled_nodes)},
+                "num_edges": {"": list(batch.num_sampled_edges)},
+            }
+        return {
+            "x": batch.x_dict,
+            "y": batch[SEEDS].y[: batch[SEEDS].batch_size],
+            "seed_type": SEEDS,
+            "edges": batch.edge_index_dict,
+            "nodes": {one: list(counts) for one, counts in batch.num_sampled_nodes_dict.items()},
+            "num_edges": {one: list(counts) for one, counts in batch.num_sampled_edges_dict.items()},
+        }
+
     @property
     def first(self) -> int:
         """Id of the first paper in the graph of one type."""
