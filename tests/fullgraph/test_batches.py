@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
@@ -732,6 +733,45 @@ def engine_and_model():
     torch.manual_seed(0)
     model = Branches().double()
     return graphbraid.compile(copy.deepcopy(model), strict=True), model
+
+
+class SharedGradients(nn.Module):
+    """Sums whose sides take one gradient, and activations that write theirs over it where they may."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.convs = nn.ModuleList(pyg.SAGEConv(8 if i else CHANNELS, 8) for i in range(layers))
+        self.sides = nn.ModuleList(nn.Linear(8, 8) for _ in range(2 * layers))
+        self.last = nn.Linear(8, CLASSES)
+
+    def forward(self, x, edge_index):
+        for number, conv in enumerate(self.convs):
+            x = conv(x, edge_index)
+            one, other = (self.sides[2 * number + side](x).relu() for side in range(2))
+            x = one + other + x.relu()
+        return self.last(F.elu(x) + x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_that_several_operations_take_are_not_written_over(dtype):
+    torch.manual_seed(0)
+    model, batch = SharedGradients(2).double(), in_double(sampled(data_of("untidy")))
+    engine = graphbraid.compile(copy.deepcopy(model).to(dtype), strict=True)
+    theirs = run(AsWritten(model), batch)
+    batch.x = batch.x.to(dtype)
+    for _ in range(2):
+        out, grads, _ = run(engine, batch)
+        torch.testing.assert_close(out.double(), theirs[0], rtol=1e-4, atol=1e-5)
+        for name, grad in grads.items():
+            torch.testing.assert_close(grad.double(), theirs[1][name], rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_that_a_caller_gives_is_not_written_over():
+    batch = sampled(data_of("untidy"))
+    out = graphbraid.compile(MODELS["SAGE"](2, act="relu"), strict=True)(batch)
+    grad = torch.ones_like(out)
+    out.backward(grad)
+    assert bool((grad == 1).all())
 
 
 def test_a_graph_that_is_retained_gives_its_gradients_again_and_one_that_is_freed_none():

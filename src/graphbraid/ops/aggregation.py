@@ -12,7 +12,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.ops.kernels import backend, check_out, check_rows, new_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import backend, check_out, check_rows, new_rows, plain, row_contiguous, sum_dtype
 from graphbraid.signatures import typed
 
 
@@ -160,13 +160,13 @@ def run_spmm(
         return
     dtype = sum_dtype(x.dtype)
     weight, src, dst, loop = [
-        None if factor is None else factor.detach().to(dtype).contiguous()
+        None if factor is None else plain(factor).to(dtype).contiguous()
         for factor in (how.weight, how.src_scale, how.dst_scale, how.loop)
     ]
     backend(x).spmm(
         csc.indptr,
         csc.indices,
-        row_contiguous(x.detach()),
+        row_contiguous(plain(x)),
         weight,
         src,
         dst,
@@ -175,8 +175,8 @@ def run_spmm(
         how.num_loops,
         how.skip_loops,
         mean,
-        None if addend is None else row_contiguous(addend.detach()),
-        out.detach(),
+        None if addend is None else row_contiguous(plain(addend)),
+        plain(out),
         after,
     )
 

@@ -12,7 +12,7 @@ from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.dropout import row_ids, seed_of_call
-from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, plain, row_contiguous, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.signatures import typed
 
@@ -76,6 +76,7 @@ def epilogue_gradients(
     ids: Tensor | None,
     *,
     needs_bias: bool,
+    overwrites: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of an epilogue's rows and, if needed, of its bias in the dtype of the sums.
 
@@ -86,13 +87,19 @@ def epilogue_gradients(
         how: activation code, slope, dropout probability and seed.
         ids: ``(num_rows,)`` int64 row numbers that the rows' masks were drawn for; None for their own.
         needs_bias: whether the bias's gradient is computed.
+        overwrites: whether the gradient of the rows may be written over ``grad``.
     """
     grad = row_contiguous(grad.contiguous() if out is None else grad.to(out.dtype).contiguous())
     out = grad if out is None else out  # whose values are then not looked at
-    grad_x = new_rows(out, *out.shape)
+    grad_x = grad if overwrites else new_rows(out, *out.shape)
     grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype)) if needs_bias else None
-    backend(out).epilogue_backward(grad, out.detach(), *how, grad_x, grad_bias, ids)
+    backend(out).epilogue_backward(grad, plain(out), *how, grad_x, grad_bias, ids)
     return grad_x, grad_bias
+
+
+def owns_gradient(ctx: Any) -> bool:
+    """Return whether nothing but this autograd function reads its incoming gradient."""
+    return bool(getattr(ctx, "owns_gradient", False))
 
 
 class _Epilogue(torch.autograd.Function):
@@ -118,7 +125,7 @@ class _Epilogue(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         grad_x, grad_bias = epilogue_gradients(
-            grad, out, ctx.how, ctx.ids, needs_bias=ctx.needs_input_grad[1]
+            grad, out, ctx.how, ctx.ids, needs_bias=ctx.needs_input_grad[1], overwrites=owns_gradient(ctx)
         )
         return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None
 

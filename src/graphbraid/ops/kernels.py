@@ -39,12 +39,12 @@ def backend(tensor: Tensor) -> Any:
     The Triton kernels sum in float32; float64 on CUDA, which is used to check gradients, goes to the twins.
     """
     found = None
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         found = native.kernels()
         calls = watching()
         if calls is not None and found is not None:
             return Watched(found, calls)
-    elif tensor.device.type == "cuda" and tensor.dtype != torch.float64:
+    elif tensor.is_cuda and tensor.dtype != torch.float64:
         found = triton_kernels()
     return reference if found is None else found
 
@@ -95,10 +95,16 @@ def check_out(out: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
 
 def row_contiguous(x: Tensor) -> Tensor:
     """Return ``x`` itself if its rows are contiguous and in order, else a copy."""
-    if x.stride(1) == 1 and x.stride(0) >= x.shape[1]:
+    by_row, by_column = x.stride()
+    if by_column == 1 and by_row >= x.shape[1]:
         return x
     # The strides of an empty tensor may be anything, and contiguous() leaves them.
     return x.new_empty(x.shape) if x.numel() == 0 else x.contiguous()
+
+
+def plain(x: Tensor) -> Tensor:
+    """Return a tensor without autograd, as kernels take it."""
+    return x.detach() if x.requires_grad else x
 
 
 def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -112,8 +118,8 @@ def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None 
     """
     dtype = like.dtype if dtype is None else dtype
     nbytes = num_rows * width * dtype.itemsize
-    is_large = type(like) in (Tensor, Parameter) and nbytes >= LEAST_POOLED
-    if is_large and like.device.type == "cpu" and dtype in _CODES:
+    is_large = nbytes >= LEAST_POOLED and type(like) in (Tensor, Parameter)
+    if is_large and like.is_cpu and dtype in _CODES:
         kernels: Any = native.kernels()
         if kernels and _WITHOUT_POOL and nbytes <= _MOST_POOLED:
             # One byte more: no other block of this size has an odd number of bytes, so that a profile tells.

@@ -136,6 +136,8 @@ class CallContext:
     _saved: tuple[Any, ...] = ()
     gives_up = False
     """Whether the next read of the saved tensors is the last, so that nothing but its reader holds them."""
+    owns_gradient = False
+    """Whether nothing but ``backward`` reads the incoming gradient, so that it may write over it."""
 
     def __init__(self, needs_input_grad: Sequence[bool]) -> None:
         self.needs_input_grad = tuple(needs_input_grad)

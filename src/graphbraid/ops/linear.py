@@ -33,8 +33,17 @@ from graphbraid.ops.epilogue import (
     bias_act_dropout,
     check_bias,
     epilogue_gradients,
+    owns_gradient,
 )
-from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, new_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import (
+    backend,
+    check_row_dtype,
+    check_rows,
+    new_rows,
+    plain,
+    row_contiguous,
+    sum_dtype,
+)
 from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
 from graphbraid.ops.reference.dense import gram_parts, gram_sums_length
 from graphbraid.ops.spmm import aggregate
@@ -62,7 +71,7 @@ def tall_product(
     """
     if out is None:
         out = new_rows(a, a.shape[0] if ids is None else ids.numel(), b.shape[1])
-    kernels, rows = kernels_for(a, b, out), row_contiguous(a.detach())
+    kernels, rows = kernels_for(a, b, out), row_contiguous(plain(a))
     if kernels is reference:
         bias = None if after is None or add or ids is not None else after.bias
         if after is not None and bias is not None and out.is_cpu and out.dtype == torch.bfloat16:
@@ -73,7 +82,7 @@ def tall_product(
             reference.tall_product(rows, b.detach(), out.detach(), add, ids)
         follow_up(out.detach(), after)
     else:
-        kernels.tall_product(rows, b.detach(), out.detach(), add, ids, after)
+        kernels.tall_product(rows, plain(b), plain(out), add, ids, after)
     return out
 
 
@@ -88,7 +97,7 @@ def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | 
     """
     if out is None:
         out = a.new_empty(a.shape[1], b.shape[1])
-    kernels_for(a, b, out).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
+    kernels_for(a, b, out).tall_gram(row_contiguous(plain(a)), row_contiguous(plain(b)), out, ids)
     return out
 
 
@@ -126,15 +135,18 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return out if bias is None else out + bias
 
 
+_FLOAT32 = torch.float32
+
+
 def rows_as(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Return rows in a dtype: themselves, or a copy in the kernels' pool."""
-    return rows if rows.dtype == dtype else new_rows(rows, rows.shape[0], rows.shape[1], dtype).copy_(rows)
+    return rows if rows.dtype is dtype else new_rows(rows, rows.shape[0], rows.shape[1], dtype).copy_(rows)
 
 
 def kernels_for(*matrices: Tensor) -> Any:
     """Return the compiled kernels if they can run on these matrices, else their twins."""
     for one in matrices:  # all(...) takes three times as long, which small batches feel
-        if one.dtype != torch.float32 or not one.is_cpu or one.ndim != 2:
+        if one.dtype is not _FLOAT32 or not one.is_cpu or one.ndim != 2:
             return reference
     return backend(matrices[0])
 
@@ -159,7 +171,7 @@ def _begin_epilogue(
     if ctx.epilogue is None:
         return None
     ctx.bias_dtype = None if bias is None else bias.dtype
-    factors = None if bias is None else bias.detach().to(sum_dtype(weight.dtype)).contiguous()
+    factors = None if bias is None else plain(bias).to(sum_dtype(weight.dtype)).contiguous()
     ctx.ids = row_ids(num_rows) if p > 0 else None
     return RowEpilogue(factors, act, LEAKY_SLOPE, p, seed, ctx.ids)
 
@@ -174,7 +186,8 @@ def _end_epilogue(ctx: Any, grad: Tensor, out: Tensor | None, place: int) -> tup
     if ctx.epilogue is None:
         return grad, None
     needed = ctx.needs_input_grad[place]
-    rows, of_bias = epilogue_gradients(grad, out, ctx.epilogue, ctx.ids, needs_bias=needed)
+    how: dict[str, bool] = {"needs_bias": needed, "overwrites": owns_gradient(ctx)}
+    rows, of_bias = epilogue_gradients(grad, out, ctx.epilogue, ctx.ids, **how)
     return rows, None if of_bias is None else of_bias.to(ctx.bias_dtype)
 
 

@@ -288,11 +288,11 @@ class BatchCall:
                 of_hops = [hops[end] for end in ends] if hops else []
                 sizes = counts[source], counts[destination]
                 made = (
-                    _of_blocks(records, of_hops, weight)
+                    _of_blocks(records, ends, of_hops, weight)
                     if batch.layout == "blocks"
-                    else _of_all(records, sizes, weight)
+                    else _of_all(records, ends, sizes, weight)
                 )
-                relations.append(replace(made, source=ends[0], destination=ends[1]))
+                relations.append(made)
         else:
             lists = self.values[EDGES] if self.given.typed else {ONLY_EDGE_TYPE: self.values[EDGES]}
             for (source, _, destination), ends in lists.items():
@@ -324,7 +324,10 @@ def _is_edge_list(edges: Any, device: torch.device) -> bool:
 
 
 def _of_blocks(
-    records: Sequence[SampledEdges], hops: Sequence[Sequence[int]], weight: Tensor | None
+    records: Sequence[SampledEdges],
+    ends: tuple[int, int],
+    hops: Sequence[Sequence[int]],
+    weight: Tensor | None,
 ) -> RelationEdges:
     """Return a relation's edges as they were sampled, hop by hop, outermost first."""
     blocks, starts, (sources, destinations) = [], (0, *accumulate(len(one.indices) for one in records)), hops
@@ -332,14 +335,16 @@ def _of_blocks(
         own = None if weight is None else weight[starts[hop] : starts[hop + 1]]
         indptr = edges.indptr[: destinations[hop] + 1]
         blocks.append(Csc(indptr, edges.indices, sources[hop + 1], own, trusted=True))
-    return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1])
+    return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1], source=ends[0], destination=ends[1])
 
 
-def _of_all(records: Sequence[SampledEdges], counts: tuple[int, int], weight: Tensor | None) -> RelationEdges:
+def _of_all(
+    records: Sequence[SampledEdges], ends: tuple[int, int], counts: tuple[int, int], weight: Tensor | None
+) -> RelationEdges:
     """Return a relation's edges as they were sampled, those of all hops together."""
     [edges], (num_src, num_dst) = records, counts
     csc = Csc(edges.indptr, edges.indices, num_src, weight, trusted=True)
-    return RelationEdges(csc=with_rows(csc, num_dst))
+    return RelationEdges(csc=with_rows(csc, num_dst), source=ends[0], destination=ends[1])
 
 
 def _counts_of(batch: Any) -> dict[str, int]:

@@ -9,7 +9,8 @@ edges lie in the prefix of the level before, which is checked where the sampler 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -155,7 +156,8 @@ class LevelEdges:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole batch."""
         csc, whole = self.csc, self._whole
         if adjacency.kind in ("sum", "mean") and adjacency.scale == 1:
-            return aggregation(adjacency, csc, dtype)
+            # Plain sums have no coefficients to compute, and one is like another but for the edges.
+            return _plain(adjacency).with_parts(csc=csc, weight=csc.weight if adjacency.weighted else None)
         key = (adjacency, dtype)
         if key not in self._maps:
             self._maps[key] = aggregation(adjacency, whole, dtype)
@@ -181,6 +183,13 @@ class LevelEdges:
         if part.num_edges and int(part.indices.max()) >= part.num_src:
             raise ConfigError("edges that the model computes lead from nodes outside of the layer's rows")
         return part, tuple(value[: part.num_edges] for value in values)
+
+
+@cache
+def _plain(adjacency: AdjacencyMatrix) -> Aggregation:
+    """Return a sum or mean over no edges."""
+    nothing = Csc(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 0, trusted=True)
+    return aggregation(replace(adjacency, weighted=False), nothing, torch.float32)
 
 
 class Levels:

@@ -304,6 +304,10 @@ class JoinedOps:
                 del run.values[value]
 
 
+_MAKES_GRADIENTS = frozenset({LinearFunction, AggregateLinearFunction})
+"""Functions whose gradients of rows are new memory, no view of the incoming gradient."""
+
+
 class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -341,6 +345,8 @@ class _Pass(torch.autograd.Function):
         held: dict[str | int, Tensor] = {
             value: grad for value, grad in zip(segment.writes, grads, strict=True) if grad is not None
         }
+        own = set[str | int]()
+        """Values whose gradients lie in memory of their own, which only their operation reads."""
         while steps:
             step = steps.pop()
             if step.value not in held:
@@ -351,12 +357,14 @@ class _Pass(torch.autograd.Function):
                     "one of the variables needed for gradient computation has been modified by an inplace "
                     f"operation: a tensor that {step.value} was computed from, or {step.value} itself"
                 )
-            context.gives_up = not keeps_graph
+            context.gives_up, context.owns_gradient = not keeps_graph, step.value in own
             found = _raw_backward(step.function)(context, rows_as(held.pop(step.value), step.dtype))
             for source, needed, of_source in zip(step.sources, context.needs_input_grad, found, strict=True):
                 if needed and of_source is not None:
                     before = held.get(source)
                     held[source] = of_source if before is None else before + of_source
+                    if before is not None or step.function in _MAKES_GRADIENTS:
+                        own.add(source)
             del found, of_source, context, step
         of_values = [held.get(value) for value in segment.reads]
         return None, None, None, *of_values, *(held.get(number) for number in range(ctx.num_operands))
