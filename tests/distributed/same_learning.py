@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from tests.distributed.training import BASE, Losses, graph_of
+from tests.train import linked_communities, linked_times, linked_types
+from tests.train.typed_communities import bibliography
 from torch import Tensor, nn
 
 import graphbraid.nn as native
 from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
 from graphbraid.train import Trainer
 
 CHANNELS = graph_of().num_features
@@ -149,3 +152,63 @@ def warnings_of(comm: Any, compiled: str) -> str:
     logging.getLogger("graphbraid").addHandler(handler)
     _losses(Net(pyg.SAGEConv, CHANNELS, dropout=0.5), compiled=compiled == "compiled")
     return " ".join(one for one in said if "random numbers" in one)
+
+
+def _told(model: nn.Module, graph: Graph, **options: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"epochs": 1, "batch_size": 90, "fanouts": (3, 2), "lr": 0.01}
+    losses = Losses()
+    result = Trainer(model, graph, callbacks=[losses], **given | options).fit()
+    return {"losses": losses.losses, "test": result.test, "val": result.history[-1]["val_loss"]}
+
+
+class Hetero(nn.Module):
+    """Layers over the relations of types that have features."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        widths = {one: graph.nodes_of(one).x for one in graph.node_types}
+        known = [one for one in graph.edge_types if None not in (widths[one[0]], widths[one[2]])]
+        into = dict.fromkeys(widths, 8)
+        sizes = {one: (widths[one[0]].shape[1], widths[one[2]].shape[1]) for one in known}  # type: ignore[union-attr]
+        self.first = pyg.HeteroConv({one: pyg.SAGEConv(sizes[one], 8) for one in known})
+        self.drop = nn.Dropout(0.3)
+        self.last = pyg.HeteroConv({one: pyg.SAGEConv((into[one[0]], 8), 3, aggr="max") for one in known})
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        x_dict = {one: self.drop(rows.relu()) for one, rows in self.first(x_dict, edge_index_dict).items()}
+        return self.last(x_dict, edge_index_dict)
+
+
+def typed(comm: Any) -> dict[str, Any]:
+    """Models over node types, in both layouts."""
+    graph = bibliography()
+    found = {}
+    for layout in ("subgraph", "blocks"):
+        torch.manual_seed(0)
+        found[f"rgcn, {layout}"] = _told(native.RGCN.of(graph, 8), graph, layout=layout)
+    torch.manual_seed(0)
+    found["hetero"] = _told(Hetero(graph), graph)
+    return found
+
+
+def links(comm: Any) -> dict[str, Any]:
+    """Models of links: every kind of negatives, relations, types and times."""
+    found = {}
+    options = {"task": "link", "num_negatives": 2}
+    for negatives in ("binary", "triplet", "shared"):
+        graph = linked_communities.one_relation()
+        model = linked_communities.sage(graph)
+        found[negatives] = _told(model, graph, negatives=negatives, **options)
+    found["blocks"] = _told(linked_communities.sage(graph), graph, layout="blocks", **options)
+    graph = linked_communities.relations()
+    for negatives in ("binary", "shared"):
+        model = linked_communities.rgcn(graph)  # of one layer
+        found[f"relations, {negatives}"] = _told(model, graph, negatives=negatives, fanouts=(3,), **options)
+    graph = linked_types.films()
+    relation = {"link_relation": linked_types.RATES}
+    found["types"] = _told(linked_types.by_type(graph), graph, **options, **relation)
+    graph = linked_times.meetings()
+    for strategy in ("uniform", "last"):
+        model = linked_communities.sage(graph)
+        found[f"times, {strategy}"] = _told(model, graph, temporal_strategy=strategy, **options)
+    return found

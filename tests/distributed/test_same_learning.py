@@ -5,6 +5,12 @@ import functools
 import pytest
 from tests.distributed import same_learning
 from tests.distributed.ranks import run
+from tests.train import linked_communities, linked_times
+from tests.train.typed_communities import bibliography
+
+from graphbraid.errors import ConfigError
+from graphbraid.train import TrainConfig
+from graphbraid.train.option_checks import config_by_types, config_of_links
 
 pytestmark = pytest.mark.distributed
 SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
@@ -53,3 +59,32 @@ def test_what_shares_cannot_give_is_refused_and_the_rest_learns_the_same():
                 assert found == pytest.approx(alone[name], rel=1e-6)
             else:
                 assert found.startswith("several ranks cannot train this model on shares of a batch"), name
+
+
+def _check_told(size, function):
+    alone = _of_one(function)
+    for said in run(size, function):
+        for name, found in said.result.items():
+            assert found["losses"] == pytest.approx(alone[name]["losses"], rel=1e-5), name
+            assert found["val"] == pytest.approx(alone[name]["val"], rel=1e-4), name
+            assert found["test"] == pytest.approx(alone[name]["test"], rel=1e-3, abs=0.011), name
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_models_over_node_types_learn_the_same(size):
+    _check_told(size, same_learning.typed)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_links_are_learned_the_same_with_any_negatives_relations_types_and_times(size):
+    _check_told(size, same_learning.links)
+
+
+def test_what_ranks_cannot_share_of_links_and_types_is_refused():
+    options = {"task": "link", "temporal_strategy": "last", "layout": "blocks"}
+    graph = linked_times.meetings()
+    given = dict.fromkeys(("tiers", "topology", "accelerator"))
+    with pytest.raises(ConfigError, match="several ranks share batches of layout='subgraph' alone"):
+        config_of_links(linked_communities.sage(graph), TrainConfig(**options), given, 2)
+    with pytest.raises(ConfigError, match="2 ranks do not divide a graph with types so far"):
+        config_by_types(bibliography(), TrainConfig(mode="full"), given, 2)

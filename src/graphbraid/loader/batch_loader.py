@@ -31,7 +31,7 @@ from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.config import DIRECTIONAL
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.schedule import as_epoch
+from graphbraid.sampling.schedule import as_epoch, part_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import with_edges
 
@@ -152,7 +152,7 @@ class BatchLoader:
             yield from self._planned.batches(self.context(self.num_workers), epoch, start_step, last)
             return
         if self._seeds is not None:
-            steps = (self.schedule.positions_of(epoch, step) for step in range(start_step, last))
+            steps = (self.schedule.whole.positions_of(epoch, step) for step in range(start_step, last))
             yield from self._iterate_positions(steps, epoch, start_step)
             return
         source = self._source
@@ -172,12 +172,22 @@ class BatchLoader:
         source, pipeline, given, schedule = self._source, self._running(), self._seeds, self.schedule
         begun: deque[tuple[Tensor, BatchSeeds, Iterator[Any]]] = deque()
         for step, part in enumerate(positions, start=first_step):
+            own, share, nodes = part, None, None
             if given is None:
                 seeds = BatchSeeds(nodes=schedule.seeds[part])
-            else:
+            elif schedule.num_parts == 1:
                 seeds = given.seeds_of(part, epoch, step)
-            prepared = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints)
-            begun.append((part, seeds, prepared))
+            else:
+                bounds = part_of(part.numel(), schedule.part, schedule.num_parts)
+                own, seeds = part[slice(*bounds)], given.seeds_of(part, epoch, step, bounds)
+                assert seeds.own is not None, "of a part"
+                if schedule.reach is not None:
+                    share = seeds.own, schedule.reach
+                else:  # in layout blocks, where a node's draws do not depend on the other seeds
+                    nodes = seeds.nodes[seeds.own]
+            nodes = seeds.nodes if nodes is None else nodes
+            prepared = pipeline.begin(nodes, schedule.seed, epoch, step, seeds.constraints, share=share)
+            begun.append((own, seeds, prepared))
             if len(begun) > self._depth:
                 yield self._finished(source, epoch, *begun.popleft())
         while begun:

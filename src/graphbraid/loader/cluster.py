@@ -182,7 +182,9 @@ class _Clusters:
         """Number of clusters."""
         return len(self._nodes)
 
-    def seeds_of(self, positions: Tensor, _epoch: int, _step: int) -> BatchSeeds:
+    def seeds_of(
+        self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
+    ) -> BatchSeeds:
         """Return the nodes of the clusters at ``positions``, which no epoch or step changes."""
         return BatchSeeds(nodes=torch.cat([self._nodes[number] for number in positions.tolist()]))
 

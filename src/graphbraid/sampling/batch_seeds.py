@@ -72,6 +72,9 @@ class BatchSeeds:
     """Number of the input that each seed belongs to, ``(num_seeds,)`` int64; only of disjoint trees."""
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     """Further attributes of the batch, such as ``edge_label_index``."""
+    own: Tensor | None = None
+    """Positions among ``nodes`` of the seeds of a part of the inputs, rising; ``inputs`` and ``attributes``
+    are then this part's. If None, all."""
 
     def owners_of(self, sampled: Sampled) -> list[Tensor] | None:
         """Return the input whose tree each node is in, ``(num_nodes,)`` int64, by node type.
@@ -96,8 +99,13 @@ class SeedSource(Protocol):
         """When each edge of the graph arose, where seeds have times."""
         ...
 
-    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
-        """Return the seeds of a batch of the inputs at ``positions``, ``(num,)`` int64."""
+    def seeds_of(
+        self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
+    ) -> BatchSeeds:
+        """Return the seeds of a batch of the inputs at ``positions``, ``(num,)`` int64.
+
+        With ``part``, those of the inputs from the first number up to before the second are ``own``.
+        """
         ...
 
 
@@ -132,13 +140,17 @@ class TreeSeeds:
         """When each edge of the graph arose, where nodes have times."""
         return self._edge_times
 
-    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
+    def seeds_of(
+        self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
+    ) -> BatchSeeds:
         """Return the seeds of a batch of the nodes at ``positions``, which no epoch or step changes."""
         times = None if self._times is None else self._times[positions]
-        shown = {} if self._shown_times is None else {"seed_time": self._shown_times[positions]}
+        own = slice(*(part or (0, positions.numel())))
+        shown = {} if self._shown_times is None else {"seed_time": self._shown_times[positions[own]]}
         return BatchSeeds(
             nodes=self._nodes[positions],
             constraints=Constraints(disjoint=True, times=times),
-            inputs=torch.arange(positions.numel()),
+            inputs=torch.arange(own.stop - own.start),
             attributes=shown,
+            own=None if part is None else torch.arange(*part),
         )

@@ -43,7 +43,14 @@ class HostPipeline(Protocol):
         ...
 
     def begin(
-        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+        self,
+        seeds: Tensor,
+        seed: int,
+        epoch: int,
+        step: int,
+        constraints: Constraints | None = None,
+        *,
+        share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
         """Start preparing the batch of ``seeds`` at a step; return an iterator that waits for this one."""
         ...

@@ -198,8 +198,11 @@ def config_of_links(
     tiers = "batches of links read rows and lists in memory"
     threads = "batches of links are prepared by the CPU's own threads"
     _refuse("task='link'", refused + _of_placement(config, given, tiers, threads))
-    if num_ranks > 1:
-        raise ConfigError(f"{num_ranks} ranks do not train on links so far: they share batches of nodes.")
+    if num_ranks > 1 and config.temporal_strategy is not None and config.layout == "blocks":
+        raise ConfigError(
+            "with temporal_strategy each end of a link draws by its place in the whole batch: several ranks "
+            f"share batches of layout='subgraph' alone; got layout={config.layout!r}."
+        )
     return config.updated(mode="sampled")
 
 
@@ -227,10 +230,9 @@ def config_by_types(
     tiers = "tiers hold the rows and lists of one node type"
     threads = "batches of several node types are prepared by the CPU's own threads"
     _refuse("a graph with types", _of_placement(config, given, tiers, threads))
-    if num_ranks > 1:
+    if num_ranks > 1 and config.mode == "full":
         raise ConfigError(
-            f"{num_ranks} ranks do not train on a graph with types so far: they share batches of one node "
-            "type."
+            f"{num_ranks} ranks do not divide a graph with types so far: use mini-batches (mode='sampled')."
         )
     if config.mode == "auto":
         reason = "a graph with types is trained on by mini-batches unless mode='full' is given"

@@ -427,7 +427,14 @@ class ShardedPipeline:
         return [one._replace(x=[of_one]) for one, of_one in zip(group, x, strict=True)]
 
     def begin(
-        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+        self,
+        seeds: Tensor,
+        seed: int,
+        epoch: int,
+        step: int,
+        constraints: Constraints | None = None,
+        *,
+        share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
         """Refuse batches of other seeds than a schedule's."""
         raise ConfigError(

@@ -103,6 +103,7 @@ class LinkSeeds:
         edge_times: when each edge of the graph arose; given with ``times``.
         ends: the types that links join. If None, there is one.
         attributes: further values of each link by name, ``(num_links, ...)``, which batches have of theirs.
+        shared: whether all links of a batch share all of its negatives, so that each part of it has them.
     """
 
     def __init__(
@@ -118,8 +119,9 @@ class LinkSeeds:
         edge_times: EdgeTimes | None = None,
         ends: LinkEnds | None = None,
         attributes: Mapping[str, Tensor] | None = None,
+        shared: bool = False,
     ) -> None:
-        self._attributes = attributes or {}
+        self._attributes, self._shared = attributes or {}, shared
         self._links, self._label, self._negatives = links, label, negatives
         self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
         self._seed, self._disjoint = seed, disjoint
@@ -141,18 +143,41 @@ class LinkSeeds:
         """When each edge of the graph arose, where links have times."""
         return self._edge_times
 
-    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
-        """Return the seeds of a batch of the links at ``positions``."""
+    def seeds_of(
+        self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
+    ) -> BatchSeeds:
+        """Return the seeds of a batch of the links at ``positions``.
+
+        A part of it has the seeds of its links and of their negatives, with local ids among these.
+        """
         links = self._links[:, positions]
-        seeds, place = self._seeded(*self._with_negatives(links, positions, epoch, step))
+        heads, tails = self._with_negatives(links, positions, epoch, step)
+        seeds, place = self._seeded(heads, tails)
         owners = self._owners(positions.numel()) if self._disjoint else None
+        constraints, own = self._constraints(links, positions, owners), None
+        if part is not None:
+            assert len(self._first_ids) == 1, "parts are of links whose seeds are ids in the whole graph"
+            count = positions.numel()
+            of_part = [self._of_part(ends.numel(), count, part) for ends in (heads, tails)]
+            own, place = torch.unique(place[torch.cat(of_part)], return_inverse=True)
+            owners = None if owners is None else owners[own] - part[0]
+            positions = positions[slice(*part)]
         return BatchSeeds(
             nodes=seeds,
-            constraints=self._constraints(links, positions, owners),
+            constraints=constraints,
             inputs=owners,
             attributes=self._attributes_of(place, positions)
             | {name: values[positions] for name, values in self._attributes.items()},
+            own=own,
         )
+
+    def _of_part(self, num_ends: int, num_links: int, part: tuple[int, int]) -> Tensor:
+        """Return which of the ends of links, and then of negatives, belong to a part of the links."""
+        link = torch.arange(num_ends) % max(num_links, 1)  # negative j is one of link j % num_links
+        found = (link >= part[0]) & (link < part[1])
+        if self._shared:
+            found[num_links:] = True
+        return found
 
     def _seeded(self, heads: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
         """Return the seeds, and the local ids of all sources, then of all destinations."""
@@ -208,7 +233,7 @@ class LinkSeeds:
             }
             return found if times is None else found | {"seed_time": times}
         found = {"edge_label_index": place.view(2, place.numel() // 2)}
-        label = self._labels(positions)
+        label = self._labels(positions, place.numel() // 2)
         if label is not None:
             found["edge_label"] = label
         if times is not None:
@@ -216,13 +241,13 @@ class LinkSeeds:
             found["edge_label_time"] = times[owner]
         return found
 
-    def _labels(self, positions: Tensor) -> Tensor | None:
-        """Return the labels of the links, then 0 for each negative."""
+    def _labels(self, positions: Tensor, num_pairs: int) -> Tensor | None:
+        """Return the labels of the links, then 0 for each negative among ``num_pairs`` pairs."""
         label = None if self._label is None else self._label[positions]
         if self._negatives is None:
             return label
         label = torch.ones(positions.numel()) if label is None else label
-        num_negatives = self._num_pairs(positions.numel()) - positions.numel()
+        num_negatives = num_pairs - positions.numel()
         return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])
 
     @property

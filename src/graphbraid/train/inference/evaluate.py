@@ -169,8 +169,12 @@ def score_by_ranks(
     """Return, on every rank, the loss and metrics of labelled ``nodes``; all ranks must call it together.
 
     On the whole graph each rank computes the outputs of the nodes that it owns. Sampled evaluation divides
-    whole mini-batches, so that each is the one that a single rank would draw.
+    whole mini-batches, so that each is the one that a single rank would draw. Links are ranked by rank 0.
     """
+    if isinstance(runner, LinkRunner):
+        alone = score(runner, config, nodes, mode, task=task, metrics=metrics) if comm.rank == 0 else {}
+        found: dict[str, float] = comm.share(alone)
+        return found
     chunk = nodes.numel()
     if config.mode == "full":
         engine = runner.engine

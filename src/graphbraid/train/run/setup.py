@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph import Evidence
 
 
+_log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -271,8 +274,13 @@ def _check_shares(state: RunState, train_nodes: Tensor) -> None:
     comm, runner = state.comm, state.runner
     if comm is None or comm.size == 1:
         return
+    if comm.rank == 0 and any(isinstance(one, _BatchNorm) for one in runner.model.modules()):
+        _log.warning(
+            "batch normalisation is by each rank's own rows, so that losses depend on the number of ranks; "
+            "norm='layer' does not"
+        )
     if isinstance(runner, LinkRunner):
-        runner, train_nodes = runner.encoder_runner(), torch.arange(min(1000, state.graph.num_nodes))
+        train_nodes, runner = runner.data.ends.nodes, runner.encoder_runner()
     differs = torch.tensor([not shares_agree(runner, state.config, train_nodes, Share.of(comm))]).long()
     if int(comm.all_reduce(differs, "max").wait()):
         hops = "layout='subgraph'"

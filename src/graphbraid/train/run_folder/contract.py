@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from graphbraid.datasets.memory import require_memory
 from graphbraid.datasets.store.manifest import ColumnsEntry, described_columns
@@ -264,7 +265,7 @@ _RENUMBERED = (
 def model_identity(model: nn.Module) -> dict[str, Any]:
     """Return a model's class and the shapes of its parameters and buffers."""
     shapes = {
-        name: f"{tuple(value.shape)} {value.dtype}"
+        name: f"{'of any shape' if is_lazy(value) else tuple(value.shape)} {value.dtype}"
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }

@@ -188,6 +188,7 @@ class LinkRunner(ModelRunner):
             disjoint=times is not None,
             edge_times=None if times is None else times.messages,
             attributes=None if relation is None else {RELATION: relation},
+            shared=self._config.negatives == "shared",
         )
         if has_neighbors and times is None:
             seeds.exclude(EdgeLookup(messages.csc), reverse=True)
