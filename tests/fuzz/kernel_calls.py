@@ -16,7 +16,7 @@ from graphbraid import ops
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.loader import NeighborLoader
-from graphbraid.ops.attention import both_ways
+from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.binary import bit_gram, bit_product
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.epilogue import ACTIVATION_CODES
@@ -326,6 +326,16 @@ def gatv2_of_edge_features(i: Inputs) -> Call:
         return {"result": out} | {f"gradient of {n}": g for n, g in zip(names, grads, strict=True)}
 
     return call
+
+
+@_call
+def attention_of_dot_products(i: Inputs) -> Call:
+    csc, dtype = i.csc(), i.one_of("", (torch.float32, torch.float64))
+    heads, channels = i.one_of("heads", (1, 2, 3, 4, 8, 17)), i.one_of("channels", (1, 3, 8, 16, 33))
+    i.cancels(dtype, channels)
+    query, key, value = (i.rows(n, heads * channels, dtype) for n in (csc.num_dst, csc.num_src, csc.num_src))
+    run = lambda: dot_attention(csc, query, key, value, heads)  # noqa: E731
+    return _both_ways(i, run, query=query, key=key, value=value)
 
 
 @_call

@@ -16,7 +16,7 @@ from graphbraid.features.scores import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
 from graphbraid.ops import binary, linear
-from graphbraid.ops.attention import both_ways
+from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.gather import add_rows, spread_rows
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.spmm import TIES
@@ -69,6 +69,7 @@ def _run_operators() -> None:
     logits = torch.rand(5, 2, requires_grad=True)
     ops.gat_attention(csc, x, logits, logits, dropout=0.5).sum().backward()
     ops.gatv2_attention(csc, x, x, torch.rand(2, 2, requires_grad=True), dropout=0.5).sum().backward()
+    dot_attention(csc, x, x, x, 2).sum().backward()
     ops.gine(csc, x, torch.rand(6, 4, requires_grad=True), loop_scale=1.0).sum().backward()
     ops.gine(csc, x, torch.rand(6, 4)).sum().backward()
     ones = torch.ones(4, requires_grad=True)

@@ -16,7 +16,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_kernel, reference
 from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
 from graphbraid.ops.message_reductions import SeveralReductions
-from graphbraid.ops.message_steps import MOST_STEPS, MessageOp, MessageStep
+from graphbraid.ops.message_steps import MOST_STEPS, DotProducts, MessageOp, MessageStep, dot_products
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
 
 _OF = MessageOp
@@ -244,7 +244,24 @@ def _by_column(x, x2, y, e, p, dst, heads):
     return _softmax(message * p, dst, int(dst.max()) + 1) * message
 
 
+def _attended(x, x2, y, e, p, dst, heads):
+    score = (x * y).unflatten(1, (heads, -1)).sum(2) / 3.0
+    return (_softmax(score, dst, int(dst.max()) + 1)[:, :, None] * x2.unflatten(1, (heads, -1))).flatten(1)
+
+
+DOT_PRODUCTS = [
+    Y,
+    X,
+    X2,
+    (_OF.MULTIPLY, 0, 1),
+    (_OF.SUM_COLUMNS, 3),
+    (_OF.NUMBER, 0, 0, 3.0),
+    (_OF.DIVIDE, 4, 5),
+    (_OF.SOFTMAX, 6),
+    (_OF.MULTIPLY, 2, 7),
+]
 WITH_SOFTMAX = {
+    "of dot products": (DOT_PRODUCTS, _attended),
     "of a product by heads": (
         [
             X,
@@ -323,6 +340,41 @@ def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, cha
                 torch.testing.assert_close(
                     a.double(), b, rtol=1e-4, atol=1e-4 * max(1.0, float(b.abs().max()))
                 )
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_attention_whose_rows_are_all_of_one_matrix_adds_up_its_gradients(monkeypatch, has_kernels):
+    if not has_kernels:
+        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
+    csc = csc_of()
+    x = torch.randn(max(csc.num_src, csc.num_dst), 8, requires_grad=True)
+    steps = [_step(*step) for step in (X, Y, X, *DOT_PRODUCTS[3:])]
+    sources, destinations = (x[: csc.num_src],), (x,)
+    made = aggregate_steps(csc, steps, sources=sources, destinations=destinations, width=8, heads=2)
+    wide = x.detach().double().requires_grad_()
+    src, dst = csc.indices.long(), csc.destinations().long()
+    of_edges = _attended(wide[src], wide[src], wide[dst], None, None, dst, 2)
+    out = of_edges.new_zeros(made.shape).index_add(0, dst, of_edges)
+    torch.testing.assert_close(made.double(), out, rtol=1e-4, atol=1e-5)
+    ours, theirs = (torch.autograd.grad(one.square().sum(), of)[0] for one, of in ((made, x), (out, wide)))
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*DOT_PRODUCTS[:3], (_OF.ADD, 0, 1), *DOT_PRODUCTS[4:]],
+        [*DOT_PRODUCTS[:4], (_OF.SUM_COLUMNS, 3), (_OF.SOFTMAX, 4), (_OF.MULTIPLY, 0, 5)],
+        [X, Y, X2, (_OF.MULTIPLY, 0, 1), (_OF.SOFTMAX, 3), (_OF.MULTIPLY, 2, 4)],
+        [X, X2, X2, *DOT_PRODUCTS[3:]],
+        [*DOT_PRODUCTS[:5], Y, *DOT_PRODUCTS[6:]],
+        [*DOT_PRODUCTS[:5], (_OF.NUMBER, 0, 0, 0.0), *DOT_PRODUCTS[6:]],
+        DOT_PRODUCTS[:7],
+    ],
+)
+def test_what_only_looks_like_dot_product_attention_is_none(steps):
+    assert dot_products([_step(*step) for step in DOT_PRODUCTS]) == DotProducts(0, 0, 1, 1 / 3)
+    assert dot_products([_step(*step) for step in steps]) is None
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e5, -1e9, 3e30])

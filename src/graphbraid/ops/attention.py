@@ -12,13 +12,11 @@ from graphbraid import native
 from graphbraid.arguments import as_count, as_number, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.message_steps import MessageOp, MessageStep
-from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
 
 
@@ -340,10 +338,6 @@ def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:
     return csc.indptr, csc.indices, transposed.indptr, transposed.indices, perm
 
 
-_AS_THEY_ARE = (1.0, 0, 0.0, 0)
-"""GAT's kernels with a slope of 1, at which the leaky ReLU changes nothing, no loops and no dropout."""
-
-
 _DOT = (
     MessageStep(MessageOp.SOURCE, 0),
     MessageStep(MessageOp.DESTINATION, 0),
@@ -364,9 +358,8 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
     attention of "Attention Is All You Need" on a graph's edges. What scales the products is part of the keys.
     Several relations are one graph whose sources are each relation's own rows, and share the softmax.
 
-    Forward and backward keep a number per edge and head, and no row per edge. The products are those of
-    :func:`graphbraid.ops.sddmm`; softmax and sum run in GAT's kernels, with the products as edge logits. On
-    another device all of it is the message of :func:`.aggregate_steps`, which keeps no number per edge.
+    Forward walks the edges once, and keeps no number per edge. Backward computes the coefficients again, once
+    by destination and once by source. On another device it is the message of :func:`.aggregate_steps`.
 
     Args:
         csc: the graph or block.
@@ -414,48 +407,26 @@ class _DotAttention(torch.autograd.Function):
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, csc: Csc, heads: int
     ) -> Tensor:
-        query, key, value = (t.detach().contiguous() for t in (query, key, value))
-        logits = edge_dot(csc, query, key, heads=heads)
-        out, lse = new_rows(query, *query.shape), query.new_empty(csc.num_dst, heads)
-        nothing = _nothing(csc, heads, query)
-        backend(value).gat_forward(
-            csc.indptr, csc.indices, value, *nothing, *_AS_THEY_ARE, out, lse, edge_logit=logits
-        )
+        given = [t.detach().contiguous() for t in (value, key, query)]
+        out, (top, log) = new_rows(query, *query.shape), query.new_empty(2, csc.num_dst, heads)
+        backend(out).dot_forward(csc.indptr, csc.indices, *given, 1.0, out, top, log)
         ctx.csc = csc
-        ctx.save_for_backward(query, key, value, out, lse, logits)
+        ctx.save_for_backward(*given, out, top, log)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse, logits = ctx.saved_tensors
-        csc: Csc = ctx.csc
-        grad_value, grad_logits = new_rows(value, *value.shape), torch.empty_like(logits)
-        nothing = _nothing(csc, logits.shape[1], query)
-        # What GAT's forward pass keeps of logits above 0, their rows and shares, tells two slopes apart; with
-        # a slope of 1 the kernel multiplies it by 0, so anything finite may stand in its place.
-        not_kept = out, torch.zeros_like(lse)
-        backend(grad).gat_backward(
-            *both_ways(csc), value, *nothing, *_AS_THEY_ARE, out, lse, grad.contiguous(),
-            *(grad_value, *(torch.empty_like(t) for t in nothing)), *not_kept,
-            edge_logit=logits, grad_edge_logit=grad_logits,
-        )  # fmt: skip
-        grad_query = new_rows(query, *query.shape) if ctx.needs_input_grad[0] else None
-        grad_key = new_rows(key, *key.shape) if ctx.needs_input_grad[1] else None
-        channels = query.shape[1] // logits.shape[1]
-        for head, weight in enumerate(grad_logits.t().contiguous()):
-            own = slice(head * channels, (head + 1) * channels)
-            how = Aggregation(csc=csc, weight=weight)
-            if grad_query is not None:
-                aggregated(how, key[:, own], out=grad_query[:, own])
-            if grad_key is not None:
-                aggregated(how.transposed(query.dtype), query[:, own], out=grad_key[:, own])
-        return grad_query, grad_key, grad_value, None, None
+        *given, out, top, log = ctx.saved_tensors
+        query, key, value = (
+            new_rows(t, *t.shape).zero_() if needed else None
+            for t, needed in zip(reversed(given), ctx.needs_input_grad, strict=False)
+        )
+        ways = both_ways(ctx.csc, with_ids=False)[:4]
+        backend(grad).dot_backward(
+            *ways, *given, 1.0, out.detach(), top, log, grad.contiguous(), value, key, query
+        )
+        return query, key, value, None, None
 
 
 _dot_attention = operator("dot_attention", _DotAttention, lambda a: a.query.new_empty(a.query.shape))
-
-
-def _nothing(csc: Csc, heads: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits that the ends of an edge have by themselves: zeros."""
-    return like.new_zeros(csc.num_src, heads), like.new_zeros(csc.num_dst, heads)

@@ -24,6 +24,7 @@ from graphbraid.ops.message_steps import (
     MessageOp,
     MessageStep,
     StepList,
+    dot_products,
     entered_steps,
 )
 from graphbraid.ops.messages import (
@@ -279,6 +280,8 @@ class FusedMessages:
     for all edges of a node, so it can be multiplied by the sum of what each message grows by. Sums are in the
     order of the edges, so results do not depend on the number of threads. Runs in float32.
 
+    On the CPU a message that is dot-product attention runs in that attention's own kernels.
+
     Args:
         csc: the graph or block.
         steps: the message; the last step gives it.
@@ -321,6 +324,7 @@ class FusedMessages:
                 for side in SIDES
             ),
         )
+        self._attends = dot_products(steps) if reduction == "sum" and self.like.device.type == "cpu" else None
 
     @property
     def count_width(self) -> int:
@@ -363,6 +367,9 @@ class FusedMessages:
         """
         if self.count_width and count is None:
             count = new_rows(self.like, len(out), self.count_width, torch.int32)
+        if self._attends is not None:
+            self._attend(rows, out, kept)
+            return
         walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
         given, slopes = self._given(rows), self._slopes
         if self._message.softmax is not None:
@@ -377,6 +384,36 @@ class FusedMessages:
         self._finish(sums, count)
         if self._several is not None:
             self._several.finish(self._csc, sums, out)
+
+    def _attended(self, rows: EdgeRows) -> tuple[Any, ...]:
+        """Return what the kernels of dot-product attention read: values, keys, queries and their scale."""
+        assert self._attends is not None
+        values, keys = (
+            rows.sources[at].detach().contiguous() for at in (self._attends.value, self._attends.key)
+        )
+        queries = rows.destinations[self._attends.query].detach()[: self._csc.num_dst].contiguous()
+        return values, keys, queries, self._attends.scale
+
+    def _attend(self, rows: EdgeRows, out: Tensor, kept: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Compute dot-product attention; return the largest logits and the logarithms of sums below these."""
+        kept = kept or [new_rows(self.like, len(out), width) for width in self.kept_widths]
+        call = backend(self.like).dot_forward
+        call(self._csc.indptr, self._csc.indices, *self._attended(rows), out, *kept)
+        return kept
+
+    def _attend_backward(
+        self, rows: EdgeRows, grad: Tensor, into: EdgeGradients, out: Tensor, kept: Sequence[Tensor]
+    ) -> None:
+        """Add the gradients of dot-product attention."""
+        assert self._attends is not None
+        csc, of = self._csc, self._attends
+        reverse, query = csc.reversed(), into.destinations[of.query]
+        to = into.sources[of.value], into.sources[of.key], None if query is None else query[: csc.num_dst]
+        kept = kept or self._attend(rows, torch.empty_like(out), ())
+        backend(self.like).dot_backward(
+            csc.indptr, csc.indices, reverse.indptr, reverse.indices, *self._attended(rows), out, *kept,
+            grad.contiguous(), *to,
+        )  # fmt: skip
 
     def _finish(self, sums: Sequence[Tensor], count: Tensor | None) -> None:
         """Divide the sum of a mean, and count the zeros of maxima and minima among their ties."""
@@ -403,6 +440,10 @@ class FusedMessages:
 
         ``into`` has none of edges. ``kept`` are those of :meth:`forward`. A softmax needs ``out``, too.
         """
+        if self._attends is not None:
+            assert out is not None
+            self._attend_backward(rows, grad, into, out, kept)
+            return
         csc, given = self._csc, self._given(rows)
         more = self._gradients_of_sums(grad, out, count, kept)
         given = given.having(_OP.DESTINATION, (*given.destinations, *more))

@@ -270,6 +270,47 @@ def entered_steps(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[
     return made, made.wide(numbers[-1]), score
 
 
+@dataclass(frozen=True, slots=True)
+class DotProducts:
+    """Dot-product attention: values times the softmax of ``scale`` times the products of queries and keys."""
+
+    query: int
+    """The matrix of the destinations that has the queries."""
+    key: int
+    value: int
+    """Those of the sources that have keys and values."""
+    scale: float
+
+
+def dot_products(steps: Sequence[MessageStep]) -> DotProducts | None:
+    """Return what a message attends to if it is nothing but dot-product attention; else None."""
+
+    def factors(of: MessageStep, op: MessageOp) -> tuple[MessageStep, MessageStep] | None:
+        """Return the two steps that one multiplies, that of the given operation first."""
+        if of.op is not _OP.MULTIPLY:
+            return None
+        one, other = steps[of.first], steps[of.second]
+        return (one, other) if one.op is op else (other, one) if other.op is op else None
+
+    found, scale = factors(steps[-1], _OP.SOFTMAX), 1.0
+    if found is None or found[1].op is not _OP.SOURCE:
+        return None
+    score, value = steps[found[0].first], found[1]
+    while score.op is not _OP.SUM_COLUMNS:
+        if (scaled := factors(score, _OP.NUMBER)) is not None:
+            scale, score = scale * scaled[0].number, scaled[1]
+        elif score.op is _OP.DIVIDE and (by := steps[score.second]).op is _OP.NUMBER and by.number:
+            scale, score = scale / by.number, steps[score.first]
+        else:
+            return None
+    products = factors(steps[score.first], _OP.SOURCE)
+    if products is None or products[1].op is not _OP.DESTINATION:
+        return None
+    key, query = products
+    is_wide = not (key.narrow or query.narrow or value.narrow)
+    return DotProducts(query.first, key.first, value.first, scale) if is_wide else None
+
+
 def _check_softmax(steps: Sequence[MessageStep], place: int) -> None:
     """Raise DataError unless the message is a softmax times something that does not depend on it."""
     last = steps[-1]
@@ -288,8 +329,10 @@ __all__ = [
     "MOST_MATRICES",
     "MOST_STEPS",
     "SIDES",
+    "DotProducts",
     "MessageOp",
     "MessageStep",
     "StepList",
+    "dot_products",
     "entered_steps",
 ]

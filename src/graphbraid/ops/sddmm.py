@@ -52,13 +52,12 @@ def edge_dot(
     dst_rows: Tensor,
     src_rows: Tensor,
     *,
-    heads: int = 1,
     dst_scale: Tensor | None = None,
     src_scale: Tensor | None = None,
 ) -> Tensor:
-    """Compute ``(num_edges, heads)`` scaled inner products per head, without checks and autograd."""
+    """Compute ``(num_edges, 1)`` scaled inner products, without checks and autograd."""
     dtype = sum_dtype(dst_rows.dtype)
-    out = torch.empty((csc.num_edges, heads), dtype=dtype, device=dst_rows.device)
+    out = torch.empty((csc.num_edges, 1), dtype=dtype, device=dst_rows.device)
     dst_rows, src_rows = row_contiguous(dst_rows.detach()), row_contiguous(src_rows.detach())
     backend(dst_rows).sddmm(csc.indptr, csc.indices, dst_rows, src_rows, dst_scale, src_scale, out)
     return out

@@ -25,7 +25,9 @@ struct AttentionArgs {
   const void* src_logit = nullptr;   // GAT: (num_src, heads)
   const void* dst_logit = nullptr;   // GAT: (num_dst, heads)
   const void* edge_logit = nullptr;  // GAT: (num_edges + num_loops, heads), the loops' last; or null
-  const void* dst = nullptr;         // GATv2: (num_dst, heads * channels)
+  const void* dst = nullptr;         // GATv2, dot products: (num_dst, heads * channels)
+  const void* key = nullptr;         // dot products: (num_src, heads * channels)
+  double scale = 1;                  // dot products: of logits
   const void* att = nullptr;         // GATv2: (heads * channels,)
 
   // GATv2, where edges have features: these and their map; else null.
@@ -35,7 +37,10 @@ struct AttentionArgs {
   int64_t edge_channels = 0;
 
   void* out = nullptr;  // (num_dst, heads * channels)
-  void* lse = nullptr;  // (num_dst, heads): log of the sum of exponentials of the row's logits
+  // (num_dst, heads): log of the sum of exponentials of the row's logits; or of dot products the largest
+  // logit, and the log of that sum below it
+  void* lse = nullptr;
+  void* log = nullptr;
   // GAT, for backward, or null; of the edges with z > 0:
   void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: what they added to out
   void* share = nullptr;  // (num_dst, heads): the sum of their coefficients before dropout
@@ -52,7 +57,8 @@ struct AttentionBackwardArgs {
   void* grad_src_logit = nullptr;    // GAT
   void* grad_dst_logit = nullptr;    // GAT
   void* grad_edge_logit = nullptr;   // GAT, with edge_logit
-  void* grad_dst = nullptr;          // GATv2
+  void* grad_dst = nullptr;          // GATv2, dot products
+  void* grad_key = nullptr;          // dot products
   void* grad_att = nullptr;          // GATv2
   void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
 };

@@ -32,51 +32,67 @@ namespace gb::GB_VARIANT {
 #include "attention/attention_shared.inl"
 #include "attention/gatv2_rows.inl"
 
-// GAT: z of each edge into `above`.
+// GAT: z of each edge into `above`, its logit into `value`.
 template <typename A>
-void gat_sums(const Coefficients<A>& k, int64_t v, EdgeRow<A>& row) {
-  const A* right = k.dst_logit + v * k.a.heads;
-  A* z = row.above.data();
+void gat_logits(const Coefficients<A>& k, EdgeRows<A>& rows) {
+  A *value = rows.value.data(), *z = rows.above.data();
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
-    for (int64_t i = 0; i < row.count; ++i) {
-      if (i + kEdgesAhead < row.known) __builtin_prefetch(k.src_logit + row.nodes[i + kEdgesAhead] * heads);
-      const A* left = k.src_logit + row.nodes[i] * heads;
-      each_head<A>(heads, [&](int64_t h, auto n)
-                              GB_LAMBDA { put(z + i * heads + h, get(left + h, n) + get(right + h, n), n); });
+    int64_t i = 0;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const A* right = k.dst_logit + (rows.first + r) * heads;
+      for (const int64_t end = rows.ends[r]; i < end; ++i) {
+        if (i + kEdgesAhead < rows.known)
+          __builtin_prefetch(k.src_logit + rows.nodes[i + kEdgesAhead] * heads);
+        const A* left = k.src_logit + rows.nodes[i] * heads;
+        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+          put(z + i * heads + h, get(left + h, n) + get(right + h, n), n);
+        });
+      }
     }
   });
-  add_edge_logits(k, row);
+  add_edge_logits(k, rows);
+  each_vector<A>(rows.count * k.a.heads,
+                 [&](int64_t at) GB_LAMBDA { store(value + at, k.leaky(load(z + at))); });
 }
 
-// The row's coefficients into `value`, of GAT those with z > 0 into `above` too; keeps the log-sum-exp and
-// what `above` adds up to before dropout.
+// Numbers per walked row and head.
+template <typename A>
+struct RowNumbers {
+  Buffer<A> tops, scales, above;
+
+  void reserve(int64_t size) {
+    tops.reserve(size + kLanes<A>);
+    scales.reserve(size + kLanes<A>);
+    above.reserve(size + kLanes<A>);
+  }
+};
+
+// Logits in `value` become the softmax's coefficients, but for the factor `scales` of their row, and of GAT
+// those with z > 0 stand in `above` too. Keeps the log-sum-exp and what `above` adds up to before dropout.
 template <bool IsGat, typename A>
-void attention_softmax(const Coefficients<A>& k, int64_t v, EdgeRow<A>& row, RowsOnTheWay& on_the_way) {
-  A *value = row.value.data(), *above = row.above.data();
-  A* lse = static_cast<A*>(k.a.lse) + v * k.a.heads;
-  A* share = static_cast<A*>(k.a.share) + (k.a.share ? v * k.a.heads : 0);
-  const bool keeps_above = k.a.above;
-  k.lanes.groups([&](int64_t first) GB_LAMBDA {
-    Vec<A> total_above{};
-    softmax_row(
-        k.lanes, first, row.count * k.a.heads, value,
-        [&](int64_t at, auto n)
-            GB_LAMBDA { return IsGat ? k.leaky(get(above + at, n)) : get(value + at, n); },
-        [&](int64_t at) GB_LAMBDA {
-          if (IsGat) on_the_way.fetch((at + kLanes<A>) / k.a.heads + 1);
-        },
-        [&](const Vec<A>& top, const Vec<A>& total)
-            GB_LAMBDA { k.lanes.keep(lse, total == 0 ? Vec<A>{} : top + log_lanes(total), first); },
-        [&](int64_t at, auto n, const Vec<A>& alpha) GB_LAMBDA {
-          put(value + at, alpha, n);
-          if (!IsGat || !keeps_above) return;
-          const Vec<A> part = get(above + at, n) > 0 ? alpha : Vec<A>{};
-          put(above + at, part, n);
-          total_above += part;
-        });
-    if (keeps_above) k.lanes.keep(share, k.lanes.over_edges(total_above, Sum{}), first);
-  });
-  k.drop(row, keeps_above);
+void attention_softmax(const Coefficients<A>& k, EdgeRows<A>& rows, RowNumbers<A>& of_rows) {
+  constexpr int L = kLanes<A>;
+  const int64_t heads = k.a.heads, size = rows.rows * heads, first = rows.first * heads;
+  const bool keeps_above = IsGat && k.a.above;
+  of_rows.reserve(size);
+  A *value = rows.value.data(), *above = rows.above.data();
+  A *tops = of_rows.tops.data(), *scales = of_rows.scales.data(), *sums_above = of_rows.above.data();
+  softmax_powers(heads, rows, value, tops, scales);
+  if (keeps_above) {
+    each_vector<A>(rows.count * heads, [&](int64_t at) GB_LAMBDA {
+      store(above + at, load(above + at) > 0 ? load(value + at) : Vec<A>{});
+    });
+    add_edges(heads, rows, above, sums_above);
+  }
+  for (int64_t at = 0; at < size; at += L) {
+    const int n = static_cast<int>(std::min<int64_t>(L, size - at));
+    const Vec<A> total = load(scales + at), scale = total == 0 ? Vec<A>{} : A{1} / total;
+    store_n(static_cast<A*>(k.a.lse) + first + at, total == 0 ? Vec<A>{} : load(tops + at) + log_lanes(total),
+            n);
+    store(scales + at, scale);
+    if (keeps_above) store_n(static_cast<A*>(k.a.share) + first + at, load(sums_above + at) * scale, n);
+  }
+  k.drop(rows, keeps_above);
 }
 
 template <typename T>
@@ -84,31 +100,35 @@ void attention_forward_typed(const AttentionArgs& a) {
   using A = Acc<T>;
   const Attention<T> k{a};
   const HeadSlots<T> slots(a.heads, a.channels, false);
+  const RowGroups groups(a.indptr, k.rows.bytes());
   constexpr int64_t second_level_bytes = int64_t{1} << 18;  // of rows that stay there
   parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
-    EdgeRow<A> row;
+    EdgeRows<A> rows;
+    RowNumbers<A> of_rows;
     EdgeOwnRows<T> own(a);
-    const int64_t prefetch_end = a.indptr[last];
-    for (int64_t v = first; v < last; ++v) {
-      k.collect(v, a.indptr[v], a.indptr[v + 1], true, prefetch_end, a.indices, nullptr, row);
+    for (int64_t next; first < last; first = next) {
+      next = groups.end(first, last);
+      k.collect_all(first, next, a.indptr, a.indptr[last], a.indices, nullptr, rows);
       int64_t distance = k.rows.distance();
-      RowsOnTheWay on_the_way(k.rows, row, a.heads);
       if (a.src_logit) {
-        gat_sums<A>(k, v, row);
-        attention_softmax<true, A>(k, v, row, on_the_way);
+        gat_logits<A>(k, rows);
+        attention_softmax<true, A>(k, rows, of_rows);
       } else {
-        gatv2_row_logits(k, own, k.own[v], row);
-        attention_softmax<false, A>(k, v, row, on_the_way);
-        if (row.count * k.rows.bytes() < second_level_bytes) distance = 0;  // read for the logits
+        gatv2_rows_logits(k, own, rows);
+        attention_softmax<false, A>(k, rows, of_rows);
+        if (rows.count * k.rows.bytes() < second_level_bytes) distance = 0;  // read for the logits
       }
-      T* out = static_cast<T*>(a.out) + v * k.width;
-      A* above = static_cast<A*>(a.above) + (a.above ? v * k.width : 0);
-      const auto finish = [&](const HeadSlot<T>& s, const Vec<T>& sum, const Vec<T>& sum_above) GB_LAMBDA {
-        store_n(out + s.to, sum, s.count);
-        if (a.above) store_n(above + s.to, sum_above, s.count);
-      };
-      a.above ? add_rows<true>(slots, k.rows, distance, on_the_way.next, row, finish)
-              : add_rows<false>(slots, k.rows, distance, on_the_way.next, row, finish);
+      T* out = static_cast<T*>(a.out) + first * k.width;
+      A* above = static_cast<A*>(a.above) + (a.above ? first * k.width : 0);
+      const auto finish = [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>& sum_above)
+                              GB_LAMBDA {
+                                const Vec<T> scale = at.numbers(of_rows.scales.data() + r * a.heads);
+                                at.write(out + r * k.width, sum * scale);
+                                if (a.above) at.write(above + r * k.width, sum_above * scale);
+                              };
+      const A *value = rows.value.data(), *value_above = rows.above.data();
+      a.above ? add_rows<true>(slots, k.rows, distance, rows, value, value_above, finish)
+              : add_rows<false>(slots, k.rows, distance, rows, value, value_above, finish);
     }
   });
 }

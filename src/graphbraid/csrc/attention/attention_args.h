@@ -108,17 +108,22 @@ inline void add_edge_features(AttentionArgs& a, const OptionalRows& features, co
   a.edge_weight = as_sums(a, *weight, a.edge_channels, a.heads * a.channels);
 }
 
-inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const Ids& t_indices,
-                         const Indptr& perm, const Matrix& grad, const WrittenMatrix& grad_src) {
+inline void add_transpose(AttentionBackwardArgs& b, const Indptr& t_indptr, const Ids& t_indices) {
   const AttentionArgs& a = b.forward;
   const Topology transposed = topology_of(t_indptr, t_indices);
   need_length(t_indptr, a.num_src + 1);
   need_length(t_indices, a.num_edges);
   need(transposed.wide == a.wide_indices, "t_indices must have the dtype of indices");
-  // Without dropout and what edges have of their own no edge's id is asked for.
-  if (a.threshold != 0 || a.edge_logit || a.edge_weight) need_length(perm, a.num_edges);
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
+}
+
+inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const Ids& t_indices,
+                         const Indptr& perm, const Matrix& grad, const WrittenMatrix& grad_src) {
+  const AttentionArgs& a = b.forward;
+  add_transpose(b, t_indptr, t_indices);
+  // Without dropout and what edges have of their own no edge's id is asked for.
+  if (a.threshold != 0 || a.edge_logit || a.edge_weight) need_length(perm, a.num_edges);
   b.perm = perm.data();
   b.grad = as_src(a, grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels);
   b.grad_src = as_src(a, grad_src, a.num_src, a.heads * a.channels);

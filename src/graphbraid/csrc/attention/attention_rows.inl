@@ -1,9 +1,9 @@
-// What the attention kernels share: the coefficients of a row's edges, and sums of rows weighted by them.
+// What the attention kernels share: the coefficients of edges, and sums of rows weighted by them.
 // Stands inside their texts.
 //
-//   the edges of a row  --collect-->  nodes, keys, places  (edges,)
-//                       ----------->  value, above, extra, mask  (edges, heads)
-//                       --add_rows->  sum of value * x[node]  (heads * channels,)
+//   the edges of some rows  --collect-->  nodes, keys, places  (edges,)
+//                           ----------->  value, above, extra, mask  (edges, heads)
+//                           --add_rows->  sums of value * x[node]  (rows, heads * channels)
 //
 // What is only declared here stands in attention_shared.inl, which attention.cpp alone compiles.
 
@@ -12,29 +12,54 @@
 constexpr int64_t kEdgesAhead = 48;  // whose numbers are fetched before they are read
 constexpr int64_t kRowsAhead = 24;   // at most: whose rows are
 
-// Some edges of one row: the node at the other end, the mask's key, and numbers per edge and head, element
-// (i, h) at i * heads + h.
+// Some edges of walked rows that follow each other: the node at the other end, the mask's key, and numbers
+// per edge and head, element (i, h) at i * heads + h. Rows are taken together because most have few edges:
+// what is computed edge by edge then fills vectors.
 template <typename A>
-struct EdgeRow {
+struct EdgeRows {
   Buffer<int64_t> nodes;   // behind `count` nodes, those of the next edges
+  Buffer<int64_t> of;      // the walked row of each edge
   Buffer<int64_t> places;  // with numbers of edges' own: where they stand, implicit self-loops' last
+  Buffer<int64_t> ends;    // by row: edges up to its last
   Buffer<uint64_t> keys;
   Buffer<uint32_t> bits;
   Buffer<A> value, extra, other, mask;
   Buffer<A> above;               // of edges with z > 0, else 0
+  int64_t first = 0, rows = 0;   // walked
   int64_t count = 0, known = 0;  // edges, and nodes with those of the next
 
-  void reserve(int64_t edges, int64_t heads, bool drops) {
-    nodes.reserve(edges + kEdgesAhead);
+  void reserve(int64_t num_rows, int64_t edges, int64_t heads, bool drops) {
+    ends.reserve(num_rows);
+    of.reserve(edges + 1);  // a stored loop is written before it is left out
+    nodes.reserve(edges + 1 + kEdgesAhead);
     const int64_t size = edges * heads + kLanes<A>;  // vectors of them are read from any edge and head
     value.reserve(size);
     extra.reserve(size);
     other.reserve(size);
     above.reserve(size);
     if (!drops) return;
-    keys.reserve(edges);
+    keys.reserve(edges + 1);
     bits.reserve(edges);
     mask.reserve(size);
+  }
+};
+
+// How many rows are taken together, so that what is computed of them stays in the first-level cache.
+struct RowGroups {
+  const int64_t* indptr;
+  int64_t most_rows, most_edges;
+
+  RowGroups(const int64_t* edges_of, int64_t row_bytes)
+      : indptr(edges_of),
+        most_rows(std::clamp<int64_t>((int64_t{1} << 14) / row_bytes, 1, 64)),
+        most_edges(std::clamp<int64_t>((int64_t{1} << 16) / row_bytes, 16, 128)) {}
+
+  // The row behind those from `first` on; a row of more edges stands alone.
+  GB_INLINE int64_t end(int64_t first, int64_t last) const {
+    const int64_t most = std::min(last, first + most_rows);
+    int64_t next = first + 1;
+    while (next < most && indptr[next + 1] - indptr[first] <= most_edges) ++next;
+    return next;
   }
 };
 
@@ -54,12 +79,12 @@ struct HeadSlots {
   Buffer<HeadSlot<T>> slots;
   int64_t heads, count = 0;
   bool mixed;  // vectors hold columns of several heads
-  bool full;   // all vectors are full
+  bool full;   // all vectors are full, and follow each other in both
 
   HeadSlots(int64_t number, int64_t channels, bool narrow)
       : heads(number), mixed(!narrow && channels % L != 0) {
     const int64_t part = mixed ? heads * channels : channels;  // what is cut into vectors
-    full = part % L == 0;
+    full = part % L == 0 && !narrow;
     slots.reserve((part + L - 1) / L * (heads * channels / part));
     for (int64_t start = 0; start < heads * channels; start += part)
       for (int64_t c = 0; c < part; c += L) {
@@ -109,16 +134,33 @@ struct HeadSlots {
   }
 };
 
-// The numbers that `of_edge` holds for the heads of a slot's lanes.
-template <bool Mixed, typename T>
-GB_INLINE Vec<T> lane_numbers(const HeadSlot<T>& slot, const Acc<T>* of_edge) {
-  if constexpr (Mixed) return by_index(of_edge + slot.head, slot.lane_head);
-  return splat<Vec<T>>(of_edge[slot.head]);
-}
-template <bool Full, typename T>
-GB_INLINE Vec<T> slot_columns(const T* row, int count) {
-  return Full ? load(row) : load_n(row, count);
-}
+// A slot of a tile, by constants: how its columns are read and written.
+template <typename T, bool Mixed, bool Full>
+struct Columns {
+  const HeadSlot<T>* tile;
+  int s;
+
+  GB_INLINE int64_t from() const { return Full ? tile[0].from + s * kLanes<T> : tile[s].from; }
+  GB_INLINE int64_t to() const { return Full ? tile[0].to + s * kLanes<T> : tile[s].to; }
+  // Those of a row that is summed, or of a result.
+  template <typename U>
+  GB_INLINE Vec<T> read(const U* row) const {
+    return Full ? load(row + from()) : load_n(row + from(), tile[s].count);
+  }
+  template <typename U>
+  GB_INLINE void write(U* row, const Vec<T>& v) const {
+    Full ? store(row + to(), v) : store_n(row + to(), v, tile[s].count);
+  }
+  template <typename U>
+  GB_INLINE void add(U* row, const Vec<T>& v) const {
+    write(row, (Full ? load(row + to()) : load_n(row + to(), tile[s].count)) + v);
+  }
+  // The numbers that `by_head` holds for the heads of the lanes.
+  GB_INLINE Vec<T> numbers(const Acc<T>* by_head) const {
+    if constexpr (Mixed) return by_index(by_head + tile[s].head, tile[s].lane_head);
+    return splat<Vec<T>>(by_head[tile[s].head]);
+  }
+};
 
 // The rows that are summed.
 template <typename T>
@@ -135,58 +177,105 @@ struct SummedRows {
   GB_INLINE void prefetch(int64_t node) const { prefetch_far((*this)[node], bytes()); }
 };
 
-// Fetches the rows of a long row's edges while their coefficients are computed: arithmetic hides the memory.
-struct RowsOnTheWay {
-  const char* data;
-  int64_t bytes;  // of a row
-  const int64_t* nodes;
-  int64_t end;  // 0: the row is short, there is little to compute, or the cache would not hold its rows
-  int64_t next = 0;
-
-  template <typename T>
-  RowsOnTheWay(const SummedRows<T>& x, const EdgeRow<Acc<T>>& row, int64_t heads)
-      : data(reinterpret_cast<const char*>(x.data)), bytes(x.bytes()), nodes(row.nodes.data()) {
-    constexpr int64_t most_bytes = int64_t{1} << 18;
-    const bool is_worth = heads >= 4 && row.count > kRowsAhead && row.count * bytes <= most_bytes;
-    end = is_worth ? row.count : 0;
-  }
-  // Up to edge `stop`.
-  GB_INLINE void fetch(int64_t stop) {
-    for (stop = std::min(stop, end); next < stop; ++next) prefetch_far(data + nodes[next] * bytes, bytes);
-  }
-};
-
-// finish(slot, sum of value * row, sum of above * row) for all slots. Rows are fetched `distance` edges
-// ahead, but those of the first `fetched` edges; 0: not at all.
+// finish(row, columns, sum of value * x[node], sum of above * x[node]) for each walked row and all its
+// columns. Rows of x are fetched `distance` edges ahead; 0: not at all.
 template <bool Both, typename T, typename Finish>
-GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64_t distance, int64_t fetched,
-                        const EdgeRow<Acc<T>>& row, const Finish& finish) {
+GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64_t distance,
+                        const EdgeRows<Acc<T>>& rows, const Acc<T>* value, const Acc<T>* above,
+                        const Finish& finish) {
   slots.tiles([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool is_first) GB_LAMBDA {
     constexpr int NV = decltype(nv)::value;
-    Vec<T> sum[NV] = {}, above[NV] = {};
+    using At = Columns<T, mixed, full>;
     HeadSlot<T> slot[NV];
     unroll<NV>([&](auto s) GB_LAMBDA { slot[s] = tile[s]; });
-    const int64_t known = is_first && distance > 0 ? row.known : 0;
-    const bool is_all = NV == slots.count;
-    for (int64_t i = 0; i < row.count; ++i) {
-      if (i + distance < known && i + distance >= fetched) {
-        const T* next = x[row.nodes[i + distance]];
-        if (is_all)
-          unroll<NV>([&](auto s) GB_LAMBDA { __builtin_prefetch(next + slot[s].from, 0, 2); });
-        else
-          prefetch_far(next, x.bytes());
+    const int64_t known = is_first && distance > 0 ? rows.known : 0;
+    const bool is_all = full && NV == slots.count;
+    int64_t i = 0;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      Vec<T> sum[NV] = {}, sum_above[NV] = {};
+      for (const int64_t end = rows.ends[r]; i < end; ++i) {
+        if (i + distance < known) {
+          const T* next = x[rows.nodes[i + distance]];
+          if (is_all)
+            unroll<NV>([&](auto s) GB_LAMBDA { __builtin_prefetch(next + s * kLanes<T>, 0, 2); });
+          else
+            prefetch_far(next, x.bytes());
+        }
+        const T* from = x[rows.nodes[i]];
+        const Acc<T>*by_head = value + i * slots.heads, *by_head_above = above + i * slots.heads;
+        unroll<NV>([&](auto s) GB_LAMBDA {
+          const At at{slot, s};
+          const Vec<T> part = at.read(from);
+          sum[s] += part * at.numbers(by_head);
+          if constexpr (Both) sum_above[s] += part * at.numbers(by_head_above);
+        });
       }
-      const T* from = x[row.nodes[i]];
-      const Acc<T>* value = row.value.data() + i * slots.heads;
-      const Acc<T>* value_above = row.above.data() + i * slots.heads;
-      unroll<NV>([&](auto s) GB_LAMBDA {
-        const Vec<T> part = slot_columns<full>(from + slot[s].from, slot[s].count);
-        sum[s] += part * lane_numbers<mixed>(slot[s], value);
-        if constexpr (Both) above[s] += part * lane_numbers<mixed>(slot[s], value_above);
-      });
+      unroll<NV>([&](auto s) GB_LAMBDA { finish(r, At{slot, s}, sum[s], sum_above[s]); });
     }
-    unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], sum[s], above[s]); });
   });
+}
+
+// <left(row of the edge), x[node]> per head of each edge into `to`. Rows of x are fetched `distance` edges
+// ahead; 0: not at all.
+template <typename T, typename Left>
+GB_INLINE void edge_dots(int64_t heads, int64_t channels, const SummedRows<T>& x, int64_t distance,
+                         const EdgeRows<Acc<T>>& rows, const Left& left, Acc<T>* to) {
+  sum_heads<T>(
+      rows.count, heads, channels,
+      [&](int64_t i) GB_LAMBDA {
+        if (distance > 0 && i + distance < rows.known) x.prefetch(rows.nodes[i + distance]);
+        const T *own = left(rows.of[i]), *other = x[rows.nodes[i]];
+        return [own, other](int64_t c, auto n) GB_LAMBDA { return get(own + c, n) * get(other + c, n); };
+      },
+      to);
+}
+
+// body(at) for all vectors of a number per edge and head; the last reaches into what is behind them.
+template <typename A, typename Body>
+GB_INLINE void each_vector(int64_t size, const Body& body) {
+  for (int64_t at = 0; at < size; at += kLanes<A>) body(at);
+}
+
+// to[r, :] = the sum over row r's edges
+template <typename A>
+GB_INLINE void add_edges(int64_t heads, const EdgeRows<A>& rows, const A* from, A* to) {
+  fixed_heads<A>(heads, [&](auto number) GB_LAMBDA {
+    int64_t begin = 0;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const int64_t end = rows.ends[r];
+      each_head<A>(number, [&](int64_t h, auto n) GB_LAMBDA {
+        decltype(get(from, n)) total{};
+        for (int64_t i = begin; i < end; ++i) total += get(from + i * number + h, n);
+        put(to + r * number + h, total, n);
+      });
+      begin = end;
+    }
+  });
+}
+
+// Logits become exp(logit - tops[row]); tops: the rows' largest, totals: their sums of these.
+template <typename A>
+GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, A* tops, A* totals) {
+  fixed_heads<A>(heads, [&](auto number) GB_LAMBDA {
+    int64_t begin = 0;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const int64_t end = rows.ends[r];
+      each_head<A>(number, [&](int64_t h, auto n) GB_LAMBDA {
+        decltype(get(value, n)) top{};
+        top -= std::numeric_limits<A>::infinity();
+        for (int64_t i = begin; i < end; ++i) top = Greater{}(get(value + i * number + h, n), top);
+        for (int64_t i = begin; i < end; ++i) {
+          A* at = value + i * number + h;
+          put(at, get(at, n) - top, n);
+        }
+        put(tops + r * number + h, top, n);
+      });
+      begin = end;
+    }
+  });
+  each_vector<A>(rows.count * heads,
+                 [&](int64_t at) GB_LAMBDA { store(value + at, exp_lanes(load(value + at))); });
+  add_edges(heads, rows, value, totals);
 }
 
 // What an edge's coefficients are found by. Knows nothing of how rows are stored: one code for all that are
@@ -207,36 +296,42 @@ struct Coefficients {
     return static_cast<uint64_t>(edge + (a.first_keys ? a.first_keys[v] - a.indptr[v] : v));
   }
 
-  // The edges [begin, end) of row v of the graph or of its transpose (then `ids` leads to their ids). Behind
-  // the row's last, `is_last`, comes its implicit self-loop. Edges before prefetch_end follow.
-  void collect(int64_t v, int64_t begin, int64_t end, bool is_last, int64_t prefetch_end, const void* indices,
-               const int64_t* ids, EdgeRow<A>& row) const;
+  // The edges [begin, end) of the rows [first, last) of the graph or of its transpose (then `ids` leads to
+  // their ids). Behind a row's last comes its implicit self-loop; `is_last`: of the last row, too. Edges
+  // before prefetch_end follow.
+  void collect(int64_t first, int64_t last, const int64_t* indptr, int64_t begin, int64_t end, bool is_last,
+               int64_t prefetch_end, const void* indices, const int64_t* ids, EdgeRows<A>& rows) const;
+  // All edges of these rows.
+  void collect_all(int64_t first, int64_t last, const int64_t* indptr, int64_t prefetch_end,
+                   const void* indices, const int64_t* ids, EdgeRows<A>& rows) const {
+    collect(first, last, indptr, indptr[first], indptr[last], true, prefetch_end, indices, ids, rows);
+  }
 
-  // row.mask: factors of the coefficients under dropout, 0 or 1 / (1 - p).
-  void draw_masks(EdgeRow<A>& row) const;
+  // rows.mask: factors of the coefficients under dropout, 0 or 1 / (1 - p).
+  void draw_masks(EdgeRows<A>& rows) const;
 
   // Coefficients under dropout; also those of `above`, if there are any.
-  GB_INLINE void drop(EdgeRow<A>& row, bool with_above) const {
-    if (a.threshold != 0) drop_(row, with_above);
+  GB_INLINE void drop(EdgeRows<A>& rows, bool with_above) const {
+    if (a.threshold != 0) drop_(rows, with_above);
   }
 
   GB_INLINE Vec<A> leaky(const Vec<A>& z) const { return z > 0 ? z : z * slope; }
 
  private:
-  void drop_(EdgeRow<A>& row, bool with_above) const;
+  void drop_(EdgeRows<A>& rows, bool with_above) const;
   void prefetch_features(int64_t begin, int64_t end, int64_t prefetch_end, const int64_t* ids) const;
   template <typename I>
-  void collect_(int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, const I* indices,
-                const int64_t* ids, EdgeRow<A>& row) const;
+  void collect_(int64_t first, int64_t last, const int64_t* indptr, int64_t begin, int64_t end, bool is_last,
+                int64_t prefetch_end, const I* indices, const int64_t* ids, EdgeRows<A>& rows) const;
 };
 
 // GAT: what edges of their own add to z, in `above`.
 template <typename A>
-void add_edge_logits(const Coefficients<A>& k, EdgeRow<A>& row) {
+void add_edge_logits(const Coefficients<A>& k, EdgeRows<A>& rows) {
   if (!k.edge_logit) return;
-  for (int64_t i = 0; i < row.count; ++i) {
-    const A* own = k.edge_logit + row.places[i] * k.a.heads;
-    for (int64_t h = 0; h < k.a.heads; ++h) row.above[i * k.a.heads + h] += own[h];
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const A* own = k.edge_logit + rows.places[i] * k.a.heads;
+    for (int64_t h = 0; h < k.a.heads; ++h) rows.above[i * k.a.heads + h] += own[h];
   }
 }
 
@@ -257,6 +352,20 @@ struct Attention : Coefficients<Acc<T>> {
   }
 };
 
-// (num_dst, heads): <grad[v, h, :], rows[v, h, :]>
+// <grad[v, h, :], rows[v, h, :]> of the rows [first, last) into `to`, (last - first, heads).
 template <typename T, typename U>
-Buffer<Acc<T>> grad_dot(const AttentionBackwardArgs& b, const U* rows);
+void grad_dot(const AttentionBackwardArgs& b, const U* rows, int64_t first, int64_t last, Acc<T>* to);
+
+// For each destination what its edges need of it, side by side: three times `heads` numbers.
+template <typename A>
+struct DestinationRecords {
+  int64_t heads;
+  int64_t stride = 3 * heads <= 16 ? 4 * heads : 3 * heads;  // few: none crosses a cache line
+  Buffer<A> numbers;
+
+  DestinationRecords(int64_t num_dst, int64_t number)
+      : heads(number), numbers(num_dst * stride + kLanes<A>) {}
+  GB_INLINE const A* operator[](int64_t v) const { return numbers.data() + v * stride; }
+  GB_INLINE A* operator[](int64_t v) { return numbers.data() + v * stride; }
+  GB_INLINE void prefetch(int64_t v) const { prefetch_far((*this)[v], 3 * heads * sizeof(A)); }
+};

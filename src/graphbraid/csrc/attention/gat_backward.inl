@@ -27,93 +27,84 @@ namespace gb::GB_VARIANT {
 
 #include "attention/attention_rows.inl"
 
-// For each destination what its edges need of it, side by side: dst_logit, lse and D, `heads` numbers each.
-template <typename A>
-struct DestinationRecords {
-  int64_t heads;
-  int64_t stride = 3 * heads <= 16 ? 4 * heads : 3 * heads;  // few: none crosses a cache line
-  Buffer<A> numbers;
-
-  DestinationRecords(int64_t num_dst, int64_t number) : heads(number), numbers(num_dst * stride) {}
-  GB_INLINE const A* operator[](int64_t v) const { return numbers.data() + v * stride; }
-};
-
+// By destination dst_logit, lse and D; also writes the gradient of dst_logit.
 template <typename T>
 DestinationRecords<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
-  const Buffer<A> d = grad_dot<T>(b, static_cast<const T*>(a.out));
-  const Buffer<A> d_above = grad_dot<T>(b, static_cast<const A*>(a.above));
   DestinationRecords<A> records(a.num_dst, a.heads);
   const A* dst_logit = static_cast<const A*>(a.dst_logit);
   const A* lse = static_cast<const A*>(a.lse);
   const A* share = static_cast<const A*>(a.share);
   A* grad_dst_logit = static_cast<A*>(b.grad_dst_logit);
   const A rest = A{1} - static_cast<A>(a.slope);
-  parallel_static(a.num_dst, 4096, [&](int64_t first, int64_t last) {
-    for (int64_t v = first; v < last; ++v)
-      for (int64_t h = 0; h < a.heads; ++h) {
-        const int64_t i = v * a.heads + h;
-        A* record = records.numbers.data() + v * records.stride + h;
-        record[0] = dst_logit[i];
-        record[a.heads] = lse[i];
-        record[2 * a.heads] = d[i];
-        grad_dst_logit[i] = rest * (d_above[i] - d[i] * share[i]);
-      }
+  constexpr int64_t together = 64;  // rows whose gradients stay in the cache for both products
+  parallel_static(a.num_dst, 1024, [&](int64_t first, int64_t last) {
+    Buffer<A> d(together * a.heads), d_above(together * a.heads);
+    for (int64_t next; first < last; first = next) {
+      next = std::min(first + together, last);
+      grad_dot<T>(b, static_cast<const T*>(a.out), first, next, d.data());
+      grad_dot<T>(b, static_cast<const A*>(a.above), first, next, d_above.data());
+      for (int64_t v = first; v < next; ++v)
+        for (int64_t h = 0; h < a.heads; ++h) {
+          const int64_t i = v * a.heads + h, own = (v - first) * a.heads + h;
+          A* record = records[v] + h;
+          record[0] = dst_logit[i];
+          record[a.heads] = lse[i];
+          record[2 * a.heads] = d[own];
+          grad_dst_logit[i] = rest * (d_above[own] - d[own] * share[i]);
+        }
+    }
   });
   return records;
 }
 
-// Coefficients of u's out-edges, and into logit_grad what does not depend on rows.
+// Coefficients of the rows' out-edges, and into logit_grads (rows, heads) what does not depend on rows of
+// grad.
 template <typename A>
-void out_edge_coefficients(const Coefficients<A>& k, int64_t u, const DestinationRecords<A>& records,
-                           EdgeRow<A>& row, RowsOnTheWay& on_the_way, A* logit_grad) {
-  A *value = row.value.data(), *above = row.above.data(), *d = row.extra.data();
-  const int64_t record_bytes = 3 * k.a.heads * static_cast<int64_t>(sizeof(A));
-  const A* left = k.src_logit + u * k.a.heads;
+void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>& records, EdgeRows<A>& rows,
+                           A* logit_grads) {
+  A *value = rows.value.data(), *above = rows.above.data(), *d = rows.extra.data();
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
-    for (int64_t i = 0; i < row.count; ++i) {
-      if (i + kEdgesAhead < row.known) prefetch_far(records[row.nodes[i + kEdgesAhead]], record_bytes);
-      const A* record = records[row.nodes[i]];
-      each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
-        put(above + i * heads + h, get(left + h, n) + get(record + h, n), n);
-        put(value + i * heads + h, get(record + heads + h, n), n);
-        put(d + i * heads + h, get(record + 2 * heads + h, n), n);
-      });
+    int64_t i = 0;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const A* left = k.src_logit + (rows.first + r) * heads;
+      for (const int64_t end = rows.ends[r]; i < end; ++i) {
+        if (i + kEdgesAhead < rows.known) records.prefetch(rows.nodes[i + kEdgesAhead]);
+        const A* record = records[rows.nodes[i]];
+        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+          put(above + i * heads + h, get(left + h, n) + get(record + h, n), n);
+          put(value + i * heads + h, get(record + heads + h, n), n);
+          put(d + i * heads + h, get(record + 2 * heads + h, n), n);
+        });
+      }
     }
   });
-  add_edge_logits(k, row);
-  k.lanes.groups([&](int64_t first) GB_LAMBDA {
-    Vec<A> total{};
-    k.lanes.each(row.count * k.a.heads, first, [&](int64_t at, auto n) GB_LAMBDA {
-      on_the_way.fetch((at + kLanes<A>) / k.a.heads + 1);
-      const Vec<A> z = get(above + at, n);
-      const Vec<A> alpha = exp_lanes(k.leaky(z) - get(value + at, n));
-      const Vec<A> through = alpha * get(d + at, n);  // 0 behind the last
-      const Vec<A> sloped = z > 0 ? through : through * k.slope;
-      total -= sloped;
-      put(d + at, sloped, n);  // what an edge's own number loses
-      put(value + at, alpha, n);
-      put(above + at, z > 0 ? alpha : Vec<A>{}, n);
-    });
-    k.lanes.keep(logit_grad, k.lanes.over_edges(total, Sum{}), first);
+  add_edge_logits(k, rows);
+  each_vector<A>(rows.count * k.a.heads, [&](int64_t at) GB_LAMBDA {
+    const Vec<A> z = load(above + at), alpha = exp_lanes(k.leaky(z) - load(value + at));
+    const Vec<A> through = alpha * load(d + at);
+    store(d + at, z > 0 ? through : through * k.slope);  // what an edge's own number loses
+    store(value + at, alpha);
+    store(above + at, z > 0 ? alpha : Vec<A>{});
   });
-  k.drop(row, true);
+  add_edges(k.a.heads, rows, d, logit_grads);
+  k.drop(rows, true);
 }
 
-// The gradients of what u's out-edges add of their own.
+// The gradients of what out-edges add of their own.
 template <typename T>
-void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<T>& k, int64_t u,
-                                const SummedRows<T>& grads, const EdgeRow<Acc<T>>& row) {
+void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<T>& k,
+                                const SummedRows<T>& grads, const EdgeRows<Acc<T>>& rows) {
   using A = Acc<T>;
   const int64_t heads = k.a.heads, channels = k.a.channels;
-  for (int64_t i = 0; i < row.count; ++i) {
-    A* to = static_cast<A*>(b.grad_edge_logit) + row.places[i] * heads;
+  for (int64_t i = 0; i < rows.count; ++i) {
+    A* to = static_cast<A*>(b.grad_edge_logit) + rows.places[i] * heads;
     for (int64_t h = 0; h < heads; ++h) {
-      const A above = row.above[i * heads + h], below = row.value[i * heads + h] - above;
-      const T* grad = grads[row.nodes[i]] + (b.narrow ? 0 : h * channels);
-      const A reached = dot(grad, k.rows[u] + h * channels, channels);
-      to[h] = reached * (above + k.slope * below) - row.extra[i * heads + h];
+      const A above = rows.above[i * heads + h], below = rows.value[i * heads + h] - above;
+      const T* grad = grads[rows.nodes[i]] + (b.narrow ? 0 : h * channels);
+      const A reached = dot(grad, k.rows[rows.of[i]] + h * channels, channels);
+      to[h] = reached * (above + k.slope * below) - rows.extra[i * heads + h];
     }
   }
 }
@@ -126,36 +117,38 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
   const DestinationRecords<A> records = destination_records<T>(b);
   const HeadSlots<T> slots(a.heads, a.channels, b.narrow);
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
+  const RowGroups groups(b.t_indptr, k.rows.bytes());
   const A rest = A{1} - k.slope;
   if (b.grad_edge_logit) {  // stored loops that implicit ones stand for are not walked
     A* to = static_cast<A*>(b.grad_edge_logit);
     std::fill(to, to + (a.num_edges + a.num_loops) * a.heads, A{0});
   }
   parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
-    EdgeRow<A> row;
-    Buffer<A> scratch(k.width + a.heads);
-    A *through = scratch.data(), *by_head = through + k.width;
-    const int64_t prefetch_end = b.t_indptr[last];
-    for (int64_t u = first; u < last; ++u) {
-      k.collect(u, b.t_indptr[u], b.t_indptr[u + 1], true, prefetch_end, b.t_indices, b.perm, row);
-      A* logit_grad = static_cast<A*>(b.grad_src_logit) + u * a.heads;
-      RowsOnTheWay on_the_way(grads, row, a.heads);
-      out_edge_coefficients<A>(k, u, records, row, on_the_way, logit_grad);
-      const T* own = k.rows[u];
-      T* grad_src = static_cast<T*>(b.grad_src) + u * k.width;
-      add_rows<true>(slots, grads, grads.distance(), on_the_way.next, row,
-                     [&](const HeadSlot<T>& s, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
-                       store_n(through + s.to, sum * k.slope + above * rest, s.count);
-                       store_n(grad_src + s.to, sum, s.count);
+    EdgeRows<A> rows;
+    Buffer<A> through(groups.most_rows * k.width), by_head(groups.most_rows * a.heads + kLanes<A>);
+    for (int64_t next; first < last; first = next) {
+      next = groups.end(first, last);
+      k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, b.perm, rows);
+      out_edge_coefficients<A>(k, records, rows, by_head.data());
+      A* logit_grads = static_cast<A*>(b.grad_src_logit) + first * a.heads;
+      const int64_t size = (next - first) * a.heads;
+      for (int64_t i = 0; i < size; ++i) logit_grads[i] = -by_head[i];
+      T* grad_src = static_cast<T*>(b.grad_src) + first * k.width;
+      add_rows<true>(slots, grads, grads.distance(), rows, rows.value.data(), rows.above.data(),
+                     [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
+                       at.write(through.data() + r * k.width, sum * k.slope + above * rest);
+                       at.write(grad_src + r * k.width, sum);
                      });
       sum_heads<T>(
-          1, a.heads, a.channels,
-          [&](int64_t) GB_LAMBDA {
-            return [=](int64_t c, auto n) GB_LAMBDA { return get(through + c, n) * get(own + c, n); };
+          next - first, a.heads, a.channels,
+          [&](int64_t r) GB_LAMBDA {
+            const A* left = through.data() + r * k.width;
+            const T* right = k.rows[first + r];
+            return [=](int64_t c, auto n) GB_LAMBDA { return get(left + c, n) * get(right + c, n); };
           },
-          by_head);
-      for (int64_t h = 0; h < a.heads; ++h) logit_grad[h] += by_head[h];
-      if (b.grad_edge_logit) store_edge_logit_gradients(b, k, u, grads, row);
+          by_head.data());
+      for (int64_t i = 0; i < size; ++i) logit_grads[i] += by_head[i];
+      if (b.grad_edge_logit) store_edge_logit_gradients(b, k, grads, rows);
     }
   });
 }

@@ -40,24 +40,10 @@ GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const 
   }
 }
 
-// <x[node], own> per head of each edge into `extra`.
-template <typename T>
-void reached_rows(const Attention<T>& k, const SummedRows<T>& x, const T* own, int64_t distance,
-                  EdgeRow<Acc<T>>& row) {
-  sum_heads<T>(
-      row.count, k.a.heads, k.a.channels,
-      [&](int64_t i) GB_LAMBDA {
-        if (distance > 0 && i + distance < row.known) x.prefetch(row.nodes[i + distance]);
-        const T* other = x[row.nodes[i]];
-        return [own, other](int64_t c, auto n) GB_LAMBDA { return get(own + c, n) * get(other + c, n); };
-      },
-      row.extra.data());
-}
-
 // Turns logits in `value` and what they reach in `extra` into coefficients under dropout, and the logits'
 // gradients. lse(at, n, first) and d(at, n, first) belong to the numbers from `at` on.
 template <typename A, typename Lse, typename D>
-GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRow<A>& row, const Lse& lse, const D& d) {
+GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRows<A>& row, const Lse& lse, const D& d) {
   A *value = row.value.data(), *extra = row.extra.data();
   const bool drops = k.a.threshold > 0;
   if (drops) k.draw_masks(row);
@@ -73,7 +59,7 @@ GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRow<A>& row, const 
 
 // The same of edges to one destination; lse and d: (heads,).
 template <typename A>
-void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
+void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, EdgeRows<A>& row) {
   logit_gradients(
       k, row, [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(lse, first); },
       [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(d, first); });
@@ -81,7 +67,7 @@ void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, Edge
 
 // The same of edges to the destinations row.nodes; lse and d: (num_dst, heads).
 template <typename A>
-void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
+void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, EdgeRows<A>& row) {
   A *row_lse = row.above.data(), *row_d = row.other.data();
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
     for (int64_t i = 0; i < row.count; ++i)
@@ -98,7 +84,7 @@ void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, Edg
 // The logits of some edges of a row, and their z where edges have features, else null.
 template <typename T>
 Acc<T>* block_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, const SummedRows<T>& x, const T* own,
-                     EdgeRow<Acc<T>>& row) {
+                     EdgeRows<Acc<T>>& row) {
   if (!k.a.edge_weight) {
     gatv2_logits<false>(k, x, own_rows.wide(own, k.width), 0, row.count, row);
     return nullptr;
@@ -109,37 +95,32 @@ Acc<T>* block_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, const Summ
   return z;
 }
 
-template <typename A, typename V>
-GB_INLINE void add_to(A* sum, const V& v, int n) {
-  store_n(sum, load_n(sum, n) + v, n);
-}
-
-// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own and g in
+// finish(columns, sum of g * leaky'(z), sum of g * leaky(z)) for all columns, with z = x[node] + own and g in
 // `extra`.
 template <typename T, typename Finish>
 GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
-                         const Acc<T>* own, const EdgeRow<Acc<T>>& row, const Finish& finish) {
+                         const Acc<T>* own, const EdgeRows<Acc<T>>& row, const Finish& finish) {
   constexpr int most = 4;  // more do not fit the registers
   slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
     constexpr int NV = decltype(nv)::value;
+    using At = Columns<T, mixed, full>;
     Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV];
     HeadSlot<T> slot[NV];
     unroll<NV>([&](auto s) GB_LAMBDA {
       slot[s] = tile[s];
-      right[s] = slot_columns<full>(own + slot[s].from, slot[s].count);
+      right[s] = At{slot, s}.read(own);
     });
     for (int64_t i = 0; i < row.count; ++i) {
       const T* from = x[row.nodes[i]];
       const Acc<T>* g = row.extra.data() + i * slots.heads;
       unroll<NV>([&](auto s) GB_LAMBDA {
-        const Vec<T> z = slot_columns<full>(from + slot[s].from, slot[s].count) + right[s];
-        const Vec<T> c = lane_numbers<mixed>(slot[s], g);
-        const Vec<T> sloped = c * k.slope;
+        const At at{slot, s};
+        const Vec<T> z = at.read(from) + right[s], c = at.numbers(g), sloped = c * k.slope;
         steep[s] += z > 0 ? c : sloped;
         whole[s] += z * (z > 0 ? c : sloped);
       });
     }
-    unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], steep[s], whole[s]); });
+    unroll<NV>([&](auto s) GB_LAMBDA { finish(At{slot, s}, steep[s], whole[s]); });
   });
 }
 
@@ -147,29 +128,29 @@ GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const
 // += that of g * leaky(z). `keeps`: z becomes g * leaky'(z).
 template <typename A>
 void add_leaky_of_sums(const Coefficients<A>& k, const HeadSlots<A>& slots, A* z, bool keeps,
-                       const EdgeRow<A>& row, A* steep, A* whole) {
+                       const EdgeRows<A>& row, A* steep, A* whole) {
   const int64_t width = k.a.heads * k.a.channels;
   constexpr int most = 2;  // code size: the edges' map takes longer
   slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<A>* tile, bool) GB_LAMBDA {
     constexpr int NV = decltype(nv)::value;
+    using At = Columns<A, mixed, full>;
     Vec<A> sum[NV] = {}, sum_whole[NV] = {};
     HeadSlot<A> slot[NV];
     unroll<NV>([&](auto s) GB_LAMBDA { slot[s] = tile[s]; });
     for (int64_t i = 0; i < row.count; ++i) {
       const A* g = row.extra.data() + i * slots.heads;
       unroll<NV>([&](auto s) GB_LAMBDA {
-        A* at = z + i * width + slot[s].to;
-        const Vec<A> own = slot_columns<full>(at, slot[s].count);
-        const Vec<A> c = lane_numbers<mixed>(slot[s], g);
-        const Vec<A> term = own > 0 ? c : c * k.slope;
+        const At at{slot, s};
+        const Vec<A> own = at.read(z + i * width), c = at.numbers(g), term = own > 0 ? c : c * k.slope;
         sum[s] += term;
         sum_whole[s] += own * term;
-        if (keeps) store_n(at, term, slot[s].count);
+        if (keeps) at.write(z + i * width, term);
       });
     }
     unroll<NV>([&](auto s) GB_LAMBDA {
-      add_to(steep + slot[s].to, sum[s], slot[s].count);
-      if (whole) add_to(whole + slot[s].to, sum_whole[s], slot[s].count);
+      const At at{slot, s};
+      at.add(steep, sum[s]);
+      if (whole) at.add(whole, sum_whole[s]);
     });
   });
 }
@@ -208,7 +189,7 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
   std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
   parallel_dynamic(kShares, 1, [&](int64_t first_share, int64_t last_share) {
-    EdgeRow<A> row;
+    EdgeRows<A> row;
     EdgeOwnRows<T> own_rows(a);
     std::vector<A> sums(static_cast<size_t>(2 * k.width));  // the first half stays 0
     A *none = sums.data(), *sum = none + k.width;
@@ -223,17 +204,19 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
         std::fill(sum, sum + k.width, A{0});
         edge_blocks(
             a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
-              k.collect(v, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
+              k.collect(v, v + 1, a.indptr, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
               A* z = block_logits(k, own_rows, k.rows, k.own[v], row);
-              reached_rows(k, k.rows, grads[v], 0, row);
+              edge_dots<T>(
+                  a.heads, a.channels, k.rows, 0, row, [&](int64_t) GB_LAMBDA { return grads[v]; },
+                  row.extra.data());
               logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
               if (z)
                 add_leaky_of_sums<A>(k, sum_slots, z, map_size > 0, row, sum, att_sum);
               else
                 add_leaky(k, slots, k.rows, own_rows.wide(k.own[v], k.width), row,
-                          [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
-                            add_to(sum + s.to, steep, s.count);
-                            add_to(att_sum + s.to, whole, s.count);
+                          [&](const auto& at, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
+                            at.add(sum, steep);
+                            at.add(att_sum, whole);
                           });
               if (map_size) own_rows.add_gradients(row.count, false, map_sum);
             });
@@ -257,7 +240,7 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
   const A* lse = static_cast<const A*>(a.lse);
   const HeadSlots<A> sum_slots(a.heads, a.channels, false);
   parallel_rows(b.t_indptr, a.num_src, 4 * k.lines, [&](int64_t first, int64_t last) {
-    EdgeRow<A> row;
+    EdgeRows<A> row;
     EdgeOwnRows<T> own_rows(a);
     std::vector<A> sums(static_cast<size_t>(2 * k.width));
     A *sum = sums.data(), *steep_sum = sum + k.width;
@@ -266,19 +249,22 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
       const T* own_row = k.rows[u];
       edge_blocks(b.t_indptr[u], b.t_indptr[u + 1], 2 * k.rows.bytes(),
                   [&](int64_t begin, int64_t end, bool is_last) {
-                    k.collect(u, begin, end, is_last, b.t_indptr[last], b.t_indices, b.perm, row);
+                    k.collect(u, u + 1, b.t_indptr, begin, end, is_last, b.t_indptr[last], b.t_indices,
+                              b.perm, row);
                     A* z = block_logits(k, own_rows, k.own, own_row, row);
-                    reached_rows(k, grads, own_row, grads.distance(), row);
+                    edge_dots<T>(
+                        a.heads, a.channels, grads, grads.distance(), row,
+                        [&](int64_t) GB_LAMBDA { return own_row; }, row.extra.data());
                     logit_gradients_out<A>(k, lse, d, row);
-                    add_rows<false>(slots, grads, 0, 0, row,
-                                    [&](const HeadSlot<T>& s, const Vec<T>& part, const Vec<T>&)
-                                        GB_LAMBDA { add_to(sum + s.to, part, s.count); });
+                    add_rows<false>(slots, grads, 0, row, row.value.data(), row.above.data(),
+                                    [&](int64_t, const auto& at, const Vec<T>& part, const Vec<T>&)
+                                        GB_LAMBDA { at.add(sum, part); });
                     if (z)
                       add_leaky_of_sums<A>(k, sum_slots, z, false, row, steep_sum, nullptr);
                     else
                       add_leaky(k, slots, k.own, own_rows.wide(own_row, k.width), row,
-                                [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>&)
-                                    GB_LAMBDA { add_to(steep_sum + s.to, steep, s.count); });
+                                [&](const auto& at, const Vec<T>& steep, const Vec<T>&)
+                                    GB_LAMBDA { at.add(steep_sum, steep); });
                   });
       store_through(k, sum, steep_sum, static_cast<T*>(b.grad_src) + u * k.width);
     }
@@ -289,7 +275,10 @@ template <typename T>
 void gatv2_backward_typed(const AttentionBackwardArgs& b) {
   const Attention<T> k{b.forward};
   const HeadSlots<T> slots(b.forward.heads, b.forward.channels, false);
-  const Buffer<Acc<T>> d = grad_dot<T>(b, static_cast<const T*>(b.forward.out));
+  Buffer<Acc<T>> d(b.forward.num_dst * b.forward.heads);
+  parallel_static(b.forward.num_dst, 1024, [&](int64_t first, int64_t last) {
+    grad_dot<T>(b, static_cast<const T*>(b.forward.out), first, last, d.data() + first * b.forward.heads);
+  });
   gatv2_backward_by_destination(b, k, slots, d.data());
   gatv2_backward_by_source(b, k, slots, d.data());
 }

@@ -34,7 +34,7 @@ struct WideRow {
 // the row at this, or EachOwn theirs, side by side; what they share stays in registers.
 template <bool EachOwn, typename T>
 void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const Acc<T>* own, int64_t first,
-                  int64_t count, EdgeRow<Acc<T>>& row);
+                  int64_t count, EdgeRows<Acc<T>>& row);
 
 // body(column, number of vectors, elements of each) for two vectors of columns at a time, the numbers being
 // constants, then for one, of which fewer elements may be left.
@@ -132,7 +132,7 @@ struct EdgeOwnRows {
   }
 
   // Makes z of the `count` edges from the row's edge `first` on, at the node with the row `own`.
-  A* make(const T* own, const EdgeRow<A>& row, int64_t first, int64_t count) {
+  A* make(const T* own, const EdgeRows<A>& row, int64_t first, int64_t count) {
     features.reserve(waiting + count, waiting);
     rows.reserve((waiting + count) * map.width, waiting * map.width);
     const A** from = features.data() + waiting;
@@ -152,13 +152,19 @@ struct EdgeOwnRows {
   }
 };
 
-// GATv2's logits of a whole row.
+// GATv2's logits of whole rows.
 template <typename T>
-void gatv2_row_logits(const Attention<T>& k, EdgeOwnRows<T>& rows, const T* own, EdgeRow<Acc<T>>& row) {
-  if (!k.a.edge_weight) return gatv2_logits<false>(k, k.rows, rows.wide(own, k.width), 0, row.count, row);
-  const int64_t most = rows.most();
-  for (int64_t first = 0; first < row.count; first += most) {
-    const int64_t count = std::min(most, row.count - first);
-    gatv2_logits<true>(k, k.rows, rows.make(own, row, first, count), first, count, row);
+void gatv2_rows_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, EdgeRows<Acc<T>>& rows) {
+  int64_t first = 0;
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    const T* own = k.own[rows.first + r];
+    const int64_t end = rows.ends[r], most = k.a.edge_weight ? own_rows.most() : end - first;
+    for (int64_t count; first < end; first += count) {
+      count = std::min(most, end - first);
+      if (k.a.edge_weight)
+        gatv2_logits<true>(k, k.rows, own_rows.make(own, rows, first, count), first, count, rows);
+      else
+        gatv2_logits<false>(k, k.rows, own_rows.wide(own, k.width), first, count, rows);
+    }
   }
 }

@@ -257,15 +257,26 @@ struct HeadLanes {
   }
 };
 
-// A single number, where vectors would be mostly empty.
-struct One {};
+// The numbers of an edge's heads where these are a few, N: a vector of as many lanes.
+template <int N>
+struct Few {};
+template <typename A, int N>
+struct FewLanes {
+  typedef A Type __attribute__((vector_size(N * sizeof(A))));
+};
 template <typename A>
-GB_INLINE A get(const A* from, One) {
-  return *from;
+struct FewLanes<A, 1> {
+  using Type = A;
+};
+template <typename A, int N>
+GB_INLINE auto get(const A* from, Few<N>) {
+  typename FewLanes<A, N>::Type v;
+  __builtin_memcpy(&v, from, sizeof(v));
+  return v;
 }
-template <typename A>
-GB_INLINE void put(A* to, A value, One) {
-  *to = value;
+template <typename A, typename V, int N>
+GB_INLINE void put(A* to, V v, Few<N>) {
+  __builtin_memcpy(to, &v, sizeof(v));
 }
 
 // v in the first n lanes, `rest` behind.
@@ -286,19 +297,20 @@ GB_INLINE void fixed_heads(int64_t heads, const Body& body) {
     if (heads == 1) return body(std::integral_constant<int64_t, 1>{});
     if (heads == 2) return body(std::integral_constant<int64_t, 2>{});
     if (heads == 4) return body(std::integral_constant<int64_t, 4>{});
-    if (heads == 8) return body(std::integral_constant<int64_t, 8>{});
+    if constexpr (kLanes<A> >= 8)
+      if (heads == 8) return body(std::integral_constant<int64_t, 8>{});
   }
   body(heads);
 }
 
-// body(h, n) for the numbers of an edge's heads; one at a time where their number is a constant.
+// body(h, n) for the n heads from h on, whose numbers are a vector; once where their number is a constant.
 template <typename A, typename Heads, typename Body>
 GB_INLINE void each_head(Heads heads, const Body& body) {
   if constexpr (std::is_same_v<Heads, int64_t>) {
     for (int64_t h = 0; h < heads; h += kLanes<A>)
       body(h, static_cast<int>(std::min<int64_t>(kLanes<A>, heads - h)));
   } else {
-    for (int64_t h = 0; h < heads; ++h) body(h, One{});
+    body(int64_t{0}, Few<static_cast<int>(Heads::value)>{});
   }
 }
 

@@ -17,6 +17,8 @@ from graphbraid.ops.reference.aggregate import (
     spmm_max_shared_backward,
 )
 from graphbraid.ops.reference.attention import (
+    dot_backward,
+    dot_forward,
     edge_softmax,
     edge_softmax_backward,
     gat_backward,
@@ -60,6 +62,8 @@ __all__ = [
     "bit_gram",
     "bit_product",
     "column_moments",
+    "dot_backward",
+    "dot_forward",
     "edge_softmax",
     "edge_softmax_backward",
     "epilogue",

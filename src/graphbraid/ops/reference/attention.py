@@ -168,6 +168,55 @@ def gatv2_backward(
             row.copy_(column_sums(feature[:, None] * through))
 
 
+def dot_forward(
+    indptr: Indptr,
+    indices: Indices,
+    src: Matrix,
+    key: Matrix,
+    dst: Matrix,
+    scale: float,
+    out: Matrix,
+    top: Matrix,
+    log: Matrix,
+) -> None:
+    """Twin of the kernel of that name."""
+    edges, heads = _edges(indptr, indices, 0, None), top.shape[1]
+    logits = (_heads(dst, heads)[edges[1]] * _heads(key, heads)[edges[0]]).sum(-1) * scale
+    at = edges[1][:, None].expand_as(logits)
+    top.zero_().scatter_reduce_(0, at, logits, "amax", include_self=False)
+    _attend(src, logits - top[edges[1]], edges, 0.0, 0, out, log)
+
+
+def dot_backward(
+    indptr: Indptr,
+    indices: Indices,
+    t_indptr: Indptr,
+    t_indices: Indices,
+    src: Matrix,
+    key: Matrix,
+    dst: Matrix,
+    scale: float,
+    out: Matrix,
+    top: Matrix,
+    log: Matrix,
+    grad: Matrix,
+    grad_src: Matrix | None,
+    grad_key: Matrix | None,
+    grad_dst: Matrix | None,
+) -> None:
+    """Twin of the kernel of that name; needs no transpose."""
+    del t_indptr, t_indices
+    edges, heads = _edges(indptr, indices, 0, None), top.shape[1]
+    queries, keys = _heads(dst, heads)[edges[1]], _heads(key, heads)[edges[0]]
+    alpha = ((queries * keys).sum(-1) * scale - top[edges[1]] - log[edges[1]]).exp()
+    rows, part = _softmax_grad(src, alpha, edges, 0.0, 0, out, grad)
+    part = part[:, :, None] * scale
+    given = (grad_src, 0, rows), (grad_key, 0, part * queries), (grad_dst, 1, part * keys)
+    for to, end, of_edges in given:
+        if to is not None:
+            to.index_add_(0, edges[end], of_edges.flatten(1))
+
+
 def _edges(
     indptr: Tensor, indices: Tensor, num_loops: int, first_keys: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,68 @@
+// Binds dot_attention.inl; ops/attention.py describes the operators.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attention/attention_args.h"
+#include "base/buffer.h"
+#include "base/dropout.h"
+#include "threads/balance.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
+
+#define GB_KERNEL_FILE "attention/dot_attention.inl"
+#include "variants/for_each_variant.h"
+
+namespace gb {
+
+// Keys, queries and the logarithms; the largest logits stand where other attentions have their log-sum-exp.
+template <typename Given>
+static void add_dot(AttentionArgs& a, const Matrix& key, const Matrix& dst, double scale, const Given& log) {
+  need(a.dtype == DType::kFloat32 || a.dtype == DType::kFloat64, "src must be float32 or float64");
+  a.key = as_src(a, key, a.num_src, a.heads * a.channels);
+  a.dst = as_src(a, dst, a.num_dst, a.heads * a.channels);
+  a.scale = scale;
+  a.log = either_way(as_sums(a, log, a.num_dst, a.heads));
+}
+
+static void dot_forward(const Indptr& indptr, const Ids& indices, const Matrix& src, const Matrix& key,
+                        const Matrix& dst, double scale, const WrittenMatrix& out, const WrittenMatrix& top,
+                        const WrittenMatrix& log) {
+  AttentionArgs a = common_args(indptr, indices, src, 1.0, 0, 0.0, 0, out, top);
+  add_dot(a, key, dst, scale, log);
+  nb::gil_scoped_release release;
+  GB_PICK(dot_forward)(a);
+}
+
+static void dot_backward(const Indptr& indptr, const Ids& indices, const Indptr& t_indptr,
+                         const Ids& t_indices, const Matrix& src, const Matrix& key, const Matrix& dst,
+                         double scale, const Matrix& out, const Matrix& top, const Matrix& log,
+                         const Matrix& grad, const OptionalWrittenMatrix& grad_src,
+                         const OptionalWrittenMatrix& grad_key, const OptionalWrittenMatrix& grad_dst) {
+  AttentionBackwardArgs b;
+  b.forward = common_args(indptr, indices, src, 1.0, 0, 0.0, 0, out, top);
+  const AttentionArgs& a = b.forward;
+  add_dot(b.forward, key, dst, scale, log);
+  add_transpose(b, t_indptr, t_indices);
+  const int64_t width = a.heads * a.channels;
+  b.grad = as_src(a, grad, a.num_dst, width);
+  if (grad_src) b.grad_src = as_src(a, *grad_src, a.num_src, width);
+  if (grad_key) b.grad_key = as_src(a, *grad_key, a.num_src, width);
+  if (grad_dst) b.grad_dst = as_src(a, *grad_dst, a.num_dst, width);
+  nb::gil_scoped_release release;
+  GB_PICK(dot_backward)(b);
+}
+
+void bind_dot_attention(nb::module_& m) {
+  using namespace nb::literals;
+  def_native(m, "dot_forward", &dot_forward, "indptr"_a, "indices"_a, "src"_a, "key"_a, "dst"_a, "scale"_a,
+             "out"_a, "top"_a, "log"_a);
+  def_native(m, "dot_backward", &dot_backward, "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "src"_a,
+             "key"_a, "dst"_a, "scale"_a, "out"_a, "top"_a, "log"_a, "grad"_a, "grad_src"_a, "grad_key"_a,
+             "grad_dst"_a);
+}
+
+}  // namespace gb
