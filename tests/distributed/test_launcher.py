@@ -1,12 +1,13 @@
 """What a launcher says by its variables: the place of a process, and where its job meets."""
 
 import itertools
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed
-from tests.distributed.ranks import run
+from tests.distributed.ranks import ROOT, run
 from tests.distributed.training import trained_in_a_given_group
 from tests.suites import few_of
 
@@ -145,6 +146,14 @@ def test_ranks_that_are_started_again_leave_the_earlier_start_alone(died):
         time.sleep(0.3)
         assert not early.done()  # it finds the earlier start's number
         assert met(first) == early.result() == "2"
+
+
+def test_nothing_starts_by_ssh_forks_or_names_shared_memory():
+    """Users of other systems met a wrong Python behind ssh, crashes in forks, and a full /dev/shm."""
+    found = re.compile(r"\bssh\b|os\.fork\(|\bshm_open\b|/dev/shm|multiprocessing\.(Process|Pool)\b")
+    files = [path for kind in ("py", "cpp", "h", "inl") for path in (ROOT / "src").rglob(f"*.{kind}")]
+    assert len(files) > 400
+    assert [str(path) for path in files if found.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_numbers_are_shown_in_ranges():
