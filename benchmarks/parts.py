@@ -314,6 +314,12 @@ PARTS = (
         results="distributed_mini_batches",
         minutes=6,
     ),
+    Part(
+        name="ranks-kept-rows",
+        module="distributed.kept_rows",
+        results="distributed_kept_rows",
+        minutes=6,
+    ),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

@@ -178,3 +178,31 @@ def mini_batches() -> str:
         "ranks that read a node of a batch",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.mini_batches")])
+
+
+def kept_rows() -> str:
+    """Epochs of ranks that hold parts alone, by what they keep of others' rows."""
+    rows = read_rows("distributed_kept_rows")
+    lines = [
+        [
+            row["row"],
+            way,
+            f"{1e3 * one['seconds']:.0f}",
+            f"{one['by_longer']:.2f}",
+            f"{max(rank['sent_bytes'] for rank in one['ranks']) / 1e6:.1f}",
+            f"{100 * statistics.fmean(rank['hits'] for rank in one['ranks']):.0f} %",
+            f"{one['sent_by_foreseen']:.3f}",
+        ]
+        for row in rows
+        for way, one in row["ways"].items()
+    ]
+    heads = (
+        "ranks, rate of each link",
+        "rows of others",
+        "epoch, ms",
+        "by the longer of computing and sending",
+        "MB that the busiest rank sends",
+        "of those asked for, kept",
+        "sent by foreseen",
+    )
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.kept_rows")])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from graphbraid.distributed.shards.feature_rows import (
     FeatureRows,
     RowTraffic,
     forecast,
+    known_ahead,
     reads_of,
     table_of,
 )
@@ -43,13 +42,8 @@ def budget_of(num_rows: int) -> int:
 
 def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]]:
     """Return the rows of groups, announced as far ahead as is worth it."""
-    known, found = deque[Any](), list[list[Tensor]]()
-    for group in groups:
-        known.append(rows.announce(group))
-        if len(known) > rows.lookahead:
-            found.append(rows.gather(known.popleft()))
-    found.extend(map(rows.gather, known))
-    return found
+    known = known_ahead(groups, rows.announce, rows.lookahead)
+    return [rows.gather(wanted) for _, wanted in known]
 
 
 @settings(
@@ -196,11 +190,11 @@ def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, policy: str
     assert all(sent > 0 and (hits > 0) == (kept > 0) for sent, hits in found)
 
 
-def test_no_choice_that_stays_sends_fewer_rows_than_belady_where_all_groups_are_known(tmp_path: Path) -> None:
+def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path: Path) -> None:
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
     draw = torch.Generator().manual_seed(0)
-    groups = [[torch.randint(NUM_NODES, (9,), generator=draw)] for _ in range(5)]  # LOOKAHEAD and one more
+    groups = [[torch.randint(NUM_NODES, (9,), generator=draw)] for _ in range(9)]
 
     def on_rank(comm: Communicator) -> list[int]:
         shards = ShardedGraph.open(folder, comm).shards

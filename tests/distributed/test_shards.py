@@ -265,6 +265,19 @@ def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
         ShardedGraph.open(folder)
 
 
+@pytest.mark.parametrize("differ", ["partition", "lists"])
+def test_ranks_that_open_parts_of_different_partitions_are_told_so(tmp_path: Path, differ: str) -> None:
+    """Else each would ask the wrong owners, who have another row, or none, for the node."""
+    graph, halves = graph_of(30, 90, 0), torch.arange(30) // 15
+    parts_at(tmp_path / "0", graph, torch.arange(30) % 2, 2)
+    if differ == "partition":
+        parts_at(tmp_path / "1", graph, halves, 2)
+    else:
+        parts_at(tmp_path / "1", graph, torch.arange(30) % 2, 2, "whole")
+    with pytest.raises(ConfigError, match=f"rank 0 has {differ} .*open the same parts on all ranks"):
+        run_threads(2, lambda comm: ShardedGraph.open(tmp_path / str(comm.rank), comm))
+
+
 def test_a_partition_without_rows_says_how_to_make_some(tmp_path: Path) -> None:
     graph = graph_of(30, 90, 0)
     save_partition(graph, partition(graph, 2), tmp_path / "parts")

@@ -6,11 +6,12 @@ are asked for, so that the row goes that is next read last (Belady), or those st
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from graphbraid.sampling.rows.tier_counts import TierCounts
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import Shards
 
+T = TypeVar("T")
 LOOKAHEAD = 4
 """Groups of batches that are known beyond the one whose rows are asked for, where rows are kept by Belady."""
 _FILLED_AT_ONCE = 1 << 14
@@ -265,6 +267,23 @@ class FeatureRows:
         )
 
 
+def known_ahead(
+    groups: Iterable[T], announce: Callable[[T], GroupRows], lookahead: int
+) -> Iterator[tuple[T, GroupRows]]:
+    """Yield groups with their rows, each when as many behind it are announced as are worth it, or all.
+
+    At the start fewer are, so that the first rows travel while further groups are drawn: none behind the
+    first, one behind the second.
+    """
+    drawn, known = iter(groups), deque[tuple[T, GroupRows]]()
+    for number in itertools.count():
+        missing = 1 + min(lookahead, number) - len(known)
+        known.extend((group, announce(group)) for group in itertools.islice(drawn, missing))
+        if not known:
+            return
+        yield known.popleft()
+
+
 class _Forecast(FeatureRows):
     """The same decisions about rows that do not come; nothing travels.
 
@@ -314,12 +333,7 @@ def forecast(rows: FeatureRows, epochs: Iterable[Iterable[Sequence[Tensor]]]) ->
     made, comm = _Forecast(rows), rows._comm
     made.fill()
     for groups in epochs:
-        known = deque[GroupRows]()
-        for batches in groups:
-            known.append(made.announce(batches))
-            if len(known) > made.lookahead:
-                made.gather(known.popleft())
-        for wanted in known:
+        for _, wanted in known_ahead(groups, made.announce, made.lookahead):
             made.gather(wanted)
     found = torch.tensor(comm.gather(made.asked_of.tolist()))  # by who asks, kind, and who is asked
     sent_ids, sent_rows = int(found[comm.rank, 0].sum()), int(found[:, 0, comm.rank].sum())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -23,6 +22,7 @@ from graphbraid.distributed.shards.feature_rows import (
     GroupRows,
     RowTraffic,
     forecast,
+    known_ahead,
 )
 from graphbraid.errors import ConfigError
 from graphbraid.sampling import rng
@@ -223,25 +223,14 @@ class Frontiers:
         return found
 
 
-def _known_ahead(
+def _taken(
     drawn: queue.SimpleQueue[list[PreparedBatch] | BaseException | None],
-    rows: FeatureRows | None,
-    lookahead: int,
-) -> Iterator[tuple[list[PreparedBatch], GroupRows]]:
-    """Yield the groups that are drawn, each when ``lookahead`` others behind it are announced, or all."""
-    known, is_over = deque[tuple[list[PreparedBatch], GroupRows]](), False
-    while True:
-        while not is_over and len(known) <= lookahead:
-            group = drawn.get()
-            if isinstance(group, BaseException):
-                raise group
-            is_over = group is None
-            if group is not None:
-                ids = [one.sampled.n_id for one in group]
-                known.append((group, NOTHING if rows is None else rows.announce(ids)))
-        if not known:
-            return
-        yield known.popleft()
+) -> Iterator[list[PreparedBatch]]:
+    """Yield the groups that another thread draws, or raise its error."""
+    while (group := drawn.get()) is not None:
+        if isinstance(group, BaseException):
+            raise group
+        yield group
 
 
 def foreseen(
@@ -352,9 +341,12 @@ class ShardedPipeline:
             except BaseException as error:
                 drawn.put(error)
 
+        def announce(group: list[PreparedBatch]) -> GroupRows:
+            return NOTHING if rows is None else rows.announce([one.sampled.n_id for one in group])
+
         def gather() -> None:
             try:
-                for number, (group, wanted) in enumerate(_known_ahead(drawn, rows, lookahead)):
+                for number, (group, wanted) in enumerate(known_ahead(_taken(drawn), announce, lookahead)):
                     if not turns.wait_for(number):
                         break
                     done.put(group if rows is None else self._gathered(group, rows, wanted))

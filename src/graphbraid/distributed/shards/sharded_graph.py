@@ -13,7 +13,7 @@ from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
 from graphbraid.distributed.parts.rows import DEGREES, SHARED, PartRows, SharedManifest
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.ranks.joining import current
+from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows
 from graphbraid.errors import ConfigError
@@ -166,12 +166,14 @@ class ShardedGraph(Graph):
                 alone.
 
         Raises:
-            ConfigError: there are more ranks than parts.
+            ConfigError: there are more ranks than parts, or ranks open different ones.
             DataError: the folder has no rows, or a file is missing, damaged or of another partition.
         """
         comm = comm or current() or Communicator(Alone())
         saved = SavedPartition(path)
         shared, num_parts = saved.shared(), saved.num_parts
+        opened = {"partition": saved.identity, "lists": shared.lists}
+        check_alike(comm, opened, "open the same parts on all ranks")
         if comm.size > num_parts:
             raise ConfigError(
                 f"{saved.folder} has {num_parts} parts, and there are {comm.size} ranks: "
