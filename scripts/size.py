@@ -17,7 +17,7 @@ BUDGETS = {
     ("ops",): 10_550,
     ("sampling",): 6800,
     ("features",): 4450,
-    ("datasets",): 6600,
+    ("datasets",): 6800,
     ("nn",): 2850,
     ("loader",): 3600,
     ("collective",): 4800,
