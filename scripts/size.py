@@ -19,7 +19,7 @@ BUDGETS = {
     ("features",): 4450,
     ("datasets",): 6800,
     ("nn",): 2850,
-    ("loader",): 3600,
+    ("loader",): 3650,
     ("collective",): 4800,
     ("fullgraph",): 28_100,
     ("distributed",): 6800,
