@@ -86,7 +86,7 @@ void attention_softmax(const Coefficients<A>& k, EdgeRows<A>& rows, RowNumbers<A
   }
   for (int64_t at = 0; at < size; at += L) {
     const int n = static_cast<int>(std::min<int64_t>(L, size - at));
-    const Vec<A> total = load(scales + at), scale = total == 0 ? Vec<A>{} : A{1} / total;
+    const Vec<A> total = load_n(scales + at, n), scale = total == 0 ? Vec<A>{} : A{1} / total;
     store_n(static_cast<A*>(k.a.lse) + first + at, total == 0 ? Vec<A>{} : load(tops + at) + log_lanes(total),
             n);
     store(scales + at, scale);

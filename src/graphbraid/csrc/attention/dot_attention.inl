@@ -57,7 +57,7 @@ void dot_forward_typed(const AttentionArgs& a) {
       softmax_powers(a.heads, rows, value, tops.data(), totals.data());
       for (int64_t at = 0; at < size; at += L) {
         const int n = static_cast<int>(std::min<int64_t>(L, size - at));
-        const Vec<T> total = load(totals.data() + at), top = load(tops.data() + at);
+        const Vec<T> total = load_n(totals.data() + at, n), top = load(tops.data() + at);
         store_n(static_cast<T*>(a.lse) + first * a.heads + at, total == 0 ? Vec<T>{} : top, n);
         store_n(static_cast<T*>(a.log) + first * a.heads + at, total == 0 ? Vec<T>{} : log_lanes(total), n);
         store(totals.data() + at, total == 0 ? Vec<T>{} : T{1} / total);
