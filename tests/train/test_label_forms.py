@@ -115,7 +115,7 @@ def test_losses_are_those_of_a_plain_loop(form: str, mode: str) -> None:
 
 def test_one_label_has_the_metrics_of_several() -> None:
     """Those of the same label twice, which average to the same."""
-    one, two = (Scores(task_of(brought(y)), list(METRICS["multi-label"]), CPU) for y in (BITS[:, :1], TWICE))
+    one, two = (Scores(task_of(brought(y)), METRICS["multi-label"], CPU) for y in (BITS[:, :1], TWICE))
     outputs = X[:, :1]
     one.update(outputs, BITS[:, :1])
     two.update(outputs.expand(-1, 2), TWICE)

@@ -12,7 +12,7 @@ from tests.train.communities import community_graph
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
-from graphbraid.train.inference.metrics import METRICS, Scores, metric_names, monitored
+from graphbraid.train.inference.metrics import METRICS, Scores, metric_kinds, monitored
 from graphbraid.train.task import Task, labelled, task_of, with_class_weights
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def in_chunks(
     task: Task, names: tuple[str, ...], outputs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, float]:
-    scores = Scores(task, names, CPU)
+    scores = Scores(task, metric_kinds(task, names), CPU)
     for part, rows in zip(outputs.split(17), labels.split(17), strict=True):  # 17 leaves a short last chunk
         scores.update(part, rows)
     return scores.compute()
@@ -167,11 +167,11 @@ def test_target_that_is_not_finite_is_named() -> None:
 def test_metric_that_a_task_lacks_is_refused() -> None:
     task = task_of(community_graph(60))
     with pytest.raises(ConfigError, match=r"a single-label task has accuracy.*got 'mae'"):
-        metric_names(task, ["mae"])
+        metric_kinds(task, ["mae"])
     with pytest.raises(ConfigError, match="monitor must be one of accuracy, f1_macro, loss; got 'auroc'"):
-        monitored(task, ("accuracy", "f1_macro"), "auroc")
-    assert monitored(task, ("accuracy",), "val_accuracy") == ("accuracy", True)
-    assert monitored(task, ("accuracy",), "loss") == ("loss", False)
+        monitored(metric_kinds(task, ("accuracy", "f1_macro")), "auroc")
+    assert monitored(metric_kinds(task, ("accuracy",)), "val_accuracy") == ("accuracy", True)
+    assert monitored(metric_kinds(task, ("accuracy",)), "loss") == ("loss", False)
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])

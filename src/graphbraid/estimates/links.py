@@ -16,7 +16,7 @@ from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.train import runtime
 from graphbraid.train.inference.evaluate import PAIRS, EvalMode, beside_negatives, encoder_rows, ranking_of
 from graphbraid.train.inference.infer import whole_bytes
-from graphbraid.train.inference.metrics import AUC, metric_names
+from graphbraid.train.inference.metrics import AUC, metric_kinds
 from graphbraid.train.inference.ranking import MOST_SCORES
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
@@ -150,4 +150,4 @@ def _links_at_once(runner: LinkRunner) -> int:
 
 
 def _ranks_links(trial: Trial) -> bool:
-    return set(metric_names(trial.task, trial.config.metrics)) != {AUC}
+    return set(metric_kinds(trial.task, trial.config.metrics)) != {AUC}

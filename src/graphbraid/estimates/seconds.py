@@ -27,7 +27,7 @@ from graphbraid.nn import module_traits
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import by_level, whole_bytes
-from graphbraid.train.inference.metrics import Scores, metric_names
+from graphbraid.train.inference.metrics import Scores, metric_kinds
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.links.runner import LinkRunner
@@ -259,7 +259,7 @@ def some_batches(nodes: Tensor, size: int, count: int) -> Tensor:
 
 
 def _scoring(trial: Trial, nodes: Tensor, mode: EvalMode) -> float:
-    metrics = metric_names(trial.task, trial.config.metrics)
+    metrics = metric_kinds(trial.task, trial.config.metrics)
     return timed(lambda: score(trial.runner, trial.config, nodes, mode, task=trial.task, metrics=metrics))
 
 
@@ -289,7 +289,7 @@ def _of_chunks(trial: Trial, walk: LayerWise, nodes: Tensor, most: float) -> Par
     with trial.evaluating():
         started = time.perf_counter()
         passes = walk.passes(nodes)
-        scores = Scores(task, metric_names(task, trial.config.metrics), _CPU)
+        scores = Scores(task, metric_kinds(task, trial.config.metrics), _CPU)
         total += time.perf_counter() - started
         for one in passes:
             cuts, is_last = walk.cut(one), one is passes[-1]

@@ -26,7 +26,7 @@ from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.step.step import Clock, LearningRateSchedule, TrainStep, make_optimizer
-from graphbraid.train.task import Task, with_class_weights
+from graphbraid.train.task import Task, with_class_weights, with_own_loss
 
 REPEATS = 3
 """Most tries of an evaluation."""
@@ -116,7 +116,7 @@ class Trial:
         self.graph = graph
         self.config = without_ready_optimizer(config).updated(scheduler=None, trace=None)
         self.runner = _runner(copy.deepcopy(model).train(), graph, config, tiers)
-        task, labels = self.runner.task(), self.runner.labels
+        task, labels = with_own_loss(self.runner.task(), config.loss), self.runner.labels
         self.nodes = split_nodes(labels, "train")
         assert labels.y is not None, "the task is that of labels"
         task = with_class_weights(task, config.class_weights, labels.y[self.nodes])

@@ -7,6 +7,7 @@ on the command line, and its traits. The fields can be read without PyTorch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from graphbraid.train.option_values import (
     Fanouts,
     Fraction,
     MemorySize,
+    Metrics,
     NamedPath,
     Natural,
     NonNegativeFloat,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 OptimizerFactory = Callable[..., "Optimizer"]
 SchedulerFactory = Callable[..., Any]
+Loss = Callable[..., Any]
 RUN = "Run"
 """Heading of the command line's options about files and ranks."""
 
@@ -129,6 +132,10 @@ class TrainConfig:
     """Largest L2 norm of all gradients together. If None, gradients are not clipped."""
     class_weights: Literal["balanced"] | tuple[PositiveFloat, ...] | None = None
     """Weight of each class in the loss; ``balanced`` uses inverse frequencies in the training split."""
+
+    loss: Loss | str | None = None
+    """Function of outputs ``(n, width)`` float32 and targets, rows of ``Graph.y``, that returns one loss per
+    row, ``(n,)``, or their mean. Saved runs keep its name. If None, the task's loss."""
 
     device: str = option("cpu", "cpu, cuda, cuda:N or auto.", traits="own")
     """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
@@ -236,9 +243,10 @@ class TrainConfig:
     """Number of hops that messages travel in a model that is not computed layer by layer, for exact inference
     beyond the budget. If None, its message-passing layers are counted (a layer with an attribute ``K``, such
     as APPNP, counts K times)."""
-    metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Metrics to compute. If None, the task's usual ones (see ``graphbraid.train.inference.metrics``)."""
-    monitor: str | None = None
+    metrics: Metrics | None = option(None, "Metrics, with commas: accuracy,average_precision.", "--metrics")
+    """Metrics to compute: names, also as one text with commas, and metrics of ``torchmetrics`` or a
+    ``MetricCollection`` of them. If None, the task's usual ones (see ``docs/training.md``)."""
+    monitor: str | None = option(None, "Validation metric that decides which epoch is best.", "--monitor")
     """Validation metric that decides which epoch is best. If None, the task's first metric."""
     patience: Positive | None = option(
         None, "Stop after this many evaluations without improvement.", traits="free"
@@ -310,7 +318,8 @@ class TrainConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``config.json`` and checkpoints; functions are represented by name."""
-        return {name: _plain(value) for name, value in _as_dict(self).items()}
+        plain = {name: _plain(value) for name, value in _as_dict(self).items()}
+        return plain | {name: _described(getattr(self, name)) for name in ("loss", "metrics")}
 
 
 def _as_dict(config: TrainConfig) -> dict[str, Any]:
@@ -327,3 +336,25 @@ def _plain(value: Any) -> Any:
         return str(value)
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def _described(value: Any) -> Any:
+    """Return a loss or metrics by name, with the plain values and tensors that it was made with."""
+    if isinstance(value, tuple):
+        return [_described(item) for item in value]
+    if isinstance(value, functools.partial):
+        given = [*map(repr, map(_described, value.args))]
+        given += [f"{name}={_described(one)!r}" for name, one in sorted(value.keywords.items())]
+        return f"{_described(value.func)}({', '.join(given)})"
+    if hasattr(value, "tolist"):  # a tensor; the command line reads this file without PyTorch
+        return value.tolist()
+    state = getattr(value, "state_dict", None)  # a module's
+    if state is None:
+        return _plain(value)
+    if hasattr(value, "items"):
+        return {name: _described(one) for name, one in value.items()}
+    kinds = (str, int, float, tuple, list, type(None))
+    held = {name: one for name, one in vars(value).items() if name[:1] != "_" and isinstance(one, kinds)}
+    held |= {name: one.tolist() for name, one in state().items()}
+    given = [f"{name}={one!r}" for name, one in sorted(held.items()) if name != "training"]
+    return f"{_plain(value)}({', '.join(given)})"

@@ -60,6 +60,11 @@ def _check_run(config: TrainConfig) -> None:
             f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
             "eval_every to 1 or more."
         )
+    if config.loss is not None and config.class_weights is not None:
+        raise ConfigError(
+            f"class_weights={config.class_weights!r} weigh the task's own loss, and loss= replaces it; weigh "
+            "classes in loss=, and leave class_weights out."
+        )
     if config.monitor is not None and config.eval_every == 0:
         raise ConfigError(
             f"monitor={config.monitor!r} is a validation metric, but eval_every=0 never evaluates; set "
@@ -194,6 +199,7 @@ def config_of_links(
         ("mode", mode, "the full-graph engine learns labels of nodes"),
         ("node_type", config.node_type, "links are learned, not labels"),
         ("class_weights", config.class_weights, "links are learned, not classes"),
+        ("loss", config.loss, "negatives= says how links are compared"),
     ]
     tiers = "batches of links read rows and lists in memory"
     threads = "batches of links are prepared by the CPU's own threads"

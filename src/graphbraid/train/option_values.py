@@ -90,6 +90,31 @@ RelationNames = Annotated[tuple[str, str, str], BeforeValidator(_as_relation)]
 """Source type, name and destination type of a relation, or these as one text with commas."""
 
 
+def _as_metrics(value: Any) -> Any:
+    """Split names that are given as one text with commas; take a single metric as a list of one."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return (value,) if _is_metric(value) else value
+
+
+def _is_metric(value: Any) -> bool:
+    torchmetrics = sys.modules.get("torchmetrics")  # not imported for this, as NumPy above
+    kinds = () if torchmetrics is None else (torchmetrics.Metric, torchmetrics.MetricCollection)
+    return isinstance(value, kinds)
+
+
+def _metric(value: Any) -> Any:
+    if not (isinstance(value, str) or _is_metric(value)):
+        raise ValueError("the name of a metric, or a metric of torchmetrics")
+    return value
+
+
+Metrics = Annotated[
+    tuple[Annotated[Any, BeforeValidator(_metric)], ...], Field(min_length=1), BeforeValidator(_as_metrics)
+]
+"""Names of metrics, also as one text with commas, and metrics of torchmetrics."""
+
+
 # ---- the fields of a record of options
 
 

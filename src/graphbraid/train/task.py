@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
@@ -43,6 +44,8 @@ class Task:
     several scores."""
     class_weights: Tensor | None = None
     """Weight of each class, or of each label's positives, ``(width,)`` float32. If None, all are 1."""
+    own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Function of outputs and targets in place of the kind's own loss (``TrainConfig.loss``)."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean float32 loss of ``outputs`` ``(n, width)`` against ``labels``, rows of ``Graph.y``.
@@ -50,6 +53,8 @@ class Task:
         The classes -1 and -100 (torch's own) stand for no label: their rows do not count.
         """
         outputs = outputs.float()
+        if self.own_loss is not None:
+            return self._mean_of_own(outputs, labels)
         if self.name == "single-label":
             # The labels themselves where all are classes: then the gradient's memory stays with them.
             all_known = labels.is_cpu and bool(has_class(labels).all())
@@ -62,6 +67,24 @@ class Task:
         if self.name == "multi-label":
             return F.binary_cross_entropy_with_logits(outputs, labels.float(), pos_weight=self.class_weights)
         return F.mse_loss(outputs, labels.float().reshape(outputs.shape))
+
+    def _mean_of_own(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        assert self.own_loss is not None
+        if self.name == "single-label":
+            known = has_class(labels)
+            outputs, targets = outputs[known], labels[known]
+        elif self.name == "multi-label":
+            targets = labels.float()
+        else:
+            targets = labels.float().reshape(outputs.shape)  # (n,) beside (n, 1) would broadcast to (n, n)
+        losses = self.own_loss(outputs, targets)
+        if not isinstance(losses, Tensor) or losses.shape not in ((), (outputs.shape[0],)):
+            got = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            raise ConfigError(
+                f"loss= must return a scalar tensor, or one loss per row, ({outputs.shape[0]},); got {got} "
+                f"for outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}."
+            )
+        return losses.mean()
 
     def mass(self, labels: Tensor) -> float:
         """Return the divisor of :meth:`loss`, for combining chunks: the rows, or the sum of their weights."""
@@ -78,7 +101,10 @@ class Task:
     def to(self, device: torch.device) -> Task:
         """Return the task with its weights on ``device``."""
         weights = None if self.class_weights is None else self.class_weights.to(device)
-        return Task(name=self.name, width=self.width, class_weights=weights)
+        own = self.own_loss
+        if isinstance(own, nn.Module):  # with tensors of its own; evaluations score on the CPU meanwhile
+            own = copy.deepcopy(own).to(device)
+        return replace(self, class_weights=weights, own_loss=own)
 
 
 def task_of(labels: Graph | NodeSet) -> Task:
@@ -164,7 +190,61 @@ def with_class_weights(task: Task, choice: str | Sequence[float] | None, labels:
         weights = torch.tensor(choice, dtype=torch.float32)
     else:
         raise ConfigError(f"class_weights must have one weight per class ({task.width}); got {len(choice)}.")
-    return Task(name=task.name, width=task.width, class_weights=weights)
+    return replace(task, class_weights=weights)
+
+
+def with_own_loss(task: Task, loss: Callable[[Tensor, Tensor], Tensor] | str | None) -> Task:
+    """Return the task with the function ``loss`` in place of its own loss.
+
+    Raises:
+        ConfigError: ``loss`` is a name, as a saved run keeps it, or has parameters.
+    """
+    if loss is None:
+        return task
+    if isinstance(loss, str):
+        raise ConfigError(
+            f"loss= must be a function of (outputs, targets); {loss!r} is the name under which a run keeps "
+            "it. Give the function itself to the Trainer."
+        )
+    if isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None:
+        raise ConfigError(
+            "loss= has parameters, which no optimizer updates; make them the model's, or buffers."
+        )
+    return replace(task, own_loss=loss)
+
+
+_TRIED_ROWS = 8
+
+
+def check_own_loss(task: Task, labels: Tensor, *, num_ranks: int) -> None:
+    """Try a task's own loss on random outputs beside the first ``labels``, rows of the training nodes.
+
+    Raises:
+        ConfigError: it fails, returns no mean or losses of rows, or gives no gradients of the outputs. With
+            several ranks: it is no mean over rows, so that the ranks' shares do not add up to it.
+    """
+    labels = labels[:_TRIED_ROWS]
+    drawn = torch.Generator().manual_seed(0)
+    outputs = torch.randn(labels.shape[0], task.width, generator=drawn).to(labels.device).requires_grad_()
+    try:
+        loss = task.loss(outputs, labels)
+        (slope,) = torch.autograd.grad(loss, outputs, allow_unused=True)
+        rows = [slice(i, i + 1) for i in range(labels.shape[0] if num_ranks > 1 else 0)]
+        alone = [task.loss(outputs[row], labels[row]) for row in rows]
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the caller's function raises
+        raise ConfigError(
+            f"loss= failed on outputs {tuple(outputs.shape)} float32 beside targets of dtype {labels.dtype}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if slope is None:
+        raise ConfigError("loss= must depend on the outputs, without detach(); it gives them no gradient.")
+    if num_ranks > 1 and not torch.allclose(torch.stack(alone).mean(), loss, rtol=1e-3):
+        raise ConfigError(
+            f"loss= is no mean over rows, so that the shares of {num_ranks} ranks do not add up to the loss "
+            "of a batch; return one loss per row, or use one rank."
+        )
 
 
 def _balanced(task: Task, labels: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ class Trainer:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that an evaluation computes."""
-        return self._state.metrics
+        return tuple(self._state.metrics)
 
     @property
     def monitored(self) -> tuple[str, bool]:
@@ -491,7 +491,9 @@ class Trainer:
     ) -> dict[str, float]:
         """Return the loss and metrics of labelled ``nodes``; ``check`` is called meanwhile and may raise."""
         self._check_sampled(mode)
-        return score(self.runner, self.config, nodes, mode, task=task, metrics=self.metrics, check=check)
+        return score(
+            self.runner, self.config, nodes, mode, task=task, metrics=self._state.metrics, check=check
+        )
 
     def _check_sampled(self, mode: str) -> None:
         if mode not in ("sampled", "exact"):

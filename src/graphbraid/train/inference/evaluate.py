@@ -18,7 +18,7 @@ from graphbraid.sampling import rng
 from graphbraid.sampling.schedule import MOST_EPOCHS, part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk, exact_chunks
-from graphbraid.train.inference.metrics import AUC, LOSS, MRR, Scores, hits_of
+from graphbraid.train.inference.metrics import AUC, LOSS, MRR, Kinds, Scores, hits_of
 from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
@@ -52,7 +52,7 @@ def score(
     mode: EvalMode,
     *,
     task: Task,
-    metrics: Sequence[str],
+    metrics: Kinds,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk.
@@ -164,7 +164,7 @@ def score_by_ranks(
     mode: EvalMode,
     *,
     task: Task,
-    metrics: Sequence[str],
+    metrics: Kinds,
 ) -> dict[str, float]:
     """Return, on every rank, the loss and metrics of labelled ``nodes``; all ranks must call it together.
 
@@ -212,7 +212,7 @@ def _own_outputs(
 
 
 def _scored(
-    runner: ModelRunner, nodes: Tensor, chunks: Iterable[Tensor], task: Task, metrics: Sequence[str]
+    runner: ModelRunner, nodes: Tensor, chunks: Iterable[Tensor], task: Task, metrics: Kinds
 ) -> dict[str, float]:
     """Return the loss and metrics of ``nodes``, whose outputs come in chunks, in order."""
     labels = runner.labels.y
@@ -236,7 +236,7 @@ def _scored_links(
     rows: Tensor,
     *,
     task: Task,
-    metrics: Sequence[str],
+    metrics: Kinds,
     check: Callable[[], None],
 ) -> dict[str, float]:
     """Return loss and metrics of the links at ``positions``, whose ends have the encoder's ``rows``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.task import AnyTaskName, Task
 
 if TYPE_CHECKING:
-    from torchmetrics import Metric
+    from torchmetrics import Metric, MetricCollection
 
-LOSS, MRR, AUC, AUROC = "loss", "mrr", "auc", "auroc"
+LOSS, MRR, AUC, AUROC, AP = "loss", "mrr", "auc", "auroc", "average_precision"
 USUAL_OF_LINKS = (MRR, AUC, "hits@1", "hits@10")
 _HITS = re.compile(r"hits@([1-9]\d{0,8})")
 
@@ -97,18 +97,22 @@ class MetricKind:
     """How it follows from counts. If None, :attr:`make` makes it."""
     make: Callable[[int], Metric] | None = None
     """Function of ``task.width`` that returns a new metric of torchmetrics."""
-    maximize: bool = True
-    """Whether larger is better."""
+    maximize: bool | None = True
+    """Whether larger is better; None if a caller's own metric does not say."""
+    is_own: bool = False
+    """Whether :attr:`make` copies a caller's own metric, which must return a number."""
 
 
-def _area(width: int, several: str) -> Metric:
+def _area(width: int, several: str, one: str = "BinaryAUROC") -> Metric:
     # Imported only here and below: it takes a second, and most runs need only counts. Ranks gather outputs,
     # not states; torchmetrics would look for a process group by itself.
     from torchmetrics import classification
 
+    made: Metric
     if width == 1:
-        return classification.BinaryAUROC(sync_on_compute=False)
-    made: Metric = getattr(classification, several)(width, average="none", sync_on_compute=False)
+        made = getattr(classification, one)(sync_on_compute=False)
+    else:
+        made = getattr(classification, several)(width, average="none", sync_on_compute=False)
     return made
 
 
@@ -125,12 +129,14 @@ _SINGLE = {
     "f1_macro": MetricKind(of_counts=PredictionCounts.f1_macro),
     "f1_micro": MetricKind(of_counts=PredictionCounts.f1_micro),
     AUROC: MetricKind(make=lambda width: _area(width, "MulticlassAUROC")),
+    AP: MetricKind(make=lambda width: _area(width, "MulticlassAveragePrecision")),
 }
 _MULTI = {
     "f1_micro": MetricKind(of_counts=PredictionCounts.f1_micro),
     "f1_macro": MetricKind(of_counts=PredictionCounts.f1_macro),
     "accuracy": MetricKind(of_counts=PredictionCounts.accuracy),
     AUROC: MetricKind(make=lambda width: _area(width, "MultilabelAUROC")),
+    AP: MetricKind(make=lambda width: _area(width, "MultilabelAveragePrecision", "BinaryAveragePrecision")),
 }
 _REGRESSION = {
     "mae": MetricKind(make=lambda _: _error("MeanAbsoluteError"), maximize=False),
@@ -143,6 +149,8 @@ METRICS: dict[AnyTaskName, dict[str, MetricKind]] = {
     "multi-label": _MULTI,
     "regression": _REGRESSION,
 }
+Kinds = Mapping[str, MetricKind]
+"""Metrics by name, in the order in which they are shown."""
 USUAL: dict[AnyTaskName, tuple[str, ...]] = {
     "single-label": ("accuracy", "f1_macro"),
     "multi-label": ("f1_micro", "f1_macro"),
@@ -150,24 +158,74 @@ USUAL: dict[AnyTaskName, tuple[str, ...]] = {
 }
 
 
-def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the metrics to compute: those wanted, or the task's usual ones.
+def metric_kinds(task: Task, wanted: Sequence[str | Metric | MetricCollection] | None) -> Kinds:
+    """Return the metrics to compute, by name: those wanted, or the task's usual ones.
+
+    A metric of torchmetrics has the name of its class; those of a ``MetricCollection`` have its names.
 
     Raises:
-        ConfigError: the task has no metric of that name.
+        ConfigError: the task has no metric of that name, or two have the same name.
     """
     if task.name == "link":
-        return _of_links(USUAL_OF_LINKS if wanted is None else wanted)
-    if wanted is None:
-        return USUAL[task.name]
+        return dict.fromkeys(_of_links(USUAL_OF_LINKS if wanted is None else wanted), MetricKind())
     known = METRICS[task.name]
-    for name in wanted:
-        if name not in known:
+    if wanted is None:
+        return {name: known[name] for name in USUAL[task.name]}
+    found: dict[str, MetricKind] = {}
+    for one in wanted:
+        if isinstance(one, str):
+            if one not in known:
+                raise ConfigError(
+                    f"metrics: a {task.name} task has {', '.join(known)}; got {one!r}."
+                    + did_you_mean(one, known)
+                )
+            found[one] = known[one]
+            continue
+        from torchmetrics import MetricCollection  # imported already: this is one of its objects
+
+        own = dict(one.items()) if isinstance(one, MetricCollection) else {type(one).__name__: one}
+        for name, metric in own.items():
+            if name in found or name == LOSS:
+                raise ConfigError(
+                    f"metrics: several are named {name!r}; name them by a torchmetrics.MetricCollection."
+                )
+            found[name] = _own_kind(metric)
+    return found
+
+
+def _own_kind(metric: Metric) -> MetricKind:
+    def make(_: int) -> Metric:
+        made: Metric = metric.clone()
+        made.reset()
+        made.distributed_available_fn = lambda: False  # the first rank has all outputs
+        return made
+
+    return MetricKind(make=make, maximize=metric.higher_is_better, is_own=True)
+
+
+def check_own_metrics(task: Task, kinds: Kinds, labels: Tensor) -> None:
+    """Try a caller's own metrics on random outputs beside some ``labels``, rows of a split.
+
+    Raises:
+        ConfigError: a metric fails, or does not return a number.
+    """
+    own = {name: kind for name, kind in kinds.items() if kind.is_own}
+    drawn = torch.Generator().manual_seed(0)
+    outputs = torch.randn(labels.shape[0], task.width, generator=drawn)
+    for name, kind in own.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about classes that these rows lack
+                scores = Scores(task.to(labels.device), {name: kind}, labels.device)
+                scores.update(outputs, labels)
+                scores.compute()
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever the caller's metric raises
             raise ConfigError(
-                f"metrics: a {task.name} task has {', '.join(known)}; got {name!r}."
-                + did_you_mean(name, known)
-            )
-    return tuple(dict.fromkeys(wanted))
+                f"metrics: {name} failed on a {task.name} task of width {task.width}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def hits_of(name: str) -> int | None:
@@ -176,45 +234,57 @@ def hits_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _of_links(wanted: Sequence[str]) -> tuple[str, ...]:
+def _of_links(wanted: Sequence[str | Metric | MetricCollection]) -> list[str]:
+    names = []
     for name in wanted:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"metrics: task='link' has names alone, no torchmetrics objects; got {type(name).__name__}."
+            )
         if name not in (MRR, AUC) and hits_of(name) is None:
             raise ConfigError(
                 f"metrics: task='link' has {MRR}, {AUC} and hits@K, such as hits@10; got {name!r}."
                 + did_you_mean(name, USUAL_OF_LINKS)
             )
-    return tuple(dict.fromkeys(wanted))
+        names.append(name)
+    return names
 
 
-def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[str, bool]:
+def monitored(kinds: Kinds, monitor: str | None) -> tuple[str, bool]:
     """Return the metric that decides which epoch is best, and whether larger is better.
 
     Raises:
-        ConfigError: ``monitor`` is not among the metrics computed.
+        ConfigError: ``monitor`` is not among the metrics computed, or does not say which direction is better.
     """
-    name = (monitor or names[0]).removeprefix("val_")
+    name = monitor or next(iter(kinds))
+    name = name if name in kinds else name.removeprefix("val_")
     if name == LOSS:
         return name, False
-    if name not in names:
+    if name not in kinds:
         raise ConfigError(
-            f"monitor must be one of {', '.join((*names, LOSS))}; got {monitor!r}. Add it to metrics if it "
+            f"monitor must be one of {', '.join((*kinds, LOSS))}; got {monitor!r}. Add it to metrics if it "
             "is to be computed."
         )
-    return name, task.name == "link" or METRICS[task.name][name].maximize
+    if (maximize := kinds[name].maximize) is None:
+        raise ConfigError(
+            f"monitor={name!r} does not say whether larger is better (higher_is_better is None); choose "
+            "another metric by monitor=."
+        )
+    return name, maximize
 
 
 def check_monitor(name: str, labels: Graph | NodeSet, val_nodes: Tensor | None) -> None:
     """Check that the metric that chooses the best epoch is defined on the validation split.
 
     Raises:
-        ConfigError: it is AUROC, and every node there has the same labels.
+        ConfigError: it is AUROC or average precision, and every node there has the same labels.
     """
-    if name != AUROC or val_nodes is None or labels.y is None:
+    if name not in (AUROC, AP) or val_nodes is None or labels.y is None:
         return
     y = labels.y[val_nodes]
     if bool((y == y[0]).all()):
         raise ConfigError(
-            f"monitor={AUROC!r} is not defined on the split 'val', whose labels are all the same; choose "
+            f"monitor={name!r} is not defined on the split 'val', whose labels are all the same; choose "
             "another metric, such as loss, or another split."
         )
 
@@ -222,9 +292,9 @@ def check_monitor(name: str, labels: Graph | NodeSet, val_nodes: Tensor | None) 
 class Scores:
     """An accumulator of loss and metrics over chunks of an evaluation's nodes."""
 
-    def __init__(self, task: Task, names: Sequence[str], device: torch.device) -> None:
+    def __init__(self, task: Task, kinds: Kinds, device: torch.device) -> None:
         self._task = task
-        self._kinds = {name: METRICS[task.name][name] for name in names}
+        self._kinds = kinds
         self._counts = PredictionCounts(task, device)
         self._metrics = {
             name: kind.make(task.width).to(device)
@@ -250,13 +320,16 @@ class Scores:
         if len(self._metrics) < len(self._kinds):
             self._counts.update(predictions, targets)
         for metric in self._metrics.values():
-            metric.update(predictions, targets)
+            metric.update(*_for(metric, predictions, targets))
 
     def compute(self) -> dict[str, float]:
         """Return the mean loss and every metric.
 
-        A metric that the rows do not define is NaN: R2 of a single row, and AUROC if each class has all rows
-        or none.
+        A metric that the rows do not define is NaN: R2 of a single row, AUROC if each class has all rows or
+        none, and average precision if no class counts.
+
+        Raises:
+            ConfigError: a caller's own metric does not return a number.
         """
         if self._num_rows == 0:
             raise AssertionError("no rows to score: callers check that a split is not empty")
@@ -266,19 +339,43 @@ class Scores:
                 values[name] = float(kind.of_counts(self._counts))
             elif name == "r2" and self._num_rows < 2:
                 values[name] = float("nan")
-            elif name == AUROC:
-                values[name] = _mean_auroc(self._metrics[name], self._task)
+            elif name in (AUROC, AP) and not kind.is_own:
+                values[name] = _mean_area(name, self._metrics[name], self._task)
             else:
-                values[name] = float(self._metrics[name].compute())
+                values[name] = _number(name, self._metrics[name].compute())
         return values
 
 
-def _mean_auroc(metric: Any, task: Task) -> float:
-    """Return the mean over the classes that AUROC is defined for; torchmetrics counts the others as 0."""
+def _for(metric: Metric, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a metric of torchmetrics takes: of two classes, a binary one takes the second's column."""
+    if type(metric).__name__.startswith("Binary") and predictions.ndim == 2:
+        if predictions.shape[1] == 2 and targets.ndim == 1:
+            return predictions[:, 1], targets
+        if predictions.shape[1] == 1:
+            return predictions[:, 0], targets.reshape(-1)
+    return predictions, targets
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ConfigError(f"metrics: {name} must return a number; got {got}. Set its average to 'macro'.")
+    return float(value)
+
+
+def _mean_area(name: str, metric: Any, task: Task) -> float:
+    """Return the mean over the classes that an area is defined for; torchmetrics counts some others as 0.
+
+    AUROC needs rows within and without a class, average precision rows within. Of two classes the average
+    precision is that of class 1, as scikit-learn's.
+    """
     labels = torch.cat(metric.target)
     is_of = F.one_hot(labels, task.width) if task.name == "single-label" else labels.reshape(-1, task.width)
     share = is_of.double().mean(0)
+    counts = (share > 0) & (share < 1) if name == AUROC else share > 0
+    if name == AP and task.name == "single-label" and task.width == 2:
+        counts[0] = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about the classes that are left out
         areas = metric.compute().reshape(-1)
-    return float(areas[(share > 0) & (share < 1)].mean())
+    return float(areas[counts].mean())

@@ -28,7 +28,13 @@ from graphbraid.machine.hardware import own_anonymous_bytes
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, Status
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.metrics import check_monitor, metric_names, monitored
+from graphbraid.train.inference.metrics import (
+    Kinds,
+    check_monitor,
+    check_own_metrics,
+    metric_kinds,
+    monitored,
+)
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
 from graphbraid.train.step.feed import (
     Feed,
@@ -47,7 +53,7 @@ from graphbraid.train.step.preflight import (
 )
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.step import LearningRateSchedule, make_optimizer
-from graphbraid.train.task import Task, with_class_weights
+from graphbraid.train.task import Task, check_own_loss, with_class_weights, with_own_loss
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
@@ -142,17 +148,17 @@ class RunState:
     @cached_property
     def task(self) -> Task:
         """Task that the graph's labels describe."""
-        return self.runner.task()
+        return with_own_loss(self.runner.task(), self.config.loss)
 
     @cached_property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that an evaluation computes."""
-        return metric_names(self.task, self.config.metrics)
+    def metrics(self) -> Kinds:
+        """Metrics that an evaluation computes, by name."""
+        return metric_kinds(self.task, self.config.metrics)
 
     @cached_property
     def monitored(self) -> tuple[str, bool]:
         """Metric that decides which epoch is best, and whether larger is better."""
-        return monitored(self.task, self.metrics, self.config.monitor)
+        return monitored(self.metrics, self.config.monitor)
 
     def request_stop(self, status: Status) -> None:
         """End the run after the current step or epoch; the first request counts."""
@@ -196,6 +202,8 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     assert labels.y is not None
     weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
+    if task.own_loss is not None or any(kind.is_own for kind in state.metrics.values()):
+        _try_own(state, task, labels.y[train_nodes[:_TRIED_LABELS]])
     if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
         runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
@@ -223,6 +231,18 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
             config, optimizer, total_steps=steps * config.epochs, maximize=maximize
         ),
     )
+
+
+_TRIED_LABELS = 8
+
+
+def _try_own(state: RunState, task: Task, labels: Tensor) -> None:
+    """Try the caller's own loss and metrics on some labels of training nodes."""
+    with runtime.random_state_kept():
+        if task.own_loss is not None:
+            num_ranks = 1 if state.comm is None else state.comm.size
+            check_own_loss(task, labels.to(state.runner.device), num_ranks=num_ranks)
+        check_own_metrics(state.task, state.metrics, labels)
 
 
 def _val_nodes(state: RunState) -> Tensor | None:
