@@ -214,7 +214,7 @@ NOT_OPERATORS = {
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs
     *("push_shares", "push_draws", "count_ids"),  # likewise
     *("invert_order", "count_lists", "rename_lists", "move_lists"),  # in tests of the reordering
-    *("DiskRows", "NeighborLists", "RowCache", "xxh64"),  # in tests of features on disk
+    *("CalledRows", "DiskRows", "NeighborLists", "RowCache", "RowReader", "xxh64"),  # in tests of features
     "Types",  # in tests/sampling/typed
     "induced_edges",  # in tests/sampling
     "pool_bytes",  # in tests/ops/test_pool.py

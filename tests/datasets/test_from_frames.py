@@ -302,3 +302,9 @@ def test_columns_without_features_keep_their_table():
     graph = Graph.from_relations({("a", "to", "a"): [[0], [1]]}, {"a": 2})
     schema = graph.schema.__class__(columns={"a": Columns(names=(), table=pa.table({"id": [1, 2]}))})
     assert graph.replace(schema=schema).schema.columns["a"].table.num_rows == 2
+
+
+def test_roles_that_are_no_mapping_are_refused():
+    nodes, _ = frames()
+    with pytest.raises(ConfigError, match=r"roles\['user'\] must be a mapping of roles; got 1.5"):
+        datasets.from_frames({"user": nodes}, roles={"user": 1.5})

@@ -147,6 +147,10 @@ def test_a_split_by_time_is_by_date_or_number():
     assert (parts["val"], parts["test"]) == (list(range(10, 21)), list(range(21, 40)))
     by_number = split_nodes(labelled(y), "time:5,7.5", values=torch.arange(40.0))
     assert [len(ids) for ids in by_number.splits.values()] == [4, 3, 32]
+    narrow = split_nodes(labelled(y), "time:5,7.5", values=torch.arange(40.0).bfloat16())
+    assert parts_of(narrow) == parts_of(by_number)
+    with pytest.raises(DataError, match="times must be a dense tensor that holds values"):
+        split_nodes(labelled(y), "time:5,7.5", values=torch.empty(40, device="meta"))
 
 
 def test_a_split_by_group_keeps_groups_together():

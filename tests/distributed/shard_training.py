@@ -7,8 +7,10 @@ import signal
 
 import torch
 from tests.distributed.training import BASE, CASES, At, fitted, graph_of, make, trained
+from torch import nn
 
 from graphbraid.distributed import Communicator, ShardedGraph
+from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.train import Trainer
 
@@ -36,6 +38,45 @@ def outputs(comm: Communicator, folder: str) -> list[list[float]]:
         trainer = Trainer(make("sage", whole), graph, **BASE | {"memory_budget_bytes": 1 << 20})
         found.append(trainer.predict(nodes).double().abs().sum(1).tolist())
     return found
+
+
+class Centred(nn.Module):
+    """Reads all rows of a batch: it takes their mean from each."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.inner = make("pyg", graph)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.inner(x - x.mean(0), edge_index)
+
+
+def reads_the_batch(comm: Communicator, folder: str) -> list[str]:
+    """Predict few nodes by a model that reads all of a batch; the first rank asks for one without edges."""
+    parts = ShardedGraph.open(folder, comm)
+    own = torch.arange(3) if comm.rank else torch.tensor([599])
+    asked = {"others have edges": own, "none has edges": torch.tensor([599])}
+    said = []
+    for nodes in asked.values():
+        trainer = Trainer(Centred(parts), parts, **BASE | {"layout": "subgraph"})
+        try:
+            trainer.predict(nodes)
+            said.append("")
+        except GraphbraidError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def with_few_nodes(comm: Communicator, folder: str) -> list[dict[str, object]]:
+    """Train on fewer nodes than there are ranks, on parts and on the whole graph."""
+    graphs = (ShardedGraph.open(folder, comm), few_nodes())
+    return [trained(graph, make("sage", graph), batch_size=8, fanouts=(1, 0)) for graph in graphs]
+
+
+def few_nodes() -> Graph:
+    """Return the graph of the tests with three training nodes."""
+    graph = graph_of()
+    return graph.replace(splits=graph.splits | {"train": graph.splits["train"][:3]})
 
 
 def with_checkpoints(

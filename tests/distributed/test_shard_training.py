@@ -116,6 +116,21 @@ def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
         assert parts == pytest.approx(whole, rel=1e-5)
 
 
+def test_a_model_that_reads_all_of_a_batch_is_refused_on_all_ranks(folder: Path) -> None:
+    for said in run(2, shard_training.reads_the_batch, folder / "parts"):
+        for text in said.result:
+            assert text.startswith("ResourceError: exact inference needs one pass over the whole graph")
+
+
+def test_ranks_may_be_more_than_the_training_nodes(tmp_path: Path) -> None:
+    graph = shard_training.few_nodes()
+    save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows="parts")
+    for said in run(4, shard_training.with_few_nodes, tmp_path / "parts"):
+        parts, whole = said.result
+        assert parts["losses"] == whole["losses"]
+        assert parts["weights"] == whole["weights"]
+
+
 @pytest.mark.slow
 def test_three_ranks_go_on_where_four_have_stopped(folder: Path, tmp_path: Path) -> None:
     whole = run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "whole", 2, "new")

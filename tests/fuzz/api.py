@@ -107,7 +107,7 @@ def _broken_inside(value: Any, numbers: random.Random) -> Value | None:
         inner = _instead_of(getattr(value, part), numbers)
         return Value(f"with {part} {inner.label}", lambda: value.replace(**{part: inner.make()}))
     if isinstance(value, Mapping) and value:
-        key = numbers.choice(sorted(value))
+        key = numbers.choice(sorted(value, key=str))
         inner = _instead_of(value[key], numbers)
         return Value(f"with {key} {inner.label}", lambda: {**value, key: inner.make()})
     if isinstance(value, list | tuple) and value and isinstance(value[0], Csc | torch.Tensor):

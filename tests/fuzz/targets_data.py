@@ -78,6 +78,18 @@ def _described(w: World) -> Path:
     return Path("typed.yaml")
 
 
+def _frames(w: World) -> dict[str, Any]:
+    """One node type and a relation of it, as data frames."""
+    edges, nodes = _tables(w)
+    return {
+        "nodes": {"a": nodes},
+        "edges": {("a", "to", "a"): edges},
+        "roles": {"a": {"label": "label", "features": ["a", "b"]}, ("a", "to", "a"): {"weight": "w"}},
+        "reverse": True,
+        "now": 0.0,
+    }
+
+
 def _typed_use(made: Any) -> Any:
     graph = made.graph.validate()
     return [*graph.to_edge_indices().values(), graph.nodes_of("a").x, made.names["a"].ids.values]
@@ -87,6 +99,7 @@ add(
     "datasets.from_typed_tables",
     lambda w: Call(datasets.from_typed_tables, {"path": _described(w)}, _typed_use),
 )
+add("datasets.from_frames", lambda w: Call(datasets.from_frames, _frames(w), _typed_use))
 add("datasets.from_tables", lambda w: Call(datasets.from_tables, _table_args(w), _table_use))
 add(
     "datasets.from_csv",
@@ -130,6 +143,14 @@ add(
     "datasets.random_split",
     lambda w: Call(
         datasets.random_split, {"graph": w.graph, "train_per_class": 3, "val_per_class": 3, "seed": 0}
+    ),
+)
+add(
+    "datasets.split_nodes",
+    lambda w: Call(
+        datasets.split_nodes,
+        {"graph": w.graph, "how": "group:0.5,0.2", "seed": 0, "values": torch.arange(NODES) % 5},
+        graph_use,
     ),
 )
 add(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from tests.ops.native_signatures import arguments_of
 from torch import Tensor
 
 from graphbraid import Csc, Graph, SparseFeatures, distributed, native, ops
@@ -36,13 +37,23 @@ class Recorder:
         if isinstance(found, type) or not callable(found):
             return found
 
-        def call(*arguments: Any) -> Any:
-            whole = all(not isinstance(a, Tensor) or a.numel() for a in arguments)
+        def call(*arguments: Any, **named: Any) -> Any:
+            every = (*arguments, *_in_place(found, len(arguments), named))
+            whole = all(not isinstance(a, Tensor) or a.numel() for a in every)
             if whole and name not in self.calls:
-                self.calls[name] = tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
-            return found(*arguments)
+                self.calls[name] = tuple(a.clone() if isinstance(a, Tensor) else a for a in every)
+            return found(*arguments, **named)
 
         return call
+
+
+def _in_place(entry: Any, num_given: int, named: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arguments given by name in their places, up to the last one; those left out are None."""
+    if not named:
+        return ()
+    names = [name for name, _ in arguments_of(entry)][num_given:]
+    last = max(map(names.index, named))
+    return tuple(map(named.get, names[: last + 1]))
 
 
 def recorded(monkeypatch: Any) -> dict[str, Arguments]:

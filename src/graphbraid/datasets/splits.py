@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_count
+from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Columns, Graph, NodeSet
 from graphbraid.graph.checks import named
@@ -332,7 +332,10 @@ def _groups(graph: Graph, node_type: str, column: str, values: Any) -> NodeNumbe
 
 
 def _checked_values(values: Any, count: int, what: str) -> NodeNumbers:
-    found = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(values, Tensor):
+        values = check_tensor(values, what).cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values  # which NumPy has not
+    found = np.asarray(values)
     if found.shape != (count,):
         raise DataError(f"{what} must be one per node ({count}); got shape {found.shape}")
     return found

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from graphbraid.arguments import check_type
 from graphbraid.datasets.splits import seconds_of
 from graphbraid.datasets.tables.encoding import ColumnChoice
 from graphbraid.datasets.tables.file import CsvOptions, TableFile
@@ -193,7 +194,8 @@ def describe_frames(
         ConfigError: an entry is unknown or of another kind, or names what does not exist; says which.
     """
     tree = Tree({}, Path("the tables"), {})
-    for of in roles:
+    for of, given in roles.items():
+        check_type(given, f"roles[{of!r}]", Mapping, "a mapping of roles", error=ConfigError)
         if of not in nodes and of not in edges:
             known = [*nodes, *("__".join(one) for one in edges)]
             raise ConfigError(f"roles names {of!r}, and there are {', '.join(known)}")

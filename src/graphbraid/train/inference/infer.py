@@ -180,19 +180,20 @@ def _by_ranks(
 
     first, outputs, needed = seeds[:_TRIED], list[Tensor](), 0
     # Once more, beside others and with one hop more: a model that reads more than its hops shows by it.
-    beside = torch.cat((first, seeds[-_TRIED:]))
+    others = torch.arange(0, runner.graph.num_nodes, runner.graph.num_nodes // _TRIED + 1)
+    beside = torch.cat((first, others[~torch.isin(others, first)]))
     for part, more in ((first, 0), (beside, 0 if runner.by_blocks else 1)):
         with loader(part, part.numel(), hops + more) as drawn, torch.no_grad():
             for batch in drawn.batches(0):
                 needed = needed or _batch_bytes(runner, batch)
                 outputs.append(runner.on_batch(batch)[: first.numel()])
-    if not agree(*outputs):
+    fits = first.numel() * config.memory_budget_bytes // max(1, 2 * needed)
+    own = min(max(fits, 1), config.eval_batch_size) if agree(*outputs) else 0
+    if not (size := int(ranks.all_reduce(torch.tensor([own]), "min").wait())):
         raise ResourceError(
             "exact inference needs one pass over the whole graph, since outputs depend on more than the "
             f"nodes within {hops} hops; if the model has more hops, set hops. No rank holds the whole graph."
         )
-    fits = first.numel() * config.memory_budget_bytes // max(1, 2 * needed)
-    size = int(ranks.all_reduce(torch.tensor([min(max(fits, 1), config.eval_batch_size)]), "min").wait())
     with loader(seeds, size, hops) as drawn:
         for start, batch in enumerate(drawn.batches(0)):
             with torch.no_grad():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 
 import torch
 from torch import Tensor, nn
 
+from graphbraid.distributed import ShardedGraph
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
@@ -134,7 +136,11 @@ def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share:
     if not runner.graph.is_typed:
         csc = runner.graph.csc
         beside = [csc.indices[int(csc.indptr[v]) : int(csc.indptr[v + 1])][:2].long() for v in seeds.tolist()]
-        seeds = torch.unique(torch.cat((seeds, *beside)))
+        near = torch.cat(beside)
+        if isinstance(runner.graph, ShardedGraph):  # each rank has the lists of its own nodes
+            of_ranks = runner.graph.shards.ranks.gather(near.tolist())
+            near = torch.tensor([*itertools.chain(*of_ranks)], dtype=torch.int64)
+        seeds = torch.unique(torch.cat((seeds, near)))
     whole = config.updated(batch_size=seeds.numel(), plan=None, trace=None)
     if seeds.numel() < share.num_ranks:
         return True
