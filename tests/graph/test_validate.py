@@ -85,7 +85,8 @@ DAMAGE = {
     ),
     "label below -1": ({"y": ids(0, 1, 0, -2, 0, 1)}, "y[3] is -2"),
     "unlabelled training node": ({"splits": {"train": ids(0, 4)}}, "train[1] is node 4, whose label is -1"),
-    "nan target": ({"y": put(torch.rand(6, 2), (2, 1), NAN)}, "val[0] is node 2"),
+    "nan target": ({"y": put(torch.rand(6, 2), 2, NAN)}, "val[0] is node 2"),
+    "infinite cell": ({"y": put(torch.rand(6, 2), (2, 1), INF)}, "val[0] is node 2"),
     "infinite target": ({"y": put(torch.rand(6), 5, INF)}, "test[1] is node 5, whose label is inf"),
 }
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn import metrics as sk
 from tests.train.communities import Sage, community_graph
 from tests.train.recorded import losses
 from torch import Tensor
 
 from graphbraid import Graph
 from graphbraid.datasets import random_share_split
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.train import Trainer
 from graphbraid.train.inference.metrics import METRICS, Scores
-from graphbraid.train.task import task_of
+from graphbraid.train.task import check_own_loss, labelled, task_of, with_class_weights, with_own_loss
 
 STEPS = 2
 GRAPH = community_graph()
@@ -42,6 +43,26 @@ def marked(y: Tensor, mark: float) -> Tensor:
     return y
 
 
+def squared_of_known(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean squared error of the cells that are not NaN."""
+    known = ~labels.isnan()
+    return F.mse_loss(outputs[known], labels[known])
+
+
+def binary_of_known(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross entropy of the cells that are not NaN."""
+    known = ~labels.isnan()
+    return F.binary_cross_entropy_with_logits(outputs[known], labels[known])
+
+
+def without_cells(y: Tensor) -> Tensor:
+    """Targets without a third of their cells; every row keeps its second."""
+    missing = torch.rand(y.shape, generator=torch.Generator().manual_seed(5)) < 0.3
+    missing[:, 1] = False
+    return y.masked_fill(missing, torch.nan)
+
+
+MISSING_TARGETS, MISSING_BITS = without_cells(X[:, :2]), without_cells(BITS)
 ENTROPY, BINARY, NAN = F.cross_entropy, F.binary_cross_entropy_with_logits, float("nan")
 FORMS: dict[str, tuple[Tensor, Loss, Tensor, slice]] = {
     "int32": (Y.int(), ENTROPY, Y, ALL),
@@ -61,12 +82,23 @@ FORMS: dict[str, tuple[Tensor, Loss, Tensor, slice]] = {
     "a bit, or NaN": (marked(BITS[:, :1], NAN), BINARY, BITS[:, :1], HALF),
     "targets": (X[:, 0].double(), squared, X[:, 0], ALL),
     "a column of targets": (X[:, :1], squared, X[:, :1], ALL),
+    "targets, or NaN": (marked(X[:, 0], NAN), squared, X[:, 0], HALF),
+    "rows of targets, cells of NaN": (MISSING_TARGETS, squared_of_known, MISSING_TARGETS, ALL),
+    "bits, cells of NaN": (MISSING_BITS, binary_of_known, MISSING_BITS, ALL),
     "rows of targets": (X[:, :2], squared, X[:, :2], ALL),
     "signs": (X[:, :2].sign(), squared, X[:, :2].sign(), ALL),
     "one sign": (Y[:, None] - 1.0, squared, Y[:, None] - 1.0, ALL),
 }
 """What is brought, the loss, the labels that it is of, and the training nodes that have any."""
-AT_ONCE = ("bool", "-1", "bits, rows of -1", "bits, rows of NaN", "a bit, or NaN", "targets")
+AT_ONCE = (
+    "bool",
+    "-1",
+    "bits, rows of -1",
+    "bits, rows of NaN",
+    "a bit, or NaN",
+    "targets",
+    "bits, cells of NaN",
+)
 """Those that are not slow: each kind of loss, with and without marks."""
 
 
@@ -122,13 +154,15 @@ def test_one_label_has_the_metrics_of_several() -> None:
     assert one.compute() == pytest.approx(two.compute())
 
 
-@pytest.mark.parametrize("mark", [-1.0, -100.0, NAN])
+@pytest.mark.parametrize("mark", [-1.0, -100.0])
 def test_a_node_with_some_of_its_labels_is_named(mark: float) -> None:
     y = BITS.clone()
     y[7, 0] = mark
     graph = brought(y)
     assert graph.task == "regression"
-    with pytest.raises(DataError, match=r"must all be known of a node, or none; y\[7\] is"):
+    with pytest.raises(
+        DataError, match=r"mark nodes without any of their labels of 0 and 1; y\[7\] is.*Write NaN"
+    ):
         task_of(graph)
 
 
@@ -140,3 +174,65 @@ def test_a_checked_split_has_no_rows_without_labels() -> None:
     drawn = random_share_split(graph).splits
     unlabelled = TRAIN[::2].tolist()
     assert not set(unlabelled) & set(torch.cat(list(drawn.values())).tolist())
+
+
+def test_missing_labels_have_no_part_in_metrics() -> None:
+    """Those of each label's known rows, by scikit-learn; a label that is known of no row has none."""
+    torch.manual_seed(4)
+    y = torch.cat((MISSING_BITS, torch.full((len(MISSING_BITS), 1), NAN)), 1)
+    task, outputs = task_of(brought(y)), torch.randn(y.shape)
+    assert (task.name, task.width, task.misses_cells) == ("multi-label", 4, True)
+    scores = Scores(task, METRICS["multi-label"], CPU)
+    for rows in torch.arange(len(y)).split(97):
+        scores.update(outputs[rows], y[rows])
+    found, known = scores.compute(), ~y.isnan()
+    assert found["loss"] == pytest.approx(float(binary_of_known(outputs, y)))
+    bits, predicted = y[known], outputs[known] > 0
+    assert found["accuracy"] == pytest.approx(sk.accuracy_score(bits, predicted))
+    assert found["f1_micro"] == pytest.approx(sk.f1_score(bits, predicted))
+    of_each = [(y[known[:, k], k], outputs[known[:, k], k]) for k in range(3)]
+    for name, by in (("auroc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
+        assert found[name] == pytest.approx(sum(by(*one) for one in of_each) / 3, abs=1e-5)
+
+
+def test_missing_targets_have_no_part_in_metrics() -> None:
+    task, outputs = task_of(brought(MISSING_TARGETS)), torch.randn(len(X), 2)
+    scores = Scores(task, METRICS["regression"], CPU)
+    for rows in torch.arange(len(X)).split(97):
+        scores.update(outputs[rows], MISSING_TARGETS[rows])
+    found, known = scores.compute(), ~MISSING_TARGETS.isnan()
+    assert found["loss"] == pytest.approx(float(squared_of_known(outputs, MISSING_TARGETS)), rel=1e-5)
+    assert found["mae"] == pytest.approx(
+        sk.mean_absolute_error(MISSING_TARGETS[known], outputs[known]), rel=1e-5
+    )
+    assert found["r2"] == pytest.approx(sk.r2_score(MISSING_TARGETS[known], outputs[known]), rel=1e-4)
+
+
+def test_weights_of_labels_count_the_known_ones() -> None:
+    y = torch.tensor([[1.0, NAN], [1.0, 0.0], [0.0, 1.0], [1.0, NAN]])
+    weighted = with_class_weights(task_of(brought(MISSING_BITS[:, :2])), "balanced", y)
+    assert weighted.class_weights is not None
+    assert weighted.class_weights.tolist() == pytest.approx([1 / 3, 1.0])
+    outputs, known = torch.randn(4, 2), ~y.isnan()
+    each = F.binary_cross_entropy_with_logits(
+        outputs, y.nan_to_num(), pos_weight=weighted.class_weights, reduction="none"
+    )
+    assert float(weighted.loss(outputs, y)) == pytest.approx(float(each[known].mean()))
+
+
+def test_an_infinite_target_is_refused_and_nodes_without_any_are_left_out() -> None:
+    y = without_cells(X[:, :2])
+    y[TRAIN[0]] = NAN
+    assert labelled(brought(y), TRAIN).tolist() == TRAIN[1:].tolist()
+    y[TRAIN[2], 0] = torch.inf
+    with pytest.raises(DataError, match=r"must be finite, or NaN for none; y\[\d+\] is \[inf"):
+        labelled(brought(y), TRAIN)
+    with pytest.raises(DataError, match="every node of a split needs a label"):
+        brought(y).validate()
+
+
+def test_an_own_loss_must_leave_missing_cells_out() -> None:
+    task = task_of(brought(MISSING_TARGETS))
+    check_own_loss(with_own_loss(task, squared_of_known), MISSING_TARGETS[TRAIN], num_ranks=1)
+    with pytest.raises(ConfigError, match="loss= is not finite where a target is NaN"):
+        check_own_loss(with_own_loss(task, F.mse_loss), MISSING_TARGETS[TRAIN], num_ranks=1)

@@ -362,8 +362,11 @@ def _labelled(nodes: Graph | NodeSet) -> NodeNumbers:
     y = nodes.y.cpu()
     if nodes.task == "multi-label":
         labelled = has_labels(y)
+    elif y.is_floating_point():
+        cells = y.reshape(len(y), -1)
+        labelled = ~(cells.isnan().all(1) | cells.isinf().any(1))
     else:
-        labelled = y >= 0 if not y.is_floating_point() else y.isfinite().reshape(len(y), -1).all(1)
+        labelled = y >= 0
     return np.flatnonzero(labelled.numpy()).astype(np.int64)
 
 

@@ -274,7 +274,8 @@ def validate_labels(nodes: Graph | NodeSet, num_classes: int | None = None) -> N
     for name, ids in nodes.splits.items():
         rows = y[ids]
         bad = rows < 0 if classes else ~rows.isfinite()
-        bad = bad if bad.ndim == 1 else bad.any(1)
+        # Of several targets, NaN leaves out one cell.
+        bad = bad if bad.ndim == 1 else rows.isinf().any(1) | rows.isnan().all(1)
         bad = ~has_labels(rows) if multi_hot else bad
         if not bool(bad.any()):
             continue

@@ -31,7 +31,8 @@ class LabelledNodes:
     def task(self) -> TaskName:
         """Task that ``y`` implies: int64 is single-label, a matrix of 0 and 1 multi-label, else regression.
 
-        A matrix of 0 and 1 may have rows of NaN, -1 or -100 throughout, for nodes without labels.
+        A matrix of 0 and 1 may have cells of NaN, and rows of -1 or -100 throughout, for labels that are not
+        known.
 
         Raises:
             DataError: the graph has no labels.
@@ -99,8 +100,17 @@ def has_labels(y: Tensor) -> Tensor:
 
 
 def is_multi_hot(y: Tensor) -> bool:
-    """Return whether a float matrix holds 0 and 1 alone, but for rows without labels (:func:`has_labels`)."""
-    return all(bool((_is_bit(part).all(dim=1) | ~has_labels(part)).all()) for part in _row_parts(y))
+    """Return whether a float matrix holds 0, 1 and NaN alone, but for rows without :func:`has_labels`."""
+    return all(
+        bool(((_is_bit(part) | part.isnan()).all(dim=1) | ~has_labels(part)).all()) for part in _row_parts(y)
+    )
+
+
+def misses_cells(y: Tensor) -> bool:
+    """Return whether a row of a float matrix has NaN in some of its columns alone."""
+    return y.ndim == 2 and any(
+        bool((part.isnan().any(dim=1) & ~part.isnan().all(dim=1)).any()) for part in _row_parts(y)
+    )
 
 
 def first_partly_labelled(y: Tensor) -> int:

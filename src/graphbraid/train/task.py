@@ -21,6 +21,7 @@ from graphbraid.graph.labelled import (
     has_class,
     has_labels,
     is_multi_hot,
+    misses_cells,
 )
 from graphbraid.ops.cross_entropy import cross_entropy
 
@@ -44,6 +45,9 @@ class Task:
     several scores."""
     class_weights: Tensor | None = None
     """Weight of each class, or of each label's positives, ``(width,)`` float32. If None, all are 1."""
+    misses_cells: bool = False
+    """Whether some nodes have some of their float labels or targets alone. The loss is the mean over cells
+    that are not NaN."""
     own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
     """Function of outputs and targets in place of the kind's own loss (``TrainConfig.loss``)."""
 
@@ -64,9 +68,14 @@ class Task:
             return cross_entropy(outputs, labels)
         if self.name == "link":
             return F.binary_cross_entropy_with_logits(outputs.squeeze(1), labels.float())
+        targets, weights = labels.float().reshape(outputs.shape), self.class_weights
+        if self.misses_cells:
+            known = ~targets.isnan()
+            weights = None if weights is None else weights.expand_as(outputs)[known]
+            outputs, targets = outputs[known], targets[known]
         if self.name == "multi-label":
-            return F.binary_cross_entropy_with_logits(outputs, labels.float(), pos_weight=self.class_weights)
-        return F.mse_loss(outputs, labels.float().reshape(outputs.shape))
+            return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
+        return F.mse_loss(outputs, targets)
 
     def _mean_of_own(self, outputs: Tensor, labels: Tensor) -> Tensor:
         assert self.own_loss is not None
@@ -87,7 +96,9 @@ class Task:
         return losses.mean()
 
     def mass(self, labels: Tensor) -> float:
-        """Return the divisor of :meth:`loss`, for combining chunks: the rows, or the sum of their weights."""
+        """Return the divisor of :meth:`loss`, for combining chunks: rows, known cells or summed weights."""
+        if self.misses_cells and self.own_loss is None:
+            return float((~labels.isnan()).sum())
         if self.name == "single-label" and self.class_weights is not None:
             return float(self.class_weights[labels[has_class(labels)]].sum())
         return float(labels.shape[0])
@@ -111,7 +122,7 @@ def task_of(labels: Graph | NodeSet) -> Task:
     """Return the task that the labels of a graph, or of a node type, describe.
 
     Raises:
-        DataError: there are no labels or only one class, or a node has some of several labels alone.
+        DataError: there are no labels or only one class, or -1 and -100 stand beside labels of a node.
     """
     if labels.y is None:
         where = "graph.y is None" if isinstance(labels, Graph) else "the node type has none"
@@ -121,9 +132,8 @@ def task_of(labels: Graph | NodeSet) -> Task:
     name = labels.task
     if name == "regression" and labels.y.ndim == 2 and (node := first_partly_labelled(labels.y)) >= 0:
         raise DataError(
-            f"labels of 0 and 1 must all be known of a node, or none; y[{node}] is "
-            f"{labels.y[node].tolist()}, where -1, -100 and NaN stand for no label. Fill the row in, or mark "
-            "all of it."
+            f"-1 and -100 mark nodes without any of their labels of 0 and 1; y[{node}] is "
+            f"{labels.y[node].tolist()}. Write NaN where a single label is not known, or mark all of the row."
         )
     if name == "regression" and labels.y.ndim == 1 and is_multi_hot(labels.y[:, None]):
         _log.warning(
@@ -135,17 +145,17 @@ def task_of(labels: Graph | NodeSet) -> Task:
         raise DataError(
             "all labels are class 0; training needs at least two classes, or float labels for a regression."
         )
-    return Task(name=name, width=width)
+    return Task(name=name, width=width, misses_cells=name != "single-label" and misses_cells(labels.y))
 
 
 def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
     """Return those of ``nodes`` that have a label, in the same order.
 
-    The classes -1 and -100 are no label, nor are multi-label rows of -1, -100 or NaN throughout.
+    The classes -1 and -100 are no label, nor are multi-label rows of -1 or -100 throughout, nor float labels
+    of NaN throughout.
 
     Raises:
-        DataError: a class is negative, or a multi-label or regression row is not finite; the message names
-            the first such node.
+        DataError: a class is negative, or a target is infinite; the message names the first such node.
     """
     assert of.y is not None
     labels = of.y.index_select(0, nodes)
@@ -160,14 +170,16 @@ def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
         return nodes[known]
     if labels.ndim == 2 and not bool((known := has_labels(labels)).all()) and of.task == "multi-label":
         return nodes[known]
-    finite = torch.isfinite(labels).reshape(nodes.numel(), -1).all(dim=1)
-    if not bool(finite.all()):
-        node = int(nodes[~finite][0])
+    cells = labels.reshape(nodes.numel(), -1)
+    infinite = cells.isinf().any(dim=1)
+    if bool(infinite.any()):
+        node = int(nodes[infinite][0])
         raise DataError(
-            f"labels of nodes in a split must be finite; y[{node}] is {of.y[node].tolist()}. Take the "
-            "node out of the split."
+            f"labels of nodes in a split must be finite, or NaN for none; y[{node}] is "
+            f"{of.y[node].tolist()}. Take the node out of the split."
         )
-    return nodes
+    known = ~cells.isnan().all(dim=1)
+    return nodes if bool(known.all()) else nodes[known]
 
 
 def with_class_weights(task: Task, choice: str | Sequence[float] | None, labels: Tensor) -> Task:
@@ -224,6 +236,9 @@ def check_own_loss(task: Task, labels: Tensor, *, num_ranks: int) -> None:
             several ranks: it is no mean over rows, so that the ranks' shares do not add up to it.
     """
     labels = labels[:_TRIED_ROWS]
+    if task.misses_cells:
+        labels = labels.clone()
+        labels[0, 0] = torch.nan
     drawn = torch.Generator().manual_seed(0)
     outputs = torch.randn(labels.shape[0], task.width, generator=drawn).to(labels.device).requires_grad_()
     try:
@@ -238,6 +253,12 @@ def check_own_loss(task: Task, labels: Tensor, *, num_ranks: int) -> None:
             f"loss= failed on outputs {tuple(outputs.shape)} float32 beside targets of dtype {labels.dtype}: "
             f"{type(error).__name__}: {error}"
         ) from error
+    is_finite = slope is not None and bool(loss.isfinite() & slope.isfinite().all())
+    if task.misses_cells and not is_finite:
+        raise ConfigError(
+            "loss= is not finite where a target is NaN, as some of this graph's are; leave them out, "
+            "such as by outputs[~targets.isnan()]."
+        )
     if slope is None:
         raise ConfigError("loss= must depend on the outputs, without detach(); it gives them no gradient.")
     if num_ranks > 1 and not torch.allclose(torch.stack(alone).mean(), loss, rtol=1e-3):
@@ -251,5 +272,5 @@ def _balanced(task: Task, labels: Tensor) -> Tensor:
     if task.name == "single-label":
         count = torch.bincount(labels, minlength=task.width).clamp(min=1)
         return (labels.numel() / (task.width * count)).float()
-    positives = labels.float().sum(dim=0)
-    return (labels.shape[0] - positives) / positives.clamp(min=1)
+    positives = labels.float().nansum(dim=0)
+    return ((~labels.isnan()).sum(dim=0) - positives) / positives.clamp(min=1)

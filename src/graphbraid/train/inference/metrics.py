@@ -36,8 +36,8 @@ class PredictionCounts:
         self._of_classes = task.name == "single-label"
 
     def update(self, predictions: Tensor, targets: Tensor) -> None:
-        """Add probabilities ``(n, width)``, and classes ``(n,)`` or labels ``(n, width)`` of 0 and 1."""
-        self.num_values += targets.numel()
+        """Add probabilities ``(n, width)``, and classes ``(n,)`` or labels ``(n, width)``: 0, 1, -1 none."""
+        self.num_values += int((targets >= 0).sum())
         if self._of_classes:
             predicted, width = predictions.argmax(dim=1), len(self.right)
             right = torch.bincount(targets[predicted == targets], minlength=width)
@@ -45,7 +45,7 @@ class PredictionCounts:
                 torch.bincount(one, minlength=width) for one in (predicted, targets)
             )
         else:
-            is_predicted, is_target = predictions > 0.5, targets == 1
+            is_predicted, is_target = (predictions > 0.5) & (targets >= 0), targets == 1
             right = (is_predicted & is_target).sum(0)
             of_predictions, of_targets = is_predicted.sum(0), is_target.sum(0)
         self.right += right
@@ -112,7 +112,8 @@ def _area(width: int, several: str, one: str = "BinaryAUROC") -> Metric:
     if width == 1:
         made = getattr(classification, one)(sync_on_compute=False)
     else:
-        made = getattr(classification, several)(width, average="none", sync_on_compute=False)
+        missing = {"ignore_index": -1} if several.startswith("Multilabel") else {}
+        made = getattr(classification, several)(width, average="none", sync_on_compute=False, **missing)
     return made
 
 
@@ -313,10 +314,13 @@ class Scores:
         self._num_rows += labels.shape[0]
         predictions, targets = self._task.probabilities(outputs), labels
         if self._task.name == "multi-label":
-            targets = labels.long()
+            targets = labels.nan_to_num(-1).long()
         elif self._task.name == "regression":
             # All target dimensions in one row: mean errors do not depend on which is which.
             predictions, targets = predictions.reshape(-1), labels.float().reshape(-1)
+            if self._task.misses_cells:
+                known = ~targets.isnan()
+                predictions, targets = predictions[known], targets[known]
         if len(self._metrics) < len(self._kinds):
             self._counts.update(predictions, targets)
         for metric in self._metrics.values():
@@ -371,10 +375,18 @@ def _mean_area(name: str, metric: Any, task: Task) -> float:
     """
     labels = torch.cat(metric.target)
     is_of = F.one_hot(labels, task.width) if task.name == "single-label" else labels.reshape(-1, task.width)
-    share = is_of.double().mean(0)
+    known = is_of >= 0
+    share = (is_of == 1).sum(0).double() / known.sum(0)
     counts = (share > 0) & (share < 1) if name == AUROC else share > 0
     if name == AP and task.name == "single-label" and task.width == 2:
         counts[0] = False
+    if task.misses_cells:  # torchmetrics fails where a label is known of no row
+        from torchmetrics.functional import classification
+
+        area = getattr(classification, "binary_" + name)
+        scores, columns = torch.cat(metric.preds), [int(k) for k in counts.nonzero()]
+        kept = [area(scores[known[:, k], k], labels[known[:, k], k]) for k in columns]
+        return float(torch.stack(kept).mean()) if kept else float("nan")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about the classes that are left out
         areas = metric.compute().reshape(-1)

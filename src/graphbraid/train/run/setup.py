@@ -202,6 +202,11 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     assert labels.y is not None
     weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
+    if task.misses_cells and state.comm is not None:
+        raise ConfigError(
+            "some nodes lack some of their targets (NaN), and shares of ranks are weighed by nodes, not by "
+            "targets, so far; use one rank, or leave these nodes out of the splits."
+        )
     if task.own_loss is not None or any(kind.is_own for kind in state.metrics.values()):
         _try_own(state, task, labels.y[train_nodes[:_TRIED_LABELS]])
     if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
