@@ -26,10 +26,10 @@ BUDGETS = {
     ("synth",): 4500,
     ("train",): 9250,
     ("estimates",): 4400,
-    ("cli",): 4100,
+    ("cli",): 4200,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 101_500, 500, 83_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 104_500, 500, 87_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
 from graphbraid.datasets.npz import load_npz
-from graphbraid.datasets.ogb.graphs import is_ogb_folder, load_ogb
 from graphbraid.datasets.splits import split_nodes, with_drawn_splits
 from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
-from graphbraid.datasets.tables.encoded import has_tables, with_fitted_features, with_target
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import restore
@@ -79,13 +77,19 @@ def prepare(
         schema = replace(graph.schema, columns=columns)
         graph = graph.replace(x=normalized_rows(graph.x), schema=schema)
     if target is not None:
+        from graphbraid.datasets.tables.encoded import with_target  # here: few graphs are of tables
+
         graph = with_target(graph, target)
     if split is not None:
         graph = split_nodes(graph, split, seed=split_seed or 0)
     elif split_seed is not None:
         graph = with_drawn_splits(graph, split_seed)
     drawn = split is not None or split_seed is not None
-    return with_fitted_features(graph) if (drawn or target is not None) and has_tables(graph) else graph
+    if (drawn or target is not None) and graph.schema.has_tables:
+        from graphbraid.datasets.tables.encoded import with_fitted_features  # here: few graphs are of tables
+
+        graph = with_fitted_features(graph)
+    return graph
 
 
 def normalized_rows(x: Features | None) -> Tensor | SparseFeatures:
@@ -130,9 +134,21 @@ def _load_described(path: str) -> Graph:
     return from_typed_tables(path).graph
 
 
+def _load_ogb(path: str, **options: Any) -> Graph:
+    from graphbraid.datasets.ogb.graphs import load_ogb  # here: few sources are OGB's
+
+    return load_ogb(path, **options)
+
+
+def _is_ogb_folder(path: Path) -> bool:
+    from graphbraid.datasets.ogb.graphs import is_ogb_folder  # here: few sources are folders
+
+    return is_ogb_folder(path)
+
+
 _NPZ = _Kind("an .npz file", load_npz, ("split_index", "with_types"))
 _STORE = _Kind("an on-disk store", open_store, ("mmap", "verify"))
-_OGB = _Kind("an OGB folder", load_ogb, ("add_inverse_edge", "split_name"))
+_OGB = _Kind("an OGB folder", _load_ogb, ("add_inverse_edge", "split_name"))
 _DESCRIBED = _Kind("a description of tables", _load_described, ())
 _EMBEDDED = _Kind("an embedded dataset", load_embedded, ("seed", "mmap", "cache"))
 
@@ -233,7 +249,7 @@ def _loadable(folder: Path) -> list[str]:
     except OSError:
         return []
     return [
-        e.name for e in entries if e.suffix == ".npz" or (e.is_dir() and (is_store(e) or is_ogb_folder(e)))
+        e.name for e in entries if e.suffix == ".npz" or (e.is_dir() and (is_store(e) or _is_ogb_folder(e)))
     ]
 
 
@@ -241,7 +257,7 @@ def _kind_of(path: Path) -> _Kind:
     if path.is_dir():
         if is_store(path):
             return _STORE
-        if is_ogb_folder(path):
+        if _is_ogb_folder(path):
             return _OGB
         there = ", ".join(_loadable(path)[:20])
         hint = f" In it there is: {there}." if there else ""

@@ -11,9 +11,15 @@ from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
     from graphbraid.distributed.partitioning.choose import partition
-    from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition, PartitionOptions
+    from graphbraid.distributed.partitioning.records import (
+        STRATEGIES,
+        Attempt,
+        Partition,
+        PartitionOptions,
+        is_partition,
+    )
     from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
-    from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
+    from graphbraid.distributed.parts.saving import SavedPartition, save_partition
     from graphbraid.distributed.parts.split import Division, Part, split
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.distributed.ranks.joining import current, init
@@ -49,9 +55,9 @@ __getattr__ = names_of(
     __name__,
     {
         "partitioning.choose": "partition",
-        "partitioning.records": "STRATEGIES Attempt Partition PartitionOptions",
+        "partitioning.records": "STRATEGIES Attempt Partition PartitionOptions is_partition",
         "parts.report": "PartitionReport PartSize report_of",
-        "parts.saving": "SavedPartition is_partition save_partition",
+        "parts.saving": "SavedPartition save_partition",
         "parts.split": "Division Part split",
         "ranks.communicator": "Communicator",
         "ranks.joining": "current init",

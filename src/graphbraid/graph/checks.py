@@ -31,9 +31,17 @@ from graphbraid.graph.scans import (
     not_finite,
     row_of,
 )
-from graphbraid.graph.schema import Schema, features_by_type
+from graphbraid.graph.schema import Schema
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
-from graphbraid.graph.types import EdgeSet, NodeSet, Types, edges_of, node_indptr, num_rows_of
+from graphbraid.graph.types import (
+    EdgeSet,
+    NodeSet,
+    Types,
+    edges_of,
+    features_by_type,
+    node_indptr,
+    num_rows_of,
+)
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

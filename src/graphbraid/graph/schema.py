@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeType
+from graphbraid.graph.types import EdgeType
 
 if TYPE_CHECKING:
-    from graphbraid.graph import Graph
-    from graphbraid.graph.scaled_features import Features
+    pass
 
 NodesOrEdges = str | EdgeType
 """A node type, whose rows are of nodes, or a relation, whose rows are of edges."""
@@ -66,6 +65,11 @@ class Schema:
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name of each class, or of each column of a label matrix, by node type."""
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether the graph keeps the columns that its features were made of."""
+        return any(columns.table is not None for columns in self.columns.values())
+
     def without(self, *fields: str) -> Schema:
         """Return the schema of a graph whose ``x``, ``y``, ``edge_attr`` or ``types`` are other ones."""
         keeps_nodes, keeps_edges = "x" not in fields, "edge_attr" not in fields
@@ -87,14 +91,3 @@ def learned_columns(columns: Columns) -> dict[int, int]:
         if one.how == "learned"
     }
     return {at: counts[name] for at, name in enumerate(columns.names or ()) if name in counts}
-
-
-def features_by_type(graph: Graph) -> dict[NodesOrEdges, Features]:
-    """Return the features of each node type and relation that has some."""
-    if graph.types is None:
-        found: dict[NodesOrEdges, Features | None] = {ONLY_NODE_TYPE: graph.x}
-        found[ONLY_EDGE_TYPE] = graph.edge_attr
-    else:
-        found = {name: nodes.x for name, nodes in graph.types.nodes.items()}
-        found |= {name: edges.edge_attr for name, edges in graph.types.edges.items()}
-    return {of: rows for of, rows in found.items() if rows is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.labelled import LabelledNodes
 from graphbraid.graph.scaled_features import Features
+
+if TYPE_CHECKING:
+    from graphbraid.graph.graph import Graph
 
 EdgeType = tuple[str, str, str]
 """A relation: the type of its sources, its name, the type of its destinations."""
@@ -243,3 +247,14 @@ def csc_of(types: Types, relation: Relation) -> Csc:
         weight = weight[positions] if types.edges[relation.edge_type].weighted else None
     sources = (rows.indices[positions] - relation.first_source).to(dtype)
     return Csc(indptr, sources, num_src, weight, trusted=True)
+
+
+def features_by_type(graph: Graph) -> dict[str | EdgeType, Features]:
+    """Return the features of each node type and relation that has some."""
+    if graph.types is None:
+        found: dict[str | EdgeType, Features | None] = {ONLY_NODE_TYPE: graph.x}
+        found[ONLY_EDGE_TYPE] = graph.edge_attr
+    else:
+        found = {name: nodes.x for name, nodes in graph.types.nodes.items()}
+        found |= {name: edges.edge_attr for name, edges in graph.types.edges.items()}
+    return {of: rows for of, rows in found.items() if rows is not None}

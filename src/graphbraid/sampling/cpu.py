@@ -25,7 +25,6 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.share import keep_share, own_by_type
 
 MOST_AHEAD = 1 << 20
 """Largest number of mini-batches prepared ahead of their use."""
@@ -126,6 +125,8 @@ def make_pipeline(
     def shared(sampled: Sampled, seeds: Tensor, own: Tensor, reach: int) -> Sampled:
         if config.layout == "blocks" or config.num_samples is not None:
             raise ConfigError("a share is cut from edges that are drawn by fanouts, in layout 'subgraph'")
+        from graphbraid.sampling.share import keep_share, own_by_type  # here: compiled kernels do without
+
         ends = [(relation.source, relation.destination) for relation in types.relations()]
         kept = keep_share(sampled, ends, own_by_type(types, number, seeds, own), reach)
         place = torch.zeros_like(seeds).index_copy_(0, own, torch.arange(own.numel()))

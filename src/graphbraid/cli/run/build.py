@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -14,7 +15,6 @@ from torch import nn
 
 from graphbraid import datasets
 from graphbraid.cli.run.settings import ResolvedRun, RunSettings
-from graphbraid.distributed import ShardedGraph, is_partition
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import format_bytes
@@ -92,7 +92,9 @@ def load_graph(settings: RunSettings) -> Graph:
         "split": settings.split,
         "target": settings.target,
     }
-    if is_partition(expanded(settings.data)):
+    if _holds_parts(expanded(settings.data)):
+        from graphbraid.distributed import ShardedGraph  # here: few runs have parts
+
         for name, value in (changes | options).items():
             if value not in (None, False):
                 raise ConfigError(
@@ -101,6 +103,14 @@ def load_graph(settings: RunSettings) -> Graph:
                 )
         return ShardedGraph.open(expanded(settings.data))
     return datasets.load(settings.data, **changes, **options)
+
+
+def _holds_parts(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    from graphbraid.distributed import is_partition  # here: few runs read a folder
+
+    return is_partition(path)
 
 
 def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings) -> None:

@@ -19,11 +19,6 @@ NOW = b"now"
 """Key of the metadata of a table: the seconds since 1970 that ages count to, in rows without a time."""
 
 
-def has_tables(graph: Graph) -> bool:
-    """Return whether a graph keeps the columns that its features were made of."""
-    return any(one.table is not None for one in graph.schema.columns.values())
-
-
 def with_fitted_features(
     graph: Graph, choices: Mapping[str, Mapping[str, ColumnChoice]] | None = None
 ) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import InitVar, dataclass
 from typing import Literal
 
@@ -9,11 +10,14 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, as_number, as_size, check_choice, check_tensor
+from graphbraid.datasets.store.arrays import FolderKind
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import Versioned, first_out_of_range, unchanged
 from graphbraid.signatures import typed
 
+PARTITION = FolderKind(name="partition", manifest="partition.json", again="partition", version=2)
+"""Folders of partitions; version 1 knew its graph by another checksum."""
 MOST_PARTS = 1 << 16
 """Largest number of parts."""
 
@@ -154,3 +158,8 @@ def imbalance(sums: Tensor) -> float:
     """Return the largest of the parts' loads by their mean; 1 where there is no load at all."""
     total = int(sums.sum())
     return float(sums.max()) * sums.numel() / total if total else 1.0
+
+
+def is_partition(path: str | os.PathLike[str]) -> bool:
+    """Return whether ``path`` is a folder with a partition's manifest."""
+    return PARTITION.is_at(path)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
-from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.distributed.partitioning.records import PARTITION, Partition
 from graphbraid.distributed.parts.report import PartitionReport, picture_of, report_of
 from graphbraid.distributed.parts.rows import (
     SHARED,
@@ -79,8 +79,6 @@ def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
             )
 
 
-PARTITION = FolderKind(name="partition", manifest="partition.json", again="partition", version=2)
-"""Folders of partitions; version 1 knew its graph by another checksum."""
 PART = FolderKind(name="partition", manifest="part.json", again="partition")
 """The folder of each part inside."""
 
@@ -341,11 +339,6 @@ class SavedPartition:
 
 
 @typed
-def is_partition(path: str | os.PathLike[str]) -> bool:
-    """Return whether ``path`` is a folder with a partition's manifest."""
-    return PARTITION.is_at(path)
-
-
 def _write_part(folder: Path, part: Part, part_of_xxh3: str) -> None:
     folder.mkdir()
     arrays = {

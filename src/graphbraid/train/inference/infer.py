@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.distributed import Communicator, ShardedGraph
+from graphbraid.distributed import Communicator
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
@@ -33,7 +33,7 @@ from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.reach import agree, depth
-from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.runner import ModelRunner, divided_graph
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.layer_wise import LayerWise
@@ -70,8 +70,8 @@ def exact_chunks(
 def _chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
-    if isinstance(runner.graph, ShardedGraph):
-        yield from _by_ranks(runner, config, nodes, runner.graph.shards.ranks)
+    if (divided := divided_graph(runner.graph)) is not None:
+        yield from _by_ranks(runner, config, nodes, divided.shards.ranks)
         return
     budget, is_full = config.memory_budget_bytes, config.mode == "full"
     if is_full and runner.rows is not None and runner.engine is None:

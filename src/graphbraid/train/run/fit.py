@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from graphbraid.distributed import KeptRows, ShardedGraph
 from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import (
@@ -30,6 +29,7 @@ from graphbraid.train.run_folder.folder import TENSORBOARD, RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.preflight import has_split, split_nodes
+from graphbraid.train.step.runner import divided_graph
 from graphbraid.train.step.step import Clock, TrainStep
 
 if TYPE_CHECKING:
@@ -109,8 +109,12 @@ class FitRun:
         self._monitor, self._maximize = state.monitored
         self._add_listeners()
         self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
-        if isinstance(state.graph, ShardedGraph):  # only now: what training reads counts, not the trials
-            state.graph.shards.keep(KeptRows(budget=self._config.remote or 0))
+        if (divided := divided_graph(state.graph)) is not None:
+            from graphbraid.distributed import KeptRows  # here: few runs have parts
+
+            divided.shards.keep(
+                KeptRows(budget=self._config.remote or 0)
+            )  # only now: trials' reads do not count
         self._clock = Clock()
         self._feed_seconds: dict[str, float] = {}
         self._step = TrainStep(

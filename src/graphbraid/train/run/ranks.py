@@ -6,16 +6,14 @@ import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import xxhash
 from torch import Tensor, nn
 
-from graphbraid.distributed import Communicator, ShardedGraph
-from graphbraid.distributed.ranks.gradients import BUCKET_BYTES, GradientSum
+from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
-from graphbraid.distributed.shards.feature_rows import RowTraffic, table_of
 from graphbraid.errors import ConfigError, RankError
 from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.train import runtime
@@ -24,7 +22,11 @@ from graphbraid.train.inference.evaluate import EvalMode, score, score_by_ranks
 from graphbraid.train.option_values import names_with
 from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder.contract import graph_identity, model_identity
+from graphbraid.train.step.runner import divided_graph
 from graphbraid.train.task import Task
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.ranks.gradients import GradientSum
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -132,6 +134,11 @@ class RunRanks:
         self.spread_weights(model)
         if self._comm is None:
             return
+        from graphbraid.distributed.ranks.gradients import (  # here: many runs have no ranks
+            BUCKET_BYTES,
+            GradientSum,
+        )
+
         engine = self._state.runner.engine
         ranks = None if engine is None else engine.ranks
         bucket_bytes = BUCKET_BYTES if ranks is None else 0
@@ -209,10 +216,15 @@ class RunRanks:
 
     def traffic(self) -> str:
         """Return what ranks have read and sent of rows so far, as a table; empty where each has all rows."""
-        graph = self._state.graph
-        if self._comm is None or not isinstance(graph, ShardedGraph):
+        divided = divided_graph(self._state.graph)
+        if self._comm is None or divided is None:
             return ""
-        return table_of([RowTraffic(*counts) for counts in self._comm.gather(graph.shards.rows.traffic)])
+        from graphbraid.distributed.shards.feature_rows import (  # here: few runs have parts
+            RowTraffic,
+            table_of,
+        )
+
+        return table_of([RowTraffic(*counts) for counts in self._comm.gather(divided.shards.rows.traffic)])
 
     # ---- evaluation
 

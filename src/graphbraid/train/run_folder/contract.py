@@ -16,15 +16,14 @@ from torch.nn.parameter import is_lazy
 from graphbraid.datasets.memory import require_memory
 from graphbraid.datasets.store.manifest import ColumnsEntry, described_columns
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
-from graphbraid.datasets.tables.encoded import encoded_nodes
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.schema import checked
 from graphbraid.graph import Columns, Graph, ScaledFeatures, SparseFeatures, Types
 from graphbraid.graph.identity import mark
 from graphbraid.graph.interop.relations import with_types_in_order
 from graphbraid.graph.scaled_features import Features, stored_rows
-from graphbraid.graph.schema import Encoder, NodesOrEdges, Schema, features_by_type
-from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
+from graphbraid.graph.schema import Encoder, NodesOrEdges, Schema
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, features_by_type
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_values import names_with
 from graphbraid.train.step.step import PER_STEP
@@ -167,6 +166,8 @@ def _encoded(
             )
         _check_sentences(name, own.encoders or (), encoders)
         columns[name] = replace(own, names=tuple(learned.names or ()), encoders=encoders)
+        from graphbraid.datasets.tables.encoded import encoded_nodes  # here: few graphs are of tables
+
         nodes = encoded_nodes(nodes, columns[name], name)
     return {} if nodes.x is None else {name: nodes.x}
 

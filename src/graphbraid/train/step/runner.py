@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from graphbraid.distributed.shards.pipeline import ShardedPipeline
-from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.fullgraph.reading.as_written import WholeValues, of_node_type
 from graphbraid.fullgraph.reading.calling import (
@@ -51,6 +49,7 @@ from graphbraid.train.step.reach import reach_of
 from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
+    from graphbraid.distributed import ShardedGraph
     from graphbraid.fullgraph import Engine
     from graphbraid.fullgraph.batches.runner import BatchRunner
     from graphbraid.fullgraph.program import NotLoweredError, Program
@@ -130,8 +129,8 @@ class ModelRunner:
         self._prepare(model, graph, place, rows, lists)
         self.source()  # refuses rows and lists of another graph
         self.uses_degrees = self.native and normalises_by_degree(model)
-        if isinstance(graph, ShardedGraph):
-            self._check_drawn_from_parts(graph)
+        if (divided := divided_graph(graph)) is not None:
+            self._check_drawn_from_parts(divided)
 
     def _prepare(
         self,
@@ -323,13 +322,14 @@ class ModelRunner:
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
-        if isinstance(self.graph, ShardedGraph):
-            graph, shards = self.graph, self.graph.shards
+        if (graph := divided_graph(self.graph)) is not None:
+            from graphbraid.distributed.shards.pipeline import ShardedPipeline  # here: few runs have parts
+
             return BatchSource(
                 graph=graph,
                 pipeline=partial(ShardedPipeline, graph),
-                src_degree=shards.src_degree if self.uses_degrees else None,
-                src_loop=shards.src_loop if self.uses_degrees else None,
+                src_degree=graph.shards.src_degree if self.uses_degrees else None,
+                src_loop=graph.shards.src_loop if self.uses_degrees else None,
             )
         return BatchSource(graph=self.graph, rows=self.rows, lists=self.lists)
 
@@ -565,6 +565,11 @@ def normalises_by_degree(model: nn.Module) -> bool:
     from graphbraid.nn import GCNConv
 
     return any(isinstance(module, GCNConv) for module in model.modules())
+
+
+def divided_graph(graph: Graph) -> ShardedGraph | None:
+    """Return a graph that is divided among ranks, as what it is; None for a whole one."""
+    return None if graph.is_whole else cast("ShardedGraph", graph)
 
 
 def learned_type(graph: Graph, node_type: str | None) -> str:
