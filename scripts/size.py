@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "graphbraid"
 BUDGETS = {
     ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 2750,
     ("graph",): 4450,
-    ("ops",): 10_550,
+    ("ops",): 10_650,
     ("sampling",): 6800,
     ("features",): 4450,
     ("datasets",): 6800,
