@@ -49,12 +49,14 @@ class ProgressDisplay(Callback):
         self._bar: Progress | None = None
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """Write whether the run is uncompiled or resumed, and the heading; show the bar."""
+        """Write whether the run is uncompiled or resumed, the baseline and the heading; show the bar."""
         progress = trainer.progress
         if trainer.uncompiled_reason:
             self._write(("uncompiled", "yellow"), f"  {trainer.uncompiled_reason}")
         if progress.global_step:
             self._write(("resumed", "green"), f" at epoch {progress.epoch}, step {progress.step}")
+        if trainer.baseline:
+            self._write(("baseline", "green"), f"  {trainer.baseline}")
         stages = "".join(f"{name:>8}" for name in _STAGES)
         metric = f"val {trainer.monitored[0]}"
         self._write((f"{'epoch':>5} {'loss':>9} {'val loss':>9} {metric:>13}{stages}   (seconds)", "bold"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult,
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
+from graphbraid.train.inference.metrics import best_threshold, is_binary
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder import checkpoint
@@ -224,6 +226,14 @@ class Trainer:
         return self._state.uncompiled_reason
 
     @property
+    def baseline(self) -> str:
+        """Accuracy of always predicting the largest class, in words; empty before :meth:`fit`.
+
+        It is of the validation split, or of the training split without one; empty for labels without classes.
+        """
+        return self._state.baseline
+
+    @property
     def exchange(self) -> str:
         """How devices of mode ``full`` read each other's rows, once found in the first epochs; else empty.
 
@@ -365,6 +375,36 @@ class Trainer:
                 outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
         assert outputs is not None
         return outputs
+
+    @typed
+    def best_threshold(self, split: str = "val", *, beta: float = 1.0, mode: EvalMode = "exact") -> float:
+        """Return the probability from which on to predict class 1, or the only label, for the largest F-beta.
+
+        Args:
+            split: split to choose it on, such as ``val``; on the test split it would be too good.
+            beta: weight of recall: above 1 recall counts more than precision, below 1 less.
+            mode: ``exact`` or ``sampled``, as for :meth:`evaluate`.
+
+        Raises:
+            ConfigError: the task has other than two classes or one label, or ``beta`` is not positive.
+            DataError: the split does not exist, or has no positives or no negatives.
+            ResourceError: exact inference does not fit the budget.
+        """
+        if isinstance(self.runner, LinkRunner) or not is_binary(self.task):
+            raise ConfigError(
+                "best_threshold is for two classes or one label; this is a "
+                f"{self.task.name} task of width {self.task.width}."
+            )
+        if not 0 < beta < math.inf:
+            raise ConfigError(f"beta must be a positive number; got {beta}.")
+        nodes, y = split_nodes(self.runner.labels, split), self.runner.labels.y
+        assert y is not None, "the task is that of labels"
+        positive = y[nodes].reshape(-1).long().cpu()
+        if not 0 < int(positive.sum()) < positive.numel():
+            raise DataError(
+                f"a threshold needs positives and negatives; all labels of {split!r} are the same."
+            )
+        return best_threshold(self.predict(nodes, probabilities=True, mode=mode)[:, -1], positive, beta)
 
     @typed
     def predict_links(

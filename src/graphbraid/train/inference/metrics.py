@@ -290,6 +290,43 @@ def check_monitor(name: str, labels: Graph | NodeSet, val_nodes: Tensor | None) 
         )
 
 
+COMMON = 0.9
+"""Share of the largest class from which accuracy says little."""
+
+
+def largest_class(task: Task, y: Tensor) -> tuple[int, float] | None:
+    """Return the largest class of labelled rows and its share, the accuracy of always predicting it.
+
+    Returns:
+        None where labels are no classes, or have no rows.
+    """
+    if task.name != "single-label" or not y.numel():
+        return None
+    counts = torch.bincount(y, minlength=task.width)
+    return int(counts.argmax()), float(counts.max()) / y.numel()
+
+
+def is_binary(task: Task) -> bool:
+    """Return whether a task's last column tells positives from negatives."""
+    return (task.name, task.width) in (("single-label", 2), ("multi-label", 1))
+
+
+def best_threshold(scores: Tensor, positive: Tensor, beta: float) -> float:
+    """Return the score from which on to predict positives, for the largest F-beta.
+
+    Args:
+        scores: ``(n,)`` probabilities.
+        positive: ``(n,)`` int64, 1 for a positive. At least one is.
+        beta: weight of recall beside precision.
+    """
+    from torchmetrics.functional.classification import binary_precision_recall_curve
+
+    precision, recall, thresholds = binary_precision_recall_curve(scores, positive)
+    squared = beta * beta
+    quality = (1 + squared) * precision * recall / (squared * precision + recall)
+    return float(thresholds[quality[:-1].nan_to_num(0.0).argmax()])  # the last one predicts no positives
+
+
 class Scores:
     """An accumulator of loss and metrics over chunks of an evaluation's nodes."""
 

@@ -29,9 +29,12 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, Status
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.metrics import (
+    AP,
+    COMMON,
     Kinds,
     check_monitor,
     check_own_metrics,
+    largest_class,
     metric_kinds,
     monitored,
 )
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph import Evidence
 
 
+_log = logging.getLogger(__name__)
 _log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -134,6 +138,8 @@ class RunState:
     compiled, or of ``graphbraid.nn``."""
     plan: Plan | None = None
     """Plan for preparing mini-batches; None before it is made."""
+    baseline: str = ""
+    """Largest class of the split that decides which epoch is best, and its share; empty without classes."""
     placement: str = ""
     """Where a device that samples reads what batches are made of, after the last epoch; empty without one."""
     traffic: str = ""
@@ -213,6 +219,8 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
         runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
     check_monitor(state.monitored[0], labels, val_nodes)
+    baseline_nodes = train_nodes if val_nodes is None else val_nodes
+    state.baseline = _baseline(state, labels.y[baseline_nodes], is_validated=val_nodes is not None)
     _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
     state.plan = _plan(state, task, train_nodes, former)
     feed = make_feed(
@@ -236,6 +244,27 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
             config, optimizer, total_steps=steps * config.epochs, maximize=maximize
         ),
     )
+
+
+def _baseline(state: RunState, y: Tensor, *, is_validated: bool) -> str:
+    """Return what always predicting the largest class reaches; warn where an accuracy says little more."""
+    found = largest_class(state.task, y)
+    if found is None:
+        return ""
+    label, share = found
+    names = state.graph.schema.class_names.get(state.runner.node_type, ())
+    named = f"class {label}" + (f" ({names[label]})" if label < len(names) else "")
+    monitor = state.monitored[0]
+    if is_validated and share > COMMON and monitor in ("accuracy", "f1_micro"):
+        _log.warning(
+            "%s has %.1f %% of the split 'val': a model that predicts nothing else may be best by %s; choose "
+            "monitor='f1_macro', or metrics=('%s', 'f1_macro')",
+            named,
+            100 * share,
+            monitor,
+            AP,
+        )
+    return f"always predicting {named}, the largest, has an accuracy of {share:.4f}"
 
 
 _TRIED_LABELS = 8
