@@ -20,7 +20,7 @@ from graphbraid.ops import reference
 SOURCES = Path(graphbraid.__file__).parent / "ops/triton"
 TESTS = Path(__file__).parent / "triton"
 ON_CUDA = {
-    dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype)
+    dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype, is_cpu=False, is_cuda=True)
     for dtype in (torch.float32, torch.float64)
 }
 

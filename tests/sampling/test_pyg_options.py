@@ -68,7 +68,7 @@ def test_every_option_of_pyg_and_torch_is_known():
 
 def test_type_checkers_see_every_option_with_its_type():
     fields = {field.name: field.type for field in dataclasses.fields(LoaderOptions)}
-    seen = {"weighted", "part", "num_parts"}  # no options of users
+    seen = {"weighted", "part", "num_parts", "reach"}  # no options of users
     for loader in (NeighborLoader, LinkNeighborLoader, ClusterLoader, ShaDowKHopSampler, HGTLoader):
         parameters = inspect.get_annotations(loader.__init__)
         keywords = getattr(keywords_module, re.fullmatch(r"Unpack\[(\w+)\]", parameters["options"])[1])

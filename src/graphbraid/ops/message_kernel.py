@@ -324,7 +324,9 @@ class FusedMessages:
                 for side in SIDES
             ),
         )
-        self._attends = dot_products(steps) if reduction == "sum" and self.like.device.type == "cpu" else None
+        # Triton has no kernel of its own for dot products: there they are a message's steps like others.
+        has_kernel = hasattr(backend(self.like), "dot_forward")
+        self._attends = dot_products(steps) if reduction == "sum" and has_kernel else None
 
     @property
     def count_width(self) -> int:
