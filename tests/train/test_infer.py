@@ -14,6 +14,7 @@ from tests import warm
 from tests.extras import NO_PEAK
 from tests.peaks import least_peak
 from tests.train.communities import Sage, community_graph
+from torch_geometric import nn as pyg_nn
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
@@ -336,3 +337,25 @@ def test_peak_memory_stays_within_the_budget() -> None:
     most = budget + (16 << 20)
     assert growth(1 << 34) > 100 << 20
     assert least_peak(lambda: growth(budget), most) <= most
+
+
+@pytest.mark.parametrize("mode", ["exact", "sampled"])
+@pytest.mark.parametrize("budget", [SMALL, 1 << 30])
+def test_a_node_with_a_self_loop_has_one_output_however_often_it_is_asked_for(budget: int, mode: str) -> None:
+    graph = uneven_graph()
+    conv = pyg_nn.GCNConv(graph.num_features, graph.num_classes)
+    options = {"fanouts": (-1,), "memory_budget_bytes": budget, "layout": "subgraph"}
+    trainer = Trainer(Unread(conv), graph, **options)
+    got = trainer.predict([7, 3, 7, 14, 7, 3], mode=mode)
+    assert torch.equal(got, trainer.predict([3, 7, 14], mode=mode)[[1, 0, 1, 2, 1, 0]])
+
+
+class Unread(torch.nn.Module):
+    """A layer behind control flow that no lowering follows, so that it is computed by expansion."""
+
+    def __init__(self, conv: torch.nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.conv(x, edge_index) if edge_index.max().item() >= 0 else x

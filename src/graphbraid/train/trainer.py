@@ -366,6 +366,10 @@ class Trainer:
                 "finds the likeliest."
             )
         ids = node_ids(self.runner.labels, nodes)
+        once, places = ids.unique(return_inverse=True)
+        if once.numel() < ids.numel():
+            # A batch has one row for each seed: a self-loop of a repeated one would join two of its rows.
+            return self.predict(once, probabilities=probabilities, mode=mode)[places]
         outputs: Tensor | None = None
         with self.turn(mode):
             for start, rows in outputs_in_chunks(self.runner, self.config, ids, mode):
