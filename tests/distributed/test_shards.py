@@ -252,6 +252,22 @@ def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str, harm: str)
         ShardedGraph.open(folder)
 
 
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+@pytest.mark.parametrize("changed", ["x", "edges"])
+def test_rows_of_another_graph_that_was_divided_alike_are_refused(
+    tmp_path: Path, changed: str, lists: str
+) -> None:
+    graph, part_of = graph_of(30, 90, 0), torch.arange(30) % 2
+    assert isinstance(graph.x, torch.Tensor)
+    others = {"x": graph.replace(x=graph.x + 1), "edges": graph_of(30, 90, 1)}
+    folder = parts_at(tmp_path / "parts", graph, part_of, 2, lists)
+    other = parts_at(tmp_path / "other", others[changed], part_of, 2, lists)
+    for file in (other / "part-00001").iterdir():
+        (folder / "part-00001" / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="part-00001 has the rows of another graph that was divided alike"):
+        ShardedGraph.open(folder)
+
+
 def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
     graph = graph_of(30, 90, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(30) % 2, 2)

@@ -20,7 +20,6 @@ from torch import Tensor
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
 from graphbraid.datasets.store.manifest import StoreManifest, StoreNames, manifest_of
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
-from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
@@ -64,6 +63,8 @@ class RowsManifest(BaseModel):
 
     part: Count
     part_of_xxh3: str
+    marks: dict[str, str]
+    """Those of ``shared.json``: parts of two graphs are told apart, also if they were divided alike."""
     arrays: dict[str, ArrayEntry]
 
 
@@ -91,14 +92,23 @@ def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     return of_edges + graph.x.nbytes + shared + (1 << 14) * (num_parts + 1)
 
 
-def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) -> None:
+def marks_of(graph: Graph) -> dict[str, str]:
+    """Return the mark of each array of edges or features."""
+    return {
+        name: mark(values, in_blocks=bool(sums_of(name)))
+        for name, values in tensors_of(graph)
+        if name in ("x", "x_scale", *_OF_EDGES)
+    }
+
+
+def write_shared(
+    folder: Path, graph: Graph, *, lists: Lists, part_of_xxh3: str, marks: dict[str, str]
+) -> None:
     """Write what all ranks read, into the folder of a partition."""
-    arrays, marks = dict[str, dict[str, Any]](), dict[str, str]()
+    arrays = dict[str, dict[str, Any]]()
     for name, values in tensors_of(graph):
         if name == "edge_id" and lists == "parts":
             continue
-        if name in ("x", "x_scale", *_OF_EDGES):
-            marks[name] = mark(values, in_blocks=bool(sums_of(name)))
         if name != "x" and (name not in _OF_EDGES or lists == "whole"):
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
     if lists == "parts":
@@ -117,15 +127,21 @@ def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) ->
 
 
 def write_rows(
-    folder: Path, graph: Graph, partition: Partition, part: int, *, lists: Lists, part_of_xxh3: str
+    folder: Path,
+    graph: Graph,
+    owned: Tensor,
+    part: int,
+    *,
+    lists: Lists,
+    part_of_xxh3: str,
+    marks: dict[str, str],
 ) -> None:
     """Write the lists and the features of a part's own nodes into its folder, block by block."""
-    owned = partition.owned(part)
     arrays = {"x": _features(graph, owned)}
     if lists == "parts":
         arrays |= _lists(graph.csc, owned)
     described = {name: write_array(folder / f"{name}.npy", values) for name, values in arrays.items()}
-    ROWS.write(folder, {"part": part, "part_of_xxh3": part_of_xxh3, "arrays": described})
+    ROWS.write(folder, {"part": part, "part_of_xxh3": part_of_xxh3, "marks": marks, "arrays": described})
 
 
 def _features(graph: Graph, owned: Tensor) -> ArrayParts:
@@ -200,6 +216,8 @@ class PartRows:
             raise DataError(
                 f"{folder} has the rows of part {manifest.part} of another partition; partition again"
             )
+        if manifest.marks != shared.marks:
+            raise DataError(f"{folder} has the rows of another graph that was divided alike; partition again")
         arrays = {
             name: ROWS.array(folder, entry).load(mapped=True, verify=True)
             for name, entry in manifest.arrays.items()
