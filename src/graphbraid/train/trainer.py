@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from graphbraid import distributed
@@ -366,7 +367,7 @@ class Trainer:
                 "finds the likeliest."
             )
         ids = node_ids(self.runner.labels, nodes)
-        once, places = ids.unique(return_inverse=True)
+        once, places = torch.unique(ids, return_inverse=True)
         if once.numel() < ids.numel():
             # A batch has one row for each seed: a self-loop of a repeated one would join two of its rows.
             return self.predict(once, probabilities=probabilities, mode=mode)[places]
