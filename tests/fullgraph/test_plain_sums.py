@@ -44,7 +44,10 @@ class Normed(Weighed):
 
     def forward(self, x, edge_index, edge_weight=None):
         edges, weight = gcn_norm(
-            edge_index, edge_weight if self.weighted else None, x.size(0), **self.options, dtype=x.dtype
+            edge_index,
+            edge_weight if self.weighted else None,
+            x.size(0),
+            **{"dtype": x.dtype} | self.options,
         )
         if self.change is not None:
             weight = self.change(weight, edge_weight)
@@ -74,6 +77,14 @@ class Squared(Weighed):
 
     def message(self, x_j, edge_weight):
         return x_j * edge_weight.unsqueeze(-1) * edge_weight.unsqueeze(-1)
+
+
+class Unread(Weighed):
+    """A product that nothing reads, before one of the row with itself."""
+
+    def message(self, x_j, edge_weight):
+        edge_weight.unsqueeze(-1)
+        return x_j * x_j
 
 
 class Model(nn.Module):
@@ -111,7 +122,9 @@ OTHERS = {
     "max": lambda width: Plain(width, aggr="max"),
     "shifted": Shifted,
     "squared": Squared,
+    "unread": Unread,
     "written over": lambda width: Normed(width, change=_written_over),
+    "less exact": lambda width: Normed(width, dtype=torch.bfloat16),
     "scaled": lambda width: Normed(width, change=lambda weight, _: 2 * weight),
     "of other edges": lambda width: Normed(
         width, add_self_loops=False, change=lambda weight, own: weight + own

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, FromCall, FromGraph, ReadRows
-from graphbraid.fullgraph.program.graph_break import EDGE_LIST, EDGE_WEIGHT, NUM_NODES
+from graphbraid.fullgraph.program.graph_break import DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
@@ -313,6 +313,8 @@ def plain_sum(
     shapes: Mapping[str, tuple[int, ...]],
     edges: ComputedEdges | None,
     reduction: MessageReduction | SeveralReductions,
+    *,
+    dtype: torch.dtype | None,
 ) -> tuple[AdjacencyMatrix, int] | None:
     """Return messages as a sum or mean of sources' rows by a matrix; None if they are anything else.
 
@@ -322,13 +324,18 @@ def plain_sum(
         shapes: by parameter, the shape of an edge's row: ``()`` for one number.
         edges: the edges that the messages run along; None for the graph's own.
         reduction: how messages become one row.
+        dtype: dtype of the model's parameters.
 
     Returns:
         The matrix, and the number of the input whose rows it sums.
     """
-    ops = sorted(step.op.value for step in steps)
-    weighs = ops == sorted(op.value for op in (MessageOp.SOURCE, MessageOp.WEIGHT, MessageOp.MULTIPLY))
-    if reduction not in ("sum", "mean") or not (weighs or ops == [MessageOp.SOURCE.value]):
+    if reduction not in ("sum", "mean") or not steps:
+        return None
+    *others, last = steps
+    # Its own factors are looked at, since nothing may read some of the other steps.
+    factors = {steps[last.first].op, steps[last.second].op} if last.op is MessageOp.MULTIPLY else set()
+    weighs = len(others) == 2 and factors == {MessageOp.SOURCE, MessageOp.WEIGHT}
+    if not (weighs or (last.op is MessageOp.SOURCE and not others)):
         return None
     sources = [at for _, role, at in reads if role is ReadRows.SOURCE]
     [source] = [sources[step.first] for step in steps if step.op is MessageOp.SOURCE]
@@ -337,11 +344,13 @@ def plain_sum(
     weights = [edges.values[at] for key, role, at in reads if role is ReadRows.COMPUTED and not shapes[key]]
     if not weighs or reduction != "sum" or len(weights) != 1:
         return None
-    matrix = _normalised(edges, weights[0])
+    matrix = _normalised(edges, weights[0], dtype)
     return None if matrix is None else (matrix, source)
 
 
-def _normalised(edges: ComputedEdges, weight: FromCall | FromGraph) -> AdjacencyMatrix | None:
+def _normalised(
+    edges: ComputedEdges, weight: FromCall | FromGraph, dtype: torch.dtype | None
+) -> AdjacencyMatrix | None:
     """Return the matrix of edges and weights that a call of ``gcn_norm`` gives; None for any others."""
     ends, weights = (_part_of_call(edges, one) for one in (edges.edges, weight))
     if ends is None or weights is None or (ends[0], weights[0]) != (0, 1) or ends[1] != weights[1]:
@@ -360,7 +369,9 @@ def _normalised(edges: ComputedEdges, weight: FromCall | FromGraph) -> Adjacency
     is_of_graph = named["edge_index"] == FromGraph(EDGE_LIST) and named["num_nodes"] == FromGraph(NUM_NODES)
     if not is_of_graph or not (weighted or named["edge_weight"] is None):
         return None
-    if named["flow"] != "source_to_target":
+    # Weights that it makes itself have the dtype that it is given, and may be less exact than the rows.
+    is_exact = weighted or (named["dtype"] or torch.get_default_dtype()) in (FromGraph(DTYPE), dtype)
+    if named["flow"] != "source_to_target" or not is_exact:
         return None
     # Without weights of the edges PyG gives every self-loop that it adds the weight 1, also if improved.
     loops = (2.0 if named["improved"] and weighted else 1.0) if named["add_self_loops"] else 0.0

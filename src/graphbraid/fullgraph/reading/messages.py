@@ -334,7 +334,7 @@ def read_messages(
             shape=message.shape,
             reduction=several or reduction,
         )
-    plain = plain_sum(steps, reads, shapes, edges, reduction)
+    plain = plain_sum(steps, reads, shapes, edges, reduction, dtype=of.dtype)
     if plain is not None and not learns_edges and message.after is None:
         matrix, source = plain
         return writer.add(Aggregate, values[source], adjacency=matrix), shape
