@@ -249,6 +249,11 @@ def _attended(x, x2, y, e, p, dst, heads):
     return (_softmax(score, dst, int(dst.max()) + 1)[:, :, None] * x2.unflatten(1, (heads, -1))).flatten(1)
 
 
+def _of_destinations(x, x2, y, e, p, dst, heads):
+    score = (y * y).unflatten(1, (heads, -1)).sum(2)
+    return (_softmax(score, dst, int(dst.max()) + 1)[:, :, None] * x.unflatten(1, (heads, -1))).flatten(1)
+
+
 DOT_PRODUCTS = [
     Y,
     X,
@@ -260,7 +265,9 @@ DOT_PRODUCTS = [
     (_OF.SOFTMAX, 6),
     (_OF.MULTIPLY, 2, 7),
 ]
+OF_DESTINATIONS = [Y, X, (_OF.MULTIPLY, 0, 0), (_OF.SUM_COLUMNS, 2), (_OF.SOFTMAX, 3), (_OF.MULTIPLY, 1, 4)]
 WITH_SOFTMAX = {
+    "of destinations alone": (OF_DESTINATIONS, _of_destinations),
     "of dot products": (DOT_PRODUCTS, _attended),
     "of a product by heads": (
         [

@@ -158,6 +158,8 @@ class StepList:
         for i, step in enumerate(self.all):
             reads = self.reads(i)
             own = {step.op} if step.op in (*SIDES, _OP.EDGE, _OP.WEIGHT) else set[MessageOp]()
+            if step.op is _OP.DESTINATION and step.first in (MAX_PLACE, LOG_PLACE):
+                own.add(_OP.EDGE)  # a softmax's sums, which its edges must give first
             sides.append(own.union(*(sides[j] for j in reads)))
             costs.append(step.op in _COSTLY or any(costs[j] for j in reads))
         read = {message} | {j for i in range(len(self.all)) if sides[i] != {side} for j in self.reads(i)}
