@@ -325,8 +325,10 @@ def _groups(graph: Graph, node_type: str, column: str, values: Any) -> NodeNumbe
     if column not in (known := columns.table.column_names):
         raise DataError(f"there is no column {column!r} to group by.{did_you_mean(column, known)}")
     encoded = columns.table.column(column).combine_chunks().dictionary_encode()
-    if encoded.null_count:
-        raise DataError(f"column {column!r} is empty for {encoded.null_count} nodes, which have no group")
+    blank = [at for at, name in enumerate(encoded.dictionary.to_pylist()) if not str(name).strip()]
+    empty = encoded.null_count + int(np.isin(encoded.indices.fill_null(-1).to_numpy(), blank).sum())
+    if empty:
+        raise DataError(f"column {column!r} is empty for {empty} nodes, which have no group")
     numbers: NodeNumbers = encoded.indices.to_numpy()
     return numbers
 
@@ -338,6 +340,10 @@ def _checked_values(values: Any, count: int, what: str) -> NodeNumbers:
     found = np.asarray(values)
     if found.shape != (count,):
         raise DataError(f"{what} must be one per node ({count}); got shape {found.shape}")
+    if found.dtype.kind == "f" and np.isnan(found).any():
+        raise DataError(
+            f"{what} must be known for every node; that of node {np.isnan(found).argmax()} is NaN"
+        )
     return found
 
 

@@ -38,6 +38,8 @@ class Encoder:
     """Whether a column of its own says where the field was empty."""
     width: int = 0
     """Number of columns of an embedding, or 1 if the hour of a time is encoded."""
+    size: int | None = None
+    """Most entries to keep whenever it is fitted; None for the encoding's own limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,9 +38,7 @@ def with_fitted_features(
         if choices is None:
             for one in columns.encoders or ():
                 model = one.entries[0] if one.how == "sentences" else None
-                chosen[one.column] = ColumnChoice(
-                    type=one.kind, encoder=one.how, size=len(one.entries) or None, model=model
-                )
+                chosen[one.column] = ColumnChoice(type=one.kind, encoder=one.how, size=one.size, model=model)
         nodes, rows = graph.nodes_of(name), training_rows(graph, name)
         reference = reference_of(nodes, columns)
         with named(f"nodes of type {name!r}"):
@@ -63,6 +61,11 @@ def with_encoders(graph: Graph, encoders: Mapping[str, Sequence[Encoder]]) -> Gr
     nodes, columns = dict(graph.types.nodes), dict(graph.schema.columns)
     for name, own in encoders.items():
         names = tuple(column for one in own for column in names_of(one))
+        if len(set(names)) < len(names):
+            twice = sorted({column for column in names if names.count(column) > 1})
+            raise DataError(
+                f"nodes of type {name!r}: several features would be called {twice[0]!r}; rename a column"
+            )
         columns[name] = replace(columns[name], names=names, encoders=tuple(own))
         nodes[name] = encoded_nodes(nodes[name], columns[name], name)
     schema = replace(graph.schema, columns=columns)
@@ -92,7 +95,11 @@ def with_target(graph: Graph, target: str) -> Graph:
         DataError: there is no such type or column, or it cannot be a label.
     """
     tables = _with_table(graph)
-    known = [f"{name}.{column}" for name, one in tables.items() for column in one.table.column_names]
+    known = {
+        f"{name}.{column}": (name, column)
+        for name, one in tables.items()
+        for column in one.table.column_names
+    }
     if not known:
         raise DataError(
             f"the target {target!r} is a column of a table, and the graph keeps none; convert a description "
@@ -102,8 +109,7 @@ def with_target(graph: Graph, target: str) -> Graph:
         raise DataError(
             f"there is no column {target!r}; there are {', '.join(known)}.{did_you_mean(target, known)}"
         )
-    name = next(name for name in tables if target.startswith(f"{name}.") and target in known)
-    column = target.removeprefix(f"{name}.")
+    name, column = known[target]
     assert graph.types is not None
     with named(f"the target {target}"):
         y, classes = classes_of(tables[name].table.column(column))
@@ -142,7 +148,7 @@ def training_rows(graph: Graph, node_type: str) -> EncodedRows | None:
     if nodes.time is None or not ends:
         return None
     found: EncodedRows = torch.nonzero(nodes.time <= min(ends)).flatten().numpy()
-    return found if len(found) else None
+    return found
 
 
 def reference_of(nodes: NodeSet, columns: Columns) -> EncodedRows | None:

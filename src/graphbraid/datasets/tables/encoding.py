@@ -7,7 +7,8 @@ pyarrow and NumPy do the work (decision 0019). Everything that is fitted stands 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,7 @@ _BUCKETS = (
     10  # of equally many rows for training, so that a model finds thresholds, such as "in its first month"
 )
 _DAY = 86_400.0
+_LARGEST = float(np.finfo(np.float32).max)
 _MOST_CODES = 20  # integers with at most so many values, each often, are categories
 _OFTEN = 5  # rows of a value that is no accident
 _SEPARATOR = r"\s*[|;,]\s*"
@@ -208,8 +210,9 @@ def decide(
         choice = given.get(name, ColumnChoice())
         if name in taken and name not in given:
             continue
-        kind, why = (choice.type, "as given") if choice.type else infer(name, table.column(name))
-        how = choice.encoder or _default_how(kind, table.column(name))
+        with _reading(name, choice.type):
+            kind, why = (choice.type, "as given") if choice.type else infer(name, table.column(name))
+            how = choice.encoder or _default_how(kind, table.column(name))
         found[name] = choice.model_copy(update={"type": kind, "encoder": how}), why
     return found
 
@@ -220,7 +223,7 @@ def _default_how(kind: str, values: Any) -> str | None:
         return "learned"
     if kind == "number" and stored_as(values.type) == "number":
         numbers = _numbers(values)
-        numbers = numbers[np.isfinite(numbers)]
+        numbers = numbers[np.abs(numbers) <= _LARGEST]
         # a long tail, such as of prices: the largest is ten deviations away
         if len(numbers) and numbers.min() >= 0 and numbers.max() > numbers.mean() + 10 * numbers.std():
             return "log"
@@ -245,12 +248,22 @@ def fitted(
     if choice.encoder is None:
         return None
     assert choice.type is not None
+    with _reading(column, choice.type):
+        return _fitted(column, values, rows, choice, reference)
+
+
+def _fitted(
+    column: str, values: Any, rows: EncodedRows | None, choice: ColumnChoice, reference: EncodedRows | None
+) -> Encoder:
+    assert choice.type is not None and choice.encoder is not None
     here = values if rows is None else values.take(require_pyarrow().array(rows))
-    made = Encoder(column=column, kind=choice.type, how=choice.encoder, stored=stored_as(values.type))
+    made = Encoder(
+        column=column, kind=choice.type, how=choice.encoder, stored=stored_as(values.type), size=choice.size
+    )
     missing = bool(_readable(made, here).null_count)
     made = replace(made, missing=missing)
     if choice.type == "number":
-        return replace(made, numbers=_fit_numbers(made.how, _numbers(here)))
+        return replace(made, numbers=_fit_numbers(made.how, _finite(made, _numbers(here))))
     if choice.type == "time":
         at = reference if rows is None or reference is None else reference[rows]
         seconds = _seconds(made, here)
@@ -260,7 +273,7 @@ def fitted(
         return replace(made, numbers=bounds, width=int((known % _DAY != 0).any()))
     if choice.type == "embedding" or choice.encoder == "sentences":
         entries = (choice.model or "",) if choice.encoder == "sentences" else ()
-        return replace(made, width=_list_width(column, here), entries=entries)
+        return replace(made, width=_list_width(column, values), entries=entries)  # of any row: a type
     if choice.type == "boolean":
         return made
     return _fit_entries(made, here, choice.size or _ENTRIES[made.how])
@@ -279,8 +292,10 @@ def _mean_and_deviation(numbers: EncodedRows) -> tuple[float, float]:
     known = numbers[~np.isnan(numbers)]
     if not len(known):
         return 0.0, 1.0
-    deviation = float(known.std())
-    return float(known.mean()), deviation if deviation > 0 else 1.0
+    mean, deviation = float(known.mean()), float(known.std())
+    # Rounding makes the mean of equal numbers differ from them by so much, as in scikit-learn's scalers.
+    rounding = len(known) * np.finfo(np.float64).eps * abs(mean)
+    return mean, deviation if deviation > rounding else 1.0
 
 
 def _quantiles(numbers: EncodedRows, count: int) -> tuple[float, ...]:
@@ -359,11 +374,17 @@ def applied(encoder: Encoder, values: Any, reference: EncodedRows | None) -> Enc
         DataError: the column holds another type than it did when the encoder was fitted, or a value that it
             cannot encode; names the column and the first row.
     """
+    with _reading(encoder.column, encoder.kind):
+        return _applied(encoder, values, reference)
+
+
+def _applied(encoder: Encoder, values: Any, reference: EncodedRows | None) -> EncodedRows:
     check_stored(encoder, values)
     out = np.zeros((len(values), width_of(encoder)), np.float32)
     if values.null_count == len(values):  # its type may be null
-        out[:, -1] = len(encoder.entries) + 1 if encoder.how == "learned" else 1
-        return out if encoder.missing else np.zeros_like(out)
+        if encoder.missing:
+            out[:, -1] = len(encoder.entries) + 1 if encoder.how == "learned" else 1
+        return out
     _FILL[encoder.how](encoder, values, reference, out)
     if encoder.missing and encoder.how != "learned":
         out[:, -1] = _is_empty(_readable(encoder, values))
@@ -386,9 +407,7 @@ def check_stored(encoder: Encoder, values: Any) -> None:
 
 
 def _fill_number(encoder: Encoder, values: Any, _: EncodedRows | None, out: EncodedRows) -> None:
-    numbers = _numbers(values)
-    if (bad := np.flatnonzero(np.isinf(numbers))).size:
-        raise DataError(f"column {encoder.column!r} is {numbers[bad[0]]} in row {bad[0]}, not finite")
+    numbers = _finite(encoder, _numbers(values))
     if encoder.how == "buckets":
         out[:, :_BUCKETS] = _in_buckets(numbers, encoder.numbers)
         return
@@ -397,7 +416,21 @@ def _fill_number(encoder: Encoder, values: Any, _: EncodedRows | None, out: Enco
     else:
         mean, deviation = encoder.numbers
         scaled = ((_log(numbers) if encoder.how == "log" else numbers) - mean) / deviation
-    out[:, 0] = np.nan_to_num(scaled, nan=0.0)
+    scaled = np.nan_to_num(scaled, nan=0.0)
+    if (bad := np.flatnonzero(np.abs(scaled) > _LARGEST)).size:
+        raise DataError(
+            f"column {encoder.column!r} is {numbers[bad[0]]} in row {bad[0]}, which is too far from the rows "
+            "for training to be scaled as they were; take encoder: quantile"
+        )
+    out[:, 0] = scaled
+
+
+def _finite(encoder: Encoder, numbers: EncodedRows) -> EncodedRows:
+    """Refuse numbers that no feature, which is float32, can hold; NaN is an empty field."""
+    if (bad := np.flatnonzero(np.abs(numbers) > _LARGEST)).size:
+        why = "not finite" if np.isinf(numbers[bad[0]]) else "beyond float32"
+        raise DataError(f"column {encoder.column!r} is {numbers[bad[0]]} in row {bad[0]}, {why}")
+    return numbers
 
 
 def _fill_flag(encoder: Encoder, values: Any, _: EncodedRows | None, out: EncodedRows) -> None:
@@ -432,8 +465,8 @@ def _fill_vector(encoder: Encoder, values: Any, _: EncodedRows | None, out: Enco
             f"and holds lists of {width} now"
         )
     known = np.flatnonzero(~_is_empty(lists))
-    flat = compute.list_flatten(lists.drop_null()).to_numpy(zero_copy_only=False)
-    out[known, : encoder.width] = flat.astype(np.float32).reshape(len(known), encoder.width)
+    flat = compute.list_flatten(lists.drop_null()).cast(require_pyarrow().float32(), safe=False)
+    out[known, : encoder.width] = _as_numpy(flat).reshape(len(known), encoder.width)
     if (bad := np.flatnonzero(~np.isfinite(out).all(axis=1))).size:
         raise DataError(f"column {encoder.column!r} holds a number that is not finite in row {bad[0]}")
 
@@ -557,37 +590,39 @@ def _counts(values: Any) -> tuple[list[Any], EncodedRows]:
 def _texts(values: Any) -> Any:
     """Return a column as text without spaces around it; an empty text is null, and 1.0 is ``1``."""
     arrow, compute = require_pyarrow(), _compute()
-    kind = stored_as(values.type)
     if arrow.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if kind == "number" and not arrow.types.is_integer(values.type):
+    if stored_as(values.type) == "number" and not arrow.types.is_integer(values.type):
         values = values.cast(arrow.float64())
-        whole = compute.all(compute.equal(compute.floor(values), values), min_count=0).as_py()
-        values = values.cast(arrow.int64()) if whole else values
+        # one by one: what a number is called must not depend on the others of its column
+        whole = compute.and_(
+            compute.equal(compute.floor(values), values), compute.less(compute.abs(values), 2**53)
+        )
+        integers = values.cast(arrow.int64(), safe=False).cast(arrow.string())
+        values = compute.if_else(whole, integers, values.cast(arrow.string()))
     texts = compute.utf8_trim_whitespace(values.cast(arrow.string()))
     return compute.if_else(compute.equal(texts, ""), arrow.scalar(None, arrow.string()), texts)
 
 
 def _numbers(values: Any) -> EncodedRows:
     """Return a column of numbers as float64; empty fields are NaN."""
-    arrow = require_pyarrow()
-    try:
-        found = (_texts(values) if stored_as(values.type) == "text" else values).cast(arrow.float64())
-    except arrow.ArrowInvalid as error:
-        raise DataError(f"a column of numbers holds something else: {error}") from error
-    return _as_numpy(found)
+    # not safe: integers beyond 2**53 are rounded, as all are to float32 in the end
+    texts = _texts(values) if stored_as(values.type) == "text" else values
+    return _as_numpy(texts.cast(require_pyarrow().float64(), safe=False))
 
 
 def _seconds(encoder: Encoder, values: Any) -> EncodedRows:
     """Return times as float64 seconds since 1970; empty fields are NaN."""
     arrow = require_pyarrow()
     if stored_as(values.type) == "number":
-        return _numbers(values)
-    try:
-        texts = _texts(values) if stored_as(values.type) == "text" else values
-        found = texts.cast(arrow.timestamp("s", tz=getattr(values.type, "tz", None)), safe=False)
-    except arrow.ArrowInvalid as error:
-        raise DataError(f"column {encoder.column!r} holds something that is no time: {error}") from error
+        seconds = _numbers(values)
+        if (bad := np.flatnonzero(np.abs(seconds) > 2**53)).size:
+            raise DataError(
+                f"column {encoder.column!r} is {seconds[bad[0]]} in row {bad[0]}, no time in seconds"
+            )
+        return seconds
+    texts = _texts(values) if stored_as(values.type) == "text" else values
+    found = texts.cast(arrow.timestamp("s", tz=getattr(values.type, "tz", None)), safe=False)
     return _as_numpy(found.cast(arrow.int64()).cast(arrow.float64()))
 
 
@@ -613,7 +648,9 @@ def _parts(encoder: Encoder, values: Any) -> tuple[EncodedRows, Any]:
             lists = compute.split_pattern_regex(compute.utf8_lower(texts), _NO_LETTER)
         else:
             lists = compute.split_pattern_regex(texts, _SEPARATOR)
-    return compute.list_parent_indices(lists).to_numpy().astype(np.int64), compute.list_flatten(lists)
+    parents, parts = compute.list_parent_indices(lists), compute.list_flatten(lists)
+    known = parts.is_valid()  # a list may hold empty parts
+    return parents.filter(known).to_numpy().astype(np.int64), parts.filter(known)
 
 
 def _codes(encoder: Encoder, texts: Any) -> EncodedRows:
@@ -653,6 +690,16 @@ def _as_numpy(values: Any) -> EncodedRows:
         values = values.combine_chunks()
     found: EncodedRows = values.to_numpy(zero_copy_only=False)
     return found
+
+
+@contextmanager
+def _reading(column: str, kind: str | None) -> Iterator[None]:
+    """Name the column in pyarrow's errors, such as about a value or type that the kind cannot be."""
+    try:
+        yield
+    except require_pyarrow().ArrowException as error:
+        what = "cannot be read" if kind is None else f"holds something that is no {kind}"
+        raise DataError(f"column {column!r} {what}: {error}") from error
 
 
 def _list_width(column: str, values: Any) -> int:

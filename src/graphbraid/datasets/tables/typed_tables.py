@@ -193,11 +193,34 @@ def _raw_table(file: TableFile, entry: NodeTableEntry) -> Any:
         for name, one in choices.items()
         if one.type in ("number", "category", "categories", "text", "id") and name in file.types
     }
-    table = file.whole(types)
+    table = _plain(file.whole(types))
     for name, one in choices.items():
         if one.encoder == "sentences" and stored_as(table.column(name).type) != "list":
             at = table.column_names.index(name)
             table = table.set_column(at, name, sentences(table.column(name), str(one.model)))
+    return table
+
+
+def _plain(table: Any) -> Any:
+    """Return the table with values in place of dictionaries and views, and null for NaN.
+
+    pandas writes an empty number as null, polars as NaN; what is stored must not say who wrote it.
+    """
+    from pyarrow import compute
+
+    arrow = require_pyarrow()
+    for at, name in enumerate(table.column_names):
+        values = table.column(at)
+        if arrow.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if arrow.types.is_string_view(values.type):
+            values = values.cast(arrow.string())
+        if arrow.types.is_float16(values.type):
+            values = values.cast(arrow.float32())
+        if arrow.types.is_floating(values.type):
+            values = compute.if_else(compute.is_nan(values), arrow.scalar(None, values.type), values)
+        if values is not table.column(at):
+            table = table.set_column(at, name, values)
     return table
 
 
