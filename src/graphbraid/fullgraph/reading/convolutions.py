@@ -1,9 +1,9 @@
 """Readers of GCN's, GraphSAGE's, GIN's and GAT's layers, PyG's and graphbraid's own, and of its models.
 
-graphbraid's own layers call its kernels, which a trace cannot look into. The same functions read PyG's.
-A trace of PyG's GCNConv or SAGEConv gives the same aggregations, but only of a list of edges, and not with
-``cached=True``. A trace of GINConv or GINEConv computes ``1 + eps`` of a buffer once, apart from the
-inputs, which is refused. Traces of GATConv and GATv2Conv fail, as their forwards branch on what they get.
+graphbraid's own layers call its kernels, and a trace cannot look into these. The same functions read PyG's.
+Traces of PyG's layers would not replace them. A trace of GCNConv or SAGEConv gives the same aggregations,
+but only of a list of edges, and not with ``cached=True``. A trace of GINConv makes ``1 + eps`` of a buffer a
+graph break. Traces of GATConv and GATv2Conv fail, as their forwards branch on what they get.
 """
 
 from __future__ import annotations
