@@ -1,4 +1,4 @@
-"""The launcher: what torchrun, Kubernetes, ``mpirun`` or ``srun`` tell a process of its job."""
+"""The launcher: torchrun, Kubernetes, ``mpirun`` or ``srun`` give a process its rank by variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Those of ``srun`` come last: ``mpirun`` hands the variables of the step that it 
 ``SLURM_NTASKS`` is also set in a batch script, which is one process."""
 _PORT = 29500
 _PORTS = 10_000
-"""Number of ports above it that jobs of Slurm are spread over, as jobs of other users run beside them."""
+"""Jobs of Slurm use one of this many ports above ``_PORT``, as other users' jobs may run beside them."""
 
 
 class RankPlace(NamedTuple):
@@ -69,7 +69,7 @@ def address(found: RankPlace, environment: Mapping[str, str] | None = None) -> t
     """Return name and port at which the ranks of a job meet: on the machine of rank 0.
 
     Raises:
-        ConfigError: the launcher says nothing from which the machine of rank 0 is known.
+        ConfigError: no variable names the machine of rank 0.
     """
     known = os.environ if environment is None else environment
     nodes, job = known.get("SLURM_STEP_NODELIST", ""), known.get("SLURM_JOB_ID", "")
@@ -84,8 +84,8 @@ def address(found: RankPlace, environment: Mapping[str, str] | None = None) -> t
     if found.is_on_one_machine or found.launcher == "torchrun":
         return "127.0.0.1", port
     raise ConfigError(
-        f"{found.launcher} has started this process, and nothing says on which machine rank 0 is; set "
-        "MASTER_ADDR to its name for all ranks, as by mpirun -x MASTER_ADDR=NAME or -genv MASTER_ADDR NAME."
+        f"{found.launcher} has started this process, and no variable says on which machine rank 0 is. Set "
+        "MASTER_ADDR to its name for all ranks: mpirun -x MASTER_ADDR=NAME, or -genv MASTER_ADDR NAME."
     )
 
 
@@ -100,8 +100,8 @@ def first_node(nodes: str) -> str:
 def interface_to(host: str, port: int) -> str | None:
     """Return the name of the network interface by which this machine reaches a host; None if unknown.
 
-    Gloo takes the address of this machine's own name, where nothing else is said, which many systems give as
-    127.0.1.1: other machines cannot reach that.
+    By default Gloo uses the address of this machine's own name. Many systems give 127.0.1.1 for it, which
+    other machines cannot reach.
     """
     try:
         import fcntl
@@ -124,9 +124,9 @@ def interface_to(host: str, port: int) -> str | None:
 
 
 def restartable_job() -> str:
-    """Return what tells this job from all others; empty where no launcher starts its ranks again.
+    """Return an identity of this job; empty if no launcher starts its ranks again.
 
-    That is the identifier of ``torchrun --rdzv-id``, else the process of ``torchrun`` on this machine.
+    It is that of ``torchrun --rdzv-id``, else the process of ``torchrun`` on this machine.
     """
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
         return ""

@@ -1,4 +1,4 @@
-"""keep_share: what some of a batch's seeds read of the batch, the share of one of several ranks."""
+"""keep_share: the part of a batch that some of its seeds read: one rank's share."""
 
 from __future__ import annotations
 

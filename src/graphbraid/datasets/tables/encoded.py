@@ -16,7 +16,7 @@ from graphbraid.graph.schema import Encoder, NodesOrEdges
 from graphbraid.graph.types import NodeSet
 
 NOW = b"now"
-"""Key of the metadata of a table: the seconds since 1970 that ages count to, in rows without a time."""
+"""Key in a table's metadata: the seconds since 1970 up to which ages are counted, in rows without a time."""
 
 
 def with_fitted_features(
@@ -152,7 +152,7 @@ def training_rows(graph: Graph, node_type: str) -> EncodedRows | None:
 
 
 def reference_of(nodes: NodeSet, columns: Columns) -> EncodedRows | None:
-    """Return the seconds since 1970 that ages count to in each row: its own time, or that of the tables."""
+    """Return the seconds since 1970 up to which each row's ages are counted: its own time, or the tables'."""
     metadata = columns.table.schema.metadata or {}
     if NOW not in metadata:
         return None

@@ -36,7 +36,7 @@ HOWS: dict[str, tuple[str, ...]] = {
     "constant": (),
     "ignore": (),
 }
-"""The kinds of columns, and how each can be encoded; the first is the default, and none leaves it out."""
+"""The kinds of columns and their encoders, the default first. A kind without encoders is left out."""
 _ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100}
 """Most entries that an encoder keeps, unless ``size`` says otherwise."""
 _QUANTILES = 101
@@ -52,7 +52,7 @@ _NO_LETTER = r"[^\pL\pN]+"
 
 
 class ColumnChoice(BaseModel):
-    """What a user says of one column; the rest is inferred."""
+    """A user's choice for one column. Fields that are None are inferred."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

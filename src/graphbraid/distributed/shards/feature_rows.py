@@ -1,7 +1,8 @@
-"""FeatureRows: the features of batches, read where they are: own rows here, the others' from their owners.
+"""FeatureRows: the features of batches: own rows are read here, other rows are sent by their owners.
 
-Rows of other ranks' nodes are kept in memory within a budget. Batches are known some groups before their rows
-are asked for, so that the row goes that is next read last (Belady), or those stay that are read most often.
+A cache holds rows of other ranks' nodes within a budget. Groups of batches are drawn before their rows are
+asked for. So the cache can evict the row whose next read is farthest away (Belady). A static cache keeps the
+rows of the highest score instead.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class RowTraffic(NamedTuple):
     reads: int = 0
     """Rows that batches read, each batch counted by itself."""
     remote_reads: int = 0
-    """Of these, rows of nodes that other ranks own."""
+    """Rows of ``reads`` whose nodes other ranks own."""
     asked: int = 0
-    """Of these, different ones in each group of batches."""
+    """Rows of other ranks that groups asked for: each group asks for a row once."""
     hits: int = 0
-    """Of these, rows that were kept here. The others came from their owners."""
+    """Rows of ``asked`` that were found in the cache. The others came from their owners."""
     filled: int = 0
-    """Rows that came to fill the memory for kept rows beforehand."""
+    """Rows that filled a static cache before the first batch."""
     sent_ids: int = 0
     """Ids that went to their owners: one for each row that came."""
     sent_rows: int = 0
@@ -74,13 +75,13 @@ class KeptRows:
     """How many rows of other ranks' nodes a rank keeps, and which."""
 
     budget: int | str = 0
-    """Memory for them and for what is noted about them, in bytes or as ``"4GiB"``; ``"all"``: all of them."""
+    """Memory for kept rows and for notes about them, in bytes or as ``"4GiB"``. ``"all"`` keeps all rows."""
     policy: str = "belady"
-    """``belady``: of the groups known ahead the reads are known, and the row goes that is next read last;
-    ``static``: the rows of the highest score come before the first batch, and stay."""
+    """``belady`` evicts the row whose next read, in the groups known ahead, is farthest away.
+    ``static`` fetches the rows of the highest score before the first batch, and never evicts them."""
     score: Tensor | None = None
-    """``(num_nodes,)`` numbers, higher where this rank reads a row more often. By ``belady`` a row that no
-    known group reads stays longer the higher it is."""
+    """``(num_nodes,)`` numbers, higher where this rank reads a row more often. ``belady`` uses it for rows
+    that no known group reads: the lowest is evicted first."""
 
     def __post_init__(self) -> None:
         check_choice(self.policy, "policy", ("belady", "static"))
@@ -90,11 +91,11 @@ class KeptRows:
             )
 
     def num_rows(self, reader: CalledRows, num_remote: int) -> int:
-        """Return how many rows the budget holds, of ``num_remote`` that there are.
+        """Return how many of the ``num_remote`` rows of other ranks the budget holds.
 
         Raises:
-            ConfigError: it holds none, and is not 0.
-            ResourceError: it is more than the free memory.
+            ConfigError: the budget holds no row, and is not 0.
+            ResourceError: the budget is more than the free memory.
         """
         notes, kept = row_bytes_kept(reader, ranked=self.score is not None)
         budget = min(as_budget(self.budget, "the memory for rows of other ranks"), notes + num_remote * kept)
@@ -104,9 +105,9 @@ class KeptRows:
         held = (budget - notes) // kept
         if held < 1:
             raise ConfigError(
-                f"{self.budget!r} of memory for rows of other ranks hold no row: what is noted of all "
-                f"{reader.shape[0]:,} rows takes {format_bytes(notes)}, a row {format_bytes(kept)}. Give "
-                "more, or 0"
+                f"{self.budget!r} of memory for rows of other ranks hold no row: notes about all "
+                f"{reader.shape[0]:,} rows take {format_bytes(notes)}, and a row takes {format_bytes(kept)}. "
+                "Give more, or 0"
             )
         return held
 
@@ -209,7 +210,7 @@ class FeatureRows:
         return [gather_rows(rows, places, scale=scale, trusted=True) for places in wanted.places]
 
     def _read(self, ids: Tensor, out: Tensor | None = None, number: int = -1) -> None:
-        """Read rows of others by the cache; the other ranks are asked in any case, as they may ask."""
+        """Read other ranks' rows by the cache. Exchange even if nothing is missing: the others may ask."""
         self._has_asked = False
         has_bytes = out is None or out.shape[1] > 0
         self._cache.gather(ids, out if has_bytes else None, batch=number)
@@ -249,7 +250,7 @@ class FeatureRows:
         return order[self._shards.owners(order) != self._comm.rank][: self._cache.num_rows]
 
     def _bring(self, ids: Tensor, out: Tensor) -> None:
-        """Write the rows of different ids of other ranks, and give these the rows that they ask for."""
+        """Write the rows of ``ids``, each asked for once, and send other ranks the rows that they ask for."""
         self._has_asked = True
         comm, shards, before = self._comm, self._shards, self._comm.sent_bytes
         routed = Routed.by_owner(shards.owners(ids), comm.size)
@@ -270,10 +271,10 @@ class FeatureRows:
 def known_ahead(
     groups: Iterable[T], announce: Callable[[T], GroupRows], lookahead: int
 ) -> Iterator[tuple[T, GroupRows]]:
-    """Yield groups with their rows, each when as many behind it are announced as are worth it, or all.
+    """Yield groups with their rows, each after ``lookahead`` further groups are announced, or all that come.
 
-    At the start fewer are, so that the first rows travel while further groups are drawn: none behind the
-    first, one behind the second.
+    At the start fewer groups are announced: none behind the first, one behind the second. So the first rows
+    travel while further groups are drawn.
     """
     drawn, known = iter(groups), deque[tuple[T, GroupRows]]()
     for number in itertools.count():
@@ -285,10 +286,10 @@ def known_ahead(
 
 
 class _Forecast(FeatureRows):
-    """The same decisions about rows that do not come; nothing travels.
+    """The decisions of a :class:`FeatureRows`, without moving a row.
 
     Args:
-        rows: which are to be kept in the same way.
+        rows: the rows whose decisions are foreseen.
     """
 
     def __init__(self, rows: FeatureRows) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 
 GROUP = 4
-"""Batches whose questions travel together."""
+"""Number of batches in a group. Their messages travel together."""
 AHEAD = 2
 """Groups that are prepared or waiting while one is used."""
 _CLOSING_SECONDS = 5.0
@@ -46,10 +46,10 @@ _CLOSING_SECONDS = 5.0
 
 
 class _Turns:
-    """How far the threads of an iteration may go, which must be as far on all ranks.
+    """How many groups the threads of an iteration may begin. The number must be the same on all ranks.
 
-    An iteration that is left early is left at the same step by all of them. Groups that may begin by then are
-    begun by all: a rank that skipped one would keep the others waiting.
+    All ranks leave an iteration early at the same step. Each of them begins every group that may begin by
+    then: a rank that skipped a group would keep the others waiting.
     """
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class _Turns:
             return number < self._allowed
 
     def allow_next(self, *, all_others: bool) -> None:
-        """Allow one group more, as one was used, or all: a rank without steps of its own answers others."""
+        """Allow one more group after one was used, or all: a rank without steps left still answers others."""
         with self._changed:
             self._allowed = float("inf") if all_others else self._allowed + 1
             self._changed.notify_all()
 
     def close(self) -> bool:
-        """Allow no more; return whether the threads end soon, and do not answer others for all they ask."""
+        """Allow no more groups; return whether the threads end soon, so whether they can be joined."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -236,10 +236,10 @@ def _taken(
 def foreseen(
     graph: ShardedGraph, config: SamplerConfig, schedule: SeedSchedule, epochs: range, num_threads: int = 1
 ) -> RowTraffic:
-    """Return what training will have read and sent after epochs that are drawn in advance by all ranks.
+    """Return what training will have read and sent after some epochs; all ranks call it together.
 
     Args:
-        graph: whose rows are kept as they will be, and were not read yet.
+        graph: the graph, with the cache that training will use. No row of it was read yet.
         config: options of the sampler.
         schedule: seeds of this rank's share of each step.
         epochs: the epochs, the first of the run first.
@@ -302,8 +302,8 @@ class ShardedPipeline:
     ) -> None:
         if config.return_edge_id and graph.shards.has_edge_ids:
             raise ConfigError(
-                "parts do not hold the original ids of edges, by which batches would name them; partition "
-                "the graph without (graph.replace(edge_id=None)), or use a model that reads no edge ids"
+                "batches are to have edge ids, and parts do not hold the original ids of edges; partition "
+                "the graph without them (graph.replace(edge_id=None)), or use a model that reads no edge ids"
             )
         self._graph, self._config = graph, config
         self._gathers = gathers

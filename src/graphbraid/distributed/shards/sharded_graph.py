@@ -1,4 +1,4 @@
-"""ShardedGraph: a graph of which each rank holds the lists and features of its own nodes only."""
+"""ShardedGraph: a graph whose ranks each hold the lists and features of their own nodes only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Shards:
         num_parts: number of parts of the partition.
         num_edges: number of edges of the whole graph.
         lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
-        has_edge_ids: whether the graph's edges have other ids than their positions, which are not here.
+        has_edge_ids: whether edge ids differ from the positions of the edges. Such ids are not held here.
         src_degree: ``(num_nodes,)`` float32 in-degrees that layers normalise by; None where lists are whole.
         src_loop: ``(num_nodes,)`` float32 weights of self-loops for the same layers; None if there are none.
         first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None

@@ -48,9 +48,9 @@ _BY_DESTINATION = {
 """PyG's aggregations that reduce the messages of each destination by themselves."""
 _INSIDE = {"torch.nn.modules.container.ModuleList", "torch.nn.modules.linear.Linear"}
 _INSIDE |= {f"{_LAYERS}.dense.linear.Linear"}
-"""Modules that these aggregations are made of."""
+"""Modules inside these aggregations."""
 _OWN_AGGREGATES = {f"{_LAYERS}.conv.eg_conv.EGConv"}
-"""Layers of PyG with an ``aggregate`` of their own that does so, too."""
+"""Layers of PyG whose own ``aggregate`` also reduces the messages of each destination by themselves."""
 
 
 def base_of(layer: nn.Module) -> Any:
@@ -104,7 +104,7 @@ def _scattered(layer: Any) -> str | None:
     if found.keys() != held.keys() or any(found[key] is not value for key, value in held.items()):
         return None  # it keeps something
     *calls, output = [node for node in graph.nodes if node.op != "placeholder"]
-    scatter = inspect.unwrap(sys.modules["torch_geometric.utils"].scatter)  # which a trace has replaced
+    scatter = inspect.unwrap(sys.modules["torch_geometric.utils"].scatter)  # a trace has replaced it
     if len(calls) != 1 or calls[0].target is not scatter or output.args[0] is not calls[0]:
         return None
     call = inspect.signature(scatter).bind(*calls[0].args, **calls[0].kwargs)
@@ -118,7 +118,7 @@ def _scattered(layer: Any) -> str | None:
 # ---- several aggregations side by side, such as PNA's, as reductions of one kernel
 
 _TIES: tuple[Ties, ...] = ("shared", "shared with zero")
-"""Ways of sharing the gradient of equal messages that the kernel has."""
+"""Ways in which the kernel can share the gradient of equal messages."""
 
 
 def several_reductions(

@@ -1,4 +1,4 @@
-"""How far a model reads from its seeds, and so what one of several ranks needs of a mini-batch."""
+"""How far a model reads from its seeds: this is what a rank needs of a mini-batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reach_of(model: nn.Module, config: TrainConfig, *, by_blocks: bool) -> int |
     """Return how many hops of the whole batch's sample a rank keeps around its seeds.
 
     A layer may read its sources' own in-edges, as GCN's normalisation does: the sample then goes one hop
-    beyond the model's depth. Models that are called with one block per layer read nothing beside these.
+    beyond the model's depth. Models that are called with one block per layer read only these blocks.
 
     Args:
         model: the model.
