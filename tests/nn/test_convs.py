@@ -160,6 +160,11 @@ def test_gcn_with_the_graphs_degrees_is_unbiased_over_sampled_neighbours():
     torch.testing.assert_close(torch.stack(rows).mean(0), layer(x, full)[0])
 
 
+def test_gin_refuses_an_eps_beyond_float32():
+    with pytest.raises(ConfigError, match="eps"):
+        GINConv(nn.Linear(5, 8), eps=-1e308)
+
+
 @pytest.mark.parametrize("train_eps", [False, True])
 def test_gin_equals_pyg(train_eps):
     csc = square()

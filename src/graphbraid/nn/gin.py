@@ -13,6 +13,8 @@ from graphbraid.nn.conv import Conv, LayerInput, dense
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.signatures import typed
 
+_MOST = torch.finfo(torch.float32).max
+
 
 @typed
 class GINConv(Conv):
@@ -34,7 +36,7 @@ class GINConv(Conv):
         super().__init__()
         self.nn = module
         self.bias = None
-        self.initial_eps = as_number(eps, "eps")
+        self.initial_eps = as_number(eps, "eps", least=-_MOST, most=_MOST)
         value = torch.full((1,), self.initial_eps)
         if train_eps:
             self.eps = nn.Parameter(value)

@@ -1,5 +1,6 @@
 """Message passing layers of a user's own: messages that work row by row, and others."""
 
+import copy
 from itertools import count
 
 import torch
@@ -30,8 +31,9 @@ _NUMBERS = count()
 
 
 def own(message, **options):
-    """A maker of layers with this message."""
-    return layer(_made(message=message), **options)
+    """A maker of layers with this message; each has its own aggregation, which ``double()`` may change."""
+    kind = _made(message=message)
+    return lambda i, o: kind(i, o, **copy.deepcopy(options))
 
 
 def _made(**members):
