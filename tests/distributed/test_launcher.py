@@ -54,7 +54,7 @@ def test_each_launcher_is_understood(variables, found, meets):
 
 def test_ranks_of_several_machines_need_an_address():
     here = place(MPICH)
-    with pytest.raises(ConfigError, match="set MASTER_ADDR to its name for all ranks"):
+    with pytest.raises(ConfigError, match="Set MASTER_ADDR to its name for all ranks"):
         address(here, MPICH)
 
 

@@ -9,7 +9,6 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from graphbraid.distributed import ShardedGraph
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
@@ -18,7 +17,7 @@ from graphbraid.sampling.schedule import part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import ALONE, Share, make_feed, make_loader
 from graphbraid.train.step.reach import agree
-from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.runner import ModelRunner, divided_graph
 from graphbraid.train.task import Task, labelled
 
 _log = logging.getLogger(__name__)
@@ -137,8 +136,8 @@ def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share:
         csc = runner.graph.csc
         beside = [csc.indices[int(csc.indptr[v]) : int(csc.indptr[v + 1])][:2].long() for v in seeds.tolist()]
         near = torch.cat(beside)
-        if isinstance(runner.graph, ShardedGraph):  # each rank has the lists of its own nodes
-            of_ranks = runner.graph.shards.ranks.gather(near.tolist())
+        if (divided := divided_graph(runner.graph)) is not None:  # each rank has the lists of its own nodes
+            of_ranks = divided.shards.ranks.gather(near.tolist())
             near = torch.tensor([*itertools.chain(*of_ranks)], dtype=torch.int64)
         seeds = torch.unique(torch.cat((seeds, near)))
     whole = config.updated(batch_size=seeds.numel(), plan=None, trace=None)
