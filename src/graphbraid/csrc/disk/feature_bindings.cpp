@@ -238,7 +238,8 @@ void bind_features(nb::module_& m) {
   def_init(cache, &init_cache, nb::keep_alive<1, 2>(), "disk"_a, "capacity"_a, "policy"_a, "ranks"_a);
   cache.def("fill", with_names(&fill_cache, "ids"_a), "ids"_a)
       .def("announce", with_names(&announce_batch, "ids"_a), "ids"_a)
-      .def("forget", [](PyCache& self) { self.cache.forget(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "forget", [](PyCache& self) { self.cache.forget(); }, nb::call_guard<nb::gil_scoped_release>())
       .def("gather", with_names(&gather_cached, "ids"_a, "out"_a, "batch"_a), "ids"_a, "out"_a, "batch"_a)
       .def("counts", &cache_counts)
       .def("overhead_bytes", [](PyCache& self) { return self.cache.overhead_bytes(); });

@@ -1,7 +1,7 @@
 // Local ids in the order of first appearance, of nodes whose neighbours came from other ranks.
 //
 //   known  (num_known,)  ids that have the local ids 0, 1, ...; of equal ones the first counts
-//   found  (num_found,)  ids  --->  local (num_found,), and all ids: the known ones, then new ones as they come
+//   found  (num_found,)  ids  --->  local (num_found,), and all ids: known ones, then new ones as they come
 //
 // Bound by the misses of a table of open addressing. sampling/reference.py has the twin.
 #include <algorithm>
