@@ -70,8 +70,19 @@ def blocks_of(batch: dict) -> list:
     return blocks
 
 
+def forward(layers, blocks, h):
+    """Run layers on blocks, with ReLU between; heads stand side by side, those of the last are averaged."""
+    for number, (layer, block) in enumerate(zip(layers, blocks)):  # noqa: B905 - the peers' Python
+        h = layer(block, h)
+        is_last = number == len(layers) - 1
+        if h.dim() == 3:
+            h = h.mean(1) if is_last else h.flatten(1)
+        h = h if is_last else h.relu()
+    return h
+
+
 class Layers(nn.Module):
-    """Three layers on blocks, with ReLU between; heads stand side by side, those of the last are averaged."""
+    """Three layers on blocks."""
 
     def __init__(self, make, sizes: list):
         super().__init__()
@@ -80,13 +91,7 @@ class Layers(nn.Module):
     def forward(self, prepared):
         """Return the rows of the seeds."""
         h, blocks = prepared
-        for number, (layer, block) in enumerate(zip(self.layers, blocks)):  # noqa: B905 - the peers' Python
-            h = layer(block, h)
-            is_last = number == len(self.layers) - 1
-            if h.dim() == 3:
-                h = h.mean(1) if is_last else h.flatten(1)
-            h = h if is_last else h.relu()
-        return h
+        return forward(self.layers, blocks, h)
 
 
 def options_of(description: str, models: list) -> argparse.Namespace:
