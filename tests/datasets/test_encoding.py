@@ -12,15 +12,8 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
 from graphbraid.datasets import from_frames
 from graphbraid.datasets.store.manifest import described_columns, schema_of
-from graphbraid.datasets.tables.encoding import (
-    ColumnChoice,
-    applied,
-    decide,
-    encoded,
-    fitted,
-    infer,
-    names_of,
-)
+from graphbraid.datasets.tables.column_types import ColumnChoice, decide, infer
+from graphbraid.datasets.tables.encoding import applied, encoded, fitted, names_of
 from graphbraid.errors import ConfigError, DataError, MissingPackageError
 from graphbraid.graph import Columns, Schema
 from graphbraid.train.run_folder.contract import Contract

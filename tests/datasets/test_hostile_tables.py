@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from graphbraid.datasets import from_frames, prepare, split_nodes
-from graphbraid.datasets.tables.encoding import HOWS, ColumnChoice, applied, fitted
+from graphbraid.datasets.tables.column_types import HOWS, ColumnChoice
+from graphbraid.datasets.tables.encoding import applied, fitted
 from graphbraid.errors import DataError
 
 NUM = 40

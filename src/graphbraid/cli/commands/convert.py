@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphbraid.datasets import StoreNames
-    from graphbraid.datasets.tables.encoding import TypedColumn
+    from graphbraid.datasets.tables.column_types import TypedColumn
     from graphbraid.graph import Graph
 
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from graphbraid.arguments import check_type
 from graphbraid.datasets.splits import seconds_of
-from graphbraid.datasets.tables.encoding import ColumnChoice
+from graphbraid.datasets.tables.column_types import ColumnChoice
 from graphbraid.datasets.tables.file import CsvOptions, TableFile
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
 from graphbraid.files.schema import first_mistake

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from graphbraid.datasets.tables.encoding import ColumnChoice, EncodedRows, encoded, fitted, names_of
+from graphbraid.datasets.tables.column_types import ColumnChoice
+from graphbraid.datasets.tables.column_values import EncodedRows
+from graphbraid.datasets.tables.encoding import encoded, fitted, names_of
 from graphbraid.datasets.tables.reading import classes_of
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph import Columns, Graph

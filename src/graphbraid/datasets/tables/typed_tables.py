@@ -11,6 +11,8 @@ from typing import Any
 
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.store.manifest import StoreNames
+from graphbraid.datasets.tables.column_types import ColumnChoice, TypedColumn, decide
+from graphbraid.datasets.tables.column_values import latest_of, stored_as
 from graphbraid.datasets.tables.columns import NumberArray, Numbering, id_type_of
 from graphbraid.datasets.tables.description import (
     Description,
@@ -20,15 +22,7 @@ from graphbraid.datasets.tables.description import (
     read_description,
 )
 from graphbraid.datasets.tables.encoded import NOW, with_fitted_features
-from graphbraid.datasets.tables.encoding import (
-    ColumnChoice,
-    TypedColumn,
-    decide,
-    latest_of,
-    sentences,
-    stored_as,
-    width_of,
-)
+from graphbraid.datasets.tables.encoding import sentences, width_of
 from graphbraid.datasets.tables.file import TableFile, require_pyarrow
 from graphbraid.datasets.tables.reading import (
     EdgeTable,

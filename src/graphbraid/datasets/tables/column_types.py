@@ -1,0 +1,222 @@
+"""Types of columns: what a user chooses, what is inferred from the values, and the encoder of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from graphbraid.datasets.tables.column_values import (
+    LARGEST,
+    SEPARATOR,
+    arrow_compute,
+    counts_of,
+    numbers_of,
+    reading_column,
+    stored_as,
+    texts_of,
+)
+from graphbraid.datasets.tables.file import require_pyarrow
+from graphbraid.errors import ConfigError, did_you_mean
+
+HOWS: dict[str, tuple[str, ...]] = {
+    "number": ("standard", "quantile", "log", "buckets", "raw"),
+    "category": ("one-hot", "learned"),
+    "categories": ("multi-hot",),
+    "boolean": ("flag",),
+    "time": ("calendar",),
+    "text": ("words", "sentences"),
+    "embedding": ("vector",),
+    "id": (),
+    "constant": (),
+    "ignore": (),
+}
+"""The kinds of columns and their encoders, the default first. A kind without encoders is left out."""
+MOST_ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100}
+"""Most entries that an encoder keeps, unless ``size`` says otherwise."""
+_MOST_CODES = 20  # integers with at most so many values, each often, are categories
+_OFTEN = 5  # rows of a value that is no accident
+
+
+class ColumnChoice(BaseModel):
+    """A user's choice for one column. Fields that are None are inferred."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: str | None = None
+    """One of :data:`HOWS`."""
+    encoder: str | None = None
+    """One of the kind's encodings."""
+    size: int | None = None
+    """Most entries to keep: of categories or words."""
+    model: str | None = None
+    """Name of the model of ``sentences``."""
+
+    @classmethod
+    def of(cls, given: str | ColumnChoice) -> ColumnChoice:
+        """Return the choice that one word stands for: a kind or an encoding.
+
+        Raises:
+            ConfigError: there is no such kind or encoding, or they do not go together.
+        """
+        if isinstance(given, ColumnChoice):
+            choice = given
+        else:
+            choice = cls(type=given) if given in HOWS else cls(encoder=given)
+        kind = choice.type
+        if choice.encoder is not None and kind is None:
+            kind = next((name for name, hows in HOWS.items() if choice.encoder in hows), None)
+        known = [*HOWS, *(how for hows in HOWS.values() for how in hows)]
+        if (choice.type or kind) not in (None, *HOWS) or (choice.encoder is not None and kind is None):
+            unknown = choice.encoder if kind is None else choice.type
+            hint = did_you_mean(str(unknown), known, joined=True) or f"; known are: {', '.join(known)}"
+            raise ConfigError(f"there is no type or encoder of columns {unknown!r}{hint}")
+        if kind is not None and choice.encoder is not None and choice.encoder not in HOWS[kind]:
+            raise ConfigError(
+                f"the type {kind} has no encoder {choice.encoder!r}; it has {', '.join(HOWS[kind]) or 'none'}"
+            )
+        if choice.encoder == "sentences" and choice.model is None:
+            raise ConfigError("the encoder sentences needs model: the name of a sentence-transformers model")
+        if choice.size is not None and choice.size < 1:
+            raise ConfigError(f"size must be at least 1; got {choice.size}")
+        return choice.model_copy(update={"type": kind})
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumn:
+    """What was decided about a column, as ``graphbraid convert`` prints it."""
+
+    column: str
+    kind: str
+    how: str
+    """The encoding; "" if the column is left out."""
+    width: int
+    """Number of columns of features that it becomes."""
+    why: str
+
+
+def infer(name: str, values: Any) -> tuple[str, str]:
+    """Return the kind of a column and why it has this kind; ``values`` is a ``pyarrow.ChunkedArray``."""
+    family, present = stored_as(values.type), values.drop_null()
+    if family == "text":
+        present = texts_of(values).drop_null()
+    if not len(present):
+        return "constant", "all fields are empty"
+    if family == "list":
+        return _infer_list(values)
+    if family == "other":
+        return "ignore", f"{values.type} has no encoder"
+    distinct = int(arrow_compute().count_distinct(present).as_py())
+    if distinct == 1:
+        return "constant", "no different values"
+    if family == "number":
+        return _infer_number(name, present, distinct)
+    return _infer_text(name, present, distinct) if family == "text" else (family, f"{values.type}")
+
+
+def _infer_list(values: Any) -> tuple[str, str]:
+    compute, inner = arrow_compute(), values.type.value_type
+    if stored_as(inner) != "number":
+        return (
+            ("categories", "lists of texts") if stored_as(inner) == "text" else ("ignore", f"{values.type}")
+        )
+    lengths = compute.unique(compute.list_value_length(values.drop_null())).to_pylist()
+    if len(lengths) == 1 and lengths[0]:
+        return "embedding", f"lists of {lengths[0]} numbers"
+    return "ignore", f"lists of {len(lengths)} different lengths"
+
+
+def _infer_number(name: str, present: Any, distinct: int) -> tuple[str, str]:
+    if not require_pyarrow().types.is_integer(present.type):
+        return "number", f"{present.type}"
+    if distinct == len(present) and re.search(r"(^|_)(id|key)$", name.lower()):
+        return "id", "a different whole number in each row"
+    if distinct <= _MOST_CODES:
+        rarest = counts_of(present)[1].min()
+        if rarest >= _OFTEN:
+            return "category", f"{distinct} whole numbers, each in {rarest} rows or more"
+    return "number", f"{present.type}"
+
+
+def _infer_text(name: str, present: Any, distinct: int) -> tuple[str, str]:
+    compute, count = arrow_compute(), len(present)
+    if _are_times(present):
+        return "time", "dates as text"
+    lengths = [compute.list_value_length(compute.split_pattern_regex(present, p)) for p in (r"[|;]", r"\s+")]
+    parts, words = (float(compute.mean(one).as_py()) for one in lengths)
+    if parts > 1.2:
+        pieces = compute.list_flatten(compute.split_pattern_regex(present, SEPARATOR))
+        if compute.count_distinct(pieces).as_py() <= max(MOST_ENTRIES["multi-hot"], len(pieces) // _OFTEN):
+            return "categories", f"{parts:.1f} parts between | or ; in a row"
+    if distinct == count or re.search(r"(^|_)(id|key)$", name.lower()):
+        is_text = distinct == count and words >= 3
+        return (
+            ("text", f"{words:.1f} words in a row") if is_text else ("id", "a name, or different in each row")
+        )
+    is_repeated = count >= (2 if distinct <= MOST_ENTRIES["one-hot"] else _OFTEN) * distinct
+    if is_repeated and (distinct <= MOST_ENTRIES["one-hot"] or words < 3):
+        return "category", f"{distinct} different texts"
+    if words > 1.5:
+        return "text", f"{words:.1f} words in a row"
+    return "ignore", f"{distinct} texts, most of them rare"
+
+
+def _are_times(present: Any) -> bool:
+    """Return whether all texts are dates as in ISO 8601."""
+    arrow = require_pyarrow()
+    if not re.match(r"\d{4}-\d\d-\d\d", str(present[0])):
+        return False
+    try:
+        present.cast(arrow.timestamp("s"))
+    except arrow.ArrowInvalid:
+        return False
+    return True
+
+
+def decide(
+    table: Any, given: Mapping[str, ColumnChoice], taken: Sequence[str]
+) -> dict[str, tuple[ColumnChoice, str]]:
+    """Return kind and encoding of each column without another role, and why.
+
+    Args:
+        table: a ``pyarrow.Table``.
+        given: what the user says, by column.
+        taken: columns with another role, which are left out unless the user names them.
+
+    Raises:
+        ConfigError: a choice is of a column that does not exist.
+    """
+    for name in given:
+        if name not in table.column_names:
+            hint = did_you_mean(name, table.column_names)
+            raise ConfigError(
+                f"columns names {name!r}, and the table has {', '.join(table.column_names)}.{hint}"
+            )
+    found = {}
+    for name in table.column_names:
+        choice = given.get(name, ColumnChoice())
+        if name in taken and name not in given:
+            continue
+        with reading_column(name, choice.type):
+            kind, why = (choice.type, "as given") if choice.type else infer(name, table.column(name))
+            how = choice.encoder or _default_how(kind, table.column(name))
+        found[name] = choice.model_copy(update={"type": kind, "encoder": how}), why
+    return found
+
+
+def _default_how(kind: str, values: Any) -> str | None:
+    hows = HOWS[kind]
+    if kind == "category":
+        distinct = arrow_compute().count_distinct(texts_of(values)).as_py()
+        return "one-hot" if distinct <= MOST_ENTRIES["one-hot"] else "learned"
+    if kind == "number" and stored_as(values.type) == "number":
+        numbers = numbers_of(values)
+        numbers = numbers[np.abs(numbers) <= LARGEST]
+        # a long tail, such as of prices: the largest is ten deviations away
+        if len(numbers) and numbers.min() >= 0 and numbers.max() > numbers.mean() + 10 * numbers.std():
+            return "log"
+    return hows[0] if hows else None
