@@ -54,7 +54,7 @@ WAYS = ("each batch", "groups", "kept", "all kept")
 
 
 class _Traffic(Callback):
-    """Notes what was read and sent by the end of each epoch."""
+    """Notes the rows read and the bytes sent, after each epoch."""
 
     def __init__(self, graph: distributed.ShardedGraph) -> None:
         self._graph, self.by_epoch = graph, list[RowTraffic]()

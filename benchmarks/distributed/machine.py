@@ -3,10 +3,10 @@
     python -m benchmarks.distributed.machine --mpi mpich=.venv openmpi=/opt/openmpi
 
 Two ranks with a core each make the same calls of a communicator by every way in turn: exchanges of few and of
-many rows, sums of few and of many numbers, epochs on a whole graph of which half of the edges come from the
-other rank's rows, and epochs of mini-batches. Every measurement starts its ranks anew, and the slower rank
-counts. Losses must agree. An MPI is a folder with ``bin/mpiexec`` and ``lib/libmpi.so*``, as its package on
-PyPI installs it; mpi4py calls it by its own binary interface.
+many rows, sums of few and of many numbers, whole-graph epochs, and epochs of mini-batches. In the whole
+graph, half of a rank's edges come from the other rank's rows. Every measurement starts its ranks anew, and
+the slower rank counts. Losses must agree. An MPI is a folder with ``bin/mpiexec`` and ``lib/libmpi.so*``, as
+its package on PyPI installs it; mpi4py calls it by its own binary interface.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def options_of(description: str, models: list) -> argparse.Namespace:
 
 
 def print_steps(options: argparse.Namespace, batches: list, prepare, model: nn.Module) -> None:
-    """Time steps of a model on what is prepared of each batch, and print them."""
+    """Time a model's steps on each batch, which ``prepare`` makes its input of; print them."""
     turns = [[] for _ in batches]
     for _ in range(options.repeats):
         for batch, taken in zip(batches, turns):  # noqa: B905 - the peers' Python

@@ -164,7 +164,7 @@ class Frontiers:
     def _draw(self, hop: int, drafts: Sequence[_Draft], drawing: Sequence[Tensor]) -> list[_Drawn]:
         shards, comm = self._shards, self._shards.comm
         routes = [Routed.by_owner(shards.owners(nodes), comm.size) for nodes in drawing]
-        # Who draws how many nodes of which batch, and with which random numbers.
+        # For each owner and batch: the number of nodes that draw, and their key of random numbers.
         sizes = torch.tensor([route.counts for route in routes], dtype=torch.int64).view(-1, comm.size).t()
         seeds = torch.tensor([_signed(draft.seed) for draft in drafts], dtype=torch.int64)
         asked = swap(comm, torch.stack([sizes, seeds.expand(comm.size, -1)], 2))
@@ -381,7 +381,7 @@ class ShardedPipeline:
                     thread.join(_CLOSING_SECONDS)
 
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> list[PreparedBatch]:
-        """Draw a group of ``count`` batches, of which this rank has those of ``steps``; they have no rows."""
+        """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
         started = perf_counter()
         input_ids = [schedule.sampled.positions_of(epoch, step) for step in steps]
         seeds = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
