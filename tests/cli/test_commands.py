@@ -419,3 +419,27 @@ def test_a_bad_input_ends_with_one_clear_error(
     assert done.stderr.count("error:") == 1
     again = graphbraid(*filled, "--json", code=code)
     assert message in again.json["error"]["message"]
+
+
+def test_predict_uses_the_threshold_that_the_run_chose(graphbraid, store, tmp_path):
+    run_dir, out = tmp_path / "run", tmp_path / "p.npz"
+    options = ("--epochs", 1, "--lr", 0.001, *QUICK, "--threshold", "f1")
+    done = graphbraid("train", "--data", store, "--out", run_dir, *options, "--json")
+    chosen = done.json["result"]["threshold"]
+
+    def predicted(*given):
+        told = graphbraid("predict", "--run", run_dir, "--out", out, "--scores", "--json", *given).json
+        table = arrays_of(out)
+        own = np.where(table["prediction"] == 1, table["score_1"], table["score_0"])
+        np.testing.assert_array_equal(table["probability"], own)
+        return told["threshold"], table["prediction"], table["score_1"]
+
+    for given, least in (((), chosen), (("--threshold", 0.2), 0.2)):
+        threshold, classes, scores = predicted(*given)
+        assert threshold == least
+        np.testing.assert_array_equal(classes, scores >= np.float32(least))
+    threshold, classes, scores = predicted("--checkpoint", "last")  # the threshold is of the best epoch
+    assert threshold is None
+    np.testing.assert_array_equal(classes, scores > 0.5)
+    refused = graphbraid("predict", "--run", run_dir, "--out", out, "--threshold", 1, code=2)
+    assert "--threshold must be above 0 and below 1" in refused.stderr

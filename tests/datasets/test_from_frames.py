@@ -308,3 +308,25 @@ def test_roles_that_are_no_mapping_are_refused():
     nodes, _ = frames()
     with pytest.raises(ConfigError, match=r"roles\['user'\] must be a mapping of roles; got 1.5"):
         datasets.from_frames({"user": nodes}, roles={"user": 1.5})
+
+
+@pytest.mark.parametrize("how", ["target", "label"])
+def test_floats_of_0_and_1_with_empty_cells_are_classes_and_a_warning_says_so(how, caplog):
+    nodes, edges = frames()
+    nodes["user"]["stays"] = [np.nan if i % 7 == 2 else float(i % 3 == 0) for i in range(60)]
+    expected = [-1 if i % 7 == 2 else int(i % 3 == 0) for i in range(60)]
+    roles = ROLES if how == "target" else ROLES | {"user": ROLES["user"] | {"label": "stays"}}
+    graph = Graph.from_tables(nodes, edges, roles=roles)
+    graph = datasets.prepare(graph, target="user.stays") if how == "target" else graph
+    users = graph.nodes_of("user")
+    assert (users.task, users.y.tolist()) == ("single-label", expected)
+    assert "'stays' are 0.0 and 1.0, which are taken for two classes" in caplog.text
+
+
+def test_other_floats_stay_targets(caplog):
+    nodes, edges = frames()
+    for values in ([0.0, 1.0, 2.0], [0.5, np.nan, 1.0], [np.nan]):
+        nodes["user"]["stays"] = [values[i % len(values)] for i in range(60)]
+        graph = datasets.prepare(Graph.from_tables(nodes, edges, roles=ROLES), target="user.stays")
+        assert graph.nodes_of("user").y.dtype == torch.float32
+    assert "taken for two classes" not in caplog.text

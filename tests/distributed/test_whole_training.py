@@ -10,7 +10,7 @@ from tests.distributed.ranks import run
 from tests.distributed.test_launch import data  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.distributed
-EQUAL = [*whole_training.CASES, "one training node"]
+EQUAL = [*whole_training.CASES, "missing cells", "one training node"]
 
 
 @pytest.fixture(scope="module")

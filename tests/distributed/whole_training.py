@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from tests.distributed import contract
-from tests.distributed.training import fitted, graph_of
+from tests.distributed.training import fitted, graph_of, with_missing_cells
 from torch import nn
 
 from graphbraid import datasets
@@ -44,6 +44,8 @@ def every_case(comm) -> dict[str, object]:
         name: trained(graph, make(kind, graph, **model), **options)
         for name, (kind, model, options) in CASES.items()
     }
+    sparse = with_missing_cells(graph)
+    found["missing cells"] = trained(sparse, make("gcn", sparse), metrics=("accuracy", "f1_macro"))
     few = graph.replace(splits={**graph.splits, "train": graph.splits["train"][:1]})
     found["one training node"] = trained(few, make("gcn", graph), epochs=2)
     return found

@@ -12,7 +12,8 @@ from tests.train.communities import community_graph, new_model
 
 from graphbraid import Graph
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.train import Trainer
+from graphbraid.train import TrainConfig, Trainer
+from graphbraid.train.run_folder.folder import read_json
 
 OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 64, "fanouts": (5, 5), "threads": 1}
 
@@ -104,3 +105,34 @@ def test_a_threshold_needs_two_classes_with_nodes_of_both() -> None:
     one = rare.replace(y=y)
     with pytest.raises(DataError, match="all labels of 'val' are the same"):
         Trainer(new_model(one), one, **OPTIONS).best_threshold()
+
+
+def test_a_run_keeps_the_threshold_that_it_chose(tmp_path) -> None:
+    graph = rare_graph(8)
+    torch.manual_seed(0)
+    options = OPTIONS | {"epochs": 3, "threshold": "f1", "out_dir": tmp_path / "run"}
+    trainer = Trainer(new_model(graph), graph, **options)
+    result = trainer.fit()
+    assert result.threshold == trainer.best_threshold("val")
+    assert read_json(tmp_path / "run" / "result.json")["threshold"] == result.threshold
+    given = Trainer(new_model(graph), graph, **OPTIONS | {"epochs": 1, "threshold": 0.3}).fit()
+    assert given.threshold == 0.3
+    assert Trainer(new_model(graph), graph, **OPTIONS | {"epochs": 1}).fit().threshold is None
+
+
+def test_a_threshold_that_a_run_cannot_keep_is_refused_before_its_first_step() -> None:
+    graph = community_graph()
+    for threshold in ("f1", 0.3):
+        trainer = Trainer(new_model(graph), graph, **OPTIONS | {"threshold": threshold})
+        with pytest.raises(ConfigError, match="two classes or one label; this is a single-label task of"):
+            trainer.fit()
+        assert trainer.progress.global_step == 0
+    rare = rare_graph(8)
+    alone = rare.replace(splits={"train": rare.splits["train"]})
+    with pytest.raises(DataError, match="no split 'val'"):
+        Trainer(new_model(alone), alone, **OPTIONS | {"threshold": "f1"}).fit()
+    with pytest.raises(ConfigError, match="threshold='f1' is chosen for the weights of the best epoch"):
+        TrainConfig(threshold="f1", restore_best=False)
+    for threshold in (0.0, 1.0, "best", True):
+        with pytest.raises(ConfigError, match="threshold must be"):
+            TrainConfig(threshold=threshold)

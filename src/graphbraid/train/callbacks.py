@@ -139,6 +139,8 @@ class RunResult:
     """Best value of the monitored metric; None if no epoch was evaluated."""
     test: dict[str, float]
     """Loss and metrics of the test split with the weights the model now holds; empty if not evaluated."""
+    threshold: float | None
+    """Probability from which on class 1 of two, or the only label, is predicted; None for one half."""
     history: list[dict[str, Any]]
     """One entry per finished epoch, with the columns of ``metrics.csv``."""
     seconds: float

@@ -252,6 +252,14 @@ class TrainConfig:
         None, "Stop after this many evaluations without improvement.", traits="free"
     )
     """Number of evaluations without a better ``monitor`` after which to stop. If None, all epochs are run."""
+    threshold: Literal["f1"] | Annotated[float, Field(gt=0, lt=1), no_bool] | None = option(
+        None,
+        "Of two classes: probability from which on to predict the second; f1: chosen on the split val.",
+        traits="free",
+    )
+    """Probability from which on class 1 of two, or the only label, is predicted. The run keeps it, and
+    ``graphbraid predict`` uses it. ``f1`` chooses it at the end for the largest F1 score on the split
+    ``val``, with all neighbours. If None, one half. Metrics do not depend on it."""
     restore_best: bool = option(True, traits="free")
     """Whether the model holds the best epoch's weights, not the last one's, after :meth:`Trainer.fit`."""
     test_at_end: bool = option(True, traits="free")

@@ -65,6 +65,11 @@ def _check_run(config: TrainConfig) -> None:
             f"class_weights={config.class_weights!r} weigh the task's own loss, and loss= replaces it; weigh "
             "classes in loss=, and leave class_weights out."
         )
+    if config.threshold == "f1" and not config.restore_best:
+        raise ConfigError(
+            "threshold='f1' is chosen for the weights of the best epoch, and restore_best=False leaves those "
+            "of the last one; leave one out."
+        )
     if config.monitor is not None and config.eval_every == 0:
         raise ConfigError(
             f"monitor={config.monitor!r} is a validation metric, but eval_every=0 never evaluates; set "

@@ -113,6 +113,8 @@ class ProgressDisplay(Callback):
         if result.best_epoch is not None and result.best_value is not None:
             best = f"{result.monitor} {result.best_value:.4f}"
             self._write(f"best epoch {result.best_epoch}: validation {best}")
+        if result.threshold is not None:
+            self._write(f"class 1 is predicted from a probability of {result.threshold:.4f} on")
         if result.test:
             self._write("test " + ", ".join(f"{name} {value:.4f}" for name, value in result.test.items()))
         if result.out_dir is not None:

@@ -30,7 +30,7 @@ from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult,
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
-from graphbraid.train.inference.metrics import best_threshold, is_binary
+from graphbraid.train.inference.metrics import best_threshold, check_threshold
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder import checkpoint
@@ -395,20 +395,12 @@ class Trainer:
             DataError: the split does not exist, or has no positives or no negatives.
             ResourceError: exact inference does not fit the budget.
         """
-        if isinstance(self.runner, LinkRunner) or not is_binary(self.task):
-            raise ConfigError(
-                "best_threshold is for two classes or one label; this is a "
-                f"{self.task.name} task of width {self.task.width}."
-            )
         if not 0 < beta < math.inf:
             raise ConfigError(f"beta must be a positive number; got {beta}.")
         nodes, y = split_nodes(self.runner.labels, split), self.runner.labels.y
-        assert y is not None, "the task is that of labels"
+        assert y is not None, "labels of nodes, or those of links, which are all 1"
         positive = y[nodes].reshape(-1).long().cpu()
-        if not 0 < int(positive.sum()) < positive.numel():
-            raise DataError(
-                f"a threshold needs positives and negatives; all labels of {split!r} are the same."
-            )
+        check_threshold(self.task, positive, split)
         return best_threshold(self.predict(nodes, probabilities=True, mode=mode)[:, -1], positive, beta)
 
     @typed

@@ -56,6 +56,11 @@ def predict(
     data: str | None = flag(None, "--data -d", "Another graph of the same kind. (default: the run's)"),
     verify: bool = flag(False, "--verify", "Compare all of a store with its checksums."),
     checkpoint: str = flag("best", "", "best, last, or a checkpoint's path. (default: best)"),
+    threshold: float | None = flag(
+        None,
+        "--threshold",
+        "Of two classes: probability from which on to predict the second. (default: the run's, or 0.5)",
+    ),
     scores: bool = flag(False, "--scores", "Also write the score of every class (probabilities)."),
     sampled: bool = flag(False, "--sampled", "Use sampled neighbourhoods instead of all neighbours."),
     trust_checkpoint: bool = flag(
@@ -88,7 +93,7 @@ def predict(
     if nodes is not None and split is not None:
         raise ConfigError("--nodes and --split both choose the nodes; give one of them")
     _, outputs, _ = read_saved(run)
-    given = {"--nodes": nodes is not None, "--scores": scores}
+    given = {"--nodes": nodes is not None, "--scores": scores, "--threshold": threshold is not None}
     of_links = {"--pairs": pairs is not None, "--top": top is not None, "--known": known}
     _refuse_others(outputs, given, of_links)
     found = trained(
@@ -105,7 +110,8 @@ def predict(
     if outputs.task == "link":
         table, summary = predicted_links(found, Wanted(pairs, split, top, known, mode))
     else:
-        table, summary = _predicted_nodes(found, nodes, split, mode, scores=scores)
+        least = _threshold_of(run, checkpoint, outputs, threshold)
+        table, summary = _predicted_nodes(found, nodes, split, mode, threshold=least, scores=scores)
     write(out, table)
     summary = {"run_dir": str(run), "checkpoint": str(found.weights), "task": outputs.task, **summary}
     summary |= {"out": str(out), "columns": list(table)}
@@ -125,9 +131,38 @@ def _refuse_others(outputs: Outputs, of_nodes: dict[str, bool], of_links: dict[s
             raise ConfigError(f"{option} is for predictions of {other}, and this run is on {kind}")
 
 
+def _threshold_of(run: Path, checkpoint: str, outputs: Outputs, given: float | None) -> float | None:
+    """Return the threshold that was given, else the one that the run keeps for its best epoch; else None.
+
+    Raises:
+        ConfigError: the one given is no probability, or there are other than two classes or one label.
+    """
+    from graphbraid.train.run_folder.folder import RESULT, read_json
+
+    if given is None:
+        path = run / RESULT
+        kept = read_json(path).get("threshold") if checkpoint == "best" and path.exists() else None
+        return None if kept is None else float(kept)
+    if not 0 < given < 1:
+        raise ConfigError(f"--threshold must be above 0 and below 1; got {given:g}")
+    if (outputs.task, outputs.width) not in (("single-label", 2), ("multi-label", 1)):
+        raise ConfigError(
+            f"--threshold is for two classes or one label; this is a {outputs.task} run of width "
+            f"{outputs.width}"
+        )
+    return given
+
+
 def _predicted_nodes(
-    found: TrainedRun, nodes: Path | None, split: str | None, mode: EvalMode, *, scores: bool
+    found: TrainedRun,
+    nodes: Path | None,
+    split: str | None,
+    mode: EvalMode,
+    *,
+    threshold: float | None,
+    scores: bool,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    import numpy as np
     import torch
 
     from graphbraid.cli.run.build import names_of
@@ -138,9 +173,10 @@ def _predicted_nodes(
     labels = trainer.runner.labels
     ids = _chosen_nodes(labels, nodes, split, original_ids)
     values = Task(name=outputs.task, width=outputs.width).probabilities(trainer.predict(ids, mode=mode))
-    nodes_of_rows = torch.arange(labels.num_nodes) if ids is None else ids
-    table = _table(values.numpy(), outputs, nodes_of_rows, original_ids, scores)
-    return table, {"num_nodes": len(values)}
+    rows = torch.arange(labels.num_nodes) if ids is None else ids
+    names = rows.numpy() if original_ids is None else np.asarray(original_ids.originals(rows))
+    table = {"node": names} | _columns(values.numpy(), outputs, threshold, scores=scores)
+    return table, {"num_nodes": len(values), "threshold": threshold}
 
 
 def _chosen_nodes(
@@ -158,22 +194,23 @@ def _chosen_nodes(
     return nodes_named(wanted, nodes, ids)
 
 
-def _table(
-    values: np.ndarray[Any, Any], outputs: Outputs, nodes: Tensor, ids: NodeIds | None, scores: bool
+def _columns(
+    values: np.ndarray[Any, Any], outputs: Outputs, threshold: float | None, *, scores: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the columns to write, each with one row per node."""
+    """Return the columns of predictions to write, each with one row per node."""
     import numpy as np
 
-    originals = nodes.numpy() if ids is None else np.asarray(ids.originals(nodes))
-    table: dict[str, np.ndarray[Any, Any]] = {"node": originals}
+    table: dict[str, np.ndarray[Any, Any]] = {}
     if outputs.task == "single-label":
-        table["prediction"] = values.argmax(axis=1)
-        table["probability"] = values.max(axis=1)
+        found = values.argmax(axis=1) if threshold is None else (values[:, 1] >= threshold).astype(np.int64)
+        table["prediction"] = found
+        table["probability"] = values[np.arange(len(found)), found]
         if outputs.class_names is not None:
             table["class"] = np.asarray(outputs.class_names)[table["prediction"]]
     elif outputs.task == "multi-label":
+        is_there = values > 0.5 if threshold is None else values >= threshold
         for label in range(values.shape[1]):
-            table[f"prediction_{label}"] = (values[:, label] > 0.5).astype(np.int64)
+            table[f"prediction_{label}"] = is_there[:, label].astype(np.int64)
     else:
         for target in range(values.shape[1]):
             table[f"prediction_{target}" if values.shape[1] > 1 else "prediction"] = values[:, target]

@@ -114,7 +114,7 @@ def with_target(graph: Graph, target: str) -> Graph:
     name, column = known[target]
     assert graph.types is not None
     with named(f"the target {target}"):
-        y, classes = classes_of(tables[name].table.column(column))
+        y, classes = classes_of(tables[name].table.column(column), column)
     nodes: dict[str, NodeSet] = {
         other: replace(
             one, y=torch.from_numpy(y) if other == name else None, splits=one.splits if other == name else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from graphbraid.datasets.tables.file import TableFile, holds_numbers, require_py
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Schema
 from graphbraid.graph.schema import NodesOrEdges
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,19 +251,42 @@ def _labels(
         return np.stack(
             [_targets(file, c, values) for c, values in zip(columns.labels, whole, strict=True)], 1
         ), columns.labels
-    if require_pyarrow().types.is_floating(whole[0].type):
-        return _targets(file, columns.labels[0], whole[0]), None
-    return classes_of(whole[0])
+    column, [values] = columns.labels[0], whole
+    if arrow.types.is_floating(values.type):
+        bits = _bits_of(values, column)
+        if bits is None:
+            return _targets(file, column, values), None
+        values = bits
+    return classes_of(values, column)
 
 
-def classes_of(values: Any) -> tuple[NumberArray, tuple[str, ...] | None]:
+def _bits_of(values: Any, column: str) -> Any:
+    """Return a column of the floats 0.0 and 1.0 alone, and empty fields, as integers; None for any other.
+
+    Labels of 0 and 1 come as floats where a program such as pandas has no integers with empty fields.
+    """
+    arrow = require_pyarrow()
+    found = values.cast(arrow.float64()).to_numpy()
+    is_missing = np.isnan(found)
+    if is_missing.all() or not (is_missing | (found == 0) | (found == 1)).all():
+        return None
+    _log.warning(
+        "the labels in column %r are 0.0 and 1.0, which are taken for two classes, not for targets of a "
+        "regression; empty ones are not known",
+        column,
+    )
+    return arrow.chunked_array([arrow.array(np.nan_to_num(found).astype(np.int64), mask=is_missing)])
+
+
+def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] | None]:
     """Return the labels in a column, and the classes' names where it holds texts.
 
-    Texts are classes in alphabetical order, whole numbers and true and false are classes from 0, and other
-    numbers are targets. An empty field is -1, of targets NaN.
+    Texts are classes in alphabetical order; whole numbers, true and false, and the floats 0.0 and 1.0 are
+    classes from 0. Other numbers are targets. An empty field is -1, of targets NaN.
 
     Args:
         values: a ``pyarrow.ChunkedArray``.
+        column: its name, for messages.
 
     Raises:
         DataError: the column holds something else.
@@ -272,6 +298,8 @@ def classes_of(values: Any) -> tuple[NumberArray, tuple[str, ...] | None]:
         kind = values.type
     if arrow.types.is_boolean(kind):
         values = values.cast(arrow.int64())
+    elif arrow.types.is_floating(kind) and (bits := _bits_of(values, column)) is not None:
+        values = bits
     elif arrow.types.is_floating(kind):
         return values.to_numpy().astype(np.float32), None
     elif not arrow.types.is_integer(kind):

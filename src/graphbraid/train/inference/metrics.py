@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.task import AnyTaskName, Task
 
@@ -95,8 +95,8 @@ class MetricKind:
 
     of_counts: Callable[[PredictionCounts], Tensor] | None = None
     """How it follows from counts. If None, :attr:`make` makes it."""
-    make: Callable[[int], Metric] | None = None
-    """Function of ``task.width`` that returns a new metric of torchmetrics."""
+    make: Callable[[int], Metric | BinaryThreshold] | None = None
+    """Function of ``task.width`` that returns a new metric of torchmetrics, or one like it."""
     maximize: bool | None = True
     """Whether larger is better; None if a caller's own metric does not say."""
     is_own: bool = False
@@ -327,6 +327,50 @@ def best_threshold(scores: Tensor, positive: Tensor, beta: float) -> float:
     return float(thresholds[quality[:-1].nan_to_num(0.0).argmax()])  # the last one predicts no positives
 
 
+class BinaryThreshold:
+    """The threshold of the largest F1 score, computed as metrics of torchmetrics are."""
+
+    def __init__(self) -> None:
+        self._chunks: list[tuple[Tensor, Tensor]] = []
+
+    def to(self, _device: torch.device) -> BinaryThreshold:
+        """Return itself, as it keeps what it is given."""
+        return self
+
+    def update(self, scores: Tensor, positive: Tensor) -> None:
+        """Add ``(n,)`` probabilities and ``(n,)`` int64 labels."""
+        self._chunks.append((scores, positive))
+
+    def compute(self) -> Tensor:
+        """Return the threshold, a scalar."""
+        scores, positive = (torch.cat(part) for part in zip(*self._chunks, strict=True))
+        return torch.tensor(best_threshold(scores, positive, 1.0), dtype=torch.float64)
+
+
+THRESHOLD: Kinds = {"threshold": MetricKind(make=lambda _: BinaryThreshold())}
+"""The threshold alone, as a metric of an evaluation."""
+
+
+def check_threshold(task: Task, positive: Tensor, split: str) -> None:
+    """Check that a threshold can be chosen.
+
+    Args:
+        task: the task.
+        positive: labels of the split's labelled rows, 1 for a positive.
+        split: name of the split.
+
+    Raises:
+        ConfigError: there are other than two classes or one label.
+        DataError: there are no positives, or no negatives.
+    """
+    if not is_binary(task):
+        raise ConfigError(
+            f"a threshold is for two classes or one label; this is a {task.name} task of width {task.width}."
+        )
+    if not 0 < int(positive.sum()) < positive.numel():
+        raise DataError(f"a threshold needs positives and negatives; all labels of {split!r} are the same.")
+
+
 class Scores:
     """An accumulator of loss and metrics over chunks of an evaluation's nodes."""
 
@@ -387,7 +431,7 @@ class Scores:
         return values
 
 
-def _for(metric: Metric, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _for(metric: Metric | BinaryThreshold, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a metric of torchmetrics takes: of two classes, a binary one takes the second's column."""
     if type(metric).__name__.startswith("Binary") and predictions.ndim == 2:
         if predictions.shape[1] == 2 and targets.ndim == 1:

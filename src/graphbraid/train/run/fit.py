@@ -22,6 +22,7 @@ from graphbraid.train.callbacks import (
     StepRecord,
 )
 from graphbraid.train.inference.evaluate import EvalMode
+from graphbraid.train.inference.metrics import THRESHOLD
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.saving import Saving
 from graphbraid.train.run.setup import RunState, SignalGuard, StopRequested, set_up
@@ -253,7 +254,7 @@ class FitRun:
 
     def _score(self, nodes: Tensor, mode: EvalMode) -> dict[str, float]:
         """Return the loss, with the run's class weights, and the metrics of labelled ``nodes``."""
-        return self._ranks.score(nodes, mode, self._parts.task)
+        return self._ranks.score(nodes, mode, self._parts.task, self._state.metrics)
 
     def _new_feed_seconds(self) -> dict[str, float]:
         now, before = self._parts.feed.stage_seconds(), self._feed_seconds
@@ -270,9 +271,13 @@ class FitRun:
         status, progress = self._state.stop_status or "finished", self._state.progress
         last_checkpoint_seconds = self._clock.lap()["checkpoint"]
         test: dict[str, float] = {}
+        given = self._config.threshold
+        threshold = None if given == "f1" else given
         if status != "interrupted":
             self._saving.restore_best()
             try:
+                if given == "f1":
+                    threshold = self._threshold()
                 test = self._test()
             except StopRequested:
                 status = "interrupted"
@@ -284,6 +289,7 @@ class FitRun:
             best_epoch=progress.best_epoch,
             best_value=progress.best_value,
             test=test,
+            threshold=threshold,
             history=list(progress.history),
             seconds=time.perf_counter() - started,
             last_checkpoint_seconds=last_checkpoint_seconds,
@@ -291,6 +297,12 @@ class FitRun:
         )
         self._saving.write_result(result)
         return result
+
+    def _threshold(self) -> float:
+        """Return the threshold of the largest F1 score on the validation split."""
+        self._listeners.call(Callback.on_evaluate_start, "val")
+        nodes = split_nodes(self._runner.labels, "val")
+        return self._ranks.score(nodes, "exact", self._parts.task, THRESHOLD)["threshold"]
 
     def _test(self) -> dict[str, float]:
         if not (self._config.test_at_end and has_split(self._runner.labels, "test")):

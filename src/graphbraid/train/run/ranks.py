@@ -19,6 +19,7 @@ from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Status
 from graphbraid.train.inference.evaluate import EvalMode, score, score_by_ranks
+from graphbraid.train.inference.metrics import Kinds
 from graphbraid.train.option_values import names_with
 from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder.contract import graph_identity, model_identity
@@ -228,8 +229,8 @@ class RunRanks:
 
     # ---- evaluation
 
-    def score(self, nodes: Tensor, mode: EvalMode, task: Task) -> dict[str, float]:
-        """Return loss and metrics of labelled ``nodes``, on every rank.
+    def score(self, nodes: Tensor, mode: EvalMode, task: Task, metrics: Kinds) -> dict[str, float]:
+        """Return loss and ``metrics`` of labelled ``nodes``, on every rank.
 
         Raises:
             StopRequested: a signal came meanwhile and there is one rank; several ranks stop after it.
@@ -242,13 +243,11 @@ class RunRanks:
                 nodes,
                 mode,
                 task=task,
-                metrics=state.metrics,
+                metrics=metrics,
                 check=self._guard.check,
             )
         self.spread_buffers(state.runner.model)
-        return score_by_ranks(
-            self._comm, state.runner, state.config, nodes, mode, task=task, metrics=state.metrics
-        )
+        return score_by_ranks(self._comm, state.runner, state.config, nodes, mode, task=task, metrics=metrics)
 
     def check_replicas(self) -> None:
         """Check that all ranks hold the same parameters, to the bit.

@@ -34,6 +34,7 @@ from graphbraid.train.inference.metrics import (
     Kinds,
     check_monitor,
     check_own_metrics,
+    check_threshold,
     largest_class,
     metric_kinds,
     monitored,
@@ -208,16 +209,14 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     assert labels.y is not None
     weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
-    if task.misses_cells and state.comm is not None:
-        raise ConfigError(
-            "some nodes lack some of their targets (NaN), and shares of ranks are weighed by nodes, not by "
-            "targets, so far; use one rank, or leave these nodes out of the splits."
-        )
     if task.own_loss is not None or any(kind.is_own for kind in state.metrics.values()):
         _try_own(state, task, labels.y[train_nodes[:_TRIED_LABELS]])
     if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
         runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
+    if config.threshold is not None:
+        split = "val" if config.threshold == "f1" else "train"
+        check_threshold(state.task, labels.y[split_nodes(labels, split)].reshape(-1).long(), split)
     check_monitor(state.monitored[0], labels, val_nodes)
     baseline_nodes = train_nodes if val_nodes is None else val_nodes
     state.baseline = _baseline(state, labels.y[baseline_nodes], is_validated=val_nodes is not None)

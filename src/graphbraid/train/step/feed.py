@@ -296,10 +296,11 @@ class WholeGraphFeed:
 
 def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> float:
     """Return the part of the loss of ``whole`` seeds that the mean over a rank's ``own`` makes up."""
-    if task.class_weights is None:
+    if task.class_weights is None and not task.misses_cells:
         return own.numel() / whole.numel()
     labels = nodes.y
     assert labels is not None
+    # The mean over a rank's own rows counts by its divisor: weights of classes, or cells that are known.
     weights = task.to(labels.device)
     mass = weights.mass(labels.index_select(0, own)) if own.numel() else 0.0
     return mass / weights.mass(labels.index_select(0, whole))
