@@ -18,18 +18,18 @@ BUDGETS = {
     ("sampling",): 6800,
     ("features",): 4450,
     ("datasets",): 6900,
-    ("nn",): 2850,
+    ("nn",): 2950,
     ("loader",): 3650,
     ("collective",): 4800,
     ("fullgraph",): 28_100,
     ("distributed",): 6800,
     ("synth",): 4500,
-    ("train",): 9350,
+    ("train",): 9750,
     ("estimates",): 4400,
-    ("cli",): 4200,
+    ("cli",): 4260,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 104_500, 500, 87_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 105_500, 500, 87_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -26,6 +26,7 @@ EXPECTED = {
         None,
     ),
     "link_prediction.py": (r"AUC of later links: 0\.[789]\d*\namong all nodes: filtered MRR 0\.\d+", None),
+    "nearest_items.py": (r"recall of the 10 likeliest films: (0\.9|1\.0)", None),
     "database.py": (
         r"3 types and 4 relations(.|\n)*epoch 4: loss 0\.[34]",
         0.75,
@@ -48,6 +49,8 @@ def cache(tmp_path_factory):
 
 
 QUICK = {"pyg_by_one_import.py"}
+NEEDS = {"nearest_items.py": "usearch"}
+"""Packages of examples that the extra ``test`` leaves out for their size."""
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,8 @@ QUICK = {"pyg_by_one_import.py"}
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in sorted(EXPECTED)],
 )
 def test_example_runs(name, cache, tmp_path):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{name} needs the package {NEEDS[name]}")
     pattern, least_accuracy = EXPECTED[name]
     environment = os.environ | {"GRAPHBRAID_CACHE": cache}
     done = warm.run([EXAMPLES / name], cwd=tmp_path, environment=environment)

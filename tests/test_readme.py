@@ -15,14 +15,19 @@ from graphbraid.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def snippets(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_snippets_run(tmp_path):
-    assert len(SNIPPETS) >= 2
+@pytest.mark.parametrize("page", ["README.md", "docs/serving.md"])
+def test_the_snippets_run(page, tmp_path):
+    found = snippets(page)
+    assert found
     environment = os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")}
-    done = warm.run(["-c", "\n".join(SNIPPETS)], cwd=tmp_path, environment=environment)
+    done = warm.run(["-c", "\n".join(found)], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -259,6 +259,44 @@ def test_predictions_for_chosen_nodes_come_in_their_order(graphbraid, trained, t
     assert len(arrays_of(tmp_path / "test.npz")["node"]) == 50
 
 
+def test_embeddings_and_the_likeliest_nodes_have_the_users_ids(graphbraid, tables, tmp_path):
+    import pyarrow.parquet
+
+    edges, nodes = tables
+    store, run, out = tmp_path / "store", tmp_path / "run", tmp_path / "p.csv"
+    columns = ("--source", "from", "--destination", "to", "--nodes", nodes)
+    graphbraid("convert", edges, store, *columns, "--label", "colour", "--split", "role")
+    graphbraid("train", "--data", store, "--out", run, "--epochs", 3, *QUICK)
+    (tmp_path / "ids.txt").write_text("n7\nn3\n")
+    rows = tmp_path / "rows.parquet"
+    some = ("predict", "--run", run, "--out", out, "--nodes", tmp_path / "ids.txt")
+    graphbraid(*some, "--embeddings", rows)
+    table = pyarrow.parquet.read_table(rows).to_pydict()
+    assert table["node"] == ["n7", "n3"]
+    graphbraid("predict", "--run", run, "--out", out, "--embeddings", tmp_path / "rows.npy", "--top", 5)
+    every = np.load(tmp_path / "rows.npy")
+    np.testing.assert_array_equal(np.array(table["embedding"], np.float32), every[[7, 3]])
+    with out.open() as file:
+        likeliest = list(csv.DictReader(file))
+    assert [row["class"] for row in likeliest] == ["blue"] * 5 + ["red"] * 5
+    graphbraid("predict", "--run", run, "--out", tmp_path / "all.npz", "--scores")
+    scores = arrays_of(tmp_path / "all.npz")["score_1"]
+    best = [f"n{node}" for node in (-scores).argsort(kind="stable")[:5]]
+    assert [row["node"] for row in likeliest[5:]] == best
+    assert [row["rank"] for row in likeliest[5:]] == list("12345")
+    for words, why in [
+        (("--embeddings", tmp_path / "rows.csv"), "written to .npy or .parquet"),
+        (("--embeddings", tmp_path / "ids.txt"), "written to .npy or .parquet"),
+        (("--embeddings-of", "user"), "--embeddings-of says whose rows --embeddings writes"),
+        (("--embeddings", rows, "--embeddings-of", "user"), "the graph has no types"),
+        (("--top", 0), "--top must be a whole number in"),
+        (("--top", 2, "--scores"), "--scores"),
+    ]:
+        assert why in graphbraid(*some, *words, code=2).stderr.replace("\n", " "), words
+    refused = graphbraid("predict", "--run", run, "--out", rows, "--embeddings", rows, code=2)
+    assert "--embeddings and --out are both" in refused.stderr
+
+
 @pytest.fixture
 def tables(two_communities, tmp_path):
     """The communities as CSV tables, their nodes named n0, n1, ... and their classes red and blue."""

@@ -144,7 +144,7 @@ def test_links_of_one_kind_are_named_by_numbers_where_the_data_has_no_others(tmp
         ("n3 knows n7\nn3 knows m7", [], 3, "no node has the id 'm7' (position 1)"),
         ("n3 knows n7", ["--split", "test"], 2, "--pairs and --split both choose the links"),
         ("n3 knows n7", ["--known"], 2, "give --top as well"),
-        ("n3 knows", ["--top", "0"], 2, "k must be"),
+        ("n3 knows", ["--top", "0"], 2, "--top must be"),
         ("n3 knows n7", ["--scores"], 2, "--scores is for predictions of nodes, and this run is on links"),
     ],
 )
@@ -165,3 +165,15 @@ def test_arrays_that_hold_no_pairs_are_named(trained: Path, tmp_path: Path) -> N
     )
     assert found == 3
     assert "must hold ids, a row for each; got float64 of shape (2, 3)" in text
+
+
+def test_the_encoders_rows_are_written_with_the_users_ids(trained: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    rows = tmp_path / "rows.parquet"
+    predict(trained, tmp_path / "p.csv", "--embeddings", rows, "--top", 3)
+    table = pyarrow.parquet.read_table(rows).to_pydict()
+    assert table["node"] == NAMES
+    np.testing.assert_array_equal(
+        np.array(table["embedding"], np.float32), trainer_of(trained).embed().numpy()
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections import OrderedDict
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor, nn
 
@@ -47,6 +49,8 @@ class GraphModel(nn.Module, ABC):
     takes_blocks = True
     """Tells :class:`graphbraid.Trainer` to call ``model(x, adjs)`` instead of PyG's ``model(x,
     edge_index)``."""
+    ends_hidden = False
+    """Whether activation and normalisation follow the last layer, too, as in :meth:`hidden`."""
 
     def __init__(
         self,
@@ -133,6 +137,16 @@ class GraphModel(nn.Module, ABC):
             return sparse_dropout(x, self.input_dropout, training=True)
         return bias_act_dropout(x, None, "none", self.input_dropout)
 
+    def hidden(self) -> Self:
+        """Return the model of the rows that the last layer reads, with the same parameters and modules.
+
+        Raises:
+            ConfigError: there is one layer, which reads the features.
+        """
+        made = without_last_layer(self)
+        made.out_channels, made.ends_hidden = self.hidden_channels, True
+        return made
+
     def forward_layer(self, i: int, x: LayerInput, csc: Csc) -> Tensor:
         """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""
         conv = self.convs[i]
@@ -142,7 +156,7 @@ class GraphModel(nn.Module, ABC):
     def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
         """Add the bias and, between layers, apply normalisation, activation and dropout."""
         inplace = not module_traits.keeps_result(self.convs[i])
-        if i == self.num_layers - 1:
+        if i == self.num_layers - 1 and not self.ends_hidden:
             return bias_act_dropout(out, bias, "none", inplace=inplace)
         if self.norms is not None:
             out, bias, inplace = self.norms[i](out if bias is None else out + bias), None, True
@@ -160,6 +174,27 @@ class GraphModel(nn.Module, ABC):
                 "the model has layers."
             )
         return list(adjs)
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def without_last_layer(model: Model) -> Model:
+    """Return a model without the last of its ``convs``, sharing all others, and what is hooked before it.
+
+    Raises:
+        ConfigError: it has one layer.
+    """
+    layers: Any = model.convs
+    if len(layers) < 2:
+        raise ConfigError(
+            f"{type(model).__name__} has one layer, so no hidden rows lie between layers; give it two"
+        )
+    made = copy.copy(model)
+    made._modules = model._modules | {"convs": layers[:-1]}
+    made._forward_hooks = OrderedDict()  # they may change the outputs, which these are not
+    made.num_layers = len(layers) - 1  # type: ignore[assignment]
+    return made
 
 
 def check_sizes(**sizes: int) -> None:

@@ -25,7 +25,7 @@ from graphbraid.graph.scans import check_ids, tracing
 from graphbraid.graph.schema import learned_columns
 from graphbraid.nn.adjacency import check_edge_list, ends_of, traced_csc
 from graphbraid.nn.conv import LayerInput, as_rows
-from graphbraid.nn.graph_model import MOST_LAYERS
+from graphbraid.nn.graph_model import MOST_LAYERS, without_last_layer
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
@@ -67,6 +67,8 @@ class RGCN(nn.Module):
     takes_blocks = True
     """Tells :class:`graphbraid.Trainer` to call ``model(x_dict, blocks)`` instead of PyG's
     ``model(x_dict, edge_index_dict)``."""
+    ends_hidden = False
+    """Whether activation follows the last layer, too, as in :meth:`hidden`."""
 
     def __init__(
         self,
@@ -167,6 +169,16 @@ class RGCN(nn.Module):
         for module in (*self.inputs, *self.convs):
             module.reset_parameters()
 
+    def hidden(self, node_type: str | None) -> Self:
+        """Return the model of the rows of a type that the last layer reads, with the same parameters.
+
+        Raises:
+            ConfigError: there is one layer.
+        """
+        made = without_last_layer(self)
+        made.node_type, made.out_channels, made.ends_hidden = node_type, self.hidden_channels, True
+        return made
+
     def forward(
         self,
         x_dict: Mapping[str, LayerInput],
@@ -246,7 +258,7 @@ class RGCN(nn.Module):
             cscs, [place(source) for source, _ in ends], [place(end) for _, end in ends], num_dst
         )
         outs = conv.combine([x[:count] for x, count in zip(xs, num_src, strict=True)], relations, used)
-        if is_last:
+        if is_last and not self.ends_hidden:
             return [bias_act_dropout(out, conv.bias, "none", inplace=True) for out in outs]
         p = self.dropout if self.training else 0.0
         found = []

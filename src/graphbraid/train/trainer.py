@@ -6,13 +6,14 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid import distributed
-from graphbraid.arguments import check_type
+from graphbraid.arguments import check_choice, check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
@@ -20,7 +21,7 @@ from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_devi
 from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.watch import GraphWatch
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
@@ -28,7 +29,9 @@ from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult, Status
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.embed import hidden_runner, write_rows
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
+from graphbraid.train.inference.infer import Chunk
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.inference.metrics import best_threshold, check_threshold
 from graphbraid.train.run.fit import FitRun
@@ -380,6 +383,124 @@ class Trainer:
                 outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
         assert outputs is not None
         return outputs
+
+    @typed
+    def embed(
+        self,
+        nodes: Tensor | Sequence[int] | None = None,
+        *,
+        node_type: str | None = None,
+        layer: str | None = None,
+        mode: EvalMode = "exact",
+    ) -> Tensor:
+        """Return the last hidden representation of nodes: the rows that the model's last layer reads.
+
+        Of a model of links these are the encoder's rows, which its predictor compares.
+
+        Args:
+            nodes: ids, as in :meth:`predict`.
+            node_type: in a graph with types, the type of the nodes. If None, the one that is learned.
+            layer: of a model that is not of :mod:`graphbraid.nn`, name of the module whose input is returned,
+                such as ``"lin"``. If None, the last module with parameters that the model calls.
+            mode: ``exact`` or ``sampled``, as for :meth:`evaluate`.
+
+        Returns:
+            ``(len(nodes), channels)`` float32 on the CPU, in evaluation mode.
+
+        Raises:
+            ConfigError: an id is out of range, or the model has no hidden rows of these nodes.
+            ResourceError: exact inference does not fit the budget.
+        """
+        node_type, of = self.embedded(node_type)
+        ids = node_ids(of, nodes)
+        once, places = torch.unique(ids, return_inverse=True)
+        rows: Tensor | None = None
+        with self.turn(mode):
+            for start, part in self._embeddings(once, node_type, layer, mode):
+                if rows is None:
+                    rows = part.new_empty(once.numel(), part.shape[1])
+                rows[start : start + part.shape[0]] = part
+        assert rows is not None
+        return rows[places]
+
+    @typed
+    def write_embeddings(
+        self,
+        path: str | os.PathLike[str],
+        nodes: Tensor | Sequence[int] | None = None,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        node_type: str | None = None,
+        layer: str | None = None,
+        mode: EvalMode = "exact",
+    ) -> None:
+        """Write what :meth:`embed` returns to a file, in chunks that fit ``memory_budget_bytes``.
+
+        Args:
+            path: a file ``.npy``, of float32 rows; or ``.parquet``, with a column ``embedding`` of lists.
+            nodes: ids, as in :meth:`embed`, each once.
+            columns: further columns of a Parquet file, such as the users' ids: arrays with an entry for each
+                node. If None, ``node`` with the ids.
+            node_type: as in :meth:`embed`.
+            layer: as in :meth:`embed`.
+            mode: as in :meth:`embed`.
+
+        Raises:
+            ConfigError: as in :meth:`embed`; or an id is repeated, the name ends otherwise, or a column has
+                another length.
+            MissingPackageError: Parquet is asked for, and pyarrow is not installed.
+            ResourceError: as in :meth:`embed`, or the file cannot be written.
+        """
+        node_type, of = self.embedded(node_type)
+        ids = node_ids(of, nodes)
+        if torch.unique(ids).numel() < ids.numel():
+            raise ConfigError("write_embeddings writes one row for each node; an id is repeated")
+        told = {"node": ids.numpy()} if columns is None else columns
+        for name, column in told.items():
+            if len(column) != ids.numel():
+                raise ConfigError(f"column {name!r} has {len(column)} entries for {ids.numel()} nodes")
+        with self.turn(mode):
+            write_rows(Path(path), ids.numel(), self._embeddings(ids, node_type, layer, mode), told)
+
+    def embedded(self, node_type: str | None = None) -> tuple[str | None, Graph | NodeSet]:
+        """Return the type whose nodes :meth:`embed` takes, None where there are no types, and its nodes.
+
+        Raises:
+            ConfigError: there is no such type, or none is given and links join two.
+        """
+        runner = self.runner
+        if not self.graph.is_typed:
+            if node_type is not None:
+                raise ConfigError(f"node_type={node_type!r}: the graph has no types; leave it out")
+            return None, self.graph
+        joined = runner.data.ends.types if isinstance(runner, LinkRunner) else self.graph.node_types
+        known = list(dict.fromkeys(joined))
+        if node_type is None and isinstance(runner, LinkRunner):
+            if len(known) > 1:
+                raise ConfigError(
+                    f"links join {' and '.join(known)}; say whose rows to return, with node_type "
+                    "(--embeddings-of)"
+                )
+            node_type = known[0]
+        node_type = node_type or runner.node_type
+        check_choice(node_type, "node_type", known)
+        return node_type, self.graph.nodes_of(node_type)
+
+    def _embeddings(
+        self, ids: Tensor, node_type: str | None, layer: str | None, mode: EvalMode
+    ) -> Iterator[Chunk]:
+        """Yield the rows that :meth:`embed` returns for distinct ids, in chunks, in order."""
+        runner = self.runner
+        if isinstance(runner, LinkRunner):
+            if layer is not None:
+                raise ConfigError(
+                    "layer= is for models of nodes; of a model of links the encoder's rows are taken"
+                )
+            types = self.graph.types
+            at = 0 if node_type is None else self.graph.node_types.index(node_type)
+            first = 0 if types is None else types.first_ids[at]
+            return outputs_in_chunks(runner.encoder_runner(), self.config, ids + first, mode)
+        return outputs_in_chunks(*hidden_runner(runner, self.config, node_type, layer), ids, mode)
 
     @typed
     def best_threshold(self, split: str = "val", *, beta: float = 1.0, mode: EvalMode = "exact") -> float:

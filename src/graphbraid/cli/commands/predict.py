@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from graphbraid.cli.run.build import Outputs
     from graphbraid.cli.run.saved_run import TrainedRun
-    from graphbraid.datasets import NodeIds
-    from graphbraid.graph import Graph, NodeSet
     from graphbraid.train.inference.evaluate import EvalMode
 
 
@@ -50,7 +48,20 @@ def predict(
         metavar="FILE",
     ),
     top: int | None = flag(
-        None, "--top", "Of links: find the likeliest destinations, this many of each source."
+        None,
+        "--top",
+        "Of links: find the likeliest destinations, this many of each source. Of nodes: write only this many "
+        "nodes, the likeliest of each class or label, or those of the largest target.",
+    ),
+    embeddings: Path | None = path_flag(
+        None,
+        "--embeddings",
+        "Also write the last hidden rows of the nodes to this file, .parquet with their ids, or .npy; of "
+        "links, the encoder's rows of all nodes.",
+        metavar="FILE",
+    ),
+    embeddings_of: str | None = flag(
+        None, "--embeddings-of", "Write --embeddings of all nodes of this type. (default: the type predicted)"
     ),
     known: bool = flag(False, "--known", "Of --top: also list the links that the graph has."),
     data: str | None = flag(None, "--data -d", "Another graph of the same kind. (default: the run's)"),
@@ -82,19 +93,32 @@ def predict(
         graphbraid predict --run runs/cora-gcn-1 --nodes ids.txt --out some.npz --json
 
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
+
+        graphbraid predict --run runs/shop-1 --out churn.parquet --embeddings customers.parquet --top 100
     """  # noqa: D412  (typer shows the blank line between examples)
+    from graphbraid.arguments import as_count
     from graphbraid.cli.run.saved_run import read_saved, trained
     from graphbraid.cli.steps.predict_links import Wanted, predicted_links
     from graphbraid.cli.steps.table_files import require_place, writer_of
     from graphbraid.files.opening import expanded
+    from graphbraid.train.inference.embed import check_name
     from graphbraid.train.run_folder.loggers import METRICS
 
     write = writer_of(out)
     if nodes is not None and split is not None:
         raise ConfigError("--nodes and --split both choose the nodes; give one of them")
+    if embeddings is None and embeddings_of is not None:
+        raise ConfigError("--embeddings-of says whose rows --embeddings writes; give that as well")
+    if embeddings is not None:
+        check_name(embeddings)
+    if top is not None:
+        as_count(top, "--top", least=1)
+        if scores or threshold is not None:
+            option = "--scores" if scores else "--threshold"
+            raise ConfigError(f"{option} is for all nodes, and --top lists the likeliest; give one of them")
     _, outputs, _ = read_saved(run)
     given = {"--nodes": nodes is not None, "--scores": scores, "--threshold": threshold is not None}
-    of_links = {"--pairs": pairs is not None, "--top": top is not None, "--known": known}
+    of_links = {"--pairs": pairs is not None, "--known": known}
     _refuse_others(outputs, given, of_links)
     found = trained(
         run,
@@ -105,13 +129,20 @@ def predict(
         draws_split=split is not None,
     )
     graph, metrics = expanded(found.run.settings.data), run / METRICS
-    require_place(out, {"--data": graph, "--nodes": nodes, "--pairs": pairs, "--run": metrics})
+    read = {"--data": graph, "--nodes": nodes, "--pairs": pairs, "--run": metrics}
+    require_place(out, read)
     mode: EvalMode = "sampled" if sampled else "exact"
+    ids = None if outputs.task == "link" else _chosen_nodes(found, nodes, split)
+    if embeddings is not None:
+        require_place(embeddings, read, "--embeddings")
+        if embeddings.absolute() == out.absolute():
+            raise ConfigError(f"--embeddings and --out are both {out}; choose another name for one of them")
+        _write_embeddings(found, embeddings, embeddings_of, ids, mode)
     if outputs.task == "link":
         table, summary = predicted_links(found, Wanted(pairs, split, top, known, mode))
     else:
         least = _threshold_of(run, checkpoint, outputs, threshold)
-        table, summary = _predicted_nodes(found, nodes, split, mode, threshold=least, scores=scores)
+        table, summary = _predicted_nodes(found, ids, mode, threshold=least, scores=scores, top=top)
     write(out, table)
     summary = {"run_dir": str(run), "checkpoint": str(found.weights), "task": outputs.task, **summary}
     summary |= {"out": str(out), "columns": list(table)}
@@ -153,45 +184,89 @@ def _threshold_of(run: Path, checkpoint: str, outputs: Outputs, given: float | N
     return given
 
 
+def _write_embeddings(
+    found: TrainedRun, path: Path, of_type: str | None, ids: Tensor | None, mode: EvalMode
+) -> None:
+    """Write the rows of the nodes that are predicted, or of all nodes of another type, with their ids."""
+    import torch
+
+    trainer = found.trainer
+    wanted, nodes = trainer.embedded(of_type)
+    if ids is None or wanted != trainer.runner.learned_type:
+        ids = torch.arange(nodes.num_nodes)
+    columns = {"node": _originals(found, wanted, ids)}
+    trainer.write_embeddings(path, ids, columns=columns, node_type=wanted, mode=mode)
+
+
 def _predicted_nodes(
     found: TrainedRun,
-    nodes: Path | None,
-    split: str | None,
+    ids: Tensor | None,
     mode: EvalMode,
     *,
     threshold: float | None,
     scores: bool,
+    top: int | None,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    import numpy as np
     import torch
 
-    from graphbraid.cli.run.build import names_of
     from graphbraid.train.task import Task
 
-    trainer, run, outputs = found.trainer, found.run, found.outputs
-    original_ids = names_of(run.settings.data, run.train.node_type).ids
-    labels = trainer.runner.labels
-    ids = _chosen_nodes(labels, nodes, split, original_ids)
-    values = Task(name=outputs.task, width=outputs.width).probabilities(trainer.predict(ids, mode=mode))
-    rows = torch.arange(labels.num_nodes) if ids is None else ids
-    names = rows.numpy() if original_ids is None else np.asarray(original_ids.originals(rows))
-    table = {"node": names} | _columns(values.numpy(), outputs, threshold, scores=scores)
+    trainer, outputs = found.trainer, found.outputs
+    task = Task(name=outputs.task, width=outputs.width)
+    values = task.probabilities(trainer.predict(ids, mode=mode)).numpy()
+    nodes = torch.arange(len(values)) if ids is None else ids
+    names = _originals(found, trainer.runner.learned_type, nodes)
+    if top is not None:
+        return _likeliest(values, outputs, names, top), {"num_nodes": len(values)}
+    table = {"node": names} | _columns(values, outputs, threshold, scores=scores)
     return table, {"num_nodes": len(values), "threshold": threshold}
 
 
-def _chosen_nodes(
-    labels: Graph | NodeSet, nodes: Path | None, split: str | None, ids: NodeIds | None
-) -> Tensor | None:
+def _originals(found: TrainedRun, node_type: str | None, nodes: Tensor) -> np.ndarray[Any, Any]:
+    """Return the ids that nodes have in the user's data."""
+    import numpy as np
+
+    from graphbraid.cli.run.build import names_of
+
+    ids = names_of(found.run.settings.data, node_type).ids
+    return nodes.numpy() if ids is None else np.asarray(ids.originals(nodes))
+
+
+def _chosen_nodes(found: TrainedRun, nodes: Path | None, split: str | None) -> Tensor | None:
+    from graphbraid.cli.run.build import names_of
     from graphbraid.cli.steps.table_files import nodes_named, read_ids
 
     if split is not None:
-        return labels.split(split)
+        chosen: Tensor = found.trainer.runner.labels.split(split)
+        return chosen
     if nodes is None:
         return None
     wanted = read_ids(nodes)
     if not len(wanted):
         raise DataError(f"{nodes} holds no node id; leave --nodes out to predict all nodes")
-    return nodes_named(wanted, nodes, ids)
+    of_type = found.trainer.runner.learned_type
+    return nodes_named(wanted, nodes, names_of(found.run.settings.data, of_type).ids)
+
+
+def _likeliest(
+    values: np.ndarray[Any, Any], outputs: Outputs, originals: np.ndarray[Any, Any], count: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the ``count`` nodes of the largest value in each column, a row each, the largest first."""
+    import numpy as np
+
+    orders = (-values).argsort(axis=0, kind="stable")[:count]
+    column = np.arange(values.shape[1]).repeat(len(orders))
+    rows = orders.T.reshape(-1)
+    table = {"node": originals[rows]}
+    if outputs.task == "single-label":
+        table["prediction"] = column
+        if outputs.class_names is not None:
+            table["class"] = np.asarray(outputs.class_names)[column]
+    else:
+        table["label" if outputs.task == "multi-label" else "target"] = column
+    table["rank"] = np.tile(np.arange(1, len(orders) + 1), values.shape[1])
+    table["prediction" if outputs.task == "regression" else "probability"] = values[rows, column]
+    return table
 
 
 def _columns(

@@ -138,12 +138,13 @@ def writer_of(out: Path) -> Callable[[Path, Table], None]:
     return writers[out.suffix]
 
 
-def require_place(out: Path, read: Mapping[str, Path | None]) -> None:
+def require_place(out: Path, read: Mapping[str, Path | None], option: str = "--out") -> None:
     """Check that a table may be written, before its values are computed.
 
     Args:
         out: file of the table; it may exist.
         read: files that the command reads, by the options that name them.
+        option: the option that names ``out``.
 
     Raises:
         ConfigError: ``out`` is one of them.
@@ -153,7 +154,7 @@ def require_place(out: Path, read: Mapping[str, Path | None]) -> None:
 
     for name, path in read.items():
         if path is not None and _is_one_file(out, path):
-            raise ConfigError(f"--out {out} would replace a file of {name}; choose another name")
+            raise ConfigError(f"{option} {out} would replace a file of {name}; choose another name")
     require_place_for_file(out)
 
 

@@ -230,6 +230,7 @@ _GRAPH_MODEL = Known(
         "input_dropout": probability,
         "act": one_of(*ACTIVATIONS),
         "norms": one_of(None),
+        "ends_hidden": flag,
     },
     children=("convs", "norms"),
 )
@@ -258,7 +259,7 @@ def read_own(call: LayerCall) -> str:
     last = model.num_layers - 1
     for i, conv in enumerate(model.convs):
         x = _layer(writer, f"{prefix}convs.{i}", conv, x, call.edges)
-        if i == last:
+        if i == last and not model.ends_hidden:
             break
         if model.norms is not None:
             x = rowwise(writer, f"{prefix}norms.{i}", model.norms[i], x)

@@ -203,7 +203,10 @@ def _read_rgcn(writer: Writer, model: Any, given: Given, node_type: str | None) 
         if number == model.num_layers - 1:
             is_computed = model.node_type in (None, node_type)
             place = names.index(node_type)
-            return sum_over_relations(writer, conv, xs, relations, place) or "" if is_computed else ""
+            out = sum_over_relations(writer, conv, xs, relations, place) if is_computed else None
+            if not out or not model.ends_hidden:
+                return out or ""
+            return writer.epilogue(own_activation(writer, model.act, out), p=dropout)
         outs = []
         for place, one in enumerate(names):
             out = sum_over_relations(writer, conv, xs, relations, place)
@@ -262,6 +265,7 @@ _RGCN = Known(
         "node_type": anything,
         "hidden_channels": count,
         "out_channels": count,
+        "ends_hidden": anything,
     },
     children=("inputs", "convs"),
 )

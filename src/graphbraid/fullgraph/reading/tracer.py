@@ -324,12 +324,15 @@ class _Tracer(fx.Tracer):
         last, stack = next(iter(reversed(self.graph.nodes)), None), dict(self.module_stack)
         try:
             return super().call_module(m, forward, args, kwargs)
-        except Exception as error:  # whatever a forward may raise under tracing, it runs as written
+        except BaseException as error:
+            self.module_stack.clear()
+            self.module_stack.update(stack)
+            if not isinstance(error, Exception):  # a caller ends the forward at a module of its own
+                raise
+            # Whatever a forward may raise under tracing, it runs as written.
             name = self.path_of_module(m)
             self._whole[name] = _why_whole(name.removeprefix("model."), m, error)
             forget_after(self.graph, last)
-            self.module_stack.clear()
-            self.module_stack.update(stack)
             return super().call_module(m, forward, args, kwargs)
 
     def _maps_by_users_code(self, m: nn.Module) -> bool:

@@ -165,6 +165,10 @@ class ModelRunner:
                 "(forward takes n_id_dict)."
             )
 
+    def of_model(self, model: nn.Module, node_type: str | None) -> ModelRunner:
+        """Return a runner of another model on the same graph, place and rows."""
+        return ModelRunner(model, self.graph, self._place, self.rows, self.lists, node_type=node_type)
+
     @property
     def learned_type(self) -> str | None:
         """The node type whose outputs these are; None in a graph of one type."""

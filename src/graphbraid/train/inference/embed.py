@@ -1,0 +1,269 @@
+"""Embeddings: the rows of nodes that a model's last layer reads, or that the encoder of links returns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, MissingPackageError, did_you_mean
+from graphbraid.files.writing import atomic_write
+from graphbraid.fullgraph.reading.modes import in_mode
+from graphbraid.nn import MODELS, RGCN, GraphModel, module_traits
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.infer import Chunk
+from graphbraid.train.step.runner import ModelRunner
+
+_TRIED_SEEDS = 4
+
+
+def hidden_runner(
+    runner: ModelRunner, config: TrainConfig, node_type: str | None, layer: str | None
+) -> tuple[ModelRunner, TrainConfig]:
+    """Return a runner whose outputs are the rows that the model's last layer reads, and its options.
+
+    Args:
+        runner: runner of the whole model.
+        config: options of the run.
+        node_type: the type whose rows are wanted; None in a graph without types.
+        layer: name of the module whose input is wanted. If None, the last layer.
+
+    Raises:
+        ConfigError: the model has no such layer, or its input is no matrix with a row for each node.
+    """
+    model = runner.model
+    if isinstance(model, GraphModel | RGCN) and type(model) in (*MODELS.values(), RGCN):
+        if layer is not None:
+            raise ConfigError(
+                f"layer={layer!r} is for other modules; of graphbraid.nn the last layer is known"
+            )
+        made: nn.Module = model.hidden(node_type) if isinstance(model, RGCN) else model.hidden()
+        fanouts = config.eval_fanouts or config.fanouts
+        fanouts = fanouts[1:] or fanouts  # those of the nodes that the last layer reads
+        return runner.of_model(made, node_type), config.updated(fanouts=fanouts, eval_fanouts=None)
+    name, is_matrix = _found_layer(runner, layer)
+    if is_matrix and node_type != runner.learned_type:
+        raise ConfigError(
+            f"the module {name!r} reads rows of nodes of type {runner.learned_type!r} alone; "
+            f"those of {node_type!r} are not read by one layer"
+        )
+    return runner.of_model(_UpTo(model, name), node_type), config
+
+
+# ---- models that graphbraid did not make
+
+
+class _Reached(BaseException):
+    """Ends a call at the layer whose input is wanted; a forward that catches ``Exception`` lets it pass."""
+
+    def __init__(self, rows: Any) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+class _Stop(nn.Module):
+    def forward(self, rows: Any, *_: Any, **__: Any) -> Any:
+        raise _Reached(rows)
+
+
+class _UpTo(nn.Module):
+    """A model up to the input of one of its modules, which it returns; it shares all parameters.
+
+    It is called as the model is: who asks for the names of its arguments gets those of its only child.
+    """
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        super().__init__()
+        self.model = _replaced(model, name.split("."))
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        try:
+            self.model(*args, **named)
+        except _Reached as reached:
+            return reached.rows
+        raise ConfigError(
+            "the model did not call the layer whose input is wanted this time; name another layer="
+        )
+
+
+def _replaced(module: nn.Module, path: list[str]) -> nn.Module:
+    """Return a copy of a module, of shared parts, in which the module at ``path`` ends the call."""
+    if not path:
+        return _Stop()
+    made = copy.copy(module)
+    child = module._modules[path[0]]
+    assert child is not None, "it was called"
+    made._modules = module._modules | {path[0]: _replaced(child, path[1:])}
+    return made
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call of a module, with the calls inside it."""
+
+    name: str
+    module: nn.Module
+    rows: Any
+    calls: list[_Call] = field(default_factory=list)
+
+    def all_calls(self) -> Iterable[_Call]:
+        yield self
+        for one in self.calls:
+            yield from one.all_calls()
+
+
+def _found_layer(runner: ModelRunner, layer: str | None) -> tuple[str, bool]:
+    """Return the name of the module whose input is wanted, and whether it reads a matrix and no dict by type.
+
+    It is the last module with parameters that the model calls on a small batch. Where that reads the model's
+    own input, as the only part of a wrapper does, it is the last one that this module calls, unless it passes
+    messages: then the model has one layer.
+    """
+    call, batch = _tried(runner)
+    names = [one.name for one in call.all_calls() if one.name]
+    if layer is None:
+        found: _Call | None = call
+        while found is not None and (found is call or _same(found.rows, call.rows)):
+            inside = [] if hasattr(found.module, "propagate") else found.calls
+            found = next((one for one in reversed(inside) if _has_parameters(one.module)), None)
+    else:
+        found = next((one for one in call.all_calls() if one.name == layer), None)
+    name = type(runner.model).__name__
+    if found is None:
+        known = [one for one in names if "." not in one or len(names) < 20]
+        what = "no module with parameters behind another" if layer is None else f"no module {layer!r}"
+        raise ConfigError(
+            f"{name} calls {what}, so there are no rows to embed nodes by; layer= names a module that it "
+            f"calls: {', '.join(known) or 'there is none'}.{did_you_mean(layer or '', names)}"
+        )
+    if names.count(found.name) > 1:
+        raise ConfigError(
+            f"{name} calls its module {found.name!r} {names.count(found.name)} times, with different inputs; "
+            "name another one with layer="
+        )
+    of_type = found.rows.get(runner.node_type) if isinstance(found.rows, Mapping) else found.rows
+    if not isinstance(of_type, Tensor) or of_type.ndim != 2 or of_type.shape[0] != _num_rows(runner, batch):
+        shape = tuple(of_type.shape) if isinstance(of_type, Tensor) else type(found.rows).__name__
+        raise ConfigError(
+            f"the input of {name}'s module {found.name!r} is {shape}, and no matrix with a row for each of "
+            f"{_num_rows(runner, batch)} nodes; name another module with layer="
+        )
+    return found.name, not isinstance(found.rows, Mapping)
+
+
+def _same(rows: Any, others: Any) -> bool:
+    if isinstance(rows, Mapping) and isinstance(others, Mapping):
+        return set(rows) == set(others) and all(rows[one] is others[one] for one in rows)
+    return rows is others or (rows is not None and rows is getattr(others, "x", None))
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _num_rows(runner: ModelRunner, batch: MiniBatch) -> int:
+    if runner.by_blocks:
+        last = batch.blocks[-1]
+        return int(last.num_src)
+    at = runner.graph.node_types.index(runner.node_type) if runner.graph.is_typed else 0
+    return batch.sampled.n_id_by_type[at].numel()
+
+
+def _tried(runner: ModelRunner) -> tuple[_Call, MiniBatch]:
+    """Return what the model calls on a small batch, as it is written."""
+    from graphbraid.loader import LoaderSettings
+
+    model = runner.model
+    hops = module_traits.layers_of(model) if runner.by_blocks else 1
+    seeds = torch.arange(min(_TRIED_SEEDS, runner.labels.num_nodes))
+    settings = LoaderSettings(num_neighbors=[2] * hops, batch_size=_TRIED_SEEDS, input_nodes=seeds)
+    open_calls = [root := _Call("", model, None)]
+
+    def hook(name: str, module: nn.Module, stack: ExitStack) -> None:
+        def begin(_: Any, args: Any, named: Any) -> None:
+            call = _Call(name, module, args[0] if args else next(iter(named.values()), None))
+            open_calls[-1].calls.append(call)
+            open_calls.append(call)
+
+        def end(*_: Any) -> None:
+            open_calls.pop()
+
+        stack.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
+        stack.enter_context(module.register_forward_hook(end, always_call=True))
+
+    tried = copy.copy(runner)
+    tried.batches = None
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            hook(name, module, stack)
+        stack.enter_context(in_mode(model, training=False))
+        loader = stack.enter_context(runner.loader(settings))
+        batch = next(loader.batches(0))
+        with torch.no_grad():
+            tried.on_batch(batch)
+    return root.calls[0], batch
+
+
+# ---- files
+
+
+def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapping[str, Any]) -> None:
+    """Write rows chunk by chunk, so that memory holds one chunk: ``.npy``, or ``.parquet`` with columns.
+
+    Args:
+        path: the file; an earlier one is replaced once the new one is whole.
+        num_rows: number of rows in all.
+        chunks: the rows, float32 on the CPU, in order.
+        columns: arrays of ``num_rows`` entries that Parquet has before the column ``embedding``, a list of
+            fixed size.
+
+    Raises:
+        ConfigError: the file's name ends otherwise.
+        MissingPackageError: Parquet is asked for, and pyarrow is not installed.
+        ResourceError: the file cannot be written.
+    """
+    check_name(path)
+    with atomic_write(path) as temporary:
+        if path.suffix == ".npy":
+            written: Any = None
+            for start, rows in chunks:
+                if written is None:
+                    shape = num_rows, rows.shape[1]
+                    written = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
+                written[start : start + len(rows)] = rows.numpy()
+            written.flush()
+            return
+        import pyarrow as arrow
+        import pyarrow.parquet
+
+        writer: Any = None
+        for start, rows in chunks:
+            part = {name: column[start : start + len(rows)] for name, column in columns.items()}
+            flat = arrow.array(rows.contiguous().view(-1).numpy())
+            part["embedding"] = arrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+            table = arrow.table(part)
+            if writer is None:
+                writer = arrow.parquet.ParquetWriter(temporary, table.schema, write_page_checksum=True)
+            writer.write_table(table)
+        writer.close()
+
+
+def check_name(path: Path) -> None:
+    """Raise unless embeddings are written to files of this name, as :func:`write_rows` says."""
+    if path.suffix not in (".npy", ".parquet"):
+        raise ConfigError(f"embeddings are written to .npy or .parquet; got {path}")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise MissingPackageError(
+                "writing Parquet needs the package pyarrow: pip install 'graphbraid[tabular]'; or choose .npy"
+            ) from error
