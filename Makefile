@@ -69,8 +69,9 @@ format: $(VENV)/.installed-dev ## rewrite the sources in the project's style
 types: $(VENV)/.installed-dev ## check types with mypy, strictly
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-dev ## build the documentation into site/, warnings are errors
+docs: $(VENV)/.installed-dev ## build the documentation into site/ and check it, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/site/check.py site
 
 sanitize: $(VENV)/.installed-test ## run the C++ core under the address, undefined-behaviour and thread sanitizers
 	PYTHON=$(BIN)/python scripts/sanitize.sh
