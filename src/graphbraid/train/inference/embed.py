@@ -69,7 +69,7 @@ class _Reached(BaseException):
         self.rows = rows
 
 
-class _Stop(nn.Module):
+class _EndsHere(nn.Module):
     def forward(self, rows: Any, *_: Any, **__: Any) -> Any:
         raise _Reached(rows)
 
@@ -97,7 +97,7 @@ class _UpTo(nn.Module):
 def _replaced(module: nn.Module, path: list[str]) -> nn.Module:
     """Return a copy of a module, of shared parts, in which the module at ``path`` ends the call."""
     if not path:
-        return _Stop()
+        return _EndsHere()
     made = copy.copy(module)
     child = module._modules[path[0]]
     assert child is not None, "it was called"
