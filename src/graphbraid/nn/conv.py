@@ -79,6 +79,14 @@ class Conv(nn.Module, ABC):
     def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its final bias."""
 
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's layer of the same name with a copy of the weights.
+
+        Raises:
+            ConfigError: PyG has no such layer.
+        """
+        raise ConfigError(f"PyG has no layer that {type(self).__name__} stands for")
+
     def check(self, x: LayerInput, csc: Csc) -> None:
         """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""
         if tuple(x.shape) != (csc.num_src, self.in_channels):

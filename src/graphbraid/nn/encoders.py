@@ -17,6 +17,7 @@ from graphbraid.nn import module_traits
 from graphbraid.nn.adjacency import check_edge_list
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
+from graphbraid.nn.pyg_layers import Embedded, activation, as_pyg, checked_copy, pyg_nn
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv, check_edge_type, check_relations
 from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
@@ -89,6 +90,19 @@ class NodeEmbedding(nn.Module):
     def edge_bytes(self) -> int | None:
         """Bytes that a layer of the model holds for an edge; None if it does not say."""
         return module_traits.edge_bytes(self.model)
+
+    def to_pyg(self) -> nn.Module:
+        """Return a module of PyTorch's layers, and of the model's :meth:`to_pyg`, with a copy of the weights.
+
+        Raises:
+            ConfigError: the class is a user's, there are hooks, or the model has no such form.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        pyg_nn(self)
+        model = None if self.model is None else as_pyg(self.model)
+        made = Embedded(self.rows, model, self.dropout)
+        made.dropout.train(self.training)
+        return checked_copy(made, self)
 
     def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
         """Return the rows of nodes, or what the model makes of them.
@@ -263,6 +277,22 @@ class RGCNEncoder(nn.Module):
 
     takes_typed_blocks = True
     """Tells :class:`graphbraid.Trainer` that it may call ``model(x, blocks, edge_types)``."""
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's ``Sequential`` of its ``RGCNConv``, called as ``model(x, edge_index, edge_type)``.
+
+        Raises:
+            ConfigError: the class is a user's, or there are hooks.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        takes, parts = "x, edge_index, edge_type", list[Any]()
+        for number, conv in enumerate(self.convs):
+            assert isinstance(conv, RGCNConv)
+            parts.append((conv.to_pyg(), f"{takes} -> x"))
+            if number < self.num_layers - 1:
+                drop = nn.Dropout(self.dropout).train(self.training)
+                parts += [(one, "x -> x") for one in (*activation(self.act), drop)]
+        return checked_copy(pyg_nn(self).Sequential(takes, parts), self)
 
     def forward(self, x: Tensor, edge_index: TypedEdges, edge_type: Tensor | Sequence[Tensor]) -> Tensor:
         """Run all layers.

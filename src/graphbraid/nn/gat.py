@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear, as_widths, glorot
+from graphbraid.nn.pyg_layers import pyg_layer
 from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
 from graphbraid.signatures import typed
 
@@ -71,6 +73,31 @@ class AttentionConv(Conv):
         if self.res is not None:
             out = out + transform(self.res, x)[: csc.num_dst]
         return out
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's layer of the same name with a copy of the weights.
+
+        Raises:
+            ConfigError: ``row_dropout``, which PyG's layer does not have.
+        """
+        options: dict[str, Any] = {}
+        if isinstance(self, GATv2Conv):
+            options["share_weights"] = self.share_weights
+        elif getattr(self, "row_dropout", 0):
+            raise ConfigError("to_pyg of GATConv: PyG's layer has no row_dropout; set it to 0 before")
+        return pyg_layer(
+            self,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            heads=self.heads,
+            concat=self.concat,
+            negative_slope=self.negative_slope,
+            dropout=self.dropout,
+            add_self_loops=self.add_self_loops,
+            bias=self.bias is not None,
+            residual=self.res is not None,
+            **options,
+        )
 
     @abstractmethod
     def attend(self, x: LayerInput, csc: Csc) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import tracing
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
+from graphbraid.nn.pyg_layers import pyg_layer
 from graphbraid.ops import Aggregation, aggregate_linear
 from graphbraid.ops.derived import derived, stored_loops
 from graphbraid.ops.kernels import sum_dtype
@@ -74,6 +75,26 @@ class GCNConv(Conv):
         self.lin.reset_parameters()
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's layer of the same name with a copy of the weights.
+
+        Raises:
+            ConfigError: ``improved``, for which PyG's layer adds other self-loops.
+        """
+        if self.improved and self.add_self_loops:
+            raise ConfigError(
+                "to_pyg of GCNConv(improved=True): PyG's layer adds self-loops of weight 1, not 2, to edges "
+                "without weights"
+            )
+        return pyg_layer(
+            self,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            add_self_loops=self.add_self_loops,
+            normalize=self.normalize,
+            bias=self.bias is not None,
+        )
 
     def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its bias."""

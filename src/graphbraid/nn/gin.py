@@ -10,6 +10,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import tracing
 from graphbraid.nn.conv import Conv, LayerInput, dense
+from graphbraid.nn.pyg_layers import plain, pyg_layer
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.signatures import typed
 
@@ -50,6 +51,10 @@ class GINConv(Conv):
                 reset()
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's layer of the same name with a copy of the weights."""
+        return pyg_layer(self, nn=plain(self.nn), train_eps=isinstance(self.eps, nn.Parameter))
 
     def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the whole layer, which has no bias of its own."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Any, ClassVar, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number
@@ -16,6 +17,7 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import module_traits
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, LayerInput, as_rows, check_takes_weights
+from graphbraid.nn.pyg_layers import activation, as_pyg, checked_copy, plain, pyg_nn
 from graphbraid.ops import bias_act_dropout, sparse_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 
@@ -146,6 +148,39 @@ class GraphModel(nn.Module, ABC):
         made = without_last_layer(self)
         made.out_channels, made.ends_hidden = self.hidden_channels, True
         return made
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's model of the same name with a copy of the weights, which runs PyG's and torch's code.
+
+        It is called as ``model(x, edge_index)``, a :class:`GCN` also with ``edge_weight``.
+
+        Raises:
+            ConfigError: the class is a user's, there are hooks, or PyG has no layer for an option.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        name = type(self).__name__
+        kind, acts = getattr(pyg_nn(self), "GAT" if name == "GATv2" else name), activation(self.act)
+        with torch.random.fork_rng([]):
+            made = kind(
+                self.in_channels,
+                self.hidden_channels,
+                self.num_layers,
+                self.out_channels,
+                dropout=self.dropout,
+                act=acts[0] if acts else None,
+            ).train(self.training)
+        convs = [as_pyg(conv) for conv in self.convs]
+        if self.input_dropout:
+            takes = "x, edge_index" + ", edge_weight" * made.supports_edge_weight
+            takes += ", edge_attr" * made.supports_edge_attr
+            first = nn.Dropout(self.input_dropout).train(self.training)
+            parts = [(first, "x -> x"), (convs[0], f"{takes} -> x")]
+            convs[0] = pyg_nn(self).Sequential(takes, parts)
+        made.convs = nn.ModuleList(convs)
+        made.norms = nn.ModuleList([*map(plain, self.norms or ()), nn.Identity()])
+        if self.norms is None:
+            made.norms = nn.ModuleList(nn.Identity() for _ in convs)
+        return checked_copy(made, self)
 
     def forward_layer(self, i: int, x: LayerInput, csc: Csc) -> Tensor:
         """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from graphbraid.graph.scans import check_ids
 from graphbraid.nn import module_traits
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import Linear
+from graphbraid.nn.pyg_layers import as_pyg, checked_copy, plain, pyg_nn
 from graphbraid.signatures import typed
 
 _COMPARED = 8  # pairs that show whether a predictor scores both directions alike
@@ -213,7 +214,7 @@ class MLPPredictor(LinkPredictor):
     def _check(self, src: Tensor, relation: Tensor | None) -> None:
         super()._check(src, relation)
         first = self.layers[0]
-        assert isinstance(first, Linear)
+        assert isinstance(first, nn.Linear)
         if src.shape[1] != first.in_features:
             raise DataError(f"src must have {first.in_features} columns (channels); got {tuple(src.shape)}")
 
@@ -266,6 +267,18 @@ class LinkModel(nn.Module):
     def num_layers(self) -> int | None:
         """Number of the encoder's layers, one for each hop; None if it does not say, or has none."""
         return module_traits.num_layers(self.encoder) or None
+
+    def to_pyg(self) -> LinkModel:
+        """Return a model of the encoder's ``to_pyg()`` and of the predictor with PyTorch's own linear layers.
+
+        Raises:
+            ConfigError: the class is a user's, there are hooks, or the encoder has no such form.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        pyg_nn(self)
+        made = LinkModel(as_pyg(self.encoder), cast("LinkPredictor", plain(self.predictor)))
+        checked_copy(made, self)
+        return made
 
     def forward(
         self, x: Any, edges: Any, pairs: Tensor, relation: Tensor | None = None, **named: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
@@ -16,6 +17,7 @@ from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.graph_model import Adjacency, GraphModel, check_probabilities, check_sizes
 from graphbraid.nn.linear import Linear
+from graphbraid.nn.pyg_layers import activation, as_pyg, checked_copy, plain, pyg_nn
 from graphbraid.nn.sage import SAGEConv
 from graphbraid.ops import dense_linear, sparse_linear
 
@@ -129,6 +131,25 @@ class MLP(GraphModel):
     def make_layer(self, in_channels: int, out_channels: int, *, bias: bool = True) -> nn.Module:  # type: ignore[override]
         """Make a linear layer."""
         return Linear(in_channels, out_channels, bias=bias)
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's model of the same name with a copy of the weights, called as ``model(x)``.
+
+        Raises:
+            ConfigError: the class is a user's, or there are hooks.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        acts, linears = activation(self.act), [as_pyg(conv) for conv in self.convs]
+        widths = [self.in_channels, *[self.hidden_channels] * (self.num_layers - 1), self.out_channels]
+        act, p = acts[0] if acts else None, float(self.dropout)
+        with torch.random.fork_rng([]):
+            made = pyg_nn(self).MLP(widths, dropout=p, act=act, norm=None).train(self.training)
+        if self.input_dropout:
+            linears[0] = nn.Sequential(nn.Dropout(self.input_dropout).train(self.training), linears[0])
+        made.lins = nn.ModuleList(linears)
+        if self.norms is not None:
+            made.norms = plain(self.norms)
+        return checked_copy(made, self)
 
     def forward(
         self, x: LayerInput, edge_index: Adjacency | None = None, edge_weight: Tensor | None = None

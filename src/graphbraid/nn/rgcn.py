@@ -14,6 +14,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.scans import first_out_of_range, tracing
 from graphbraid.nn.adjacency import MadeOfTensors, as_csc
 from graphbraid.nn.linear import as_widths, glorot
+from graphbraid.nn.pyg_layers import pyg_layer
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.library import opaque
 from graphbraid.ops.linear import dense_linear
@@ -81,6 +82,20 @@ class RGCNConv(nn.Module):
             glorot(weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's ``RGCNConv`` with a copy of the weights."""
+        return pyg_layer(
+            self,
+            "RGCNConv",
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            num_relations=self.num_relations,
+            num_bases=self.num_bases,
+            aggr=self.aggr,
+            root_weight=self.root is not None,
+            bias=self.bias is not None,
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         """Apply the layer to nodes of one type.

@@ -11,6 +11,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.nn.conv import Conv, LayerInput, dense
 from graphbraid.nn.linear import Linear
+from graphbraid.nn.pyg_layers import pyg_layer
 from graphbraid.ops import Aggregation, aggregate_linear, dense_linear, spmm
 from graphbraid.signatures import typed
 
@@ -72,6 +73,19 @@ class SAGEConv(Conv):
         for part in (self.lin, self.lin_l, self.lin_r):
             if part is not None:
                 part.reset_parameters()
+
+    def to_pyg(self) -> nn.Module:
+        """Return PyG's layer of the same name with a copy of the weights."""
+        return pyg_layer(
+            self,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            aggr=self.aggr,
+            normalize=self.normalize,
+            root_weight=self.root_weight,
+            project=self.lin is not None,
+            bias=self.lin_l.bias is not None,
+        )
 
     def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its bias; with ``normalize``, the whole layer."""

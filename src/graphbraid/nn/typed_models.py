@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from graphbraid.nn.adjacency import check_edge_list, ends_of, traced_csc
 from graphbraid.nn.conv import LayerInput, as_rows
 from graphbraid.nn.graph_model import MOST_LAYERS, without_last_layer
 from graphbraid.nn.linear import Linear
+from graphbraid.nn.pyg_layers import TypedRGCN, checked_copy, plain, pyg_nn
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
 from graphbraid.ops.dropout import mask_type
@@ -178,6 +179,28 @@ class RGCN(nn.Module):
         made = without_last_layer(self)
         made.node_type, made.out_channels, made.ends_hidden = node_type, self.hidden_channels, True
         return made
+
+    def to_pyg(self) -> nn.Module:
+        """Return a module of PyG's ``RGCNConv`` and PyTorch's layers with a copy of the weights.
+
+        It is called as ``model(x_dict, edge_index_dict)``, on mini-batches with ``n_id_dict``.
+
+        Raises:
+            ConfigError: the class is a user's, or there are hooks.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        pyg_nn(self)
+        made = TypedRGCN(
+            dict(zip(self.node_types, map(plain, self.inputs), strict=True)),
+            [cast("RGCNConv", conv).to_pyg() for conv in self.convs],
+            edge_types=self.edge_types,
+            node_type=self.node_type,
+            act=self.act,
+            dropout=self.dropout,
+        )
+        made.act.train(self.training)
+        made.dropout.train(self.training)
+        return checked_copy(made, self)
 
     def forward(
         self,
@@ -355,7 +378,8 @@ class ColumnsLinear(nn.Module):
         """
         weight = self.linear.weight
         numbers = x.index_select(1, self.numbers) if self.numbers.numel() else x.new_zeros(len(x), 1)
-        out = dense_linear(numbers.to(weight.dtype), weight) + self.linear.bias
+        product = dense_linear if type(self.linear) is Linear else F.linear  # that of a copy for PyG
+        out = product(numbers.to(weight.dtype), weight) + self.linear.bias
         for column, table in zip(self.codes, self.rows, strict=True):
             codes = x[:, column].long()
             assert isinstance(table, nn.Embedding)
