@@ -195,7 +195,7 @@ def links(comm: Any) -> dict[str, Any]:
     """Models of links: every kind of negatives, relations, types and times."""
     found = {}
     options = {"task": "link", "num_negatives": 2}
-    for negatives in ("binary", "triplet", "shared"):
+    for negatives in ("binary", "triplet", "shared", "self-adversarial"):
         graph = linked_communities.one_relation()
         model = linked_communities.sage(graph)
         found[negatives] = _told(model, graph, negatives=negatives, **options)
@@ -204,6 +204,8 @@ def links(comm: Any) -> dict[str, Any]:
     for negatives in ("binary", "shared"):
         model = linked_communities.rgcn(graph)  # of one layer
         found[f"relations, {negatives}"] = _told(model, graph, negatives=negatives, fanouts=(3,), **options)
+    of_all = {"task": "link", "negatives": "one-vs-all", "n3": 0.01, "fanouts": (3,)}
+    found["one-vs-all"] = _told(linked_communities.rgcn(graph), graph, **of_all)
     graph = linked_types.films()
     relation = {"link_relation": linked_types.RATES}
     found["types"] = _told(linked_types.by_type(graph), graph, **options, **relation)

@@ -94,9 +94,10 @@ def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Batc
     has_types = encoder.graph.is_typed  # whose rows differ in width
     found, row_bytes = [], 0 if has_types else given_row_bytes(runner.graph.x)
     with runner.loader(settings) as loader:
-        steps, seeds = len(loader), min(nodes.numel(), loader.schedule.batch_size)
+        steps, inputs = len(loader), loader.schedule.seeds.numel()  # such as the questions that links ask
+        seeds = min(inputs, loader.schedule.batch_size)
         # Full batches only: the last of an epoch may be small.
-        full = max(nodes.numel() // loader.schedule.batch_size, 1)
+        full = max(inputs // loader.schedule.batch_size, 1)
         count = min(SAMPLED, full)
         for part in range(count):
             first = full * part // count

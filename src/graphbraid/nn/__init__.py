@@ -6,9 +6,10 @@ from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.graph_model import GraphModel
-from graphbraid.nn.link_predictors import DistMult, DotProduct, LinkModel, LinkPredictor, MLPPredictor
+from graphbraid.nn.link_predictors import DotProduct, LinkModel, LinkPredictor, MLPPredictor
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
 from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_model, model_options
+from graphbraid.nn.relation_predictors import ComplEx, DistMult, RelationPredictor, RotatE, TransE
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.nn.sage import SAGEConv
 from graphbraid.nn.typed_models import RGCN
@@ -22,6 +23,7 @@ __all__ = [
     "RGCN",
     "TYPED_MODELS",
     "BasisRGCNConv",
+    "ComplEx",
     "Conv",
     "DistMult",
     "DotProduct",
@@ -38,7 +40,10 @@ __all__ = [
     "NodeEmbedding",
     "RGCNConv",
     "RGCNEncoder",
+    "RelationPredictor",
+    "RotatE",
     "SAGEConv",
+    "TransE",
     "gcn_norm",
     "make_model",
     "make_typed_model",

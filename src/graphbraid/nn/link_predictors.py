@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_tensor, check_type
+from graphbraid.arguments import as_count, as_number, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.scans import check_ids
 from graphbraid.nn import module_traits
@@ -62,12 +62,7 @@ class LinkPredictor(nn.Module, ABC):
         Raises:
             DataError: rows or relations do not fit each other or the predictor.
         """
-        check_tensor(src, "src", ndim=2, floating=True)
-        if check_tensor(rows, "rows", ndim=2, floating=True).shape[1] != src.shape[1]:
-            raise DataError(f"rows must have {src.shape[1]} columns as src has; got {tuple(rows.shape)}")
-        if rows.dtype != src.dtype:
-            raise DataError(f"rows must be {src.dtype} as src is; got {rows.dtype}")
-        self._check(src, relation)
+        self._check_all(src, rows, relation)
         return self._all(src, rows, relation)
 
     def all_with(self, dst: Tensor, rows: Tensor, relation: Tensor | None = None) -> Tensor:
@@ -118,6 +113,14 @@ class LinkPredictor(nn.Module, ABC):
     def _all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> Tensor:
         """Score sources with all rows, which have been checked."""
 
+    def _check_all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> None:
+        check_tensor(src, "src", ndim=2, floating=True)
+        if check_tensor(rows, "rows", ndim=2, floating=True).shape[1] != src.shape[1]:
+            raise DataError(f"rows must have {src.shape[1]} columns as src has; got {tuple(rows.shape)}")
+        if rows.dtype != src.dtype:
+            raise DataError(f"rows must be {src.dtype} as src is; got {rows.dtype}")
+        self._check(src, relation)
+
     def _check(self, src: Tensor, relation: Tensor | None) -> None:
         """Check the relations, one for each source, and what a subclass needs of its rows."""
         name, count = type(self).__name__, self.num_relations
@@ -140,46 +143,6 @@ class DotProduct(LinkPredictor):
 
     def _all(self, src: Tensor, rows: Tensor, _relation: Tensor | None) -> Tensor:
         return src @ rows.t()
-
-
-@typed
-class DistMult(LinkPredictor):
-    """The product of both rows and a learned row of the relation, summed.
-
-    After "Embedding Entities and Relations for Learning and Inference in Knowledge Bases"; equal to the score
-    of PyTorch Geometric's model of the same name, with its ``rel_emb`` as ``relations``.
-
-    Args:
-        num_relations: number of relations.
-        channels: width of the rows.
-
-    Raises:
-        ConfigError: a number is not positive.
-    """
-
-    def __init__(self, num_relations: int, channels: int) -> None:
-        super().__init__()
-        self.num_relations = as_count(num_relations, "num_relations", least=1, most=1 << 32)
-        self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
-        self.relations = nn.Parameter(torch.empty(num_relations, channels))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the relations' rows anew."""
-        nn.init.xavier_uniform_(self.relations)
-
-    def _check(self, src: Tensor, relation: Tensor | None) -> None:
-        super()._check(src, relation)
-        if src.shape[1] != self.channels:
-            raise DataError(f"src must have {self.channels} columns (channels); got {tuple(src.shape)}")
-
-    def _pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
-        assert relation is not None
-        return (src * F.embedding(relation, self.relations) * dst).sum(-1)
-
-    def _all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> Tensor:
-        assert relation is not None
-        return (src * F.embedding(relation, self.relations).to(src.dtype)) @ rows.t()
 
 
 @typed

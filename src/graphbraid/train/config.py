@@ -66,17 +66,26 @@ class TrainConfig:
     """What is learned: the labels of nodes, or with ``link`` which edges there are, by a
     :class:`graphbraid.nn.LinkModel`. ``batch_size`` then counts links, and an epoch is a pass over those to
     train on."""
-    negatives: Literal["binary", "triplet", "shared"] = option(
-        "binary", "Of links: binary, triplet or shared.", traits="links"
+    negatives: Literal["binary", "triplet", "shared", "self-adversarial", "one-vs-all"] = option(
+        "binary", "Of links: binary, triplet, shared, self-adversarial or one-vs-all.", traits="links"
     )
     """Negatives of a batch of links: ``binary`` draws pairs of nodes, each scored by itself (binary cross
     entropy); ``triplet`` draws destinations for each link's source, and ``shared`` nodes that stand for the
     destination and for the source of every link of the batch, among which the link is to be chosen (cross
-    entropy)."""
+    entropy). ``self-adversarial`` draws as ``shared`` does, and each link and negative is judged by itself:
+    the likelier a negative seems, the more it counts. ``one-vs-all`` takes all nodes: ``batch_size`` counts
+    questions, which are the different sources and destinations of links with their relations, and all links
+    that answer a question are learned at once (cross entropy among all nodes)."""
     num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = option(
         1.0, "Negatives per link.", traits="links"
     )
     """Number of negatives drawn per link; a whole number for ``triplet``."""
+    adversarial_temperature: NonNegativeFloat = option(1.0, traits="links")
+    """Factor of the scores by whose softmax ``self-adversarial`` negatives count; 0 counts all alike."""
+    n3: NonNegativeFloat = option(0.0, "Of links: weight of the N3 penalty (one-vs-all).", traits="links")
+    """Weight of the cubed absolute values of a link's rows and its relation's, added to the loss of
+    ``one-vs-all``, as in "Canonical Tensor Decomposition for Knowledge Base Completion"; 0.05 is good for
+    FB15k-237."""
     link_relation: RelationNames | None = option(
         None, "Of links: the relation to learn, as user,rates,movie.", "--relation", traits="links"
     )

@@ -121,11 +121,23 @@ def _check_links(config: TrainConfig) -> None:
         raise ConfigError(
             f"num_negatives must be a whole number with negatives='triplet'; got {config.num_negatives:g}."
         )
-    if config.temporal_strategy is not None and config.negatives == "shared":
+    needs = {"n3": "one-vs-all", "adversarial_temperature": "self-adversarial"}
+    for name, negatives in needs.items():
+        if (value := getattr(config, name)) != _default(config, name) and config.negatives != negatives:
+            raise ConfigError(
+                f"{name}={value!r} is part of the loss of negatives={negatives!r}, and they are "
+                f"{config.negatives!r}; leave {name} out, or choose {negatives!r}."
+            )
+    if config.negatives == "one-vs-all" and config.num_negatives != _default(config, "num_negatives"):
         raise ConfigError(
-            f"negatives='shared' lends each negative to all links of a batch, and with temporal_strategy="
-            f"{config.temporal_strategy!r} it has neighbours up to the time of one; choose 'binary' or "
-            "'triplet'."
+            f"num_negatives={config.num_negatives:g} says how many are drawn, and negatives='one-vs-all' "
+            "takes all nodes; leave one out."
+        )
+    if config.temporal_strategy is not None and config.negatives not in ("binary", "triplet"):
+        raise ConfigError(
+            f"negatives={config.negatives!r} lends each negative to all links of a batch, and with "
+            f"temporal_strategy={config.temporal_strategy!r} it has neighbours up to the time of one; choose "
+            "'binary' or 'triplet'."
         )
     if sum(config.link_splits) >= 1:
         raise ConfigError(

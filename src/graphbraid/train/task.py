@@ -39,7 +39,7 @@ class Task:
     name: AnyTaskName
     """Kind of label, with its loss: ``single-label`` (cross entropy), ``multi-label`` (binary cross entropy
     with logits), ``regression`` (mean squared error), or ``link``: binary cross entropy of one score, or
-    cross entropy of the first of several."""
+    cross entropy of the first of several, or with ``temperature`` :func:`self_adversarial`."""
     width: int
     """Number of columns of a model's output: classes, labels or target dimensions; of ``link`` 1, or 2 for
     several scores."""
@@ -48,6 +48,8 @@ class Task:
     misses_cells: bool = False
     """Whether some nodes have some of their float labels or targets alone. The loss is the mean over cells
     that are not NaN."""
+    temperature: float | None = None
+    """Temperature of links' self-adversarial negatives; None for others."""
     own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
     """Function of outputs and targets in place of the kind's own loss (``TrainConfig.loss``)."""
 
@@ -64,10 +66,8 @@ class Task:
             all_known = labels.is_cpu and bool(has_class(labels).all())
             known = labels if all_known else labels.where(has_class(labels), IGNORED)
             return cross_entropy(outputs, known, self.class_weights, ignore_index=IGNORED)
-        if self.name == "link" and self.width > 1:
-            return cross_entropy(outputs, labels)
         if self.name == "link":
-            return F.binary_cross_entropy_with_logits(outputs.squeeze(1), labels.float())
+            return self._of_links(outputs, labels)
         targets, weights = labels.float().reshape(outputs.shape), self.class_weights
         if self.misses_cells:
             known = ~targets.isnan()
@@ -76,6 +76,15 @@ class Task:
         if self.name == "multi-label":
             return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
         return F.mse_loss(outputs, targets)
+
+    def _of_links(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if outputs.ndim == 0:  # the loss itself, of scores that were not kept
+            return outputs
+        if self.temperature is not None:
+            return self_adversarial(outputs, self.temperature)
+        if self.width > 1:
+            return cross_entropy(outputs, labels)
+        return F.binary_cross_entropy_with_logits(outputs.squeeze(1), labels.float())
 
     def _mean_of_own(self, outputs: Tensor, labels: Tensor) -> Tensor:
         assert self.own_loss is not None
@@ -116,6 +125,25 @@ class Task:
         if isinstance(own, nn.Module):  # with tensors of its own; evaluations score on the CPU meanwhile
             own = copy.deepcopy(own).to(device)
         return replace(self, class_weights=weights, own_loss=own)
+
+
+def self_adversarial(scores: Tensor, temperature: float) -> Tensor:
+    """Return the mean loss of links beside negatives, the likeliest of which count most.
+
+    Half of ``-log sigmoid(own) - sum(p * log sigmoid(-other))``, where ``p`` is the softmax of the negatives'
+    scores times ``temperature`` and has no gradient: equation 5 of "RotatE: Knowledge Graph Embedding by
+    Relational Rotation in Complex Space", halved as in its code.
+
+    Args:
+        scores: ``(num, 1 + num_negatives)``: a link's own, then those of its negatives; ``-inf`` for none.
+        temperature: 0 weighs all negatives alike.
+    """
+    own, others = scores[:, 0], scores[:, 1:]
+    hidden = others.detach() == -torch.inf
+    shares = (others.detach() * temperature).masked_fill(hidden, -torch.inf).softmax(1)
+    shares = shares.masked_fill(hidden, 0.0)  # also where a link has none, whose softmax is NaN
+    against = (shares * F.logsigmoid(-others.masked_fill(hidden, 0.0))).sum(1)
+    return -(F.logsigmoid(own) + against).mean() / 2
 
 
 def task_of(labels: Graph | NodeSet) -> Task:

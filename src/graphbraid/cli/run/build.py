@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 from pydantic import ConfigDict, Field
@@ -26,6 +26,7 @@ from graphbraid.nn import (
     MODELS,
     RGCN,
     TYPED_MODELS,
+    ComplEx,
     DistMult,
     DotProduct,
     LinkModel,
@@ -33,6 +34,8 @@ from graphbraid.nn import (
     MLPPredictor,
     NodeEmbedding,
     RGCNEncoder,
+    RotatE,
+    TransE,
     make_model,
     make_typed_model,
 )
@@ -41,6 +44,7 @@ from graphbraid.train.step.links.data import relation_learned
 from graphbraid.train.step.runner import learned_type
 from graphbraid.train.task import AnyTaskName
 
+_Kind = TypeVar("_Kind", bound=nn.Module)
 _PREPARATION = frozenset(
     {
         "symmetrize",
@@ -221,20 +225,21 @@ def _built(run: ResolvedRun, make: Callable[..., nn.Module]) -> nn.Module:
     if settings.heads is not None:
         options["heads"] = settings.heads
     with torch.device("meta"):  # allocates no memory
-        sizes = _made(settings.model, make, options)
+        sizes = _made(f"the model {settings.model!r}", make, options)
     _refuse_too_large(sizes)
     torch.manual_seed(run.train.seed)
-    return _made(settings.model, make, options)
+    return _made(f"the model {settings.model!r}", make, options)
 
 
-def _made(name: str, make: Callable[..., nn.Module], options: dict[str, Any]) -> nn.Module:
+def _made(what: str, make: Callable[..., _Kind], options: dict[str, Any]) -> _Kind:
+    """Make a model or a predictor; an error of its class tells what it was given."""
     try:
         return make(**options)
     except (GraphbraidError, MemoryError):
         raise
     except Exception as error:  # a layer met an option of a type or value it does not check
         given = ", ".join(f"{option}={value!r}" for option, value in options.items())
-        raise ConfigError(f"the model {name!r} cannot be made with {given}: {error}") from error
+        raise ConfigError(f"{what} cannot be made with {given}: {error}") from error
 
 
 def _refuse_too_large(model: nn.Module) -> None:
@@ -339,18 +344,35 @@ def _by_type(_name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
     )
 
 
+_OF_RELATIONS: dict[str, Callable[..., LinkPredictor]] = {
+    "distmult": DistMult,
+    "complex": ComplEx,
+    "transe": TransE,
+    "rotate": RotatE,
+}
+
+
 def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPredictor:
     width, kind = settings.hidden_channels, settings.predictor
+    make: Callable[..., LinkPredictor]
+    options = settings.predictor_options | ({"reciprocal": True} if settings.reciprocal else {})
     if kind is None:
         kind = "distmult" if several else "dot"
-    if kind == "distmult":
+    if kind in _OF_RELATIONS:
         if not several:
             raise ConfigError(
-                f"--predictor distmult scores links of relations, and {settings.data} has none, or one "
+                f"--predictor {kind} scores links of relations, and {settings.data} has none, or one "
                 "is learned; choose dot, or mlp"
             )
-        return DistMult(len(graph.edge_types), width)
-    return DotProduct() if kind == "dot" else MLPPredictor(width, width)
+        make = functools.partial(_OF_RELATIONS[kind], len(graph.edge_types), width)
+    elif settings.reciprocal:
+        raise ConfigError(
+            f"--reciprocal gives relations rows, and --predictor {kind} has none for them; choose one of "
+            f"{', '.join(_OF_RELATIONS)}"
+        )
+    else:
+        make = DotProduct if kind == "dot" else functools.partial(MLPPredictor, width, width)
+    return _made(f"predictor {kind}", make, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,23 @@ class RunSettings:
         0.5, "Dropout while training.", panel=MODEL
     )
     """Probability of dropping an activation in training."""
-    predictor: Literal["dot", "distmult", "mlp"] | None = option(
-        None, "Of links: dot, distmult (of relations) or mlp.", panel=MODEL
+    predictor: Literal["dot", "mlp", "distmult", "complex", "transe", "rotate"] | None = option(
+        None,
+        "Of links: dot or mlp; of relations distmult, complex, transe or rotate.",
+        "--predictor --decoder",
+        panel=MODEL,
     )
     """What scores pairs of rows (``graphbraid.nn``) with ``task: link``. If None, ``distmult`` where the
     graph has relations, else ``dot``."""
+    reciprocal: bool = option(
+        False,
+        "A row of its own for each relation's sources.",
+        "--reciprocal/--one-row",
+        panel=MODEL,
+    )
+    """Give each relation a second row, by which sources are asked for (predictors of relations)."""
+    predictor_options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the predictor's class, such as ``margin`` and ``norm``."""
     heads: Positive | None = option(None, "Attention heads (gat, gatv2).", panel=MODEL)
     """Number of attention heads, for models that have them. If None, the model's default."""
     model_options: dict[str, Any] = field(default_factory=dict)

@@ -116,7 +116,8 @@ def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor)
                 f"the model failed on {what}, with {runner.feature_text}: {error}. "
                 "Check its number of input channels and what its forward takes."
             ) from error
-    check_width(outputs.shape[1], task)
+    if outputs.ndim:  # else it is the loss of links, whose scores are not kept
+        check_width(outputs.shape[1], task)
 
 
 def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share: Share) -> bool:

@@ -14,15 +14,17 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.loader.gather_ahead import RowBuffers
-from graphbraid.nn import LinkModel
+from graphbraid.nn import LinkModel, RelationPredictor
 from graphbraid.ops.library import once_differentiable
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkSeeds
 from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
+from graphbraid.sampling.links.questions import QuestionSeeds
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.data import LinkData, LinkSet
 from graphbraid.train.step.links.encoder import EncoderRunner, TypedEncoderRunner
+from graphbraid.train.step.links.losses import one_vs_all
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
@@ -96,6 +98,8 @@ def _shown(grad: Tensor, hidden: Places) -> Tensor:
     return grad
 
 
+SHARED = ("shared", "self-adversarial")
+"""Kinds of negatives that all links of a batch share."""
 RELATION = "link_relation"
 """Attribute of a batch with the relation of each of its links."""
 
@@ -118,6 +122,11 @@ class LinkRunner(ModelRunner):
         self.data = LinkData.of(graph, config)
         self._config = config
         _check_relations(model, self.data)
+        if config.n3 and not isinstance(model.predictor, RelationPredictor):
+            raise ConfigError(
+                f"n3={config.n3!r} penalises the rows of relations, and {type(model.predictor).__name__} has "
+                "none; leave n3 out, or choose nn.ComplEx or nn.DistMult."
+            )
         self._prepare(model, graph, place)
         self._encoder: EncoderRunner | TypedEncoderRunner | None = None
         self.encoder_runner()  # checks that the encoder has what it takes
@@ -147,7 +156,12 @@ class LinkRunner(ModelRunner):
 
     def task(self) -> Task:
         """Task of the links: binary if each pair has a label, else the choice of the link among others."""
-        return Task(name="link", width=1 if self._config.negatives == "binary" else 2)
+        negatives, temperature = self._config.negatives, self._config.adversarial_temperature
+        return Task(
+            name="link",
+            width=1 if negatives == "binary" else 2,
+            temperature=temperature if negatives == "self-adversarial" else None,
+        )
 
     def encoder_runner(self) -> EncoderRunner | TypedEncoderRunner:
         """Return a runner of the encoder that the model has now, over the edges that carry messages."""
@@ -173,6 +187,8 @@ class LinkRunner(ModelRunner):
 
         positions = cast("Tensor", settings.input_nodes)
         ends = self.data.links.ends[:, positions]
+        if self._config.negatives == "one-vs-all":
+            return self._loader_of_questions(settings, ends, self.data.links.relations_at(positions))
         how = self._drawn_by(_sampling(self._config))
         messages = self.data.messages
         encoder = self.encoder_runner()
@@ -188,12 +204,24 @@ class LinkRunner(ModelRunner):
             disjoint=times is not None,
             edge_times=None if times is None else times.messages,
             attributes=None if relation is None else {RELATION: relation},
-            shared=self._config.negatives == "shared",
+            shared=self._config.negatives in SHARED,
         )
         if has_neighbors and times is None:
             seeds.exclude(EdgeLookup(messages.csc), reverse=True)
         settings = dataclasses.replace(settings, input_nodes=None)
         return BatchLoader(encoder.source(), settings, seeds)
+
+    def _loader_of_questions(
+        self, settings: LoaderSettings, links: Tensor, relation: Tensor | None
+    ) -> BatchLoader:
+        from graphbraid.loader import BatchLoader
+
+        encoder = self.encoder_runner()
+        settings = encoder.settings(settings)
+        questions = QuestionSeeds(links, relation, self.data.ends)
+        if any(settings.num_neighbors):
+            questions.exclude(EdgeLookup(self.data.messages.csc))
+        return BatchLoader(encoder.source(), dataclasses.replace(settings, input_nodes=None), questions)
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from."""
@@ -209,12 +237,15 @@ class LinkRunner(ModelRunner):
         Returns:
             Binary negatives: ``(num_pairs, 1)``, the links first. Triplets: ``(num_links, 1 + amount)``, the
             link in the first column. Shared ones: ``(2 * num_links, 1 + num_negatives)``, likewise: the
-            links among negatives of their destinations, then among those of their sources.
+            links among negatives of their destinations, then among those of their sources. One-vs-all: the
+            loss itself, a scalar.
         """
         batch = batch if self.device.type == "cpu" else batch.to(self.device)
         rows = self.encoder_runner().rows_of_seeds(batch, batch.num_sampled_nodes[0])
         relation = getattr(batch, RELATION, None) if self.num_relations is not None else None
         with self.autocast():
+            if self._config.negatives == "one-vs-all":
+                return one_vs_all(self._link_model, rows, batch, self.data.ends, n3=self._config.n3)
             if self._config.negatives == "binary":
                 return self._of_pairs(rows, batch.edge_label_index, relation, batch.batch_size)
             if self._config.negatives == "triplet":

@@ -1,0 +1,297 @@
+"""Losses over all nodes and of self-adversarial negatives are their formulas, with any model of links."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.train.linked_communities import NODES, one_relation, relations, rgcn
+from torch import Tensor
+
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.nn import (
+    RGCN,
+    ComplEx,
+    DistMult,
+    DotProduct,
+    LinkModel,
+    LinkPredictor,
+    MLPPredictor,
+    NodeEmbedding,
+    RotatE,
+    TransE,
+)
+from graphbraid.sampling.links.link_seeds import LinkEnds
+from graphbraid.sampling.links.questions import ANSWERS, COUNTS, GIVEN, KIND, QuestionSeeds
+from graphbraid.train import TrainConfig, Trainer
+from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.links import losses
+from graphbraid.train.step.links.data import LinkData
+from graphbraid.train.task import Task, self_adversarial
+
+CHANNELS, RELATIONS = 6, 3
+PREDICTORS: dict[str, Any] = {
+    "dot": DotProduct,
+    "mlp": lambda: MLPPredictor(CHANNELS, 8),
+    "distmult": lambda: DistMult(RELATIONS, CHANNELS),
+    "complex": lambda: ComplEx(RELATIONS, CHANNELS),
+    "complex, reciprocal": lambda: ComplEx(RELATIONS, CHANNELS, reciprocal=True),
+    "transe": lambda: TransE(RELATIONS, CHANNELS, reciprocal=True),
+    "rotate": lambda: RotatE(RELATIONS, CHANNELS),
+}
+OPTIONS: dict[str, Any] = {"task": "link", "epochs": 3, "fanouts": (0,), "lr": 0.02, "threads": 1}
+ALL = OPTIONS | {"negatives": "one-vs-all", "batch_size": 100}
+
+
+def rows_and(predictor: LinkPredictor, num_nodes: int = NODES, channels: int = CHANNELS) -> LinkModel:
+    return LinkModel(NodeEmbedding(num_nodes, channels), predictor)
+
+
+# ---- one-vs-all
+
+
+def twin(model: LinkModel, links: Tensor, relation: Tensor, n3: float) -> Tensor:
+    """The mean over links and both ends of the cross entropy among all nodes, and of N3, in plain PyTorch."""
+    rows, predictor = model.encoder.rows, model.predictor
+    kind = relation if predictor.num_relations else None
+    src, dst = rows[links[0]], rows[links[1]]
+    total = F.cross_entropy(predictor.with_all(src, rows, kind), links[1], reduction="sum")
+    total = total + F.cross_entropy(predictor.all_with(dst, rows, kind), links[0], reduction="sum")
+    for number in range(2) if n3 else ():
+        second = number * predictor.num_relations * predictor.reciprocal
+        factors = torch.stack([src, dst, predictor.relations[relation + second]])
+        if isinstance(predictor, ComplEx):
+            factors = torch.complex(*factors.chunk(2, -1))
+        total = total + n3 * (factors.abs() ** 3).sum()
+    return total / (2 * links.shape[1])
+
+
+@pytest.mark.parametrize("kind", list(PREDICTORS))
+@pytest.mark.parametrize("at_once", [1, 700, 1 << 21])
+def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(
+    kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "_SCORES", at_once)
+    torch.manual_seed(0)
+    graph, n3 = relations(), 0.03 if kind in ("distmult", "complex", "complex, reciprocal") else 0.0
+    model = rows_and(PREDICTORS[kind]()).double()
+    data = LinkData.of(graph, TrainConfig(task="link"))
+    at = data.links.splits["train"].repeat(2)[:-7]  # some links stand twice, and count twice
+    links, relation = data.links.ends[:, at], data.links.relations_at(at)
+    assert relation is not None
+    known = relation if model.predictor.num_relations else None
+    questions = QuestionSeeds(links, known, data.ends)
+    seeds = questions.seeds_of(torch.arange(questions.num_inputs), 0, 0)
+    batch = type("Batch", (), dict(seeds.attributes))
+    assert torch.equal(seeds.nodes, torch.arange(NODES))
+    expected = twin(model, links, relation, n3)
+    found = losses.one_vs_all(model, model.encoder.rows, batch, data.ends, n3=n3)
+    torch.testing.assert_close(found, expected)
+    inputs = list(model.parameters())
+    wanted = torch.autograd.grad(expected, inputs)
+    for mine, other in zip(torch.autograd.grad(3 * found, inputs), wanted, strict=True):
+        torch.testing.assert_close(mine, 3 * other)
+
+    parts = torch.randperm(questions.num_inputs).split(37)  # batches of an epoch
+    means = []
+    for part in parts:
+        batch = type("Batch", (), dict(questions.seeds_of(part, 0, 0).attributes))
+        means.append(losses.one_vs_all(model, model.encoder.rows, batch, data.ends, n3=n3) * part.numel())
+    torch.testing.assert_close(torch.stack(means).sum() / questions.num_inputs, expected)
+
+
+def test_confident_and_impossible_answers_have_finite_losses_and_gradients() -> None:
+    given = torch.tensor([[200.0], [-200.0]], requires_grad=True)
+    rows = torch.tensor([[1.0], [-1.0]])
+    answers = torch.tensor([[0, 1], [0, 0]])
+    found = losses.softmax_over_all(lambda a, b, _part: a @ b.t(), given, rows, answers, [])
+    assert found.tolist() == 400.0  # the first answer is certain, the second off by 400
+    torch.autograd.backward(found)
+    assert given.grad is not None
+    assert given.grad.flatten().tolist() == [0.0, -2.0]
+
+
+def test_questions_have_all_their_answers_once_each_with_repeated_links_counted() -> None:
+    links = torch.tensor([[0, 0, 1, 0, 0], [2, 3, 2, 2, 2]])
+    relation = torch.tensor([1, 1, 1, 1, 0])
+    ends = LinkEnds(types=("n", "n"), first=(0, 0), counts=(4, 4))
+    questions = QuestionSeeds(links, relation, ends)
+    seeds = questions.seeds_of(torch.arange(questions.num_inputs), 0, 0)
+    names = (GIVEN, KIND, COUNTS)
+    given, kind, counts = (seeds.attributes[name].tolist() for name in names)
+    parts = seeds.attributes[ANSWERS].split(counts)
+    found = {(node, one): sorted(part.tolist()) for node, one, part in zip(given, kind, parts, strict=True)}
+    assert found == {
+        (0, 2): [2, 2, 3],
+        (1, 2): [2],
+        (0, 0): [2],
+        (2, 3): [0, 0, 1],
+        (3, 3): [0],
+        (2, 1): [0],
+    }
+
+
+def test_the_links_that_answer_a_batchs_questions_carry_no_messages_in_it() -> None:
+    graph = relations().with_reverse_relations()
+    trainer = Trainer(rgcn(graph), graph, **ALL | {"fanouts": (-1,)})
+    nodes = trainer.runner.labels.split("train")
+    with make_loader(trainer.runner, trainer.config, nodes) as loader:
+        for batch in loader.batches(0):
+            assert torch.equal(batch.n_id[:NODES], torch.arange(NODES))
+            given = getattr(batch, GIVEN).repeat_interleave(getattr(batch, COUNTS))
+            pairs = torch.stack([given, getattr(batch, ANSWERS)])
+            asked = {tuple(sorted(pair)) for pair in pairs.t().tolist()}
+            edges = {tuple(sorted(pair)) for pair in batch.n_id[batch.edge_index].t().tolist()}
+            assert edges
+            assert not asked & edges
+
+
+LEARNERS: dict[str, Any] = {
+    "dot": DotProduct,
+    "distmult": lambda: DistMult(RELATIONS, 16, reciprocal=True),
+    "complex": lambda: ComplEx(RELATIONS, 16, reciprocal=True),
+    "transe": lambda: TransE(RELATIONS, 16, margin=3.0),
+    "rotate": lambda: RotatE(RELATIONS, 16, margin=3.0),
+}
+
+
+@pytest.mark.parametrize("kind", list(LEARNERS))
+@pytest.mark.parametrize("negatives", ["one-vs-all", "self-adversarial"])
+def test_every_predictor_learns(kind: str, negatives: str) -> None:
+    torch.manual_seed(0)
+    graph = one_relation() if kind == "dot" else relations()
+    options = OPTIONS | {"batch_size": 64, "epochs": 12, "negatives": negatives, "lr": 0.1}
+    trainer = Trainer(rows_and(LEARNERS[kind](), channels=16), graph, **options)
+    before = trainer.evaluate("val")["mrr"]
+    best = trainer.fit().best_value
+    assert best is not None
+    assert best > 1.25 * before, (best, before)  # translations cannot go round the groups as likes do
+
+
+def test_one_vs_all_goes_with_an_encoder_of_neighbours_and_with_types() -> None:
+    graph = relations().with_reverse_relations()
+    trainer = Trainer(rgcn(graph), graph, **ALL | {"fanouts": (8,), "epochs": 4, "n3": 1e-3})
+    before = trainer.evaluate("val")["mrr"]
+    best = trainer.fit().best_value
+    assert best is not None
+    assert best > 1.3 * before
+
+
+def bipartite() -> Graph:
+    draw = torch.Generator().manual_seed(0)
+    user = torch.arange(40).repeat_interleave(10)
+    item = (torch.randint(10, (400,), generator=draw) * 3 + user % 3) % 30
+    pairs = torch.stack([user, item]).unique(dim=1)  # items of a user leave the same rest by 3
+    lists = {("user", "buys", "item"): pairs, ("item", "bought_by", "user"): pairs.flip(0)}
+    return Graph.from_relations(lists, {"user": 40, "item": 30})
+
+
+def test_answers_are_nodes_of_the_type_that_the_relation_joins() -> None:
+    graph = bipartite()
+    torch.manual_seed(0)
+    encoder = RGCN({"user": 0, "item": 0}, 16, 16, graph.edge_types, num_nodes={"user": 40, "item": 30})
+    options = ALL | {"link_relation": ("user", "buys", "item"), "fanouts": (5, 5), "epochs": 12}
+    trainer = Trainer(LinkModel(encoder, DotProduct()), graph, **options)
+    nodes = trainer.runner.labels.split("train")
+    with make_loader(trainer.runner, trainer.config, nodes) as loader:
+        batch = next(iter(loader.batches(0)))
+        is_source = (getattr(batch, KIND) % 2 == 1).repeat_interleave(getattr(batch, COUNTS))
+        assert int(getattr(batch, ANSWERS)[is_source].max()) < 40
+        assert int(getattr(batch, ANSWERS)[~is_source].max()) < 30
+    before = trainer.evaluate("val")["mrr"]
+    best = trainer.fit().best_value
+    assert best is not None
+    assert best > before
+
+
+def test_a_run_of_questions_resumes_to_the_bit(tmp_path: Path) -> None:
+    def run(folder: Path, epochs: int, **more: Any) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        options = ALL | {"epochs": epochs, "out_dir": folder, "n3": 0.01, "restore_best": False}
+        trainer = Trainer(
+            rows_and(ComplEx(RELATIONS, CHANNELS, reciprocal=True)), relations(), **options, **more
+        )
+        trainer.fit()
+        return {name: one.clone() for name, one in trainer.model.state_dict().items()}
+
+    whole = run(tmp_path / "whole", 4)
+    run(tmp_path / "parts", 2)
+    parts = run(tmp_path / "parts", 4, resume=True)
+    for name, one in whole.items():
+        assert torch.equal(one, parts[name]), name
+
+
+# ---- self-adversarial negatives
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_self_adversarial_losses_are_the_formula(temperature: float) -> None:
+    """PyKEEN's NSSALoss, with the margin already in the scores."""
+    torch.manual_seed(0)
+    scores = (3 * torch.randn(9, 6, dtype=torch.float64)).requires_grad_()
+    own, others = scores[:, 0], scores[:, 1:]
+    share = (others.detach() * temperature).softmax(-1)
+    expected = -F.logsigmoid(own).mean() / 2 - (share * F.logsigmoid(-others)).sum(-1).mean() / 2
+    found = self_adversarial(scores, temperature)
+    torch.testing.assert_close(found, expected)
+    wanted, mine = (torch.autograd.grad(one, scores)[0] for one in (expected, found))
+    torch.testing.assert_close(mine, wanted)
+    task = Task(name="link", width=2, temperature=temperature)
+    torch.testing.assert_close(task.loss(scores, torch.zeros(9).long()), expected.float())
+
+
+def test_hidden_negatives_play_no_part() -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(4, 6, dtype=torch.float64)
+    scores[0, 2], scores[3, 1:] = -torch.inf, -torch.inf  # one is the link's own end, then all are
+    scores.requires_grad_()
+    rows = [row[row > -torch.inf] for row in scores]
+    expected = torch.stack([self_adversarial(row[None], 1.0) for row in rows]).mean()
+    found = self_adversarial(scores, 1.0)
+    torch.testing.assert_close(found, expected)
+    slope = torch.autograd.grad(found, scores)[0]
+    assert slope.isfinite().all()
+    assert slope[0, 2] == 0
+    assert slope[3, 1:].abs().max() == 0
+
+
+# ---- what does not go together
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n3": 0.1}, "n3=0.1 is part of the loss of negatives='one-vs-all'"),
+        (
+            {"adversarial_temperature": 0.5, "negatives": "shared"},
+            "and they are 'shared'",
+        ),
+        ({"negatives": "one-vs-all", "num_negatives": 2}, "takes all nodes; leave one out"),
+        ({"negatives": "one-vs-all", "temporal_strategy": "last"}, "choose 'binary' or 'triplet'"),
+        ({"negatives": "self-adversarial", "temporal_strategy": "last"}, "choose 'binary' or 'triplet'"),
+    ],
+)
+def test_options_of_other_losses_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(task="link", **options)
+
+
+def test_n3_needs_rows_of_relations() -> None:
+    with pytest.raises(ConfigError, match="DotProduct has none; leave n3 out"):
+        Trainer(rows_and(DotProduct()), one_relation(), **ALL | {"n3": 0.1})
+
+
+def test_a_batch_of_questions_is_estimated_and_counted() -> None:
+    graph = relations()
+    trainer = Trainer(rows_and(ComplEx(RELATIONS, CHANNELS)), graph, **ALL)
+    nodes = trainer.runner.labels.split("train")
+    with make_loader(trainer.runner, trainer.config, nodes) as loader:
+        sizes = [batch.batch_size for batch in loader.batches(0)]
+    assert sum(sizes) < 2 * nodes.numel()  # several links ask some questions
+    assert sizes[:-1] == [100] * (len(sizes) - 1)
+    assert dataclasses.replace(trainer.runner.task()).width == 2
