@@ -15,21 +15,21 @@ BUDGETS = {
     ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 2750,
     ("graph",): 4450,
     ("ops",): 10_650,
-    ("sampling",): 6800,
+    ("sampling",): 6900,
     ("features",): 4450,
     ("datasets",): 6900,
-    ("nn",): 3250,
+    ("nn",): 3550,
     ("loader",): 3650,
     ("collective",): 4800,
     ("fullgraph",): 28_100,
     ("distributed",): 6800,
     ("synth",): 4500,
-    ("train",): 9800,
+    ("train",): 10_100,
     ("estimates",): 4400,
-    ("cli",): 4260,
+    ("cli",): 4340,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 105_500, 500, 87_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 105_900, 500, 87_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -70,6 +70,33 @@ def test_links_of_relations_are_trained_and_go_on(model: str, archive: Path, tmp
     assert made["columns"] == ["source", "relation", "destination", "score"]
 
 
+@pytest.mark.parametrize(
+    ("decoder", "negatives", "more"),
+    [
+        ("complex", "one-vs-all", ["--reciprocal", "--n3", "0.01"]),
+        ("transe", "self-adversarial", ["--set", "predictor_options={margin: 3, norm: 2}"]),
+        ("rotate", "self-adversarial", ["--set", "adversarial_temperature=0.5"]),
+        ("distmult", "one-vs-all", ["--set", "plan=cpu"]),
+    ],
+)
+def test_a_knowledge_graph_is_trained_and_predicted_by_every_decoder(
+    decoder: str, negatives: str, more: list[str], archive: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    chosen = ["--data", str(archive), "--model", "embedding", "--hidden", "8", "--fanouts", "0"]
+    words = [*chosen, "--decoder", decoder, "--negatives", negatives, *more]
+    code, made, text = train(*words, "--out", str(out))
+    assert code == 0, text
+    assert made["result"]["test"]["mrr"] > 0
+    assert made["options"]["predictor"] == decoder
+    code, found, text = run("estimate", *words, "--set", "task=link", "--json")
+    assert code == 0, text
+    assert found
+    code, found, text = run("predict", "--run", str(out), "--out", str(tmp_path / "p.csv"), "--json")
+    assert code == 0, text
+    assert found["columns"] == ["source", "relation", "destination", "score"]
+
+
 @pytest.mark.slow
 def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
     graph = one_relation()
@@ -156,6 +183,8 @@ def test_links_with_times_are_trained_estimated_and_predicted(
     ("words", "message"),
     [
         (["--predictor", "distmult"], "--predictor distmult scores links of relations"),
+        (["--predictor", "dot", "--reciprocal"], "--predictor dot has none for them; choose one of distmult"),
+        (["--predictor", "mlp", "--set", "predictor_options={size: 3}"], "predictor mlp cannot be made with"),
         (["--model", "rgcn"], "--model rgcn learns from relations"),
         (["--model", "none"], "--task link needs --model to be one of embedding, rgcn, gcn"),
         (

@@ -50,6 +50,18 @@ def predictor_of_no_relations(w: Workplace):
     return _train(w, "--predictor", "distmult")
 
 
+@command(LINKS, 2, "--reciprocal gives relations rows", "--predictor mlp has none")
+def rows_of_relations_that_play_no_part(w: Workplace):
+    """Second rows of relations, with a predictor that takes none."""
+    return _train(w, "--predictor", "mlp", "--reciprocal")
+
+
+@command(LINKS, 2, "n3=0.1 is part of the loss of negatives='one-vs-all'")
+def penalty_of_another_loss(w: Workplace):
+    """The penalty N3 with negatives that are drawn."""
+    return _train(w, "--n3", "0.1")
+
+
 @command(LINKS, 2, "mode='full' does not go with task='link'")
 def links_on_the_whole_graph(w: Workplace):
     """Links on the whole graph."""
