@@ -182,6 +182,16 @@ def test_one_vs_all_goes_with_an_encoder_of_neighbours_and_with_types() -> None:
     assert best > 1.3 * before
 
 
+def test_ranks_are_of_float32_scores_with_any_precision() -> None:
+    """In bfloat16 scores of 1.000 and 1.003 are one, and their nodes would share a rank."""
+    torch.manual_seed(0)
+    graph, model = relations(), rows_and(ComplEx(RELATIONS, 64), channels=64)
+    trainers = [Trainer(model, graph, **ALL, precision=name) for name in ("float32", "bfloat16")]
+    found = [one.evaluate("test")["mrr"] for one in trainers]
+    assert found[0] == found[1]
+    assert trainers[1].fit().test["mrr"] > 1.25 * found[0]
+
+
 def bipartite() -> Graph:
     draw = torch.Generator().manual_seed(0)
     user = torch.arange(40).repeat_interleave(10)

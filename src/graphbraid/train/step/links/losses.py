@@ -15,8 +15,8 @@ from graphbraid.sampling.links.questions import ANSWERS, COUNTS, GIVEN, KIND, WE
 
 Scores = Callable[[Tensor, Tensor, slice], Tensor]
 """Function of some given rows, all rows and the place of those that returns ``(num_given, num_rows)``."""
-_SCORES = 1 << 21
-"""Scores held at a time, if one question has not more: 8 MiB, of which some stay in a processor's cache."""
+_SCORES = 1 << 22
+"""Scores held at a time, if a question has not more: 16 MiB, so that the gradients of rows cost little."""
 
 
 def one_vs_all(model: LinkModel, rows: Tensor, batch: Any, ends: LinkEnds, *, n3: float) -> Tensor:

@@ -274,10 +274,15 @@ class LinkRunner(ModelRunner):
         return scores.float().cpu()
 
     def score_all(self, given: Tensor, rows: Tensor, relation: Tensor | None, *, sources: bool) -> Tensor:
-        """Return the scores of each given row with every row, as destinations or as ``sources`` of links."""
+        """Return the scores of each given row with every row, as destinations or as ``sources`` of links.
+
+        They are of float32 with any ``precision``: in bfloat16 many candidates would tie.
+        """
         predictor, relation = self._link_model.predictor, self._known(relation)
-        with torch.no_grad(), self.autocast():
-            return (predictor.all_with if sources else predictor.with_all)(given, rows, relation).float()
+        wide = torch.promote_types(given.dtype, torch.float32)
+        with torch.no_grad():
+            score = predictor.all_with if sources else predictor.with_all
+            return score(given.to(wide), rows.to(wide), relation).float()
 
     def negatives_of_evaluation(self) -> NegativeDraws:
         """Return the negatives that an evaluation compares links with; none is an edge.
