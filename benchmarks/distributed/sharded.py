@@ -4,7 +4,9 @@
 
 Each rank is a host of its own: a network namespace whose link is shaped, and a memory cgroup with a limit
 that also counts the pages of files that it has read. Needs root; where cgroups or namespaces cannot be made,
-the benchmark says so and ends. The graph is generated, stored and partitioned once, in ``--folder``.
+the benchmark says so and ends. The graph is generated, stored and partitioned once, in ``--folder``, by a
+process within the same limit. Pages of files that the system still holds are dropped before ranks start, so
+that each rank's cgroup counts what it reads.
 
 1. One process trains on the whole store, without limits.
 2. The ranks train on their parts, with exact validation and test. Losses must be those of the one process.
@@ -34,7 +36,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.contenders import ROOT, ours
+from benchmarks.common.contenders import ROOT, last_json_line, ours
 from benchmarks.common.options import absolute_path, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.distributed.links import INTERFACE, Links
@@ -50,6 +52,8 @@ CGROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 EQUAL = 1e-5
 """Largest relative difference of losses, which are sums in another order."""
 WAIT_SECONDS = 3600.0
+MADE_BY = ("folder", "nodes", "features", "degree", "seeds", "parts", "strategy")
+"""Options that the store and the parts depend on."""
 
 
 class Losses(Callback):
@@ -119,6 +123,19 @@ def one(data: Path, out: Path | None, epochs: int, *, resume: bool) -> None:
             "process_bytes": peaks,
         }
         print(json.dumps(found))
+
+
+def dropped(folder: Path) -> int:
+    """Drop the pages of a folder's files from the system's cache; return the bytes of the files."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)  # pages that are not written yet would stay
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+    return sum(path.stat().st_size for path in files)
 
 
 def _peak_bytes() -> int:
@@ -245,17 +262,29 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Train alone, on ranks, and with one rank killed; return a row of each."""
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    store, parts = made(folder, options)
-    sizes = {"num_nodes": options.nodes, "features": options.features, "limit_bytes": int(options.limit)}
-    epochs = str(options.epochs)
+    epochs, limit = str(options.epochs), int(options.limit)
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    with MemoryGroups(1, limit) as groups:
+        wanted = (f"--{name}={getattr(options, name)}" for name in MADE_BY)
+        command = groups.command(0, ours("distributed.sharded", "--make", *wanted))
+        store, parts = map(Path, last_json_line("making the parts", command, env))
+        making = groups.peaks()
+    sizes = {
+        "num_nodes": options.nodes,
+        "num_edges": datasets.open_store(store).num_edges,
+        "features": options.features,
+        "seeds": options.seeds,
+        "graph_bytes": dropped(store),
+        "limit_bytes": limit,
+        "making_bytes": making[0],
+    }
     command = ours("distributed.sharded", "--one", str(store), "--epochs", epochs)
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    alone = json.loads(done.stdout.strip().splitlines()[-1])
+    alone = last_json_line("one process", command, env)
     rows = {"one process, no limit": sizes | alone}
     out = folder / f"run-{os.getpid()}"
-    with MemoryGroups(options.ranks, int(options.limit)) as groups:
+    with MemoryGroups(options.ranks, limit) as groups:
         arguments = ["--one", str(parts), "--epochs", epochs]
+        dropped(parts)
         with started(options.ranks, groups, options.rate, arguments) as processes:
             found = said(processes)
         most = check_equal(found["losses"], alone["losses"], f"{options.ranks} ranks")
@@ -263,10 +292,12 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         rows[f"{options.ranks} ranks"] = (
             sizes | found | {"most_difference": most, "group_bytes": groups.peaks()}
         )
-    with MemoryGroups(options.ranks, int(options.limit)) as groups:
+    with MemoryGroups(options.ranks, limit) as groups:
+        dropped(parts)
         with started(options.ranks, groups, options.rate, [*arguments, "--run", str(out)]) as processes:
             noticed = killed(processes, out)
         fewer = [*arguments, "--run", str(out), "--resume"]
+        dropped(parts)
         with started(options.ranks - 1, groups, options.rate, fewer) as processes:
             resumed = said(processes)
         rest = alone["losses"][-len(resumed["losses"]) :]
@@ -306,9 +337,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=absolute_path, help="where graph and parts are made")
     parser.add_argument("--nodes", type=int, default=12_000_000)
     parser.add_argument("--features", type=int, default=128)
-    parser.add_argument("--degree", type=int, default=8)
+    parser.add_argument("--degree", type=int, default=4)
     parser.add_argument(
-        "--seeds", type=int, default=40_000, help="training nodes; a quarter each to validate and test"
+        "--seeds", type=int, default=20_000, help="training nodes; a quarter each to validate and test"
     )
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--strategy", default="streaming")
@@ -316,6 +347,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=2.5e9, help="bytes of each rank's cgroup")
     parser.add_argument("--rate", type=float, default=1e9, help="bits per second of each link")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
@@ -326,6 +358,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.folder is None:
         parser.error("--folder is needed")
+    if options.make:
+        print(json.dumps([str(path) for path in made(options.folder, options)]))
+        return
     if reason := why_not():
         raise SystemExit(f"ranks cannot be limited here: {reason}")
     rows = measure(options)
