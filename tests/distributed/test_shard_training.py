@@ -18,8 +18,7 @@ import graphbraid
 from graphbraid import Graph, datasets
 from graphbraid.distributed import ShardedGraph, partition, save_partition
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc
-from graphbraid.loader import NeighborLoader
+from graphbraid.loader import LoaderSettings, NeighborLoader
 from graphbraid.train import Trainer
 
 pytestmark = pytest.mark.distributed
@@ -176,15 +175,37 @@ def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
             call()
 
 
-def test_weights_of_edges_travel_only_with_whole_lists(tmp_path: Path) -> None:
-    graph = graph_of()
-    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.num_nodes, torch.rand(graph.num_edges))
-    graph = graph.replace(csc=csc)
-    with pytest.raises(ConfigError, match="--rows whole"):
-        Trainer(make("sage", graph), sharded(tmp_path, graph), **BASE)
-    parts = sharded(tmp_path / "whole", graph, "whole")
-    mine, theirs = (Trainer(make("gcn", graph), one, **BASE).fit() for one in (parts, graph))
-    assert [row["train_loss"] for row in mine.history] == [row["train_loss"] for row in theirs.history]
+@pytest.mark.parametrize(
+    ("size", "lists"),
+    [
+        (2, "parts"),
+        pytest.param(1, "parts", marks=pytest.mark.long),
+        pytest.param(3, "parts", marks=pytest.mark.slow),
+        pytest.param(4, "parts", marks=pytest.mark.slow),
+        pytest.param(2, "whole", marks=pytest.mark.slow),
+    ],
+)
+def test_weights_and_features_of_edges_teach_what_they_do_on_the_whole_graph(
+    size: int, lists: Any, tmp_path: Path
+) -> None:
+    graph = shard_training.with_edges()
+    save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows=lists)
+    for said in run(size, shard_training.reading_edges, tmp_path / "parts"):
+        for parts, whole in said.result.values():
+            assert parts["losses"] == whole["losses"]
+            assert parts["weights"] == whole["weights"]
+            assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
+
+
+def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lists(tmp_path: Path) -> None:
+    parts = sharded(tmp_path, shard_training.with_edges())
+    trainer = Trainer(make("pyg", parts), parts, **BASE | {"layout": "subgraph"})
+    settings = LoaderSettings(num_neighbors=[3, 3], batch_size=8, return_edge_id=True)
+    with trainer.runner.loader(settings) as loader:
+        batch = next(loader.batches(0))
+    for name in ("edge_weight", "edge_attr", "e_id"):
+        with pytest.raises(ConfigError, match=f"the model takes no argument '{name}'"):
+            getattr(batch, name)
 
 
 def test_a_model_that_reads_ids_of_edges_is_refused_where_parts_do_not_hold_them(tmp_path: Path) -> None:

@@ -15,18 +15,24 @@ from tests.distributed.threads import run_threads
 
 from graphbraid import Graph, datasets, native
 from graphbraid.distributed import Communicator, Partition, partition, save_partition
+from graphbraid.distributed.shards import sharded_graph
 from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.reference import relabel
 from graphbraid.sampling.sample import PreparedBatch
+from graphbraid.sampling.source import BatchSource
 
 
 def graph_of(num_nodes: int, num_edges: int, seed: int, *, hub: bool = False) -> Graph:
-    """Return a random graph with weights, features, labels and splits; with a hub, node 0 has most edges."""
+    """Return a random graph with features and weights of its edges, features, labels and splits.
+
+    With a hub, node 0 has most edges.
+    """
     draw = np.random.default_rng(seed)
     into = draw.integers(0, num_nodes, num_edges)
     if hub:
@@ -41,7 +47,8 @@ def graph_of(num_nodes: int, num_edges: int, seed: int, *, hub: bool = False) ->
     )
     weight = torch.from_numpy(draw.random(num_edges, dtype=np.float32))
     csc = Csc(made.csc.indptr, made.csc.indices, num_nodes, weight)
-    return made.replace(csc=csc, edge_id=None)
+    attr = torch.from_numpy(draw.standard_normal((num_edges, 3), dtype=np.float32)).half()
+    return made.replace(csc=csc, edge_id=None, edge_attr=attr)
 
 
 def parts_at(folder: Path, graph: Graph, part_of: torch.Tensor, num_parts: int, lists: Any = "parts") -> Path:
@@ -71,6 +78,21 @@ def check_equal(found: PreparedBatch, whole: PreparedBatch) -> None:
     assert torch.equal(x, x_whole)
 
 
+def check_edge_rows(found: PreparedBatch, graph: Graph, source: BatchSource, layout: str) -> None:
+    """Check what a batch has of its edges, and the weights of its blocks."""
+    positions = found.sampled.positions()
+    if positions is None or graph.edge_attr is None:
+        return
+    assert graph.csc.weight is not None
+    batch = MiniBatch(source, found, layout=layout, epoch=0)
+    assert torch.equal(batch.edge_attr, graph.edge_attr[positions])
+    assert torch.equal(batch.edge_weight, graph.csc.weight[positions])
+    assert torch.equal(batch.e_id, positions)
+    whole = MiniBatch(BatchSource(graph=graph), found._replace(edge_rows=None), layout=layout, epoch=0)
+    for mine, theirs in zip_longest(batch.blocks, whole.blocks):
+        assert torch.equal(mine.weight, theirs.weight)
+
+
 def check_ranks(
     folder: Path,
     graph: Graph,
@@ -86,7 +108,9 @@ def check_ranks(
 
     def on_rank(comm: Communicator) -> None:
         sharded = ShardedGraph.open(folder, comm)
-        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
+        of_edges = ("edge_weight", "edge_attr", "e_id") if config.return_edge_id else ()
+        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1, of_edges=of_edges)
+        source = BatchSource(graph=sharded, pipeline=lambda: pipeline)
         whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
         schedule = SeedSchedule(
             seeds=seeds,
@@ -101,6 +125,7 @@ def check_ranks(
             args = schedule, epoch, 0, schedule.num_steps
             for found, expected in zip_longest(pipeline.run(*args), whole.run(*args)):
                 check_equal(found, expected)
+                check_edge_rows(found, graph, source, config.layout)
 
     run_threads(num_ranks, on_rank)
 
@@ -209,6 +234,21 @@ def test_an_iteration_that_all_ranks_leave_early_does_not_disturb_the_next(tmp_p
     run_threads(2, on_rank)
 
 
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+def test_rows_that_exceed_the_memory_are_read_from_disk(
+    tmp_path: Path, lists: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mapped, their pages would be evicted all the time; the batches are the same."""
+    graph = graph_of(60, 300, 4)
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(60) % 3, 4, lists)  # part 3 is empty
+    free = 4 * 60 * 5 * 4 // 3  # of which all rows take three quarters
+    for left, reads in ((free, False), (free - 2, True), (None, False)):
+        monkeypatch.setattr(sharded_graph, "free_memory_bytes", lambda left=left: left)
+        found = run_threads(2, lambda comm: ShardedGraph.open(folder, comm).shards._on_disk)
+        assert [one is not None for one in found] == [reads, reads]
+        check_ranks(folder, graph, SamplerConfig(fanouts=(3, 2)), 2, 6)
+
+
 def test_an_error_in_one_ranks_thread_reaches_its_caller(tmp_path: Path) -> None:
     graph = graph_of(20, 60, 2)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(20) % 2, 2)
@@ -229,6 +269,9 @@ def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> Non
     assert graph_identity(sharded) == graph_identity(graph)
     assert (sharded.num_nodes, sharded.num_edges, sharded.num_features) == (40, 200, 5)
     assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
+    assert sharded.edge_attr is not None
+    assert sharded.edge_attr.shape == (200, 3)
+    assert torch.isnan(sharded.edge_attr).all()
 
 
 def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
@@ -237,7 +280,7 @@ def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
         run_threads(2, lambda comm: ShardedGraph.open(folder, comm))
 
 
-@pytest.mark.parametrize("name", ["x.npy", "indices.npy", "first_edge.npy"])
+@pytest.mark.parametrize("name", ["x.npy", "indices.npy", "first_edge.npy", "weight.npy", "edge_attr.npy"])
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "missing"])
 def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str, harm: str) -> None:
     folder = parts_at(tmp_path / "parts", graph_of(30, 90, 0), torch.arange(30) % 2, 2)
@@ -253,13 +296,18 @@ def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str, harm: str)
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-@pytest.mark.parametrize("changed", ["x", "edges"])
+@pytest.mark.parametrize("changed", ["x", "edge_attr", "edges"])
 def test_rows_of_another_graph_that_was_divided_alike_are_refused(
     tmp_path: Path, changed: str, lists: str
 ) -> None:
     graph, part_of = graph_of(30, 90, 0), torch.arange(30) % 2
     assert isinstance(graph.x, torch.Tensor)
-    others = {"x": graph.replace(x=graph.x + 1), "edges": graph_of(30, 90, 1)}
+    assert graph.edge_attr is not None
+    others = {
+        "x": graph.replace(x=graph.x + 1),
+        "edge_attr": graph.replace(edge_attr=graph.edge_attr + 1),
+        "edges": graph_of(30, 90, 1),
+    }
     folder = parts_at(tmp_path / "parts", graph, part_of, 2, lists)
     other = parts_at(tmp_path / "other", others[changed], part_of, 2, lists)
     for file in (other / "part-00001").iterdir():

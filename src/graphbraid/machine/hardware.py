@@ -60,6 +60,11 @@ def memory_limit(root: Path) -> tuple[int | None, int | None]:
     return min(found, key=lambda pair: pair[0] - pair[1], default=(None, None))
 
 
+def memory_group(*, root: Path | None = None) -> str:
+    """Return a text that is the same for processes of a machine that share all limits of memory."""
+    return " ".join(map(str, _cgroup_folders(root or ROOT, "memory")))
+
+
 def _reclaimable(stat: str) -> int:
     """Return the bytes of cached files in a cgroup: they count as used but are freed on demand."""
     values = dict(re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -116,3 +116,5 @@ class PreparedBatch(NamedTuple):
     sampled: Sampled
     x: list[Tensor | None]
     """Gathered feature rows of each node type, ``(num_nodes, F)``; None where the pipeline gathers none."""
+    edge_rows: Mapping[str, Tensor] | None = None
+    """Rows of edge attributes by name, hop by hop, and no others can be read; None: the graph has them."""

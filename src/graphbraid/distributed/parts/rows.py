@@ -2,8 +2,8 @@
 
 ``save_partition(rows=...)`` writes them beside the parts. In the folder stand what all ranks read: labels and
 splits, scales of features of int8, and with ``lists="whole"`` the graph's adjacency lists. In the folder of
-each part stand the lists and the features of its own nodes. A rank opens the first and its own parts, and
-never the graph.
+each part stand the features of its own nodes, and their lists with the edges' weights and features. A rank
+opens the first and its own parts, and never the graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROWS = FolderKind(name="partition", manifest="rows.json", again="partition")
 _BLOCK_BYTES = 1 << 25
 DEGREES = ("src_degree", "src_loop")
 """What layers that normalise by degrees read of all nodes; see :class:`graphbraid.Csc`."""
-_OF_EDGES = ("indptr", "indices", "weight")
+_OF_EDGES = ("indptr", "indices", "weight", "edge_attr")
 
 
 class SharedManifest(BaseModel):
@@ -54,6 +54,8 @@ class SharedManifest(BaseModel):
     """Mark of each array of edges or features of the whole graph."""
     has_edge_ids: bool
     """Whether edges have other ids than their positions, which parts do not hold."""
+    num_edge_features: Count = 0
+    """Number of columns of the edge features; 0 also where there are none."""
 
 
 class RowsManifest(BaseModel):
@@ -72,22 +74,19 @@ def refuse_unfit(graph: Graph) -> None:
     """Refuse a graph whose batches could not be drawn from parts.
 
     Raises:
-        DataError: it has several types, no dense features, or edge features.
+        DataError: it has several types, or no dense features.
     """
     graph.check_one_type("a partition")
     if stored_rows(graph.x) is None:
         kind = "none" if graph.x is None else type(graph.x).__name__
         raise DataError(f"parts hold rows of dense features; this graph's are {kind}. Give dense ones first")
-    if graph.edge_attr is not None:
-        raise DataError(
-            "parts hold no edge features; leave them out first with graph.replace(edge_attr=None)"
-        )
 
 
 def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     """Return the bytes that the rows of all parts take on disk."""
     assert graph.x is not None
     of_edges = graph.csc.nbytes + (0 if lists == "whole" else 16 * graph.num_nodes)
+    of_edges += 0 if graph.edge_attr is None else graph.edge_attr.nbytes
     shared = sum(values.nbytes for values in (graph.y, *graph.splits.values()) if values is not None)
     return of_edges + graph.x.nbytes + shared + (1 << 14) * (num_parts + 1)
 
@@ -122,6 +121,7 @@ def write_shared(
         "graph": manifest_of(graph, names, graph.num_features, arrays),
         "marks": marks,
         "has_edge_ids": graph.edge_id is not None and lists == "parts",
+        "num_edge_features": graph.num_edge_features,
     }
     SHARED.write(folder, manifest)
 
@@ -139,7 +139,7 @@ def write_rows(
     """Write the lists and the features of a part's own nodes into its folder, block by block."""
     arrays = {"x": _features(graph, owned)}
     if lists == "parts":
-        arrays |= _lists(graph.csc, owned)
+        arrays |= _lists(graph, owned)
     described = {name: write_array(folder / f"{name}.npy", values) for name, values in arrays.items()}
     ROWS.write(folder, {"part": part, "part_of_xxh3": part_of_xxh3, "marks": marks, "arrays": described})
 
@@ -155,14 +155,15 @@ def _features(graph: Graph, owned: Tensor) -> ArrayParts:
     return ArrayParts(x.dtype, (owned.numel(), x.shape[1]), parts)
 
 
-def _lists(csc: Csc, owned: Tensor) -> dict[str, ArrayParts]:
+def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
     """Return the in-edges of the own nodes, in the graph's order, with sources as ids in the whole graph."""
+    csc = graph.csc
     first = csc.indptr[owned]
     indptr = torch.zeros(owned.numel() + 1, dtype=torch.int64)
     torch.cumsum(csc.indptr[owned + 1] - first, 0, out=indptr[1:])
 
     def parts(values: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-        edges_at_a_time, begin = _BLOCK_BYTES // 16, 0
+        edges_at_a_time, begin = _BLOCK_BYTES // max(16, values[:1].nbytes), 0
         while begin < owned.numel():
             most = int(indptr[begin]) + edges_at_a_time
             end = max(begin + 1, int(torch.searchsorted(indptr, most, right=True)) - 1)
@@ -179,9 +180,12 @@ def _lists(csc: Csc, owned: Tensor) -> dict[str, ArrayParts]:
         "first_edge": ArrayParts.whole(first),
         "indices": ArrayParts(ids, (num_edges,), lambda: parts(csc.indices, ids)),
     }
-    weight = csc.weight
+    weight, attr = csc.weight, graph.edge_attr
     if weight is not None:
         arrays["weight"] = ArrayParts(weight.dtype, (num_edges,), lambda: parts(weight, weight.dtype))
+    if attr is not None:
+        shape = (num_edges, attr.shape[1])
+        arrays["edge_attr"] = ArrayParts(attr.dtype, shape, lambda: parts(attr, attr.dtype))
     return arrays
 
 
@@ -199,6 +203,8 @@ class PartRows:
     """``(num_edges,)`` sources, as ids in the whole graph."""
     weight: Tensor | None
     """``(num_edges,)`` float32 weights of the edges, if the graph has some."""
+    edge_attr: Tensor | None
+    """``(num_edges, num_edge_features)`` features of the edges, if the graph has some."""
     first_edge: Tensor | None
     """``(num_owned,)`` int64 position of each node's first edge in the whole graph."""
 
@@ -238,6 +244,8 @@ class PartRows:
             expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
             if "weight" in shared.marks:
                 expected["weight"] = (edges,)
+            if "edge_attr" in shared.marks:
+                expected["edge_attr"] = (edges, shared.num_edge_features)
         for name, shape in expected.items():
             values: Tensor | None = getattr(self, name)
             if values is None or tuple(values.shape) != shape:

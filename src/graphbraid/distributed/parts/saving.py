@@ -135,8 +135,8 @@ def save_partition(
         options: What to note of how the partition was made; values that JSON holds.
         keep_edges: Also keep each edge's position in the whole graph (8 bytes per edge).
         rows: Also write what ranks draw mini-batches from, so that they need no graph beside the folder:
-            features, labels, splits, and adjacency lists that lie with their nodes (``"parts"``) or whole,
-            for each rank to map (``"whole"``). None writes none.
+            features, labels, splits, and adjacency lists, with weights and features of edges, that lie with
+            their nodes (``"parts"``) or whole, for each rank to map (``"whole"``). None writes none.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier partition, and
             ``"keep"`` keeps it.
 
@@ -144,8 +144,8 @@ def save_partition(
         The report.
 
     Raises:
-        DataError: The partition is not of this graph; or ``rows`` are asked for of a graph with types,
-            without dense features, or with edge features.
+        DataError: The partition is not of this graph; or ``rows`` are asked for of a graph with types or
+            without dense features.
         ResourceError: There is no space or no permission, or the folder exists.
     """
     if rows is not None:

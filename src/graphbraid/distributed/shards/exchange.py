@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from graphbraid.distributed.parts.rows import PartRows
 from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.graph.csc import index_dtype
+from graphbraid.sampling.rows.by_id import take_rows
+from graphbraid.sampling.sample import Sampled
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,3 +34,72 @@ def swap(comm: Communicator, table: Tensor) -> Tensor:
     """Give row r of ``table``, ``(num_ranks, ...)``, to rank r; return the rows that are for this rank."""
     ones = [1] * comm.size
     return comm.all_to_all(table.contiguous(), ones, ones).wait()
+
+
+class EdgeRows:
+    """What belongs to the edges of batches, sent by the ranks that own the edges' destinations.
+
+    Args:
+        comm: the ranks. Only the thread that gathers uses it.
+        own: this rank's parts.
+        num_edges: number of edges of the whole graph.
+        owners: gives the rank of each of some nodes.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        own: Sequence[PartRows],
+        num_edges: int,
+        owners: Callable[[Tensor], Tensor],
+    ) -> None:
+        self._comm, self._own, self._owners = comm, own, owners
+        self._ids = index_dtype(max(num_edges, 1))
+
+    def gather(self, batches: Sequence[Sampled], tables: Sequence[str]) -> list[list[Tensor]]:
+        """Return the rows of each batch's edges in some tables, hop by hop; all ranks call it together.
+
+        Args:
+            batches: they keep positions of edges. There may be none.
+            tables: fields of :class:`.rows.PartRows`, the same on all ranks.
+        """
+        comm, no_ids = self._comm, torch.empty(0, dtype=torch.int64)
+        kept = [no_ids if (found := one.positions()) is None else found for one in batches]
+        positions, places = torch.unique(torch.cat([*kept, no_ids]), return_inverse=True)
+        owners = torch.empty_like(positions)
+        owners[places] = torch.cat([*map(self._owners_of, batches), no_ids])
+        routed = Routed.by_owner(owners, comm.size)
+        asked = comm.counts(routed.counts)
+        given = comm.all_to_all(positions[routed.order].to(self._ids), routed.counts, asked).wait().long()
+        by_table = []
+        for table in tables:
+            received = comm.all_to_all(self._own_rows(table, given), asked, routed.counts).wait()
+            rows = torch.empty_like(received)
+            rows[routed.order] = received
+            by_table.append(torch.split(rows[places], [one.numel() for one in kept]))
+        return [list(rows) for rows in zip(*by_table, strict=True)]
+
+    def _owners_of(self, batch: Sampled) -> Tensor:
+        """Return the rank of each edge of a batch, hop by hop: that of its destination."""
+        ranks = self._owners(batch.n_id)
+        return torch.cat(
+            [ranks[: len(one.indptr) - 1].repeat_interleave(one.indptr.diff()) for one in batch.edges]
+        )
+
+    def _own_rows(self, table: str, positions: Tensor) -> Tensor:
+        """Return the rows of edges into own nodes, by their positions in the whole graph."""
+        out: Tensor | None = None
+        for part in self._own:
+            values: Tensor = getattr(part, table)
+            out = values.new_empty(positions.numel(), *values.shape[1:]) if out is None else out
+            if not part.owned.numel():
+                continue
+            assert part.first_edge is not None
+            assert part.indptr is not None
+            # Of nodes with the same first edge, only the last has edges.
+            node = (torch.searchsorted(part.first_edge, positions, right=True) - 1).clamp(min=0)
+            place = positions - part.first_edge[node]
+            here = ((place >= 0) & (place < part.indptr[node + 1] - part.indptr[node])).nonzero().squeeze(1)
+            out[here] = take_rows(values, (part.indptr[node] + place)[here])
+        assert out is not None, "each rank has a part"
+        return out

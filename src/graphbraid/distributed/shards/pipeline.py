@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -292,21 +292,28 @@ class ShardedPipeline:
         config: options of the sampler.
         gathers: whether batches have feature rows.
         num_threads: number of threads that draw.
+        of_edges: names of the edge attributes that batches have: weights, features, ``e_id``.
 
     Raises:
         ConfigError: batches are to have edge ids, and the graph's are not held.
     """
 
     def __init__(
-        self, graph: ShardedGraph, config: SamplerConfig, *, gathers: bool, num_threads: int
+        self,
+        graph: ShardedGraph,
+        config: SamplerConfig,
+        *,
+        gathers: bool,
+        num_threads: int,
+        of_edges: Collection[str] = (),
     ) -> None:
-        if config.return_edge_id and graph.shards.has_edge_ids:
+        if "e_id" in of_edges and graph.shards.has_edge_ids:
             raise ConfigError(
                 "batches are to have edge ids, and parts do not hold the original ids of edges; partition "
                 "the graph without them (graph.replace(edge_id=None)), or use a model that reads no edge ids"
             )
         self._graph, self._config = graph, config
-        self._gathers = gathers
+        self._gathers, self._of_edges = gathers, of_edges
         self._whole = None
         self._frontiers = None
         if graph.shards.lists == "whole":
@@ -349,7 +356,7 @@ class ShardedPipeline:
                 for number, (group, wanted) in enumerate(known_ahead(_taken(drawn), announce, lookahead)):
                     if not turns.wait_for(number):
                         break
-                    done.put(group if rows is None else self._gathered(group, rows, wanted))
+                    done.put(self._gathered(group, rows, wanted))
             except BaseException as error:
                 done.put(error)
             finally:
@@ -409,14 +416,32 @@ class ShardedPipeline:
         ]
 
     def _gathered(
-        self, group: list[PreparedBatch], rows: FeatureRows, wanted: GroupRows
+        self, group: list[PreparedBatch], rows: FeatureRows | None, wanted: GroupRows
     ) -> list[PreparedBatch]:
-        """Return the batches of a group with their feature rows."""
+        """Return the batches of a group with their feature rows, and with what they read of edges."""
         started = perf_counter()
-        x = rows.gather(wanted)
+        if rows is not None:
+            x = rows.gather(wanted)
+            group = [one._replace(x=[of_one]) for one, of_one in zip(group, x, strict=True)]
+        if self._frontiers is not None:
+            group = self._with_edge_rows(group)
         self._seconds["gather"] += perf_counter() - started
         self._seconds["batches"] += len(group)
-        return [one._replace(x=[of_one]) for one, of_one in zip(group, x, strict=True)]
+        return group
+
+    def _with_edge_rows(self, group: list[PreparedBatch]) -> list[PreparedBatch]:
+        sampled = [one.sampled for one in group]
+        names = [name for name in self._of_edges if name != "e_id"]
+        weights = self._graph.weight_name if self._graph.csc.weight is not None else None
+        tables = ["weight" if name == weights else name for name in names]
+        read = self._graph.shards.edges.gather(sampled, tables) if tables else [[]] * len(group)
+        found = [dict(zip(names, rows, strict=True)) for rows in read]
+        if "e_id" in self._of_edges:
+            ids = [one.positions() for one in sampled]
+            found = [
+                rows | {"e_id": of_one} for rows, of_one in zip(found, ids, strict=True) if of_one is not None
+            ]
+        return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
 
     def begin(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,22 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
+from graphbraid.distributed.shards.exchange import EdgeRows
 from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows
 from graphbraid.errors import ConfigError
+from graphbraid.features.rows.disk import DiskRows
+from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import keep_mark
+from graphbraid.machine.hardware import free_memory_bytes, memory_group
+from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.schedule import part_of as bounds_of_part
 from graphbraid.signatures import typed
+
+_SHARE_OF_ROWS = 0.75
+"""Share of the free memory that mapped feature rows may fill; the rest is for batches and the model."""
+_log = logging.getLogger(__name__)
 
 
 class Shards:
@@ -31,6 +41,7 @@ class Shards:
         ranks: the ranks, by the communicator that the caller's thread uses.
         comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
         rows: the feature rows of batches, of this rank's nodes and of others'.
+        edges: weights and features of the batches' edges; for lists that are with their nodes.
         row_bytes: bytes of a feature row as it travels and is kept.
         scale: ``(num_nodes,)`` float32 scale of each row of int8; None for features of another dtype.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
@@ -65,11 +76,13 @@ class Shards:
         joined = torch.cat([rows.owned for rows in own])
         self.owned, self._row = joined.sort()
         self._tables = [rows.x for rows in own]
+        self._on_disk = self._readers() if self._exceed_memory() else None
         firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
         self.first_edge = torch.cat(firsts)[self._row] if firsts else None
         self.row_bytes = self.new_rows(1).nbytes
         self.scale: Tensor | None = None
         self.rows = FeatureRows(self, self._rows_comm)
+        self.edges = EdgeRows(self._rows_comm, own, self.num_edges, self.owners)
 
     def keep(self, kept: KeptRows) -> None:
         """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.
@@ -107,14 +120,43 @@ class Shards:
         """
         places = torch.searchsorted(self.owned, ids)
         if len(self._tables) == 1:
-            return gather_rows(self._tables[0], places, trusted=True)
+            return self._read(0, places)
         rows, first = self._row[places], 0
         out = self.new_rows(ids.numel())
-        for table in self._tables:
+        for number, table in enumerate(self._tables):
             here = ((rows >= first) & (rows < first + table.shape[0])).nonzero().squeeze(1)
-            out[here] = gather_rows(table, rows[here] - first, trusted=True)
+            out[here] = self._read(number, rows[here] - first)
             first += table.shape[0]
         return out
+
+    def _read(self, number: int, places: Tensor) -> Tensor:
+        """Return rows of one part, by their places in its table."""
+        disk = None if self._on_disk is None else self._on_disk[number]
+        return (
+            gather_rows(self._tables[number], places, trusted=True) if disk is None else disk.gather(places)
+        )
+
+    def _exceed_memory(self) -> bool:
+        """Return whether mapped rows would not stay in memory; all ranks call it together.
+
+        The system would then evict pages of them all the time. It reads 128 KiB for each row that it misses.
+        """
+        own = sum(table.nbytes for table in self._tables)
+        here = [machine_name(), memory_group()]
+        beside = [rows for *there, rows in self.ranks.gather([*here, own]) if there == here]
+        free = free_memory_bytes()
+        if free is None or sum(beside) <= _SHARE_OF_ROWS * free:
+            return False
+        _log.info(
+            "rank %d reads its feature rows (%s) from disk: rows of ranks that share its memory take %s, and "
+            "%s are free",
+            self.ranks.rank,
+            *map(format_bytes, (own, sum(beside), free)),
+        )
+        return True
+
+    def _readers(self) -> list[DiskRows | None]:
+        return [DiskRows.behind(table) if table.nbytes else None for table in self._tables]
 
     def positions(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
         """Return the positions in the whole graph of edges into own nodes.
@@ -134,6 +176,7 @@ class ShardedGraph(Graph):
 
     Labels and splits are those of the whole graph. ``csc`` has the lists of this rank's own nodes, and none
     of the others, unless lists are whole. ``x`` has the shape of the features and holds no row: it is NaN.
+    So is ``edge_attr``, unless lists are whole.
     Mini-batches come by :class:`.pipeline.ShardedPipeline`.
     """
 
@@ -192,11 +235,15 @@ class ShardedGraph(Graph):
         }
         if shared.lists == "parts":
             arrays |= _own_lists(own, shared.graph.num_nodes)
+        own_attr = own[0].edge_attr
         shards.src_degree, shards.src_loop = (arrays.pop(name, None) for name in DEGREES)
         shards.scale = arrays.pop("x_scale", None)
         plain = graph_of_arrays(shared.graph, arrays, saved.folder)
         fields: dict[str, Any] = {name: getattr(plain, name) for name in _FIELDS}
         fields["x"] = shards.no_rows()
+        if own_attr is not None:
+            shape = (shards.num_edges, shared.num_edge_features)
+            fields["edge_attr"] = arrays["edge_attr"] = own_attr.new_full((1, 1), torch.nan).expand(shape)
         if isinstance(fields["x"], ScaledFeatures):
             arrays["x"], arrays["x_scale"] = fields["x"].values, fields["x"].scale
         else:
@@ -206,7 +253,7 @@ class ShardedGraph(Graph):
         return cls(**fields, shards=shards, trusted=True)
 
 
-_FIELDS = ("csc", "edge_id", "x", "y", "splits", "name", "weight_name", "schema")
+_FIELDS = ("csc", "edge_id", "edge_attr", "x", "y", "splits", "name", "weight_name", "schema")
 
 
 def _own_lists(own: list[PartRows], num_nodes: int) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ class MiniBatch(TensorHolder):
         input_type: str | EdgeType = ONLY_NODE_TYPE,
         seeds: BatchSeeds | None = None,
     ) -> None:
-        step, input_id, sampled, x = prepared
+        step, input_id, sampled, x, self._given_edge_rows = prepared
         self._source: BatchSource | None = source
         self._sampled, self._layout = sampled, layout  # remain where the source is read
         self._input_type, self._is_typed = input_type, source.graph.is_typed
@@ -247,7 +247,7 @@ class MiniBatch(TensorHolder):
             return None
         if self._source is not None and self._source.has("e_id"):
             return cast("Tensor", self.value("e_id"))
-        return self._once("e_id", lambda: self._from().edge_ids(self._positions("e_id")))
+        return self._once("e_id", lambda: self._edge_rows("e_id"))
 
     @property
     def blocks(self) -> list[Any]:
@@ -432,8 +432,17 @@ class MiniBatch(TensorHolder):
 
     def _edge_rows(self, name: str, number: int = 0) -> Tensor:
         """Return the rows of an edge attribute, hop by hop, of a relation by its number."""
-        edge_type = self._from().graph.edge_types[number]
-        return self._from().edge_rows(edge_type, name, self._positions(name, number))
+        if self._given_edge_rows is not None:
+            if name not in self._given_edge_rows:
+                raise ConfigError(
+                    f"batch.{name} lies with the edges on other ranks, which did not send it: the model "
+                    f"takes no argument {name!r}"
+                )
+            return self._given_edge_rows[name]
+        positions = self._positions(name, number)
+        if name == "e_id" and not self._from().has(name):
+            return self._from().edge_ids(positions)
+        return self._from().edge_rows(self._from().graph.edge_types[number], name, positions)
 
     def _positions(self, name: str, number: int = 0) -> Tensor:
         positions = self._sampled.positions(number)
@@ -499,7 +508,12 @@ class MiniBatch(TensorHolder):
             positions = sampled.edges_by_relation[number][index].positions
             if positions is None:
                 raise ConfigError("blocks of a graph with weights need edge ids; use return_edge_id=True")
-            weight = self._sent_to_blocks(take_rows(weight, positions[: indices.numel()]))
+            if self._given_edge_rows is None:
+                weight = take_rows(weight, positions[: indices.numel()])
+            else:
+                first = sum(sampled.edges_per_hop[:index])
+                weight = self._edge_rows(source.graph.weight_name)[first : first + indices.numel()]
+            weight = self._sent_to_blocks(weight)
         degree, loop = source.src_degree, source.src_loop
         if degree is not None or loop is not None:
             sources = sampled.n_id_by_type[source_type][:num_src]

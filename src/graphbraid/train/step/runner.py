@@ -308,17 +308,22 @@ class ModelRunner:
         keeps = settings.return_edge_id or any(map(self.calling.takes, OF_EDGES))
         return dataclasses.replace(settings, return_edge_id=keeps)
 
+    def _read_of_edges(self) -> list[str]:
+        """Return the names of the edge attributes that the model reads of a mini-batch."""
+        graph, weights = self.graph, self.graph.weight_name
+        takers: dict[str, tuple[str, ...]] = {"e_id": (DATA,)}
+        if graph.csc.weight is not None:
+            takers[weights] = (CSC, ADJACENCY, DATA, weights)
+        if graph.edge_attr is not None:
+            takers[EDGE_ATTR] = (EDGE_ATTR, DATA)
+        return [name for name, of in takers.items() if any(map(self.calling.takes, of))]
+
     def _check_drawn_from_parts(self, graph: ShardedGraph) -> None:
         """Refuse a model that reads more of edges than batches that are drawn from parts bring.
 
         Raises:
-            ConfigError: the edges have weights, or the model reads which relation each is of.
+            ConfigError: the model reads which relation each edge is of.
         """
-        if graph.shards.lists == "parts" and graph.csc.weight is not None:
-            raise ConfigError(
-                "the graph's edges have weights, which lie with their lists on other ranks and do not travel "
-                "with batches; partition again with lists for every rank (--rows whole), or without weights"
-            )
         if self.calling.takes(EDGE_TYPE):
             raise ConfigError(
                 "parts of a graph do not hold which relation an edge is of; use the whole graph"
@@ -331,7 +336,7 @@ class ModelRunner:
 
             return BatchSource(
                 graph=graph,
-                pipeline=partial(ShardedPipeline, graph),
+                pipeline=partial(ShardedPipeline, graph, of_edges=self._read_of_edges()),
                 src_degree=graph.shards.src_degree if self.uses_degrees else None,
                 src_loop=graph.shards.src_loop if self.uses_degrees else None,
             )
