@@ -1,7 +1,7 @@
-"""Tutorial and guides run from top to bottom, each in an empty folder, as a reader would paste them.
+"""README, tutorial and guides run from top to bottom, each in an empty folder, as a reader would paste them.
 
-A page's Python blocks share one interpreter. `$` lines of its console blocks run in a shell. Other blocks
-with a `title` are written to that file. A block marked `no-run` needs another environment.
+A page's Python blocks share one interpreter. Commands of its console blocks run in a shell. Other blocks
+with a `title` are written to that file. A comment above a block says that it needs another environment.
 """
 
 import os
@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from tests import warm
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "install.md", DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
-BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("install", "tutorial", "serving"))]
+PAGES += sorted((ROOT / "docs" / "guides").glob("*.md"))
+SKIPPED = "<!-- needs another environment -->\n"
+BLOCK = re.compile(rf'(?<!{SKIPPED})^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\$ )?(graphbraid .*)", re.MULTILINE)
+"""What a test can run: `make demo` and `make test` are CI's own steps."""
 SHELL = "import subprocess; subprocess.run({line!r}, shell=True, check=True, executable='/bin/bash')"
 
 
@@ -27,7 +31,7 @@ def script_of(page: Path) -> str:
         elif kind == "python":
             lines.append(text)
         elif kind == "console":
-            lines += [SHELL.format(line=line[2:]) for line in text.splitlines() if line.startswith("$ ")]
+            lines += [SHELL.format(line=line) for line in COMMAND.findall(text)]
     return "\n".join(lines)
 
 

@@ -30,14 +30,6 @@ def rows_of(model: str, graphs: Sequence[str]) -> list[Row]:
     return sorted(rows, key=lambda row: graphs.index(row["graph"]))
 
 
-def epochs_in_short() -> str:
-    """GCN on generated and on real graphs: times, and memory beside the best of the peers."""
-    rows = rows_of("gcn", GENERATED + REAL)
-    lines = ([row["graph"], *_times(row), _memory(row)] for row in rows)
-    heads = ("a full-graph epoch of GCN", "graphbraid", *PEERS.values(), _MEMORY)
-    return "\n\n".join([table(heads, lines), _note(rows), where(rows, COMMAND)])
-
-
 def epochs(model: str, graphs: Sequence[str] = GENERATED + REAL) -> str:
     """One model: times, the floor, memory."""
     rows = rows_of(model, graphs)

@@ -12,6 +12,7 @@ from benchmarks.common.rows import read_rows
 from benchmarks.tables import (
     accuracy,
     distributed,
+    front,
     fullgraph,
     gpu,
     links,
@@ -29,7 +30,7 @@ PAGES = (
     *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed", "synthesis", "gpu")),
 )
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "batches in short": ("sampling", sampled.batches_in_short),
+    "speed": ("epoch", front.speed),
     "batches": ("sampling", sampled.batches),
     "scaling": ("sampling", sampled.scaling),
     "models on batches": ("sampled_models", sampled.models),
@@ -38,7 +39,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "epoch": ("epoch", sampled.epoch),
     "defaults": ("defaults", sampled.defaults),
     "memory": ("memory", sampled.memory),
-    "full-graph epochs in short": ("fullgraph", fullgraph.epochs_in_short),
     **{
         f"full-graph epochs, {model}": ("fullgraph", partial(fullgraph.epochs, model))
         for model in fullgraph.MODELS
@@ -82,7 +82,10 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "renumbering": ("tiers_reordering", tiers_reads.renumbering),
 }
 """Each table's results and what makes it."""
-PICTURES: dict[Path, Callable[[], str]] = {ROOT / "docs" / "prediction.svg": tiers.curves}
+PICTURES: dict[Path, Callable[[], str]] = {
+    ROOT / "docs" / "prediction.svg": tiers.curves,
+    ROOT / "docs" / "speed.svg": front.picture,
+}
 """Each picture and what draws it of the results."""
 NOTHING = "Not measured yet."
 _PLACE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)

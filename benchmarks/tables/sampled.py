@@ -18,14 +18,6 @@ def _times(row: Row) -> list[str]:
     return [f"**{row['graphbraid']['ms_per_batch']:.2f} ms**", *peers]
 
 
-def batches_in_short() -> str:
-    """Batches with their features, prepared by two workers."""
-    rows = [row for row in read_rows("sampling") if row["features"] and row["workers"] == 2]
-    lines = ([row["graph"], *_times(row)] for row in rows)
-    heads = ("a mini-batch, sampled and gathered", "graphbraid", *PEERS.values())
-    return "\n\n".join([table(heads, lines), f"{NOTE} Two workers.", where(rows, COMMAND)])
-
-
 def batches() -> str:
     """Every graph, with and without features, by one worker and by two."""
     rows = read_rows("sampling")
