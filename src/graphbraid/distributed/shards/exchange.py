@@ -36,7 +36,7 @@ def swap(comm: Communicator, table: Tensor) -> Tensor:
     return comm.all_to_all(table.contiguous(), ones, ones).wait()
 
 
-class EdgeRows:
+class EdgeRowExchange:
     """What belongs to the edges of batches, sent by the ranks that own the edges' destinations.
 
     Args:

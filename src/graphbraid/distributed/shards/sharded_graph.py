@@ -16,7 +16,7 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
-from graphbraid.distributed.shards.exchange import EdgeRows
+from graphbraid.distributed.shards.exchange import EdgeRowExchange
 from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows
 from graphbraid.errors import ConfigError
 from graphbraid.features.rows.disk import DiskRows
@@ -82,7 +82,7 @@ class Shards:
         self.row_bytes = self.new_rows(1).nbytes
         self.scale: Tensor | None = None
         self.rows = FeatureRows(self, self._rows_comm)
-        self.edges = EdgeRows(self._rows_comm, own, self.num_edges, self.owners)
+        self.edges = EdgeRowExchange(self._rows_comm, own, self.num_edges, self.owners)
 
     def keep(self, kept: KeptRows) -> None:
         """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.

@@ -13,7 +13,7 @@ from graphbraid.ops.library import once_differentiable
 from graphbraid.sampling.links.link_seeds import LinkEnds
 from graphbraid.sampling.links.questions import ANSWERS, COUNTS, GIVEN, KIND, WEIGHT
 
-Scores = Callable[[Tensor, Tensor, slice], Tensor]
+BlockScorer = Callable[[Tensor, Tensor, slice], Tensor]
 """Function of some given rows, all rows and the place of those that returns ``(num_given, num_rows)``."""
 _SCORES = 1 << 22
 """Scores held at a time, if a question has not more: 16 MiB, so that the gradients of rows cost little."""
@@ -56,7 +56,7 @@ def one_vs_all(model: LinkModel, rows: Tensor, batch: Any, ends: LinkEnds, *, n3
     return mean
 
 
-def _scores_of(predictor: LinkPredictor, relation: Tensor | None, *, sources: bool) -> Scores:
+def _scores_of(predictor: LinkPredictor, relation: Tensor | None, *, sources: bool) -> BlockScorer:
     def score(given: Tensor, rows: Tensor, part: slice) -> Tensor:
         ask = predictor.all_with if sources else predictor.with_all
         return ask(given, rows, None if relation is None else relation[part])
@@ -65,7 +65,7 @@ def _scores_of(predictor: LinkPredictor, relation: Tensor | None, *, sources: bo
 
 
 def softmax_over_all(
-    score: Scores, given: Tensor, rows: Tensor, answers: Tensor, parameters: Sequence[nn.Parameter]
+    score: BlockScorer, given: Tensor, rows: Tensor, answers: Tensor, parameters: Sequence[nn.Parameter]
 ) -> Tensor:
     """Return the sum of the cross entropies of answers among all rows, a float32 or float64 scalar.
 
@@ -88,7 +88,7 @@ def softmax_over_all(
 class _SoftmaxOverAll(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, score: Scores, answers: Tensor, given: Tensor, rows: Tensor, *parameters: Tensor
+        ctx: Any, score: BlockScorer, answers: Tensor, given: Tensor, rows: Tensor, *parameters: Tensor
     ) -> Tensor:
         wide, needed = torch.promote_types(given.dtype, torch.float32), ctx.needs_input_grad[2:]
         wanted = [number for number, need in enumerate(needed) if need]
