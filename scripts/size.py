@@ -18,18 +18,18 @@ BUDGETS = {
     ("sampling",): 6900,
     ("features",): 4450,
     ("datasets",): 6900,
-    ("nn",): 3550,
+    ("nn",): 3700,
     ("loader",): 3650,
     ("collective",): 4800,
     ("fullgraph",): 28_100,
-    ("distributed",): 6950,
+    ("distributed",): 7700,
     ("synth",): 4500,
-    ("train",): 10_100,
-    ("estimates",): 4400,
+    ("train",): 10_350,
+    ("estimates",): 4420,
     ("cli",): 4340,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 105_900, 500, 87_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 107_400, 500, 87_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -30,9 +30,16 @@ from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.option_checks import config_by_types, config_of_links, config_of_parts, config_of_rank
+from graphbraid.train.option_checks import (
+    config_by_types,
+    config_of_learned_rows,
+    config_of_links,
+    config_of_parts,
+    config_of_rank,
+)
 from graphbraid.train.runtime import device_named
 from graphbraid.train.step.feed import ALONE, Share
+from graphbraid.train.step.runner import sharded_embeddings
 from graphbraid.train.step.tiers import expected_reads, share_of
 
 if TYPE_CHECKING:
@@ -143,6 +150,14 @@ def _by_kind(
     model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, num_ranks: int
 ) -> tuple[TrainConfig, str]:
     """Return the options as task and types allow, with the reason if these decide the mode."""
+    reason = ""
+    if sharded_embeddings(model):
+        config, reason = config_of_learned_rows(graph, config, passed._asdict())
+    elif config.embedding_files is not None:
+        raise ConfigError(
+            f"embedding_files={str(config.embedding_files)!r} is for learned rows that ranks divide, and the "
+            "model has none; use nn.ShardedEmbedding or nn.NodeEmbedding(sharded=True), or leave it out."
+        )
     if not graph.is_whole:
         return config_of_parts(config, passed._asdict())
     if config.remote is not None:
@@ -154,6 +169,8 @@ def _by_kind(
         return config_of_links(model, config, passed._asdict(), num_ranks), ""
     if isinstance(model, LinkModel):
         raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
+    if reason:
+        return config, reason
     return config_by_types(graph, config, passed._asdict(), num_ranks)
 
 

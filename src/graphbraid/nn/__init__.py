@@ -12,6 +12,7 @@ from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_
 from graphbraid.nn.relation_predictors import ComplEx, DistMult, RelationPredictor, RotatE, TransE
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.nn.sage import SAGEConv
+from graphbraid.nn.sharded_embedding import ShardedEmbedding
 from graphbraid.nn.typed_models import RGCN
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "RelationPredictor",
     "RotatE",
     "SAGEConv",
+    "ShardedEmbedding",
     "TransE",
     "gcn_norm",
     "make_model",

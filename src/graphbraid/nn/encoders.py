@@ -19,6 +19,7 @@ from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.pyg_layers import Embedded, activation, as_pyg, checked_copy, pyg_nn
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv, check_edge_type, check_relations
+from graphbraid.nn.sharded_embedding import ShardedEmbedding
 from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.library import opaque
@@ -38,32 +39,44 @@ class NodeEmbedding(nn.Module):
         model: model that takes the rows as features, called as ``model(rows, edges)``, with ``edge_type`` if
             its ``forward`` has an argument of that name. If None, the rows are the output.
         dropout: probability of dropping an element of the rows while training.
+        sharded: whether ranks divide the rows, which are then a :class:`ShardedEmbedding`.
 
     Raises:
         ConfigError: an option is invalid.
     """
 
     def __init__(
-        self, num_nodes: int, channels: int, model: nn.Module | None = None, *, dropout: float = 0.0
+        self,
+        num_nodes: int,
+        channels: int,
+        model: nn.Module | None = None,
+        *,
+        dropout: float = 0.0,
+        sharded: bool = False,
     ) -> None:
         super().__init__()
         as_count(num_nodes, "num_nodes", least=1)
         self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
-        if num_nodes * channels > MOST_WEIGHTS:
+        if num_nodes * channels > MOST_WEIGHTS and not sharded:
             raise ConfigError(
                 f"num_nodes={num_nodes} rows of channels={channels} are {num_nodes * channels:,} numbers; at "
-                f"most {MOST_WEIGHTS:,} are taken"
+                f"most {MOST_WEIGHTS:,} are taken. With sharded=True ranks divide them"
             )
         if model is not None:
             check_type(model, "model", nn.Module, "a torch.nn.Module or None", error=ConfigError)
         self.dropout = as_number(dropout, "dropout", least=0, below=1)
-        self.rows = nn.Parameter(torch.empty(num_nodes, channels))
+        self.rows: nn.Parameter | ShardedEmbedding
+        if sharded:
+            self.rows = ShardedEmbedding(num_nodes, channels)
+        else:
+            self.rows = nn.Parameter(torch.empty(num_nodes, channels))
         self.model = model
         self.reset_rows()
 
     def reset_rows(self) -> None:
-        """Draw the rows anew, of a length about 1."""
-        nn.init.normal_(self.rows, std=self.channels**-0.5)
+        """Draw the rows anew, of a length about 1; those that ranks divide are drawn by the Trainer."""
+        if isinstance(self.rows, nn.Parameter):
+            nn.init.normal_(self.rows, std=self.channels**-0.5)
 
     @property
     def takes_blocks(self) -> bool:
@@ -95,10 +108,16 @@ class NodeEmbedding(nn.Module):
         """Return a module of PyTorch's layers, and of the model's :meth:`to_pyg`, with a copy of the weights.
 
         Raises:
-            ConfigError: the class is a user's, there are hooks, or the model has no such form.
+            ConfigError: the class is a user's, there are hooks, the model has no such form, or ranks divide
+                the rows.
             MissingPackageError: PyTorch Geometric is not installed.
         """
         pyg_nn(self)
+        if isinstance(self.rows, ShardedEmbedding):
+            raise ConfigError(
+                "rows that ranks divide (sharded=True) have no form in PyTorch Geometric; save them by a "
+                "run, and read them by torch.distributed.checkpoint"
+            )
         model = None if self.model is None else as_pyg(self.model)
         made = Embedded(self.rows, model, self.dropout)
         made.dropout.train(self.training)
@@ -110,16 +129,22 @@ class NodeEmbedding(nn.Module):
         Args:
             x: not used.
             edges: edges, as the model takes them.
-            n_id: ``(num_rows,)`` integers: ids of the nodes. If None, all nodes in order.
+            n_id: ``(num_rows,)`` integers: ids of the nodes. If None, all nodes in order, which ``sharded``
+                rows do not have.
             edge_type: relation of each edge, for a model of relations.
 
         Raises:
             DataError: an id is no node.
         """
-        rows: Tensor = self.rows
-        if n_id is not None:
-            check_ids(check_tensor(n_id, "n_id", ndim=1), rows.shape[0], "n_id")
-            rows = F.embedding(n_id, rows)
+        if isinstance(self.rows, ShardedEmbedding):
+            if n_id is None:
+                raise DataError("rows that ranks divide come for the nodes of a mini-batch; give n_id")
+            rows: Tensor = self.rows(n_id)
+        elif n_id is not None:
+            check_ids(check_tensor(n_id, "n_id", ndim=1), self.rows.shape[0], "n_id")
+            rows = F.embedding(n_id, self.rows)
+        else:
+            rows = self.rows
         rows = bias_act_dropout(rows, None, "none", self.dropout if self.training else 0.0)
         if self.model is None:
             return rows

@@ -215,6 +215,16 @@ class TrainConfig:
     graph is divided among ranks (:class:`graphbraid.distributed.ShardedGraph`). The rows that the next groups
     of batches read first are kept. 0 and None: none are kept. What is learned does not depend on it."""
 
+    embedding_files: NamedPath | None = option(
+        None,
+        "Folder on a rank's own disk for learned rows that ranks divide; in memory without it.",
+        panel=RUN,
+        metavar="DIR",
+        traits="free own",
+    )
+    """Folder for mapped files with the rows of :class:`graphbraid.nn.ShardedEmbedding` and the state of their
+    optimizer, of the nodes that this rank owns; the files have no names and end with the process. If None,
+    the rows are in memory. What is learned does not depend on it."""
     wire: Literal["float32", "bfloat16"] = option(
         "float32", "float32 or bfloat16: dtype of rows between ranks in mode full.", panel=RUN
     )

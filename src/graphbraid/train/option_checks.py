@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from graphbraid.train.config import TrainConfig
 
 
+SPARSE_OPTIMIZERS = ("adam", "adamw", "sgd", "adagrad")
+"""Optimizers by which :class:`graphbraid.nn.ShardedEmbedding` is updated."""
+
+
 def _default(config: TrainConfig, name: str) -> Any:
     return type(config).__dataclass_fields__[name].default
 
@@ -282,6 +286,46 @@ def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[Trai
     ]
     _refuse("a graph that is divided among ranks", refused + _of_placement(config, given, tiers, threads))
     return config.updated(mode="sampled"), "each rank holds its own parts of the graph alone"
+
+
+def config_of_learned_rows(
+    graph: Graph, config: TrainConfig, given: Mapping[str, Any]
+) -> tuple[TrainConfig, str]:
+    """Return the options of a run whose ranks divide learned rows, with the reason for mode ``auto``.
+
+    Args:
+        graph: the graph to train on.
+        config: options of the run.
+        given: as for :func:`config_of_links`.
+
+    Raises:
+        ConfigError: an option was given that does not go with such rows; names it and why.
+    """
+    what = "a ShardedEmbedding"
+    if graph.is_typed:
+        raise ConfigError(
+            f"{what} has a row for each node of a graph of one node type, and this graph has "
+            f"{', '.join(graph.node_types)}; use torch.nn.Embedding for each type"
+        )
+    by_name = isinstance(config.optimizer, str)
+    if not by_name or str(config.optimizer).lower() not in SPARSE_OPTIMIZERS:
+        shown = repr(config.optimizer) if by_name else "one of your own"
+        raise ConfigError(
+            f"{what} needs an optimizer that updates only the rows of a batch: give optimizer= as one of "
+            f"{', '.join(SPARSE_OPTIMIZERS)}; got {shown}"
+        )
+    whole, copies = "a pass over the whole graph reads the rows of all nodes", "it is measured on copies"
+    refused = [
+        ("mode", "full" if config.mode == "full" else None, whole),
+        ("task", "link" if config.task == "link" else None, "links are ranked by one rank"),
+        ("weight_decay", config.weight_decay or None, "rows that no batch reads would not decay"),
+        ("plan", config.plan, copies),
+        ("hot", config.hot or None, copies),
+        ("tiers", config.tiers, copies),
+        ("accelerator", given["accelerator"], copies),
+    ]
+    _refuse(what, refused)
+    return config.updated(mode="sampled"), f"{what} brings the rows of mini-batches"
 
 
 def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:

@@ -35,6 +35,7 @@ from graphbraid.train.inference.infer import Chunk
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.inference.metrics import best_threshold, check_threshold
 from graphbraid.train.run.fit import FitRun
+from graphbraid.train.run.saving import load_rows
 from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.checkpoint import check_weights
@@ -172,7 +173,9 @@ class Trainer:
         if isinstance(self.model, LinkModel):
             return LinkRunner(self.model, self.graph, place, self.config)
         of_type = self.config.node_type
-        return ModelRunner(self.model, self.graph, place, self.tiers, self.topology, node_type=of_type)
+        runner = ModelRunner(self.model, self.graph, place, self.tiers, self.topology, node_type=of_type)
+        runner.divide_rows(self.config, self.comm)
+        return runner
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""
@@ -613,6 +616,7 @@ class Trainer:
             learned = Contract.model_validate(contents["graph_identity"]["contract"])
             self._match(learned)
             learned_by[self.model] = learned
+        load_rows(self.runner, contents, Path(path).parent, states=False)
         self.model.load_state_dict(contents["model"])
 
     def _match(self, learned: Contract) -> None:

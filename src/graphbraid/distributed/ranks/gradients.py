@@ -178,7 +178,8 @@ class _Bucket:
                 part.zero_()
             elif parameter.grad.is_sparse:
                 raise ConfigError(
-                    "gradients of several ranks must be dense; make embeddings with sparse=False."
+                    "gradients of several ranks must be dense; make embeddings with sparse=False, or let "
+                    "ranks divide the rows: graphbraid.nn.ShardedEmbedding(num_nodes, channels)."
                 )
             else:
                 part.copy_(parameter.grad)

@@ -41,8 +41,11 @@ def outputs_in_chunks(
     With ``steps``, a sampled evaluation makes only the mini-batches from the first up to before the second.
     """
     if mode == "exact" or config.mode == "full":
-        return exact_chunks(runner, config, nodes, check=check)
-    return _sampled_chunks(runner, config, nodes, check, steps)
+        yield from exact_chunks(runner, config, nodes, check=check)
+    else:
+        yield from _sampled_chunks(runner, config, nodes, check, steps)
+    if runner.learned is not None:
+        runner.learned.finish()
 
 
 def score(
@@ -205,7 +208,8 @@ def _own_outputs(
     """Return a rank's outputs on the CPU: of ``nodes``, or with ``steps`` of these mini-batches of them."""
     outputs = [torch.empty(0, task.width)]
     is_asked = nodes.numel() and (steps is None or steps[0] < steps[1])
-    if is_asked or not runner.graph.is_whole:  # ranks that draw from parts answer each other
+    answers = runner.learned is not None or not runner.graph.is_whole
+    if is_asked or answers:  # ranks that draw from parts, or divide learned rows, answer each other
         mode: EvalMode = "exact" if steps is None else "sampled"
         outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, nodes, mode, steps=steps)]
     return torch.cat(outputs)

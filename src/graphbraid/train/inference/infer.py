@@ -70,6 +70,9 @@ def exact_chunks(
 def _chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
+    if runner.learned is not None:
+        yield from _by_ranks(runner, config, nodes, runner.learned.comm)
+        return
     if (divided := divided_graph(runner.graph)) is not None:
         yield from _by_ranks(runner, config, nodes, divided.shards.ranks)
         return

@@ -107,6 +107,8 @@ class FitRun:
         if sharing is not None:
             sharing.open()
         self._resumes = self._ranks.of_first(self._decide)
+        every = self._config.checkpoint_every_steps  # others write with it if ranks divide learned rows
+        self._save_every = self._ranks.of_first(lambda: every) if self._runner.learned else every
         self._monitor, self._maximize = state.monitored
         self._add_listeners()
         self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
@@ -185,7 +187,7 @@ class FitRun:
 
     def _train_epoch(self) -> bool:
         """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
-        progress, every = self._state.progress, self._config.checkpoint_every_steps
+        progress, every = self._state.progress, self._save_every
         num_steps = self._parts.steps_per_epoch
         self._runner.model.train()
         first = progress.step * self._config.accumulate

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult
 from graphbraid.train.inference.metrics import LOSS
@@ -17,7 +20,36 @@ from graphbraid.train.run_folder.checkpoint import check_fits
 from graphbraid.train.run_folder.contract import check_same, graph_identity, model_identity
 from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder, environment, keep
 from graphbraid.train.run_folder.loggers import RunLog
+from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.step import STAGES
+
+
+def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *, states: bool) -> None:
+    """Load this rank's share of the learned rows of a checkpoint, if the model has some.
+
+    All ranks call it together.
+
+    Args:
+        runner: the model, with its rows.
+        contents: the checkpoint.
+        beside: folder of the checkpoint.
+        states: whether the optimizer's state is loaded, too.
+
+    Raises:
+        ConfigError: the model has such rows and the checkpoint has none, or other ones; or the reverse.
+        DataError: a file is damaged or missing.
+    """
+    record = contents.get("learned_rows")
+    if (record is None) != (runner.learned is None):
+        has, lacks = ("model", "checkpoint") if record is None else ("checkpoint", "model")
+        raise ConfigError(
+            f"the {has} has learned rows that ranks divide (ShardedEmbedding), and the {lacks} has none; "
+            "make the model as it was"
+        )
+    if runner.learned is not None:
+        from graphbraid.distributed.shards.learned_files import read  # here: few runs have such rows
+
+        read(runner.learned, record, beside, states=states)
 
 
 class Saving:
@@ -38,6 +70,9 @@ class Saving:
         self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
         self._graph_identity: dict[str, Any] = {}
         self._best_weights: dict[str, Tensor] | None = None
+        self._best_rows: dict[str, Tensor] = {}
+        self._rows_of: dict[Path, str] = {}
+        """Folder of the learned rows of each checkpoint."""
         self.log: RunLog | None = None
         """Log files, once the run begins; None without a folder."""
 
@@ -84,16 +119,32 @@ class Saving:
         Raises:
             ResourceError: the disk is full; the former checkpoints are intact.
         """
+        learned, record = self._state.runner.learned, None
+        if learned is not None and self._has_folder:
+            from graphbraid.distributed.shards.learned_files import write  # here: few runs have such rows
+
+            beside = None if self._folder is None else self._folder.checkpoints
+            record = write(learned, beside, self._state.progress.global_step)
         if self._folder is None or self.log is None:
             if is_best:
                 weights = self._state.runner.model.state_dict()
                 self._best_weights = {name: v.detach().cpu().clone() for name, v in weights.items()}
+                if learned is not None and record is None:
+                    self._best_rows = learned.copied()
             return
-        contents = self._contents(self.log)
+        contents = self._contents(self.log) | {"learned_rows": record}
         # The best one first: otherwise a kill between the two would leave a finished epoch without it.
         for path in (self._folder.best, self._folder.last) if is_best else (self._folder.last,):
             checkpoint.write(path, contents)
+            if record is not None:
+                self._rows_of[path] = record["folder"]
             self._listeners.call(Callback.on_checkpoint, path)
+        self._folder.remove_rows(keep=set(self._rows_of.values()))
+
+    @cached_property
+    def _has_folder(self) -> bool:
+        """Whether the first rank writes checkpoints; all ranks ask together the first time."""
+        return self._ranks.of_first(lambda: self._folder is not None)
 
     def _contents(self, log: RunLog) -> dict[str, Any]:
         return {
@@ -123,9 +174,21 @@ class Saving:
         parts.schedule.load_state_dict(contents["scheduler"])
         self._listeners.load_state_dict(contents["callbacks"])
         state.progress = Progress(**contents["progress"])
+        self._load_rows(contents, states=True)
         if folder is not None:
+            held = {folder.last: contents} | (
+                {folder.best: self._read(folder.best)} if folder.best.is_file() else {}
+            )
+            self._rows_of = {
+                at: one["learned_rows"]["folder"] for at, one in held.items() if one["learned_rows"]
+            }
             self.log = RunLog(folder.path, self._columns(), position=contents["log_position"])
         runtime.set_random_state(contents["random"])
+
+    def _load_rows(self, contents: Mapping[str, Any], *, states: bool) -> None:
+        """Load this rank's share of the learned rows of a checkpoint; all ranks call it together."""
+        beside = self._ranks.of_first(lambda: str(self._folder.checkpoints) if self._folder else "")
+        load_rows(self._state.runner, contents, Path(beside), states=states)
 
     def _read(self, path: Path) -> dict[str, Any]:
         return checkpoint.read(path, trust=self._state.config.trust_checkpoint)
@@ -137,11 +200,19 @@ class Saving:
         if not self._state.config.restore_best or self._state.progress.best_epoch is None:
             return
         weights: dict[str, Tensor] | None = self._best_weights
-        if self._folder is not None:
-            weights = self._read(self._folder.best)["model"]
+        best: dict[str, Any] = {} if self._folder is None else self._read(self._folder.best)
+        weights = best.get("model", weights)
         if weights is not None:
             self._state.runner.model.load_state_dict(weights)
         self._ranks.spread_weights(self._state.runner.model)
+        if (learned := self._state.runner.learned) is None:
+            return
+        if self._has_folder:
+            self._load_rows(
+                self._ranks.of_first(lambda: {"learned_rows": best["learned_rows"]}), states=False
+            )
+        else:
+            learned.put_back(self._best_rows)
 
     def write_result(self, result: RunResult) -> None:
         """Write the result of the run."""

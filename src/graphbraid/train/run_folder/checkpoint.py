@@ -106,6 +106,8 @@ class _Checkpoint(BaseModel):
     model_identity: _Identity
     graph_identity: dict[str, Any]
     info: dict[str, Any]
+    learned_rows: dict[str, Any] | None = None
+    """Record of the learned rows that ranks divide, which are in a folder beside the file; None without."""
 
     @field_validator("log_position")
     @classmethod
@@ -279,6 +281,7 @@ FORMAT = "graphbraid-checkpoint-2"
 _WITHOUT_CHECKSUM = "graphbraid-checkpoint-1"
 """Format of earlier versions, which is still read and checked by the CRC-32 sums of the zip file."""
 _KEYS = tuple(_Checkpoint.model_fields)
+_REQUIRED = tuple(name for name, field in _Checkpoint.model_fields.items() if field.is_required())
 
 
 def write(path: Path, contents: dict[str, Any]) -> None:
@@ -320,7 +323,7 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
         )
     if found == FORMAT and not has_checksum:
         raise DataError(f"{path} is damaged: its checksum is not there. Take another checkpoint.")
-    if missing := [key for key in _KEYS if key not in contents]:
+    if missing := [key for key in _REQUIRED if key not in contents]:
         raise DataError(f"{path} is damaged: it lacks {', '.join(missing)}.")
     check_contents(contents, path)
     return contents

@@ -12,10 +12,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import stat
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -122,6 +123,8 @@ TENSORBOARD = "tensorboard"
 _OURS = b"graphbraid run\n"
 """Content of the lock file."""
 _PROBE = ".writable"
+_ROWS = re.compile(r"\.?rows-\d+-[0-9a-f]+")
+"""Names of folders of learned rows that ranks divide, in ``checkpoints``."""
 _SUM = re.compile("[0-9a-f]{32}")
 _log = logging.getLogger(__name__)
 
@@ -221,9 +224,16 @@ class RunFolder:
         """Remove a former run's files, ``last.pt`` first, and note the job that begins one."""
         for file in self._files():
             file.unlink(missing_ok=True)
+        self.remove_rows(keep=())
         (self.path / JOB).unlink(missing_ok=True)
         if job := restartable_job():
             (self.path / JOB).write_text(f"{job}\n{_PROCESS}", encoding="utf-8")
+
+    def remove_rows(self, keep: Collection[str]) -> None:
+        """Remove the folders of learned rows that no checkpoint names, also what a kill left unfinished."""
+        for folder in self.checkpoints.iterdir():
+            if re.fullmatch(_ROWS, folder.name) and folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _files(self) -> tuple[Path, ...]:
         names = (CONFIG, ENVIRONMENT, RESULT, LOWERING, PLAN, loggers.STEPS, loggers.METRICS)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from graphbraid.distributed import Communicator
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.fullgraph.reading.as_written import WholeValues, of_node_type
 from graphbraid.fullgraph.reading.calling import (
@@ -38,7 +39,7 @@ from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
-from graphbraid.nn import module_traits
+from graphbraid.nn import ShardedEmbedding, module_traits
 from graphbraid.ops.dropout import given_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
@@ -50,6 +51,7 @@ from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
     from graphbraid.distributed import ShardedGraph
+    from graphbraid.distributed.shards.learned_rows import LearnedRows
     from graphbraid.fullgraph import Engine
     from graphbraid.fullgraph.batches.runner import BatchRunner
     from graphbraid.fullgraph.program import NotLoweredError, Program
@@ -149,6 +151,8 @@ class ModelRunner:
         self._whole: CallValues | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
+        self.learned: LearnedRows | None = None
+        """Learned rows of nodes that ranks divide; None if the model has none."""
         self.batches = _batch_runner(model) if place.compiled and not self.native else None
         """Runs mini-batches in place of :attr:`model`; None if the model's own layers do."""
 
@@ -342,6 +346,43 @@ class ModelRunner:
             )
         return BatchSource(graph=self.graph, rows=self.rows, lists=self.lists)
 
+    def divide_rows(self, config: TrainConfig, comm: Communicator | None) -> None:
+        """Give this rank its share of the learned rows that ranks divide, if the model has some.
+
+        All ranks call it together.
+
+        Raises:
+            ConfigError: the model has rows of another number of nodes, or of an earlier Trainer.
+            ResourceError: the memory for them is not free.
+        """
+        if not (modules := sharded_embeddings(self.model)):
+            return
+        from graphbraid.distributed.ranks.transport import Alone  # here: few models have such rows
+        from graphbraid.distributed.shards.learned_rows import LearnedRows, Owners
+
+        graph = self.graph
+        for name, module in modules.items():
+            if module.num_nodes != graph.num_nodes:
+                raise ConfigError(
+                    f"{name} has num_nodes={module.num_nodes}, and the graph has {graph.num_nodes} nodes; "
+                    "make it with graph.num_nodes"
+                )
+        divided = divided_graph(graph)
+        comm = comm or Communicator(Alone())
+        owners = Owners.in_ranges(graph.num_nodes, comm)
+        if divided is not None:
+            comm, owners = divided.shards.ranks, Owners(divided.shards.owned, divided.shards.owners)
+        assert isinstance(config.optimizer, str)
+        self.learned = LearnedRows(
+            modules,
+            comm,
+            owners,
+            seed=config.seed,
+            optimizer=config.optimizer,
+            folder=config.embedding_files,
+        )
+        self.batches = None  # rows that come with a batch are no constants of a compiled model
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the run's precision, for forward pass and loss."""
         return self._place.autocast()
@@ -362,6 +403,8 @@ class ModelRunner:
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         batch = batch if self.device.type == "cpu" else self._moved(batch)
+        if self.learned is not None:
+            self.learned.take_batch(batch.n_id, learns=torch.is_grad_enabled())
         values = CallValues(partial(self._of_typed_batch if self.graph.is_typed else self._of_batch, batch))
         # In training it is the batch's own; an evaluation may give the model the graph's.
         given = None if self.model.training or self.graph.is_typed else values[X]
@@ -579,6 +622,11 @@ def normalises_by_degree(model: nn.Module) -> bool:
 def divided_graph(graph: Graph) -> ShardedGraph | None:
     """Return a graph that is divided among ranks, as what it is; None for a whole one."""
     return None if graph.is_whole else cast("ShardedGraph", graph)
+
+
+def sharded_embeddings(model: nn.Module) -> dict[str, ShardedEmbedding]:
+    """Return the modules of a model whose rows ranks divide, by their names."""
+    return {name: one for name, one in model.named_modules() if isinstance(one, ShardedEmbedding)}
 
 
 def learned_type(graph: Graph, node_type: str | None) -> str:

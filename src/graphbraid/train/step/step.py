@@ -135,6 +135,9 @@ class TrainStep:
             TrainingError: the loss or the gradients are not finite; the parameters are unchanged.
         """
         self._optimizer.zero_grad(set_to_none=True)
+        learned = self._runner.learned
+        if learned is not None:
+            learned.forget()
         where = f"epoch {progress.epoch}, step {progress.step} (global step {progress.global_step})"
         loss_sum = 0.0
         for left in reversed(range(num_batches)):
@@ -146,6 +149,8 @@ class TrainStep:
                 self._check_loss(loss_sum / num_seeds, where)
             learning_rate = self._schedule.learning_rate
             grad_norm = self._clip_gradients(where)
+            if learned is not None:
+                learned.update(self._optimizer.param_groups[0])
             self._optimizer.step()
             self._schedule.after_step()
         record = StepRecord(
@@ -170,6 +175,8 @@ class TrainStep:
         with self._clock.measure("wait"):
             share = next(batches)
         if share.batch is None:
+            if self._runner.learned is not None:
+                self._runner.learned.take_none(self._runner.device)
             return 0.0
         with self._clock.measure("forward"):
             with self._mask_seeds(share.batch, key):
@@ -220,7 +227,14 @@ class TrainStep:
     def _clip_gradients(self, where: str) -> float:
         """Scale the gradients down to the norm ``clip`` if they exceed it; return their L2 norm before."""
         params = [p for group in self._optimizer.param_groups for p in group["params"]]
-        norm = float(nn.utils.clip_grad_norm_(params, self._clip))
+        if (learned := self._runner.learned) is None:
+            norm = float(nn.utils.clip_grad_norm_(params, self._clip))
+        else:
+            total = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+            norm = math.sqrt(float(total) ** 2 + learned.collect())
+            if math.isfinite(norm):
+                nn.utils.clip_grads_with_norm_(params, self._clip, total.new_tensor(norm))
+                learned.scale(min(1.0, self._clip / (norm + 1e-6)))  # as torch does with the others
         if self._must_be_finite and not math.isfinite(norm):
             raise TrainingError(
                 f"the gradients' norm is {norm} at {where} though the loss is finite; no step was "

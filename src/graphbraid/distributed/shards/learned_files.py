@@ -1,0 +1,352 @@
+"""Checkpoints of learned rows that ranks divide: each rank writes its own by torch.distributed.checkpoint.
+
+A checkpoint is a folder in the format of that library, which reads it, too. Rows are in the order of the
+ranks that wrote them, and ``node_ids`` says which nodes they belong to. So ranks of any number, with any
+division of the nodes, find their own. Rows are written in pieces, and read piece by piece, so that no rank
+ever holds those of others. The record of the pieces goes into the run's checkpoint. The library's own index
+holds Python objects, which could run code; it is not read here.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo  # what its index is made of
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+
+from graphbraid.distributed.shards.learned_rows import LearnedRows
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.files.checksums import Checksum
+from graphbraid.files.opening import open_file
+from graphbraid.files.schema import Count, checked
+from graphbraid.files.writing import resource_error, sync_folder
+
+NODE_IDS = "node_ids"
+PREFIX = "rows-"
+"""Beginning of the names of the folders; a dot comes before it until a folder is whole."""
+_PIECE_BYTES = 16 << 20
+
+
+class Piece(BaseModel):
+    """Rows of one tensor in one file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    tensor: str
+    """``node_ids``, or names of module and tensor with a dot between."""
+    first: Count
+    """First of the rows, in the order of the checkpoint."""
+    count: Count
+    file: Annotated[str, Field(pattern=r"^__\d+_\d+\.distcp$")]
+    begin: Count
+    num_bytes: Count
+    checksum: str
+    """Of the rows' bytes."""
+
+
+class Record(BaseModel):
+    """What a run's checkpoint says of the rows that its ranks divided."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    folder: Annotated[str, Field(pattern=rf"^{PREFIX}\d+-[0-9a-f]+$")]
+    """Name of the folder beside the checkpoint."""
+    optimizer: list[str]
+    """Names of the tensors of the optimizer's state."""
+    shapes: dict[str, Annotated[list[Count], Field(min_length=2, max_length=2)]]
+    """Shape of the rows of all nodes by the modules' names."""
+    steps: dict[str, Count]
+    """Number of updates by the modules' names."""
+    pieces: list[Piece]
+
+
+_ADAPTER = TypeAdapter(Record)
+
+
+def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any]:
+    """Write all ranks' rows and states into a new folder; all ranks call it together.
+
+    The folder gets its name once every rank has flushed its files, so that a kill leaves none with this name.
+
+    Args:
+        learned: the rows.
+        beside: folder in which to make it, on rank 0; the others are told.
+        step: number of the run's steps so far, for the name.
+
+    Returns:
+        The record that :func:`read` needs, in plain values.
+
+    Raises:
+        ConfigError: a rank does not see the folder.
+        ResourceError: the disk is full or the folder cannot be written.
+    """
+    comm = learned.comm
+    name = f"{PREFIX}{step}-{secrets.token_hex(4)}"
+    beside_text, name = comm.share([str(beside), name])
+    aside = Path(beside_text, f".{name}")
+    try:
+        pieces = _written(learned, aside)
+    except (OSError, RuntimeError) as error:
+        raise (resource_error(error, aside) or error) from error
+    held = learned.held()
+    record = Record(
+        folder=name,
+        optimizer=list(learned.state_names),
+        shapes={name: [one.num_nodes, one.channels] for name, one in learned.modules.items()},
+        steps={name: one.step for name, one in held.items()},
+        pieces=pieces,
+    )
+    if comm.rank == 0:
+        aside.rename(Path(beside_text, name))
+        sync_folder(Path(beside_text))
+    return record.model_dump()
+
+
+def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
+    """Write this rank's pieces, and on rank 0 the library's index; return the pieces of all ranks."""
+    comm = learned.comm
+    if comm.rank == 0:
+        aside.mkdir()
+    writer, planner = FileSystemWriter(aside), _Pieces()
+    counts = comm.gather(learned.owned.numel())
+    seen = comm.gather(aside.is_dir())
+    if not all(seen):
+        raise ConfigError(
+            f"out_dir must be a folder that all ranks see, since each writes its own learned rows into it; "
+            f"rank {seen.index(False)} does not see {aside.parent}. Put it on a shared file system"
+        )
+    first, num_rows = sum(counts[: comm.rank]), sum(counts)
+    tensors = dict(_tensors(learned))
+    items = [item for name, rows in tensors.items() for item in planner.add(name, rows, first, num_rows)]
+    writer.set_up_storage_writer(comm.rank == 0)
+    plans = writer.prepare_global_plan([SavePlan([])] * comm.rank + [SavePlan(items)])
+    results = writer.write_data(plans[-1], planner).wait() if items else []
+    own = [_piece(result, planner.found[result.index]) for result in results]
+    said = [piece for of_rank in comm.gather([piece.model_dump() for piece in own]) for piece in of_rank]
+    pieces = [Piece(**piece) for piece in said]
+    if comm.rank == 0:
+        writer.finish(_metadata(tensors, pieces, num_rows), [_results(tensors, pieces)])
+        sync_folder(aside)
+    return pieces
+
+
+def _tensors(learned: LearnedRows) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that this rank writes, by name."""
+    yield NODE_IDS, learned.owned
+    for name, one in learned.held().items():
+        yield f"{name}.rows", one.rows.detach()
+        yield from ((f"{name}.{state}", tensor) for state, tensor in one.states.items())
+
+
+def _piece(result: WriteResult, rows: Tensor) -> Piece:
+    at = result.storage_data
+    assert result.index.offset is not None
+    return Piece(
+        tensor=result.index.fqn,
+        first=result.index.offset[0],
+        count=rows.shape[0],
+        file=at.relative_path,
+        begin=at.offset,
+        num_bytes=at.length,
+        checksum=_checksum(rows),
+    )
+
+
+def _checksum(rows: Tensor) -> str:
+    checksum = Checksum()
+    checksum.add(rows.contiguous().view(torch.uint8).numpy().data)
+    return checksum.text
+
+
+def _index(tensor: Tensor, piece: Piece) -> MetadataIndex:
+    return MetadataIndex(piece.tensor, torch.Size([piece.first, *[0] * (tensor.ndim - 1)]))
+
+
+def _results(tensors: dict[str, Tensor], pieces: list[Piece]) -> list[WriteResult]:
+    """Return what all ranks have written, as the library says it."""
+    return [
+        WriteResult(
+            _index(tensors[one.tensor], one), one.num_bytes, StorageInfo(one.file, one.begin, one.num_bytes)
+        )
+        for one in pieces
+    ]
+
+
+def _metadata(tensors: dict[str, Tensor], pieces: list[Piece], num_rows: int) -> Metadata:
+    """Return the library's index: sizes, dtypes and pieces of all tensors."""
+    found: dict[str, Any] = {
+        name: TensorStorageMetadata(
+            TensorProperties(dtype=rows.dtype), torch.Size([num_rows, *rows.shape[1:]]), []
+        )
+        for name, rows in tensors.items()
+    }
+    for one in pieces:
+        rows = tensors[one.tensor]
+        offsets = _index(rows, one).offset
+        assert offsets is not None
+        chunk = ChunkStorageMetadata(offsets, torch.Size([one.count, *rows.shape[1:]]))
+        found[one.tensor].chunks.append(chunk)
+    return Metadata(found)
+
+
+def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> None:
+    """Read this rank's rows from a folder that ranks of any number wrote.
+
+    Args:
+        learned: the rows, which are replaced.
+        values: the record that :func:`write` returned.
+        beside: folder with the one that was written.
+        states: whether the optimizer's state is read, too.
+
+    Raises:
+        ConfigError: the rows are of other modules, or of another number of nodes or width.
+        DataError: the record or a file is damaged or missing.
+    """
+    record = checked(
+        _ADAPTER, values, lambda text: DataError(f"a checkpoint in {beside} is damaged: learned_rows.{text}")
+    )
+    own = {name: [one.num_nodes, one.channels] for name, one in learned.modules.items()}
+    if record.shapes != own:
+        raise ConfigError(
+            f"the checkpoint has learned rows of {record.shapes or 'no module'} (nodes, channels), and the "
+            f"model of {own}; make the model as it was"
+        )
+    if states and record.optimizer != list(learned.state_names):
+        raise ConfigError(
+            f"the checkpoint has the optimizer's state {record.optimizer}, and this run needs "
+            f"{list(learned.state_names)}; give the optimizer as it was"
+        )
+    folder = beside / record.folder
+    own_rows = _own_rows(learned.owned, folder, record)
+    for name, one in learned.held().items():
+        if states:
+            one.step = record.steps.get(name, 0)
+        tensors = {"rows": one.rows.detach()} | (one.states if states else {})
+        for part, tensor in tensors.items():
+            _fill(tensor, own_rows, folder, record, f"{name}.{part}")
+
+
+class _OwnRows(NamedTuple):
+    positions: Tensor
+    """Where own nodes' rows stand in the checkpoint, ascending."""
+    places: Tensor
+    """Their places among own rows."""
+
+
+def _own_rows(owned: Tensor, folder: Path, record: Record) -> _OwnRows:
+    """Find the rows of own nodes in the checkpoint."""
+    positions, places = [], []
+    for piece in record.pieces:
+        if piece.tensor == NODE_IDS:
+            ids = _rows_of(folder, piece, torch.Size([piece.count]), torch.int64)
+            at = torch.searchsorted(owned, ids).clamp(max=max(owned.numel() - 1, 0))
+            is_own = owned[at] == ids if owned.numel() else torch.zeros_like(ids, dtype=torch.bool)
+            positions.append(piece.first + is_own.nonzero().squeeze(1))
+            places.append(at[is_own])
+    found, order = torch.cat([*positions, owned[:0]]).sort()
+    where = torch.cat([*places, owned[:0]])[order]
+    if not torch.equal(where.sort().values, torch.arange(owned.numel())):
+        raise DataError(
+            f"{folder} is damaged: it does not have a row for each node. Take another checkpoint."
+        )
+    return _OwnRows(found, where)
+
+
+def _fill(tensor: Tensor, own: _OwnRows, folder: Path, record: Record, name: str) -> None:
+    """Write own rows of a tensor, whose pieces are read one after another; others are passed over."""
+    missing = own.positions.numel()
+    for piece in record.pieces:
+        if piece.tensor != name:
+            continue
+        bounds = torch.tensor([piece.first, piece.first + piece.count])
+        begin, end = torch.searchsorted(own.positions, bounds).tolist()
+        if begin < end:
+            rows = _rows_of(folder, piece, torch.Size([piece.count, *tensor.shape[1:]]), tensor.dtype)
+            tensor[own.places[begin:end]] = rows[own.positions[begin:end] - piece.first]
+            missing -= end - begin
+    if missing:
+        raise DataError(f"{folder} is damaged: it lacks rows of {name}. Take another checkpoint.")
+
+
+def _rows_of(folder: Path, piece: Piece, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return the rows of a piece, which was written by ``torch.save``.
+
+    Raises:
+        DataError: they are not those that were written.
+    """
+    file = folder / piece.file
+    try:
+        with open_file(file) as stream:
+            stream.seek(piece.begin)
+            rows: Any = torch.load(io.BytesIO(stream.read(piece.num_bytes)), weights_only=True)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{file} is missing, which holds learned rows of the checkpoint; the folder must be where all "
+            "ranks see it. Take another checkpoint."
+        ) from error
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        raise DataError(f"{file} is damaged: {error}. Take another checkpoint.") from error
+    is_alike = isinstance(rows, Tensor) and (rows.shape, rows.dtype) == (shape, dtype)
+    if not is_alike or _checksum(rows) != piece.checksum:
+        raise DataError(
+            f"{file} is damaged: its rows are not those that were written. Take another checkpoint."
+        )
+    found: Tensor = rows
+    return found
+
+
+class _Pieces(DefaultSavePlanner):
+    """Says which tensor is behind each item that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[MetadataIndex, Tensor] = {}
+
+    def add(self, name: str, tensor: Tensor, first: int, num_rows: int) -> Iterator[WriteItem]:
+        """Yield the pieces of this rank's rows of a tensor.
+
+        Args:
+            name: name of the tensor.
+            tensor: the rows.
+            first: place of the first of them among those of all ranks.
+            num_rows: number of rows of all ranks.
+        """
+        width = tensor.shape[1:].numel() * tensor.element_size()
+        for part in torch.split(tensor, max(1, _PIECE_BYTES // max(1, width))):
+            if part.shape[0] == 0:
+                continue
+            offsets = torch.Size([first, *[0] * (tensor.ndim - 1)])
+            index = MetadataIndex(name, offsets)
+            self.found[index] = part
+            yield WriteItem(
+                index=index,
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=ChunkStorageMetadata(offsets=offsets, sizes=part.shape),
+                    properties=TensorProperties(dtype=tensor.dtype),
+                    size=torch.Size([num_rows, *tensor.shape[1:]]),
+                ),
+            )
+            first += part.shape[0]
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        """Return the rows of a piece."""
+        return self.found[write_item.index]

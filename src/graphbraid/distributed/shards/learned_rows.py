@@ -1,0 +1,329 @@
+"""LearnedRows: learned rows of nodes, of which each rank holds, sends and updates those of its own nodes.
+
+The owners send the rows of a batch's nodes before the model is called, and get their gradients back after the
+step's backward pass. They add up the gradients of a row in the order of the ranks and update these rows
+alone, as ``torch.optim`` does with sparse gradients. Rows are never sent before the step that reads them, so
+that no rank ever reads an old one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.shards.exchange import Routed, swap
+from graphbraid.errors import ConfigError
+from graphbraid.features.budgets import require_free
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.nn import ShardedEmbedding
+from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.spmm import spmm
+from graphbraid.sampling import rng
+from graphbraid.sampling.schedule import part_of
+
+OPTIMIZERS: Mapping[str, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
+    "adam": (SparseAdam, ("exp_avg", "exp_avg_sq")),
+    "adamw": (SparseAdam, ("exp_avg", "exp_avg_sq")),
+    "sgd": (SGD, ()),
+    "adagrad": (Adagrad, ("sum",)),
+}
+"""By the run's optimizer, the one of the rows, and the names of its state's tensors, one row for each row."""
+_DRAWN_AT_ONCE = 1 << 20
+"""Initial numbers that are drawn together."""
+
+
+def initial_rows(seed: int, number: int, ids: Tensor, channels: int) -> Tensor:
+    """Return the initial rows of nodes, ``(num_ids, channels)`` float32: a function of seed, node and column.
+
+    Uniform numbers of mean 0 and variance ``1 / channels``, the same bits on every machine.
+
+    Args:
+        seed: seed of the run.
+        number: number of the module within the model.
+        ids: ``(num_ids,)`` int64 ids in the whole graph.
+        channels: width of the rows.
+    """
+    key = rng.mix(seed ^ rng.mix(number + 1))
+    bits = rng.draws(rng.row_keys(key, 0, ids.numpy()), channels).astype("float64")
+    most = (3.0 / channels) ** 0.5
+    return torch.from_numpy((bits + 0.5) * (2.0**-31 * most) - most).float()
+
+
+class Owners(NamedTuple):
+    """Which rank owns which nodes."""
+
+    owned: Tensor
+    """``(num_owned,)`` int64 ids of this rank's nodes, ascending."""
+    of: Callable[[Tensor], Tensor]
+    """Returns the rank that owns each of ``(num_ids,)`` ids."""
+
+    @classmethod
+    def in_ranges(cls, num_nodes: int, comm: Communicator) -> Owners:
+        """Divide the nodes into one contiguous range for each rank."""
+        begins = torch.tensor([part_of(num_nodes, rank, comm.size)[0] for rank in range(1, comm.size)])
+        owned = torch.arange(*part_of(num_nodes, comm.rank, comm.size))
+        return cls(owned, lambda ids: torch.bucketize(ids, begins, right=True))
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """The rows of one module that this rank holds, with the state of their optimizer."""
+
+    owned: Tensor
+    """``(num_owned,)`` int64 ids of their nodes, ascending."""
+    rows: nn.Parameter
+    """``(num_owned, channels)`` float32."""
+    states: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors like ``rows`` by the names that the optimizer gives them."""
+    step: int = 0
+    """Number of updates so far, in which any row was read on any rank."""
+
+
+class _AskedRows(NamedTuple):
+    """The nodes of one batch, as asked of their owners; gradients of their rows go the same way."""
+
+    routed: Routed
+    asked: list[int]
+    """Number of rows that each rank has asked of this one."""
+    given: Tensor
+    """``(sum(asked),)`` places of these rows among the own ones."""
+    rows: list[Tensor]
+    """Rows that came, by module, ``(num_ids, channels)``: leaves that gradients are added up in."""
+    read: list[Tensor]
+    """By module, which of them the model reads, ``(num_ids,)`` bool, filled in by its call."""
+
+
+class LearnedRows:
+    """The rows of a model's :class:`graphbraid.nn.ShardedEmbedding` modules, divided among ranks.
+
+    All ranks call its methods together. :meth:`take_batch` is called with as many batches on all ranks while
+    they train, possibly without nodes. In an evaluation ranks may have different numbers of batches, and call
+    :meth:`finish` after their last one.
+
+    Args:
+        modules: the modules by their names in the model, in its order.
+        comm: the ranks. Only the thread that calls the model uses it.
+        owners: which rank owns which nodes.
+        seed: seed of the initial rows.
+        optimizer: name of the run's optimizer, one of :data:`OPTIMIZERS`.
+        folder: folder for mapped files that hold rows and state. If None, they are in memory.
+
+    Raises:
+        ConfigError: a module has rows of other nodes from an earlier Trainer.
+        ResourceError: the memory is not free.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, ShardedEmbedding],
+        comm: Communicator,
+        owners: Owners,
+        *,
+        seed: int,
+        optimizer: str,
+        folder: Path | None = None,
+    ) -> None:
+        self.modules, self.comm = dict(modules), comm
+        self._owners, self._folder = owners, folder
+        self._ids = index_dtype(next(iter(modules.values())).num_nodes)
+        self._make, self.state_names = OPTIMIZERS[optimizer.lower()]
+        self._asked: list[_AskedRows] = []
+        self._grads: list[tuple[Tensor, Tensor]] = []
+        self._is_updated: list[bool] = []
+        for number, module in enumerate(self.modules.values()):
+            if module.held is None:
+                module.held = self._new(module, number, seed)
+            elif not torch.equal(module.held.owned, owners.owned):
+                raise ConfigError(
+                    "the model's rows are divided in another way, by an earlier Trainer; make another model, "
+                    "and load a checkpoint of that run with Trainer.load_weights"
+                )
+
+    def _new(self, module: ShardedEmbedding, number: int, seed: int) -> Held:
+        """Draw the initial rows of own nodes."""
+        owned, channels = self._owners.owned, module.channels
+        if self._folder is None:
+            copies = 1 + len(self.state_names)
+            require_free(
+                4 * owned.numel() * channels * copies,
+                f"this rank's share of {module.num_nodes:,} learned rows, with the optimizer's state,",
+            )
+        rows = self._room(owned.numel(), channels)
+        most = _most_rows(channels)
+        for ids, part in zip(torch.split(owned, most), torch.split(rows, most), strict=True):
+            part.copy_(initial_rows(seed, number, ids, channels))
+        return Held(owned, nn.Parameter(rows))
+
+    def _room(self, num_rows: int, channels: int) -> Tensor:
+        """Return zeros, in memory or in a file that has no name and ends with the process."""
+        if self._folder is None or num_rows == 0:
+            return torch.zeros(num_rows, channels)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".rows-") as file:
+            file.truncate(4 * num_rows * channels)
+            return torch.from_file(file.name, True, num_rows * channels, dtype=torch.float32).view(
+                -1, channels
+            )
+
+    @property
+    def owned(self) -> Tensor:
+        """Ids of this rank's nodes, ``(num_owned,)`` int64, ascending."""
+        return self._owners.owned
+
+    def copied(self) -> dict[str, Tensor]:
+        """Return copies of this rank's rows by the modules' names, where the rows are, too."""
+        return {name: self._room(*one.rows.shape).copy_(one.rows) for name, one in self._held().items()}
+
+    def put_back(self, copies: Mapping[str, Tensor]) -> None:
+        """Replace the rows by copies of :meth:`copied`."""
+        for name, one in self._held().items():
+            one.rows.detach().copy_(copies[name])
+
+    def _held(self) -> dict[str, Held]:
+        return {name: module.held for name, module in self.modules.items()}
+
+    def held(self) -> dict[str, Held]:
+        """Return what this rank holds, by the modules' names; state begins at zero."""
+        found = self._held()
+        for one in found.values():
+            for name in self.state_names:
+                if name not in one.states:
+                    one.states[name] = self._room(*one.rows.shape)
+        return found
+
+    # ---- rows to the batches
+
+    def take_batch(self, n_id: Tensor, *, learns: bool) -> None:
+        """Give the modules the rows of a batch's nodes.
+
+        Args:
+            n_id: ``(num_ids,)`` distinct ids on the model's device; there may be none.
+            learns: whether gradients are wanted, for :meth:`collect`.
+        """
+        ids = n_id.cpu().long()
+        routed = Routed.by_owner(self._owners.of(ids), self.comm.size)
+        asked, _ = self._told(routed.counts, is_done=False)
+        batch = self._exchange(ids, routed, asked, n_id.device)
+        for module, rows in zip(self.modules.values(), batch.rows, strict=True):
+            module.take_batch(n_id.long(), rows.requires_grad_(learns))
+            batch.read.append(module.read_rows())
+        if learns:
+            self._asked.append(batch)
+
+    def take_none(self, device: torch.device) -> None:
+        """Take part in a step's batch of which this rank has no seed."""
+        self.take_batch(torch.empty(0, dtype=torch.int64, device=device), learns=True)
+
+    def finish(self) -> None:
+        """Answer other ranks, after the last batch of an evaluation, until all have had their last one."""
+        none = torch.empty(0, dtype=torch.int64)
+        while True:
+            asked, is_over = self._told([0] * self.comm.size, is_done=True)
+            if is_over:
+                break
+            self._exchange(none, Routed.by_owner(none, self.comm.size), asked, none.device)
+
+    def _told(self, counts: list[int], *, is_done: bool) -> tuple[list[int], bool]:
+        """Tell each rank how many rows it is asked for; return what others ask, and whether all are done."""
+        said = swap(self.comm, torch.tensor([[count, is_done] for count in counts]))
+        return said[:, 0].tolist(), bool(said[:, 1].all())
+
+    def _exchange(self, ids: Tensor, routed: Routed, asked: list[int], device: torch.device) -> _AskedRows:
+        """Ask the owners of ``ids`` for their rows, and send others those that they ask for."""
+        sent = ids[routed.order].to(self._ids)
+        given = self.comm.all_to_all(sent, routed.counts, asked).wait().long()
+        places, found = torch.searchsorted(self._owners.owned, given), []
+        for module in self.modules.values():
+            own = gather_rows(module.held.rows.detach(), places, trusted=True)
+            received = self.comm.all_to_all(own, asked, routed.counts).wait()
+            rows = torch.empty_like(received)
+            rows[routed.order] = received
+            found.append(rows.to(device))
+        return _AskedRows(routed, asked, places, found, [])
+
+    # ---- gradients to the owners
+
+    def forget(self) -> None:
+        """Forget the batches of a step that was not made."""
+        self._asked.clear()
+
+    def collect(self) -> float:
+        """Send the gradients of the step's batches to the owners; return the square of their norm, of all.
+
+        The sum over batches and ranks of each row's gradient is kept for :meth:`update`.
+        """
+        self._grads, said = [], []
+        for number in range(len(self.modules)):
+            parts = [self._gradients(one, number) for one in self._asked]
+            places = torch.cat([one.given for one in self._asked])
+            grads = torch.cat(parts)
+            is_read = grads[:, -1] > 0
+            found = _summed(places[is_read], grads[is_read, :-1].contiguous())
+            self._grads.append(found)
+            said += [float(found[1].double().square().sum()), float(found[0].numel())]
+        self._asked.clear()
+        sums = self.comm.all_reduce(torch.tensor(said, dtype=torch.float64)).wait().view(-1, 2)
+        self._is_updated = (sums[:, 1] > 0).tolist()
+        return float(sums[:, 0].sum())
+
+    def _gradients(self, batch: _AskedRows, number: int) -> Tensor:
+        """Return the gradients of own rows of a batch of each rank; the last column says which it read."""
+        rows = batch.rows[number]
+        grad = torch.zeros_like(rows) if rows.grad is None else rows.grad
+        grads = torch.cat((grad, batch.read[number].to(grad.dtype).unsqueeze(1)), 1).cpu()
+        ordered = grads[batch.routed.order]
+        return self.comm.all_to_all(ordered, batch.routed.counts, batch.asked).wait()
+
+    def scale(self, factor: float) -> None:
+        """Multiply the collected gradients, to clip them."""
+        for _, grads in self._grads:
+            grads.mul_(factor)
+
+    def update(self, options: Mapping[str, Any]) -> None:
+        """Update the rows that have a gradient on any rank, as ``torch.optim`` does with sparse gradients.
+
+        Args:
+            options: options of the run's optimizer, whose learning rate and momenta a schedule may change.
+        """
+        held = self.held().values()
+        checks: Any = torch.sparse.check_sparse_tensor_invariants
+        with checks(enable=False):  # ids are distinct and ascending; torch warns where nothing is said
+            for one, (places, grads), is_updated in zip(held, self._grads, self._is_updated, strict=True):
+                if is_updated:  # on any rank: otherwise torch.optim makes no step either
+                    self._step(one, places, grads, options)
+        self._grads = []
+
+    def _step(self, one: Held, places: Tensor, grads: Tensor, options: Mapping[str, Any]) -> None:
+        rows = one.rows
+        rows.grad = torch.sparse_coo_tensor(places[None], grads, rows.shape, is_coalesced=True)
+        optimizer = self._make([nn.Parameter(torch.empty(0))])  # whose state would be new memory
+        group = optimizer.param_groups[0]
+        group |= {name: options[name] for name in ("lr", "betas") if name in group} | {"params": [rows]}
+        optimizer.state.clear()
+        if self.state_names:
+            step = torch.tensor(float(one.step)) if self._make is Adagrad else one.step
+            optimizer.state[rows] = {"step": step, **one.states}
+        optimizer.step()
+        rows.grad, one.step = None, one.step + 1
+
+
+def _most_rows(channels: int) -> int:
+    """Return how many rows are drawn, written or read at once."""
+    return max(1, _DRAWN_AT_ONCE // channels)
+
+
+def _summed(places: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct places, ascending, and the sum of each place's gradients in their order."""
+    order = places.argsort(stable=True)
+    distinct, counts = torch.unique_consecutive(places[order], return_counts=True)
+    indptr = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    csc = Csc(indptr, order, places.numel(), trusted=True)
+    return distinct, spmm(csc, grads)

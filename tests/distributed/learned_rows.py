@@ -1,0 +1,138 @@
+"""What ranks of a test learn with rows that they divide; each function is called with their communicator."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import torch
+from tests.distributed.training import BASE, At, fitted, graph_of
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
+
+from graphbraid.distributed import Communicator, ShardedGraph
+from graphbraid.errors import GraphbraidError
+from graphbraid.graph import Graph
+from graphbraid.nn import GraphSAGE, NodeEmbedding, ShardedEmbedding
+from graphbraid.train import Trainer
+
+RUN = BASE | {"optimizer": "adam", "lr": 0.05}
+
+
+class BesideFeatures(nn.Module):
+    """A user's model of PyG's layers, with learned rows beside the features; ``make`` makes the rows."""
+
+    def __init__(self, graph: Graph, make=ShardedEmbedding) -> None:
+        super().__init__()
+        self.rows, self.few = make(graph.num_nodes, 6), make(graph.num_nodes, 3)
+        self.layers = nn.ModuleList([SAGEConv(graph.num_features + 6, 8), SAGEConv(8 + 3, graph.num_classes)])
+
+    def forward(self, x: Tensor, edge_index: Tensor, n_id: Tensor) -> Tensor:
+        first, second = self.layers
+        hidden = first(torch.cat((x, self.rows(n_id)), 1), edge_index).relu()
+        few, read = torch.zeros(len(n_id), 3), edge_index[1].unique()  # others of the batch get no gradient
+        few[read] = self.few(n_id[read])
+        return second(torch.cat((hidden, few), 1), edge_index)
+
+
+def make(kind: str, graph: Graph) -> nn.Module:
+    torch.manual_seed(0)
+    if kind == "pyg":
+        return BesideFeatures(graph)
+    model = GraphSAGE(8, 8, graph.num_classes, num_layers=2)
+    return NodeEmbedding(graph.num_nodes, 8, model, sharded=True)
+
+
+CASES: dict[str, tuple[str, dict[str, object]]] = {
+    "plain": ("own", {}),
+    "layers of PyG": ("pyg", {"layout": "subgraph"}),
+    "accumulated, clipped, one cycle": ("own", {"accumulate": 3, "clip": 0.05, "scheduler": "onecycle"}),
+    "few seeds": ("own", {"batch_size": 197}),  # a last batch of 3, so that of 4 ranks one has no seed
+    "sgd": ("own", {"optimizer": "sgd", "lr": 1.0}),
+    "adagrad, falling": ("own", {"optimizer": "adagrad", "scheduler": "cosine"}),
+    "exact evaluation": ("own", {"eval_mode": "exact", "epochs": 1}),
+}
+
+
+def every_case(comm: Communicator, folder: str, files: str) -> dict[str, object]:
+    """Train each case on parts, and on the whole graph; the first also with rows in files."""
+    whole, parts = graph_of(), ShardedGraph.open(folder, comm)
+    found: dict[str, object] = {}
+    for name, (kind, options) in CASES.items():
+        found[name] = [fitted(Trainer(make(kind, one), one, **RUN | options)) for one in (parts, whole)]
+    of_files = Trainer(make("own", parts), parts, **RUN | {"embedding_files": f"{files}/{comm.rank}"})
+    found["files"] = fitted(of_files)
+    held = of_files.runner.learned
+    assert held is not None
+    found["owned"] = held.owned.numel()
+    return found
+
+
+def by_torch(comm: Communicator, folder: str) -> list[object]:
+    """Train torch's own embeddings on parts and on the whole graph, and with sparse gradients."""
+    said: list[object] = []
+    for graph, sparse in ((ShardedGraph.open(folder, comm), False), (graph_of(), False), (graph_of(), True)):
+        torch.manual_seed(0)
+        model = BesideFeatures(graph, functools.partial(nn.Embedding, sparse=sparse))
+        try:
+            said.append(fitted(Trainer(model, graph, **RUN | {"layout": "subgraph", "epochs": 1}))["losses"])
+        except GraphbraidError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def outputs(comm: Communicator, folder: str) -> list[list[float]]:
+    """Predict other nodes on each rank, sampled and exactly, and on the last rank none but one."""
+    graph = ShardedGraph.open(folder, comm)
+    nodes = torch.arange(comm.rank * 90, 600 - 50 * comm.rank) if comm.rank < comm.size - 1 else [7]
+    trainer = Trainer(make("own", graph), graph, **RUN | {"memory_budget_bytes": 1 << 20})
+    return [trainer.predict(nodes, mode=mode).double().abs().sum(1).tolist() for mode in ("exact", "sampled")]
+
+
+def with_checkpoints(
+    comm: Communicator, folder: str, out_dir: str, epochs: str, resume: str
+) -> dict[str, object]:
+    """Train on parts, or on the whole graph if the folder is empty, into one folder of all ranks."""
+    graph = ShardedGraph.open(folder, comm) if folder else graph_of()
+    options = {"out_dir": out_dir, "epochs": int(epochs), "resume": resume == "resume"}
+    trainer = Trainer(make("own", graph), graph, **RUN | options)
+    return fitted(trainer) | {"predicted": trainer.predict(torch.arange(20)).flatten().tolist()}
+
+
+def not_seen(comm: Communicator, out_dir: str) -> str:
+    """Train into a folder that only the first rank sees."""
+    own = Path(out_dir) if comm.rank == 0 else Path(out_dir, "not", "there")
+    real = Path.is_dir
+    if comm.rank:
+        Path.is_dir = lambda path: False if out_dir in str(path) else real(path)  # type: ignore[method-assign]
+    try:
+        Trainer(make("own", graph_of()), graph_of(), **RUN | {"out_dir": own}).fit()
+    except GraphbraidError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def faulty(comm: Communicator, folder: str, out_dir: str, what: str) -> None:
+    """Train on parts; the last rank is killed in a step, or while it writes its rows."""
+    parts, last = ShardedGraph.open(folder, comm), comm.rank == comm.size - 1
+
+    def kill(_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    callbacks = [At(comm, comm.size - 1, 9, kill)] if what == "step" else []
+    if what == "checkpoint" and last:
+        from graphbraid.distributed.shards import learned_files
+
+        written, times = learned_files._checksum, []
+
+        def dies(rows: Tensor) -> str:
+            times.append(1)
+            if len(times) > 6:  # those of the first checkpoint are 4: ids, rows and two states
+                kill(rows)
+            return written(rows)
+
+        learned_files._checksum = dies
+    options = {"out_dir": out_dir, "checkpoint_every_steps": 4, "epochs": 3}
+    Trainer(make("own", parts), parts, callbacks=callbacks, **RUN | options).fit()

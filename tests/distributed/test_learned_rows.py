@@ -1,0 +1,320 @@
+"""Learned rows that ranks divide: any number of ranks learns what one process does with torch's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.distributed import learned_rows
+from tests.distributed.learned_rows import CASES, RUN, BesideFeatures, make
+from tests.distributed.ranks import Said, run
+from tests.distributed.training import fitted, graph_of
+from torch import nn
+
+from graphbraid.distributed import ShardedGraph, partition, save_partition
+from graphbraid.distributed.shards.learned_rows import initial_rows
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+from graphbraid.nn import NodeEmbedding, ShardedEmbedding
+from graphbraid.train import Trainer
+from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.preflight import split_nodes
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of four parts of the training graph."""
+    at, graph = tmp_path_factory.mktemp("learned") / "parts", graph_of()
+    save_partition(graph, partition(graph, 4, strategy="random"), at, rows="parts")
+    return at
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Any]:
+    """Return what one process learns on the whole graph."""
+    graph = graph_of()
+    return {
+        name: fitted(Trainer(make(kind, graph), graph, **RUN | options))
+        for name, (kind, options) in CASES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Said]]:
+    files = tmp_path_factory.mktemp("files")
+    return functools.cache(lambda size: run(size, learned_rows.every_case, folder, files))
+
+
+SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow), 1)
+
+
+@pytest.mark.parametrize("case", [*CASES, "files"])
+@pytest.mark.parametrize("size", SIZES)
+def test_ranks_learn_what_one_process_learns(
+    case: str, size: int, alone: dict[str, Any], results: Callable[[int], list[Said]]
+) -> None:
+    expected = alone["plain" if case == "files" else case]
+    for said in results(size):
+        found = said.result[case]
+        for one in [found] if case == "files" else found:
+            assert one["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+            assert one["weights"] == pytest.approx(expected["weights"], rel=1e-3)
+            assert one["test"] == pytest.approx(expected["test"], rel=1e-4)
+
+
+def test_each_rank_holds_the_rows_of_its_own_nodes(results: Callable[[int], list[Said]]) -> None:
+    owned = [said.result["owned"] for said in results(2)]
+    assert sum(owned) == 600
+    assert max(owned) < 360
+
+
+class Both(torch.optim.Optimizer):
+    """Torch's own optimizers: one for embeddings, another for the other parameters."""
+
+    def __init__(self, model: nn.Module, sparse: Any, dense: Any) -> None:
+        tables = [one.weight for one in model.modules() if isinstance(one, nn.Embedding)]
+        others = [p for p in model.parameters() if not any(p is table for table in tables)]
+        super().__init__([*tables, *others], {"lr": RUN["lr"]})
+        self.both = sparse(tables, lr=RUN["lr"]), dense(others, lr=RUN["lr"])
+
+    def step(self, closure: Any = None) -> None:
+        for one in self.both:
+            one.step()
+
+
+OPTIMIZERS = {
+    "adam": (torch.optim.SparseAdam, torch.optim.Adam),
+    "adamw": (torch.optim.SparseAdam, functools.partial(torch.optim.AdamW, weight_decay=0.0)),
+    "sgd": (torch.optim.SGD, torch.optim.SGD),
+    "adagrad": (torch.optim.Adagrad, torch.optim.Adagrad),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_are_updated_as_torch_updates_an_embedding_with_sparse_gradients(name: str) -> None:
+    """A row that a batch holds and the model does not read keeps its value, as it does with torch."""
+    graph = graph_of()
+    options = RUN | {
+        "layout": "subgraph",
+        "optimizer": name,
+        "epochs": 2,
+        "eval_every": 0,
+        "test_at_end": False,
+    }
+    torch.manual_seed(0)
+    trainer = Trainer(BesideFeatures(graph), graph, **options)
+    torch.manual_seed(0)
+    model = BesideFeatures(graph, functools.partial(nn.Embedding, sparse=True))
+    model.load_state_dict(trainer.model.state_dict(), strict=False)
+    ids = torch.arange(graph.num_nodes)
+    with torch.no_grad():
+        for number, one in enumerate((model.rows, model.few)):
+            one.weight.copy_(initial_rows(0, number, ids, one.embedding_dim))
+    trainer.fit()
+    optimizer = Both(model, *OPTIMIZERS[name])
+    loader = make_loader(trainer.runner, trainer.config, split_nodes(graph, "train"))
+    for epoch in range(2):
+        for batch in loader.batches(epoch):
+            model.zero_grad()
+            out = model(batch.x, batch.edge_index, batch.n_id)[: batch.batch_size]
+            nn.functional.cross_entropy(out, batch.seed_y).backward()
+            optimizer.step()
+    loader.close()
+    for mine, theirs in ((trainer.model.rows, model.rows), (trainer.model.few, model.few)):
+        torch.testing.assert_close(mine.held.rows.detach(), theirs.weight.detach(), rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(trainer.model.layers.parameters(), model.layers.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_initial_rows_depend_on_seed_module_node_and_column_alone() -> None:
+    ids = torch.tensor([5, 0, 10**12, 5])
+    rows = initial_rows(3, 0, ids, 4)
+    assert torch.equal(rows[0], rows[3])
+    assert torch.equal(rows[1:2], initial_rows(3, 0, ids[1:2], 4))
+    others = (initial_rows(4, 0, ids, 4), initial_rows(3, 1, ids, 4), rows.roll(1, 1))
+    assert all(not bool((rows == other).any()) for other in others)
+    assert not bool((rows[0] == rows[1:3]).any())
+    many = initial_rows(0, 0, torch.arange(20_000), 16)
+    assert float(many.mean().abs()) < 0.002
+    assert float(many.square().sum(1).mean()) == pytest.approx(1.0, rel=0.01)
+    assert float(many.abs().max()) <= (3 / 16) ** 0.5
+
+
+def test_embeddings_of_torch_train_on_ranks_or_are_refused_with_the_remedy(folder: Path) -> None:
+    for said in run(2, learned_rows.by_torch, folder):
+        parts, whole, sparse = said.result
+        assert parts == pytest.approx(whole, rel=1e-5)
+        assert "graphbraid.nn.ShardedEmbedding(num_nodes, channels)" in sparse
+
+
+def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
+    one = run(1, learned_rows.outputs, folder)[0].result
+    graph = ShardedGraph.open(folder)
+    trainer = Trainer(make("own", graph), graph, **RUN)
+    for mode, found in zip(("exact", "sampled"), one, strict=True):
+        assert found == pytest.approx(
+            trainer.predict([7], mode=mode).double().abs().sum(1).tolist(), rel=1e-5
+        )
+    every = trainer.predict().double().abs().sum(1)
+    first, second, last = run(3, learned_rows.outputs, folder)
+    assert first.result[0] == pytest.approx(every.tolist(), rel=1e-5)
+    assert second.result[0] == pytest.approx(every[90:550].tolist(), rel=1e-5)
+    assert last.result == [pytest.approx([float(every[7])], rel=1e-5), pytest.approx(one[1], rel=1e-5)]
+
+
+def checkpoints(at: Path) -> list[str]:
+    """Return the names of a run's checkpoints, without the step and the random part of folders."""
+    return sorted(name.name.rpartition("-")[0] or name.name for name in (at / "checkpoints").iterdir())
+
+
+def test_runs_are_resumed_to_the_bit_and_by_other_ranks_to_rounding(folder: Path, tmp_path: Path) -> None:
+    train = learned_rows.with_checkpoints
+    whole = run(2, train, folder, tmp_path / "whole", 2, "new")[0].result
+    for name in ("same", "other", "one"):
+        run(2, train, folder, tmp_path / name, 1, "new")
+    kept = checkpoints(tmp_path / "same")
+    assert [name for name in kept if name.startswith("rows")] == ["rows-7"]
+    same = run(2, train, folder, tmp_path / "same", 2, "resume")[0].result
+    assert same["losses"] == whole["losses"][7:]
+    assert same["test"] == whole["test"]
+    assert same["predicted"] == whole["predicted"]
+    other = run(3, train, folder, tmp_path / "other", 2, "resume")[0].result
+    assert other["losses"] == pytest.approx(whole["losses"][7:], rel=1e-4)
+    assert other["predicted"] == pytest.approx(whole["predicted"], rel=1e-3, abs=1e-4)
+
+
+def test_a_process_with_the_whole_graph_loads_what_ranks_with_parts_have_learned(
+    folder: Path, tmp_path: Path
+) -> None:
+    found = run(2, learned_rows.with_checkpoints, folder, tmp_path / "run", 2, "new")[0].result
+    trainer = Trainer(make("own", graph_of()), graph_of(), **RUN)
+    trainer.load_weights(tmp_path / "run" / "checkpoints" / "best.pt")
+    predicted = trainer.predict(torch.arange(20)).flatten().tolist()
+    assert predicted == pytest.approx(found["predicted"], rel=1e-4, abs=1e-5)
+
+
+def test_the_library_that_wrote_the_rows_reads_them(folder: Path, tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    run(2, learned_rows.with_checkpoints, folder, tmp_path / "run", 1, "new")
+    at = next((tmp_path / "run" / "checkpoints").glob("rows-*"))
+    dcp_to_torch_save(at, tmp_path / "all.pt")
+    every = torch.load(tmp_path / "all.pt", weights_only=True)
+    trainer = Trainer(make("own", graph_of()), graph_of(), **RUN)
+    trainer.load_weights(tmp_path / "run" / "checkpoints" / "last.pt")
+    rows = torch.empty(600, 8)
+    rows[every["node_ids"]] = every["rows.rows"]
+    assert torch.equal(rows, trainer.model.rows.held.rows)
+    assert set(every) == {"node_ids", "rows.rows", "rows.exp_avg", "rows.exp_avg_sq"}
+
+
+def test_a_folder_that_a_rank_does_not_see_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    for said in run(2, learned_rows.not_seen, tmp_path / "run"):
+        assert said.result.startswith("ConfigError: out_dir must be a folder that all ranks see")
+        assert "rank 1 does not see" in said.result
+
+
+@pytest.mark.parametrize("what", ["step", "checkpoint"])
+def test_a_lost_rank_ends_the_job_and_the_last_checkpoint_is_whole(
+    what: str, folder: Path, tmp_path: Path
+) -> None:
+    *others, _ = run(3, learned_rows.faulty, folder, tmp_path / "run", what)
+    for said in others:
+        assert said.code == 8
+        assert "rank 2 is lost" in said.stderr
+        assert said.seconds < 30
+    whole = run(2, learned_rows.with_checkpoints, folder, tmp_path / "whole", 3, "new")[0].result
+    more = run(2, learned_rows.with_checkpoints, folder, tmp_path / "run", 3, "resume")[0].result
+    done = 21 - len(more["losses"])
+    assert done == {"step": 8, "checkpoint": 0}[what]
+    assert more["losses"] == pytest.approx(whole["losses"][done:], rel=1e-4)
+    assert len(checkpoints(tmp_path / "run")) <= 4  # nothing is left of what the killed rank had begun
+
+
+def saved(at: Path, **options: Any) -> Trainer:
+    trainer = Trainer(make("own", graph_of()), graph_of(), **RUN | {"epochs": 1, "out_dir": at} | options)
+    trainer.fit()
+    return trainer
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
+def test_damaged_rows_are_found(damage: str, tmp_path: Path) -> None:
+    trainer = saved(tmp_path / "run")
+    file = next((tmp_path / "run" / "checkpoints").glob("rows-*/*.distcp"))
+    content = bytearray(file.read_bytes())
+    content[content.find(trainer.model.rows.held.rows[300].detach().numpy().tobytes())] ^= 1
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content if damage == "flipped" else content[: len(content) // 3])
+    with pytest.raises(DataError, match="is missing" if damage == "missing" else "is damaged"):
+        trainer.load_weights(tmp_path / "run" / "checkpoints" / "last.pt")
+
+
+def test_checkpoints_of_other_rows_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "run")
+    graph, last = graph_of(), tmp_path / "run" / "checkpoints" / "last.pt"
+    wider = NodeEmbedding(600, 9, make("own", graph).model, sharded=True)
+    plain = NodeEmbedding(600, 8, make("own", graph).model)
+    with pytest.raises(ConfigError, match="the checkpoint has learned rows of"):
+        Trainer(wider, graph, **RUN).load_weights(last)
+    with pytest.raises(ConfigError, match="its rows is absent"):
+        Trainer(plain, graph, **RUN).load_weights(last)
+    with pytest.raises(ConfigError, match="optimizer"):
+        saved(tmp_path / "run", epochs=2, resume=True, optimizer="sgd")
+
+
+class Misused(nn.Module):
+    """Asks for nodes that no batch has."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.rows, self.layer = ShardedEmbedding(graph.num_nodes, 4), nn.Linear(4, graph.num_classes)
+
+    def forward(self, x: torch.Tensor, n_id: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.rows(n_id * 0 + 599))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "full"}, "reads the rows of all nodes"),
+        ({"optimizer": "rmsprop"}, "one of adam, adamw, sgd, adagrad; got 'rmsprop'"),
+        ({"optimizer": torch.optim.Adam}, "got one of your own"),
+        ({"weight_decay": 0.1}, "would not decay"),
+        ({"plan": "cpu"}, "measured on copies"),
+        ({"tiers": "auto"}, "measured on copies"),
+    ],
+)
+def test_options_that_do_not_go_with_divided_rows_are_refused(options: dict[str, Any], why: str) -> None:
+    graph = graph_of()
+    given = {name: value for name, value in RUN.items() if name != "lr" or "optimizer" not in options}
+    with pytest.raises(ConfigError, match=why):
+        Trainer(make("own", graph), graph, **given | options)
+
+
+def test_other_misuse_of_divided_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    graph, model = graph_of(), make("own", graph_of())
+    with pytest.raises(ConfigError, match=r"use torch\.nn\.Embedding"):
+        model(None, graph.csc, torch.arange(3))
+    with pytest.raises(ConfigError, match=r"make it with graph\.num_nodes"):
+        Trainer(NodeEmbedding(599, 8, model.model, sharded=True), graph, **RUN)
+    with pytest.raises(DataError, match="call it with n_id"):
+        Trainer(Misused(graph), graph, **RUN).fit()
+    with pytest.raises(ConfigError, match="embedding_files"):
+        Trainer(NodeEmbedding(600, 8, model.model), graph, **RUN | {"embedding_files": tmp_path})
+    with pytest.raises(ConfigError, match="is not copied"):
+        __import__("copy").deepcopy(model)
+    with pytest.raises(ConfigError, match="is not pickled"):
+        torch.save(model, tmp_path / "model.pt")
+    with pytest.raises(ConfigError, match="have no form in PyTorch Geometric"):
+        model.to_pyg()
+    Trainer(model, graph, **RUN)
+    save_partition(graph, partition(graph, 2), tmp_path / "parts", rows="parts")
+    Trainer(model, ShardedGraph.open(tmp_path / "parts"), **RUN)  # the same nodes are on this rank
