@@ -368,7 +368,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"ranks cannot be limited here: {reason}")
     rows = measure(options)
     show(rows)
-    write_rows("sharded", rows, repeats=1, out=options.out)
+    write_rows("distributed_sharded", rows, repeats=1, out=options.out)
 
 
 if __name__ == "__main__":

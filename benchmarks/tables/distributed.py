@@ -180,6 +180,37 @@ def mini_batches() -> str:
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.mini_batches")])
 
 
+def sharded() -> str:
+    """Losses, seconds and peaks of ranks within memory limits, beside one process without any."""
+    rows = read_rows("distributed_sharded")
+    lines = [
+        [
+            row["row"],
+            f"{row['losses'][-1]:.6f}",
+            f"{row['test']['loss']:.6f}",
+            f"{row['most_difference']:.0e}" if "most_difference" in row else "",
+            f"{statistics.median(row['epoch_seconds']):.0f}",
+            *(
+                " ".join(f"{count / 1e9:.2f}" for count in row.get(key, ()))
+                for key in ("group_bytes", "process_bytes")
+            ),
+            f"{row['noticed_seconds']:.1f}" if "noticed_seconds" in row else "",
+        ]
+        for row in rows
+    ]
+    heads = (
+        "ranks",
+        "last loss",
+        "loss of the test",
+        "largest difference of a step's loss",
+        "epoch with validation, s",
+        "GB of each cgroup at its peak",
+        "GB of each process, with mapped pages",
+        "seconds from the kill to the last message",
+    )
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.sharded")])
+
+
 def kept_rows() -> str:
     """Epochs of ranks that hold parts alone, by what they keep of others' rows."""
     rows = read_rows("distributed_kept_rows")

@@ -64,6 +64,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "simulated scaling": ("distributed_scaling", distributed.scaling),
     "ways between ranks": ("distributed_machine", distributed.ways),
     "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
+    "ranks within limits": ("distributed_sharded", distributed.sharded),
     "rows of other ranks": ("distributed_kept_rows", distributed.kept_rows),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "full-graph epochs, hgt": ("fullgraph_transformer", fullgraph.transformer),
