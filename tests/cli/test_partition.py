@@ -1,9 +1,16 @@
 """graphbraid partition: a folder of parts and a report, used again where it is the same."""
 
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from graphbraid.datasets import open_store, save_store
 from graphbraid.distributed import SavedPartition, split
+
+PARTITION = [sys.executable, "-m", "graphbraid", "partition"]
 
 
 @pytest.fixture
@@ -58,6 +65,46 @@ def test_another_partition_graph_or_folder_is_refused(divide, two_communities, t
     assert "halo.npy is truncated" in damaged.stderr
     (tmp_path / "parts" / "partition.json").unlink()
     divide(code=4)
+
+
+@pytest.mark.parametrize("lacks", ["memory", "disk", "the right to write"])
+def test_what_saving_lacks_is_said_before_the_graph_is_divided(divide, tmp_path, monkeypatch, lacks):
+    def divided(*_, **__):
+        raise AssertionError("work is lost")
+
+    monkeypatch.setattr("graphbraid.distributed.partition", divided)
+    if lacks == "memory":
+        monkeypatch.setattr("graphbraid.datasets.memory.free_memory_bytes", lambda: 1000)
+        said = "into 4 parts takes about .* of memory; 1000 B are free"
+    elif lacks == "disk":
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+        said = "storing the partition in .* needs .*; 1000 B are free"
+    else:
+        monkeypatch.setattr("os.access", lambda *_, **__: False)
+        said = "you may not write there"
+    assert re.search(said, " ".join(divide("--rows", "parts", code=4).stderr.split()))
+    assert list(tmp_path.glob("*parts*")) == []
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(store, tmp_path):
+    out, limited = tmp_path / "parts", ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh"]
+    command = [*PARTITION, "--data", store, "--parts", "2", "--rows", "parts", out]
+    done = subprocess.run([*limited, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert "file" in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.glob("*parts*")) == []
+
+
+def test_of_two_runs_at_once_one_makes_the_folder_and_the_other_says_so(store, tmp_path):
+    out = tmp_path / "parts"
+    command = [*PARTITION, "--data", store, "--parts", "2", "--rows", "parts", out]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [run.communicate()[1] for run in runs]
+    codes = sorted(run.returncode for run in runs)
+    assert codes in ([0, 4], [0, 0]), said  # the later one may find it whole
+    SavedPartition(out, open_store(store)).check()
+    assert [path.name for path in tmp_path.glob("*parts*")] == ["parts"]
 
 
 def test_a_model_is_trained_on_parts_with_their_rows_and_predicts_from_them(graphbraid, divide, tmp_path):

@@ -15,7 +15,7 @@ from tests.peaks import least_peak
 
 from graphbraid import datasets, native
 from graphbraid.distributed import STRATEGIES, Partition, partition
-from graphbraid.distributed.partitioning import metis, reference
+from graphbraid.distributed.partitioning import choose, metis, reference
 from graphbraid.distributed.partitioning.records import imbalance, node_loads, part_loads
 from graphbraid.distributed.partitioning.simple import components, contiguous, pack, spread
 from graphbraid.distributed.partitioning.streaming import cut_edges, place, relieve, row_blocks, stream
@@ -383,6 +383,34 @@ def test_a_graph_too_large_for_metis_is_streamed(monkeypatch):
     found = partition(grid(8), 2)
     assert [a.strategy for a in found.attempts] == ["metis", "streaming"]
     assert "of memory; 1000 B are free" in found.attempts[0].outcome
+
+
+@pytest.mark.parametrize(
+    ("free", "tried"),
+    [
+        (40 * 64 + 24 * 224, ["metis", "components", "greedy"]),  # room for all but METIS, which is not asked
+        (40 * 64 + 24 * 224 - 1, ["metis", "components", "greedy"]),
+        (40 * 64 - 1, ["greedy", "streaming"]),
+    ],
+)
+def test_ways_that_exceed_the_free_memory_are_left_out_before_they_begin(monkeypatch, free, tried):
+    graph = grid(8)
+    assert (graph.num_nodes, graph.num_edges) == (64, 224)
+    stream = choose.stream
+    monkeypatch.setattr(choose, "refusal", lambda *_: "pymetis is not installed")
+    monkeypatch.setattr(choose, "free_memory_bytes", lambda: free)
+    monkeypatch.setattr(choose, "stream", lambda *args, **named: stream(*args, **named | {"memory": None}))
+    found = partition(graph, 2)
+    assert [a.strategy for a in found.attempts] == tried
+    of_memory = [a.strategy for a in found.attempts if "of memory" in a.outcome]
+    assert of_memory == ([] if free == 40 * 64 + 24 * 224 else tried[-2:-1])
+
+
+@pytest.mark.parametrize("strategy", ["components", "greedy", "contiguous", "random", "streaming"])
+def test_a_named_way_that_exceeds_the_free_memory_is_refused(monkeypatch, strategy):
+    monkeypatch.setattr(choose, "free_memory_bytes", lambda: 1000)
+    with pytest.raises(ResourceError, match="1000 B"):
+        partition(grid(8), 2, strategy=strategy)
 
 
 # ---- kernels

@@ -171,6 +171,16 @@ def require_place_for_file(path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     _mode_of_file(target)
+    require_place_for_folder(target)
+
+
+def require_place_for_folder(path: str | os.PathLike[str]) -> None:
+    """Check that something may be made at ``path``, for callers that first do much work for what goes there.
+
+    Raises:
+        ResourceError: You may not write there.
+    """
+    target = Path(path)
     place = target.absolute().parent
     with _cannot_write(target):
         while not place.exists():

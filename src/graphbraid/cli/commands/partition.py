@@ -76,6 +76,7 @@ def partition(
         graphbraid partition --data stores/huge --parts 64 --rows parts parts/huge-64
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid import datasets, distributed
+    from graphbraid.distributed.parts.saving import require_room
 
     options: dict[str, Any] = {
         "num_parts": parts,
@@ -95,6 +96,8 @@ def partition(
     report = None if overwrite else _found(out, graph, noted)
     is_reused = report is not None
     if report is None:
+        lists = cast("Lists | None", rows)
+        require_room(graph, parts, out, keep_edges=keep_edges, rows=lists)  # before work is lost
         if rows is not None:
             graph.validate()  # ranks that open their parts see no more than these
         report = distributed.save_partition(
@@ -103,7 +106,7 @@ def partition(
             out,
             options=noted,
             keep_edges=keep_edges,
-            rows=cast("Lists | None", rows),
+            rows=lists,
             if_exists="replace" if overwrite else "error",
         )
     if json_output:

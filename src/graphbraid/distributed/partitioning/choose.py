@@ -24,14 +24,18 @@ from graphbraid.distributed.partitioning.records import (
 )
 from graphbraid.distributed.partitioning.simple import components, pack, pack_components, spread
 from graphbraid.distributed.partitioning.streaming import cut_edges, stream
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError, MissingPackageError, ResourceError
+from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import topology_mark
+from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.signatures import typed
 
 RELAXED = 1.20
 """Largest load of a part by the least that is possible that is put up with."""
+PEAK_BYTES = {"components": (24, 40), "greedy": (0, 40), "contiguous": (0, 40), "random": (0, 32)}
+"""Memory beside the graph, in bytes by edge and by node, rounded up from peaks of 4 to 16 edges a node."""
 
 
 @typed
@@ -65,7 +69,7 @@ def partition(
             edges and four times nodes.
         tolerance: Largest load of a part by the least possible, for METIS and streaming; more than 1.
         memory: Of streaming: bytes, or a size such as ``"1GiB"``, beside the graph. None takes what the
-            nodes' parts and blocks of 64 MiB need.
+            nodes' parts and blocks of 64 MiB need, with smaller blocks where less is free.
         seed: Of METIS's and of random partitions. The same seed gives the same partition.
 
     Returns:
@@ -75,7 +79,7 @@ def partition(
         ConfigError: An option is not one of these, or out of its bounds.
         MissingPackageError: ``"metis"`` was asked for, and pymetis is not installed.
         DataError: ``"metis"`` was asked for and gives no partition; the graph is not square.
-        ResourceError: ``memory`` is too small.
+        ResourceError: ``memory`` is too small, or the strategy takes more memory than is free.
     """
     if isinstance(graph, Graph):
         graph.check_whole("a partition")
@@ -115,7 +119,16 @@ class _Division:
         return divide()
 
     def _simply(self, strategy: Strategy) -> Tensor:
-        """Return the parts by a strategy that cannot fail."""
+        """Return the parts by a strategy that cannot fail.
+
+        Raises:
+            ResourceError: it takes more memory than is free.
+        """
+        if why := self._too_much(strategy):
+            raise ResourceError(
+                f"dividing {self.csc.num_dst:,} nodes by {strategy!r} {why}. Take strategy='streaming', "
+                "whose memory is bounded"
+            )
         if strategy == "random":
             return simple.at_random(self.csc.num_dst, self.num_parts, self.seed)
         loads = node_loads(self.csc, self.balance)
@@ -142,6 +155,9 @@ class _Division:
 
     def _first_that_succeeds(self) -> Partition:
         """Algorithm 4."""
+        if why := self._too_much("greedy"):
+            self._failed("greedy", why)
+            return self._streamed()
         loads = node_loads(self.csc, self.balance)
         packed = pack(loads, self.num_parts)
         least = self._heaviest(packed, loads)
@@ -181,6 +197,9 @@ class _Division:
         return None
 
     def _components(self, loads: Tensor, least: int) -> Partition | None:
+        if why := self._too_much("components"):
+            self._failed("components", why)
+            return None
         count, component_of = components(self.csc)
         if count < 2:
             self._failed("components", "the graph is connected")
@@ -196,10 +215,19 @@ class _Division:
         return self._taken("components", found)
 
     def _streamed(self) -> Partition:
-        found = stream(self.csc, self.num_parts, self.balance, tolerance=self.tolerance, memory=self.memory)
+        memory = free_memory_bytes() if self.memory is None else self.memory
+        found = stream(self.csc, self.num_parts, self.balance, tolerance=self.tolerance, memory=memory)
         return self._taken(
             "streaming", found.part_of, cut=found.cut, sums=found.loads, how=f" after {found.passes} passes"
         )
+
+    def _too_much(self, strategy: str) -> str:
+        """Return why a strategy does not fit the free memory; empty if it does."""
+        by_edge, by_node = PEAK_BYTES[strategy]
+        needed, free = by_edge * self.csc.num_edges + by_node * self.csc.num_dst, free_memory_bytes()
+        if free is None or needed <= free:
+            return ""
+        return f"takes up to {format_bytes(needed)} of memory; {format_bytes(free)} are free"
 
     def _heaviest(self, part_of: Tensor, loads: Tensor) -> int:
         return int(part_loads(part_of, loads, self.num_parts).max())

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import as_count
+from graphbraid.datasets.memory import require_memory
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
 from graphbraid.distributed.partitioning.records import PARTITION, Partition
 from graphbraid.distributed.parts.report import PartitionReport, picture_of, report_of
@@ -30,7 +31,13 @@ from graphbraid.distributed.parts.rows import (
 from graphbraid.distributed.parts.split import Division, Part, list_sums
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count, checked
-from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space
+from graphbraid.files.writing import (
+    IfExists,
+    atomic_directory,
+    require_absent,
+    require_free_space,
+    require_place_for_folder,
+)
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import topology_mark
@@ -113,6 +120,8 @@ _PART_OF = "part_of"
 _IDS = ("owned", "halo", "halo_indptr", "send", "send_indptr")
 _EDGES = ("local_edge", "remote_edge")
 _SPACE_PER_PART = 1 << 14  # headers and part.json
+_NODE_BYTES, _BLOCKS_BYTES = 40, 3 << 25
+"""Memory for the parts' lists of nodes and offsets, by node, and for blocks of rows under way."""
 
 
 @typed
@@ -148,24 +157,13 @@ def save_partition(
             without dense features.
         ResourceError: There is no space or no permission, or the folder exists.
     """
-    if rows is not None:
-        if not isinstance(graph, Graph):
-            raise DataError("rows= needs the Graph with its features, and not its Csc")
-        refuse_unfit(graph)
-    if isinstance(graph, Graph):
-        graph.check_whole("a partition")
     csc, folder = graph.csc if isinstance(graph, Graph) else graph, Path(path)
     if if_exists == "error":
         require_absent(folder)
+    size = require_room(graph, partition.num_parts, folder, keep_edges=keep_edges, rows=rows)
     division = Division(csc, partition)
     report = report_of(partition, division.outlines)
-    per_edge = csc.indices.element_size() + 8 * keep_edges + 4 * (csc.weight is not None)
-    size = per_edge * csc.num_edges + 28 * csc.num_dst + 16 * report.halo_rows
-    if rows is not None and isinstance(graph, Graph):
-        size += rows_bytes(graph, partition.num_parts, rows)
-    require_free_space(
-        folder, size + _SPACE_PER_PART * (1 + report.num_parts), f"storing the partition in {folder}"
-    )
+    require_free_space(folder, size + 16 * report.halo_rows, f"storing the partition in {folder}")
     if if_exists == "replace":
         PARTITION.refuse_others(folder)
     with atomic_directory(folder, if_exists=if_exists) as temp:
@@ -189,6 +187,47 @@ def save_partition(
         }
         PARTITION.write(temp, manifest)
     return report
+
+
+def require_room(
+    graph: Graph | Csc,
+    num_parts: int,
+    path: str | os.PathLike[str],
+    *,
+    keep_edges: bool = False,
+    rows: Lists | None = None,
+) -> int:
+    """Check what :func:`save_partition` needs of any partition; for callers that first divide the graph.
+
+    The halo is not known before: it takes 8 bytes of memory and 16 bytes of the disk for each row.
+
+    Returns:
+        The bytes of the folder without the halo.
+
+    Raises:
+        DataError: ``rows`` are asked for of a graph that parts cannot hold; the graph is not whole.
+        ResourceError: memory or disk have no room, or you may not write there.
+    """
+    if rows is not None:
+        if not isinstance(graph, Graph):
+            raise DataError("rows= needs the Graph with its features, and not its Csc")
+        refuse_unfit(graph)
+    if isinstance(graph, Graph):
+        graph.check_whole("a partition")
+    csc = graph.csc if isinstance(graph, Graph) else graph
+    per_edge = csc.indices.element_size() + 8 * keep_edges + 4 * (csc.weight is not None)
+    size = per_edge * csc.num_edges + 28 * csc.num_dst + _SPACE_PER_PART * (1 + num_parts)
+    if rows is not None and isinstance(graph, Graph):
+        size += rows_bytes(graph, num_parts, rows)
+    require_place_for_folder(path)
+    require_free_space(path, size, f"storing the partition in {path}")
+    of_edges = 2 * (per_edge + 8 * (csc.weight is not None)) * csc.num_edges // num_parts
+    require_memory(
+        _NODE_BYTES * csc.num_dst + of_edges + _BLOCKS_BYTES,
+        f"cutting a graph of {csc.num_dst:,} nodes into {num_parts} parts",
+        "Divide it into more parts, or on a machine with more",
+    )
+    return size
 
 
 class SavedPartition:
