@@ -113,6 +113,13 @@ GLOBAL_HOOKS = (
 )
 
 
+def is_own_method(module: nn.Module, key: str) -> bool:
+    """Return whether an instance holds its class's own method, as PyG leaves ``propagate`` behind masks."""
+    value = vars(module)[key]
+    own = isinstance(value, types.MethodType) and value.__self__ is module
+    return own and value.__func__ is getattr(type(module), key, None)
+
+
 def check_model(model: nn.Module) -> None:
     """Refuse what a trace of a model would not show: hooks, and methods replaced on an instance.
 
@@ -131,7 +138,10 @@ def check_model(model: nn.Module) -> None:
         if not computed_weights(module):  # a graph break runs these as they are written
             _refuse_hooks(part, module)
         for key, value in vars(module).items():
-            if isinstance(value, types.MethodType | types.FunctionType) and hasattr(type(module), key):
+            is_method = isinstance(value, types.MethodType | types.FunctionType) and hasattr(
+                type(module), key
+            )
+            if is_method and not is_own_method(module, key):
                 raise NotLoweredError(part, f"its {key} replaces that of its class", f"the class's {key}")
 
 
@@ -144,7 +154,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
     kind = type(module).__name__
     refuse_changed(name, module)
     for key, value in vars(module).items():
-        if key in TORCH_OWN:
+        if key in TORCH_OWN or is_own_method(module, key):
             continue
         allowed = known.attributes.get(key)
         if allowed is None:
@@ -166,6 +176,8 @@ def is_from(kind: type, home: str) -> bool:
 def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
     parameters, kind = known.parameters, type(module).__name__
     for key, parameter in module._parameters.items():
+        if parameter is None and key == "_edge_mask":  # PyG's, once an explanation has ended
+            continue
         if key not in parameters and key not in known.optional:
             raise NotLoweredError(name, f"{kind} has a parameter {key!r} that is not known here")
         if parameter is not None:
