@@ -27,6 +27,12 @@ EXPECTED = {
     ),
     "link_prediction.py": (r"AUC of later links: 0\.[789]\d*\namong all nodes: filtered MRR 0\.\d+", None),
     "nearest_items.py": (r"recall of the 10 likeliest films: (0\.9|1\.0)", None),
+    "service.py": (
+        r"400 requests answered by the models \[1(, 2)?\], none dropped; last: 2\n"
+        r"as Trainer.predict says: (0\.99\d|1\.000); new nodes as their originals: (0\.99\d|1\.000)\n"
+        r"an unknown id: 404; damaged weights: 422",
+        None,
+    ),
     "database.py": (
         r"3 types and 4 relations(.|\n)*epoch 4: loss 0\.[34]",
         0.75,
@@ -49,8 +55,8 @@ def cache(tmp_path_factory):
 
 
 QUICK = {"pyg_by_one_import.py"}
-NEEDS = {"nearest_items.py": "usearch"}
-"""Packages of examples that the extra ``test`` leaves out for their size."""
+NEEDS = {"nearest_items.py": "usearch", "service.py": "fastapi"}
+"""Packages of examples that the environment may lack."""
 
 
 @pytest.mark.parametrize(

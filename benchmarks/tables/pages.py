@@ -18,6 +18,7 @@ from benchmarks.tables import (
     links,
     planning,
     sampled,
+    serving,
     synth,
     tiers,
     tiers_reads,
@@ -27,7 +28,10 @@ from benchmarks.tables import (
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "decisions" / "0015-ranks-of-a-machine-share-memory.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed", "synthesis", "gpu")),
+    *(
+        ROOT / "docs" / f"{page}.md"
+        for page in ("results", "fullgraph", "distributed", "synthesis", "gpu", "serving")
+    ),
 )
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "speed": ("epoch", front.speed),
@@ -80,6 +84,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "larger than memory": ("tiers_scale", tiers_reads.scale),
     "whole graphs from disk": ("tiers_whole", tiers_reads.whole),
     "on a GPU": ("gpu_suite", gpu.proven),
+    "requests to a service": ("serving", serving.requests),
     "renumbering": ("tiers_reordering", tiers_reads.renumbering),
 }
 """Each table's results and what makes it."""

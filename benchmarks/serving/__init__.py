@@ -1,0 +1,1 @@
+"""Serving: how long requests to the example service wait."""
