@@ -186,3 +186,15 @@ def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module):
         assert all({"row", "commit", "repeats"} <= set(row) for row in rows)
     else:
         assert json.loads(done.stdout.splitlines()[-1])["graph"] == "tiny"
+
+
+@pytest.mark.slow
+def test_requests_to_the_service_are_answered_while_weights_are_swapped(tmp_path):
+    pytest.importorskip("fastapi", reason="needs fastapi, of the extra `service`")
+    pytest.importorskip("uvicorn", reason="needs uvicorn, of the extra `service`")
+    options = ("--seconds", "1.5", "--clients", "2", "--out", tmp_path / "serving.jsonl")
+    done = warm.run(["-m", "benchmarks.serving.service", *options], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    rows = results.read_rows("serving", tmp_path)
+    assert [row["clients"] for row in rows] == [2, 2]
+    assert all(row["requests"] > 5 and row["swaps"] == 1 and row["p50_ms"] <= row["p99_ms"] for row in rows)
