@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds synthesised programs with AddressSanitizer and UndefinedBehaviorSanitizer and compares them with the engine:
 # tests/synth with these compiler flags. The programs are executables of their own, so nothing is preloaded into Python.
+# Before it, their readers get damaged files (scripts/fuzz_readers.sh).
 #   PYTHON=.venv/bin/python scripts/sanitize_programs.sh     with programs of several ranks where mpicxx is on the PATH
 #   GB_SANITIZE_SHORT=1     for CI: a program of one rank for each kernel file, not optimised, which undefined behaviour ends
 #                           by SIGILL and without a report
@@ -16,6 +17,11 @@ if [ -n "${GB_SANITIZE_SHORT:-}" ]; then
   chosen=$short GB_PROGRAM_FLAGS+=" -O0 -fsanitize-undefined-trap-on-error" # as scripts/sanitize.sh
 elif command -v mpicxx >/dev/null; then
   tests+=(tests/synth/test_mpi.py)
+fi
+if [ -n "${GB_SANITIZE_SHORT:-}" ]; then
+  scripts/fuzz_readers.sh --seconds 10 --seed 1
+else
+  scripts/fuzz_readers.sh --seconds 60
 fi
 exec "${PYTHON:-.venv/bin/python}" -m pytest -q -x -p no:cacheprovider --timeout 900 -k "$chosen" \
   "${tests[@]}"

@@ -85,7 +85,7 @@ def nvcc(source: Path, to: Path) -> None:
     targets = ["-gencode=arch=compute_80,code=[sm_80,sm_90]"]
     warnings = ["-Werror=all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"]
     includes = [f"-I{folder}" for folder in (*_INCLUDES, *(() if _has_cublas() else (STUBS,)))]
-    command = [found, "-std=c++17", *targets, *warnings, *includes, "-c", str(source), "-o", str(to)]
+    command = [found, "-std=c++20", *targets, *warnings, *includes, "-c", str(source), "-o", str(to)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "warning" not in done.stderr, done.stderr

@@ -61,7 +61,7 @@ def test_a_program_has_the_engines_losses_in_any_order_of_threads(
     synthesis, graph = made("GCN", "Sum"), datasets.open_store(store)
     folder = programs.built(synthesis, store, tmp_path / "out")
     text = (folder / "main.cu").read_text()
-    assert "LongRows{3, " in text
+    assert "long_rows(3, " in text
     said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     planned = re.search(r"Memory gpu\{(\d+)\};", text)
     assert planned is not None

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS
-from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.synth.building import (
     MORE,
     RUNTIME,
@@ -35,6 +36,9 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
 from graphbraid.synth import from_model, load_weights, save_weights, train, write_openmp
+from graphbraid.synth.emit.cuda import sources_for_gpu
+from graphbraid.synth.emit.layout import WIDTH
+from graphbraid.synth.emit.mpi import sources_of_ranks
 from graphbraid.synth.emit.openmp import sources_of
 from graphbraid.synth.weights import weights_of
 
@@ -157,18 +161,27 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     command = Path(sys.executable).with_name("clang-format")
     if not command.is_file():
         pytest.skip("there is no clang-format")
-    graph, files = datasets.open_store(store), [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp"]
-    files.append(GOLDEN / "cuda" / "main.cu")
+    graph = datasets.open_store(store)
+    files = [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp", GOLDEN / "cuda" / "main.cu"]
     rooms = (RUNTIME, RUNTIME.parent / "runtime_mpi", RUNTIME.parent / "runtime_cuda")
-    files += [file for room in rooms for file in room.iterdir()]
-    for model in ("GIN", "GAT"):
-        files.append(tmp_path / f"{model}.cpp")
-        files[-1].write_text(sources_of(made(model, "Sum"), graph, OPTIONS).main, encoding="utf-8")
-    files.append(tmp_path / "paths.cpp")
-    paths = sources_of(made("SAGE", "Mean"), graph, OPTIONS, inputs=("dense", "csr"))
-    files[-1].write_text(paths.main, encoding="utf-8")
+    sources = [file for room in rooms for file in room.iterdir()]
+    layers = (*(made(*model) for model in MODELS[1:]), *map(more, MORE))
+    partition = owners([node % 3 for node in range(NUM_NODES)], 3)
+    written = [sources_of(synthesis, graph, OPTIONS) for synthesis in layers]
+    written += [sources_of_ranks(made(model, "Sum"), graph, partition, OPTIONS) for model in ("GIN", "GAT")]
+    written += [sources_for_gpu(made(model, "Sum"), graph, OPTIONS) for model in ("GIN", "GAT")]
+    written.append(sources_of(made("SAGE", "Mean"), graph, OPTIONS, inputs=("dense", "csr")))
+    for number, program in enumerate(written):
+        files.append(tmp_path / f"{number}.cpp")
+        files[-1].write_text(program.main, encoding="utf-8")
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        assert "clang-format" not in text
+        assert max(map(len, text.splitlines())) <= WIDTH
     style = f"--style=file:{Path(__file__).parents[2] / '.clang-format'}"
-    done = subprocess.run([command, style, "--dry-run", "-Werror", *files], capture_output=True, text=True)
+    done = subprocess.run(
+        [command, style, "--dry-run", "-Werror", *files, *sources], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,14 +1,14 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 5). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 6). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
 // step. What was decided before, for the graph in the store that this was written for:
 //
-// clang-format off
 // Lowered for the outputs of 30 of 80 nodes on cpu, rows stored in float32
-//   weighed by 150 GFLOP/s, 15 GB/s in sequence, 12 at random, 60 in 8 MB of cache; 1 of the features are not zero
+//   weighed by 150 GFLOP/s, 15 GB/s in sequence, 12 at random, 60 in 8 MB of cache; 1 of the features are not
+//     zero
 // Decisions
 //   - symmetry: edges are not stored both ways
 //   + prune: 41% of the edges reach the nodes of the loss; rows per level 70 -> 60 -> 30
@@ -16,7 +16,8 @@
 //   - input path: dense: 1 of the features are not zero (instead of sparse, 0.0042 ms an epoch)
 //   + hoist: features aggregated once, 0.00288 MB; saves 0.00151 ms an epoch
 //   - order: every aggregation runs at its narrower side already
-//   + fuse: 4 fewer passes over the rows, 2 of them made in the cache by the kernel before; saves 0.00888 MB an epoch that need not leave the cache and come back
+//   + fuse: 4 fewer passes over the rows, 2 of them made in the cache by the kernel before; saves 0.00888 MB
+//     an epoch that need not leave the cache and come back
 //   - storage: float32 rows; storage='bfloat16' halves what edges read
 //   - locality: rows fit in 8 MB of cache in any order
 // Program
@@ -28,7 +29,6 @@
 //   0: 70 nodes, 170 edges to the next
 //   1: 60 nodes, 85 edges to the next
 //   2: 30 nodes
-// clang-format on
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -46,178 +46,279 @@ namespace {
 
 const Command kCommand{"train", true, {"dense"}};
 constexpr int64_t kEpochs = 20;
-// clang-format off
 
 // ---- Weights, in the order of the model
 
-enum ParameterOf { w_convs_0_bias, w_convs_0_lin_weight, w_convs_1_bias, w_convs_1_lin_weight };
+enum ParameterOf {
+  w_convs_0_bias,
+  w_convs_0_lin_weight,
+  w_convs_1_bias,
+  w_convs_1_lin_weight,
+};
 
 Weights make_weights() {
   Weights weights;
-  weights.parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16}, true);
-  weights.parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12}, true);
-  weights.parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5}, true);
-  weights.parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16}, true);
+  weights.add({.name = "convs.0.bias", .shape = {16}});
+  weights.add({.name = "convs.0.lin.weight", .shape = {16, 12}});
+  weights.add({.name = "convs.1.bias", .shape = {5}});
+  weights.add({.name = "convs.1.lin.weight", .shape = {5, 16}});
   return weights;
 }
 
 // ---- Arrays: files of the store, and those that were made of it, each with the digest of its values
 
 struct Plan {
-  Array nodes0;
-  Array rows1;
-  Array src_scale2;
-  Array dst_scale3;
-  Array indptr4;
-  Array indices5;
-  Array indptr6;
-  Array indices7;
-  Array src_scale8;
-  Array indptr;
-  Array indices;
-  Array x;
-  Array train_rows12;
-  Array train_labels13;
-  Array split_train_rows14;
-  Array split_train_labels15;
-  Array split_val_rows16;
-  Array split_val_labels17;
-  Array split_test_rows18;
-  Array split_test_labels19;
+  const Folder store, plan;
 
-  Plan([[maybe_unused]] const std::string& store, const std::string& plan)
-      : nodes0(plan + "/nodes0.npy", "<i8", {60}, 0x4110e5ef134ef0c1),
-        rows1(plan + "/rows1.npy", "<f4", {60, 12}, 0x89eca0064d478f3d),
-        src_scale2(plan + "/src_scale2.npy", "<f4", {60}, 0x2b978f883c87afd9),
-        dst_scale3(plan + "/dst_scale3.npy", "<f4", {30}, 0x8b39ee5a08697161),
-        indptr4(plan + "/indptr4.npy", "<i8", {31}, 0x3ddb46189e2cbf0c),
-        indices5(plan + "/indices5.npy", "<i4", {85}, 0x64a2bc10dc2dae7d),
-        indptr6(plan + "/indptr6.npy", "<i8", {61}, 0xfddde5a3bcd1fc04),
-        indices7(plan + "/indices7.npy", "<i4", {85}, 0x5ee80374339bc903),
-        src_scale8(plan + "/src_scale8.npy", "<f4", {80}, 0xfb644d4f2f1d82d1),
-        indptr(store + "/indptr.npy", "<i8", {81}, 0xc97e3a567e47281f),
-        indices(store + "/indices.npy", "<i4", {310}, 0xe8175674ea544852),
-        x(store + "/x.npy", "<f4", {80, 12}, 0xdc97dad662f7fb68),
-        train_rows12(plan + "/train_rows12.npy", "<i8", {30}, 0xdba7da1ce27b2070),
-        train_labels13(plan + "/train_labels13.npy", "<i8", {30}, 0xc25fa8f6a22a20a3),
-        split_train_rows14(plan + "/split_train_rows14.npy", "<i8", {30}, 0x237995c46a750821),
-        split_train_labels15(plan + "/split_train_labels15.npy", "<i8", {30}, 0xc25fa8f6a22a20a3),
-        split_val_rows16(plan + "/split_val_rows16.npy", "<i8", {20}, 0xe66f41c5e176780f),
-        split_val_labels17(plan + "/split_val_labels17.npy", "<i8", {20}, 0x6918d58d2f7b02fe),
-        split_test_rows18(plan + "/split_test_rows18.npy", "<i8", {30}, 0x2d3fda960159b351),
-        split_test_labels19(plan + "/split_test_labels19.npy", "<i8", {30}, 0x773c4c0c7e580fa5) {}
+  const Array rows0 = plan.floats("rows0", {60, 12}, 0x89eca0064d478f3d);
+  const Array nodes1 = plan.int64s("nodes1", {60}, 0x4110e5ef134ef0c1);
+  const Array indptr2 = plan.int64s("indptr2", {31}, 0x3ddb46189e2cbf0c);
+  const Array indices3 = plan.int32s("indices3", {85}, 0x64a2bc10dc2dae7d);
+  const Array src_scale4 = plan.floats("src_scale4", {60}, 0x2b978f883c87afd9);
+  const Array dst_scale5 = plan.floats("dst_scale5", {30}, 0x8b39ee5a08697161);
+  const Array indptr6 = plan.int64s("indptr6", {61}, 0xfddde5a3bcd1fc04);
+  const Array indices7 = plan.int32s("indices7", {85}, 0x5ee80374339bc903);
+  const Array indptr = store.int64s("indptr", {81}, 0xc97e3a567e47281f);
+  const Array indices = store.int32s("indices", {310}, 0xe8175674ea544852);
+  const Array x = store.floats("x", {80, 12}, 0xdc97dad662f7fb68);
+  const Array src_scale11 = plan.floats("src_scale11", {80}, 0xfb644d4f2f1d82d1);
+  const Array train_rows12 = plan.int64s("train_rows12", {30}, 0xdba7da1ce27b2070);
+  const Array train_labels13 = plan.int64s("train_labels13", {30}, 0xc25fa8f6a22a20a3);
+  const Array split_train_rows14 = plan.int64s("split_train_rows14", {30}, 0x237995c46a750821);
+  const Array split_train_labels15 = plan.int64s("split_train_labels15", {30}, 0xc25fa8f6a22a20a3);
+  const Array split_val_rows16 = plan.int64s("split_val_rows16", {20}, 0xe66f41c5e176780f);
+  const Array split_val_labels17 = plan.int64s("split_val_labels17", {20}, 0x6918d58d2f7b02fe);
+  const Array split_test_rows18 = plan.int64s("split_test_rows18", {30}, 0x2d3fda960159b351);
+  const Array split_test_labels19 = plan.int64s("split_test_labels19", {30}, 0x773c4c0c7e580fa5);
 };
 
-// ---- The training step's arena: where each buffer begins, of 8896 bytes
+// ---- The tensors of a training step, each at its place in an arena of 8896 bytes
+//
+// Tensors that are not needed at the same time share memory.
 
-namespace train_places {
-[[maybe_unused]] constexpr int64_t kV4 = 0;  // v4: 60 x 16, tasks 0 to 8
-[[maybe_unused]] constexpr int64_t kV5 = 3840;  // v5: 60 x 5, tasks 1 to 2
-[[maybe_unused]] constexpr int64_t kV7 = 5056;  // v7: 30 x 5, tasks 2 to 4
-[[maybe_unused]] constexpr int64_t kGradientOfTheOutput = 3840;  // gradient of the output: 30 x 5, tasks 3 to 5
-[[maybe_unused]] constexpr int64_t kGradientOfV5 = 7680;  // gradient of v5: 60 x 5, tasks 5 to 7
-[[maybe_unused]] constexpr int64_t kGradientOfV4 = 3840;  // gradient of v4: 60 x 16, tasks 7 to 9
-}  // namespace train_places
+struct TrainTensors {
+  const Arena& arena;
 
-// ---- The arena of an evaluation: where each buffer begins, of 8960 bytes
+  const Tensor v4 = arena.at(0);                         // 60 x 16, tasks 0 to 8
+  const Tensor v5 = arena.at(3840);                      // 60 x 5, tasks 1 to 2
+  const Tensor v7 = arena.at(5056);                      // 30 x 5, tasks 2 to 4
+  const Tensor gradient_of_the_output = arena.at(3840);  // 30 x 5, tasks 3 to 5
+  const Tensor gradient_of_v5 = arena.at(7680);          // 60 x 5, tasks 5 to 7
+  const Tensor gradient_of_v4 = arena.at(3840);          // 60 x 16, tasks 7 to 9
+};
 
-namespace evaluate_places {
-[[maybe_unused]] constexpr int64_t kV1Rows = 5120;  // v1_rows: 80 x 12, tasks 0 to 1
-[[maybe_unused]] constexpr int64_t kV3 = 0;  // v3: 80 x 16, tasks 1 to 2
-[[maybe_unused]] constexpr int64_t kV4 = 5120;  // v4: 80 x 5, tasks 2 to 3
-[[maybe_unused]] constexpr int64_t kV6 = 0;  // v6: 80 x 5, tasks 3 to 4
-}  // namespace evaluate_places
+// ---- The tensors of an evaluation, each at its place in an arena of 8960 bytes
+//
+// Tensors that are not needed at the same time share memory.
+
+struct EvaluateTensors {
+  const Arena& arena;
+
+  const Tensor v1_rows = arena.at(5120);  // 80 x 12, tasks 0 to 1
+  const Tensor v3 = arena.at(0);          // 80 x 16, tasks 1 to 2
+  const Tensor v4 = arena.at(5120);       // 80 x 5, tasks 2 to 3
+  const Tensor v6 = arena.at(0);          // 80 x 5, tasks 3 to 4
+};
 
 class Program {
  public:
-  Program(const std::string& store, const std::string& plan_folder, const std::string& first_weights)
-      : plan(store, plan_folder), weights(make_weights()) {
+  Program(const std::string& store, const std::string& folder, const std::string& first_weights)
+      : plan{{store}, {folder}} {
     weights.load(first_weights);
   }
 
   // The outputs.
   void forward() {
-    using namespace train_places;
     for (uint64_t& seed : seeds) seed = random.draw();
-    {  // v4 = linear(v1_once): 12 -> 16, then bias, relu, dropout 0.5  [level 1, 16 columns]
-      const gb::Epilogue after = row_epilogue(value(w_convs_0_bias), 1, 0.01, 0.5, seeds[0], plan.nodes0.int64s());
-      tall_product(ConstMatrix{plan.rows1.floats(), 60, 12, 12}, ConstMatrix{value(w_convs_0_lin_weight), 12, 16, 1, 12}, train.matrix(kV4, 60, 16, 16, 1), false, nullptr, &after);
-    }
-    {  // v5 = linear(v4): 16 -> 5  [level 1, 5 columns]
-      tall_product(train.matrix(kV4, 60, 16, 16, 1), ConstMatrix{value(w_convs_1_lin_weight), 16, 5, 1, 16}, train.matrix(kV5, 60, 5, 5, 1), false, nullptr, nullptr);
-    }
-    {  // v7 = aggregate(v5): gcn weighted + 1 I, then bias  [level 2, 5 columns]
-      const gb::Epilogue after = row_epilogue(value(w_convs_1_bias), 0, 0.01, 0.0, 0, nullptr);
-      spmm(Edges{plan.indptr4.int64s(), plan.indices5.values(), false, 30, 85}, train.matrix(kV5, 60, 5, 5, 1), Factors{nullptr, plan.src_scale2.floats(), plan.dst_scale3.floats(), nullptr}, 1.0, 30, true, false, {}, train.matrix(kV7, 30, 5, 5, 1), &after);
-    }
+
+    // v4 = linear(v1_once): 12 -> 16, then bias, relu, dropout 0.5  [level 1, 16 columns]
+    tall_product({
+        .a = contiguous(plan.rows0.floats(), 60, 12),
+        .b = transposed(contiguous(value(w_convs_0_lin_weight), 16, 12)),
+        .out = train.v4(60, 16),
+        .after = {.bias = value(w_convs_0_bias),
+                  .act = Act::kRelu,
+                  .p = 0.5,
+                  .seed = seeds[0],
+                  .ids = plan.nodes1.int64s()},
+    });
+
+    // v5 = linear(v4): 16 -> 5  [level 1, 5 columns]
+    tall_product({
+        .a = train.v4(60, 16),
+        .b = transposed(contiguous(value(w_convs_1_lin_weight), 5, 16)),
+        .out = train.v5(60, 5),
+    });
+
+    // v7 = aggregate(v5): gcn weighted + 1 I, then bias  [level 2, 5 columns]
+    spmm({
+        .edges = {.indptr = plan.indptr2.int64s(),
+                  .indices = plan.indices3.values(),
+                  .num_rows = 30,
+                  .num_edges = 85},
+        .x = train.v5(60, 5),
+        .factors = {.src_scale = plan.src_scale4.floats(), .dst_scale = plan.dst_scale5.floats()},
+        .loop_scale = 1.0,
+        .num_loops = 30,
+        .skip_loops = true,
+        .out = train.v7(30, 5),
+        .after = {.bias = value(w_convs_1_bias)},
+    });
   }
 
   // The gradients of all parameters, from that of the outputs.
   void backward() {
-    using namespace train_places;
-    {  // gradient of v6
-      epilogue_backward(train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), train.matrix(kV7, 30, 5, 5, 1), row_epilogue(nullptr, 0, 0.01, 0.0, 0, nullptr), train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), gradient(w_convs_1_bias));
-    }
-    {  // gradient of v5
-      spmm(Edges{plan.indptr6.int64s(), plan.indices7.values(), false, 60, 85}, train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), Factors{nullptr, plan.dst_scale3.floats(), plan.src_scale2.floats(), nullptr}, 1.0, 30, true, false, {}, train.matrix(kGradientOfV5, 60, 5, 5, 1), nullptr);
-    }
-    {  // gradient of v5's weight
-      tall_gram(train.matrix(kGradientOfV5, 60, 5, 5, 1), train.matrix(kV4, 60, 16, 16, 1), Matrix{gradient(w_convs_1_lin_weight), 5, 16, 16}, nullptr);
-    }
-    {  // gradient of v4
-      tall_product(train.matrix(kGradientOfV5, 60, 5, 5, 1), ConstMatrix{value(w_convs_1_lin_weight), 5, 16, 16}, train.matrix(kGradientOfV4, 60, 16, 16, 1), false, nullptr, nullptr);
-    }
-    {  // gradient of v1
-      epilogue_backward(train.matrix(kGradientOfV4, 60, 16, 16, 1), train.matrix(kV4, 60, 16, 16, 1), row_epilogue(nullptr, 1, 0.01, 0.5, seeds[0], plan.nodes0.int64s()), train.matrix(kGradientOfV4, 60, 16, 16, 1), gradient(w_convs_0_bias));
-    }
-    {  // gradient of v4's weight
-      tall_gram(train.matrix(kGradientOfV4, 60, 16, 16, 1), ConstMatrix{plan.rows1.floats(), 60, 12, 12}, Matrix{gradient(w_convs_0_lin_weight), 16, 12, 12}, nullptr);
-    }
+    // gradient of v6
+    epilogue_backward({
+        .grad = train.gradient_of_the_output(30, 5),
+        .result = train.v7(30, 5),
+        .grad_x = train.gradient_of_the_output(30, 5),
+        .grad_bias = gradient(w_convs_1_bias),
+    });
+
+    // gradient of v5
+    spmm({
+        .edges = {.indptr = plan.indptr6.int64s(),
+                  .indices = plan.indices7.values(),
+                  .num_rows = 60,
+                  .num_edges = 85},
+        .x = train.gradient_of_the_output(30, 5),
+        .factors = {.src_scale = plan.dst_scale5.floats(), .dst_scale = plan.src_scale4.floats()},
+        .loop_scale = 1.0,
+        .num_loops = 30,
+        .skip_loops = true,
+        .out = train.gradient_of_v5(60, 5),
+    });
+
+    // gradient of v5's weight
+    tall_gram({
+        .a = train.gradient_of_v5(60, 5),
+        .b = train.v4(60, 16),
+        .out = contiguous(gradient(w_convs_1_lin_weight), 5, 16),
+    });
+
+    // gradient of v4
+    tall_product({
+        .a = train.gradient_of_v5(60, 5),
+        .b = contiguous(value(w_convs_1_lin_weight), 5, 16),
+        .out = train.gradient_of_v4(60, 16),
+    });
+
+    // gradient of v1
+    epilogue_backward({
+        .grad = train.gradient_of_v4(60, 16),
+        .result = train.v4(60, 16),
+        .how = {.act = Act::kRelu, .p = 0.5, .seed = seeds[0], .ids = plan.nodes1.int64s()},
+        .grad_x = train.gradient_of_v4(60, 16),
+        .grad_bias = gradient(w_convs_0_bias),
+    });
+
+    // gradient of v4's weight
+    tall_gram({
+        .a = train.gradient_of_v4(60, 16),
+        .b = contiguous(plan.rows0.floats(), 60, 12),
+        .out = contiguous(gradient(w_convs_0_lin_weight), 16, 12),
+    });
   }
 
   // The outputs of all nodes, without dropout.
   void predict() {
-    using namespace evaluate_places;
-    {  // v1_rows
-      spmm(Edges{plan.indptr.int64s(), plan.indices.values(), false, 80, 310}, ConstMatrix{plan.x.floats(), 80, 12, 12}, Factors{nullptr, plan.src_scale8.floats(), plan.src_scale8.floats(), nullptr}, 1.0, 80, true, false, {}, evaluate.matrix(kV1Rows, 80, 12, 12, 1), nullptr);
-    }
-    {  // v3
-      const gb::Epilogue after = row_epilogue(value(w_convs_0_bias), 1, 0.01, 0.0, 0, nullptr);
-      tall_product(evaluate.matrix(kV1Rows, 80, 12, 12, 1), ConstMatrix{value(w_convs_0_lin_weight), 12, 16, 1, 12}, evaluate.matrix(kV3, 80, 16, 16, 1), false, nullptr, &after);
-    }
-    {  // v4
-      tall_product(evaluate.matrix(kV3, 80, 16, 16, 1), ConstMatrix{value(w_convs_1_lin_weight), 16, 5, 1, 16}, evaluate.matrix(kV4, 80, 5, 5, 1), false, nullptr, nullptr);
-    }
-    {  // v6
-      const gb::Epilogue after = row_epilogue(value(w_convs_1_bias), 0, 0.01, 0.0, 0, nullptr);
-      spmm(Edges{plan.indptr.int64s(), plan.indices.values(), false, 80, 310}, evaluate.matrix(kV4, 80, 5, 5, 1), Factors{nullptr, plan.src_scale8.floats(), plan.src_scale8.floats(), nullptr}, 1.0, 80, true, false, {}, evaluate.matrix(kV6, 80, 5, 5, 1), &after);
-    }
+    // v1_rows = aggregate(x): gcn weighted + 1 I  [level 1, 12 columns]
+    spmm({
+        .edges = {.indptr = plan.indptr.int64s(),
+                  .indices = plan.indices.values(),
+                  .num_rows = 80,
+                  .num_edges = 310},
+        .x = contiguous(plan.x.floats(), 80, 12),
+        .factors = {.src_scale = plan.src_scale11.floats(), .dst_scale = plan.src_scale11.floats()},
+        .loop_scale = 1.0,
+        .num_loops = 80,
+        .skip_loops = true,
+        .out = evaluate.v1_rows(80, 12),
+    });
+
+    // v3 = linear(v1_rows): 12 -> 16, then bias, relu  [level 1, 16 columns]
+    tall_product({
+        .a = evaluate.v1_rows(80, 12),
+        .b = transposed(contiguous(value(w_convs_0_lin_weight), 16, 12)),
+        .out = evaluate.v3(80, 16),
+        .after = {.bias = value(w_convs_0_bias), .act = Act::kRelu},
+    });
+
+    // v4 = linear(v3): 16 -> 5  [level 1, 5 columns]
+    tall_product({
+        .a = evaluate.v3(80, 16),
+        .b = transposed(contiguous(value(w_convs_1_lin_weight), 5, 16)),
+        .out = evaluate.v4(80, 5),
+    });
+
+    // v6 = aggregate(v4): gcn weighted + 1 I, then bias  [level 2, 5 columns]
+    spmm({
+        .edges = {.indptr = plan.indptr.int64s(),
+                  .indices = plan.indices.values(),
+                  .num_rows = 80,
+                  .num_edges = 310},
+        .x = evaluate.v4(80, 5),
+        .factors = {.src_scale = plan.src_scale11.floats(), .dst_scale = plan.src_scale11.floats()},
+        .loop_scale = 1.0,
+        .num_loops = 80,
+        .skip_loops = true,
+        .out = evaluate.v6(80, 5),
+        .after = {.bias = value(w_convs_1_bias)},
+    });
   }
 
   // The loss of the training nodes, whose gradient starts the backward pass.
   double loss() {
-    using namespace train_places;
-    return cross_entropy(train.matrix(kV7, 30, 5, 5, 1), plan.train_rows12.int64s(), plan.train_labels13.int64s(), 30, 30, train.matrix(kGradientOfTheOutput, 30, 5, 5, 1));
+    const double own = cross_entropy({
+        .outputs = train.v7(30, 5),
+        .nodes = train_nodes,
+        .grad = train.gradient_of_the_output(30, 5),
+    });
+    return own;
   }
 
-  double accuracy_train() {
-    using namespace evaluate_places;
-    return static_cast<double>(num_right(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_train_rows14.int64s(), plan.split_train_labels15.int64s(), 30)) / 30;
-  }
-
-  double accuracy_val() {
-    using namespace evaluate_places;
-    return static_cast<double>(num_right(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_val_rows16.int64s(), plan.split_val_labels17.int64s(), 20)) / 20;
-  }
-
-  double accuracy_test() {
-    using namespace evaluate_places;
-    return static_cast<double>(num_right(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_test_rows18.int64s(), plan.split_test_labels19.int64s(), 30)) / 30;
+  // The share of labelled nodes whose largest output is their label.
+  double accuracy(const LabelledRows& nodes) {
+    const auto right = static_cast<double>(num_right(evaluate.v6(80, 5), nodes));
+    return right / static_cast<double>(nodes.total);
   }
 
   Plan plan;
-  Weights weights;
-  Optimizer optimizer{Optimizer::kAdam, 0.01, 0.0, 0.9, 0.999, 0.0, 1e-08};
+  Weights weights = make_weights();
+  Optimizer optimizer = {
+      .kind = Optimizer::kAdam,
+      .learning_rate = 0.01,
+      .momentum = 0.0,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .weight_decay = 0.0,
+      .eps = 1e-08,
+  };
+  const LabelledRows train_nodes = {
+      .rows = plan.train_rows12.int64s(),
+      .labels = plan.train_labels13.int64s(),
+      .count = 30,
+      .total = 30,
+  };
+  const LabelledRows split_train = {
+      .rows = plan.split_train_rows14.int64s(),
+      .labels = plan.split_train_labels15.int64s(),
+      .count = 30,
+      .total = 30,
+  };
+  const LabelledRows split_val = {
+      .rows = plan.split_val_rows16.int64s(),
+      .labels = plan.split_val_labels17.int64s(),
+      .count = 20,
+      .total = 20,
+  };
+  const LabelledRows split_test = {
+      .rows = plan.split_test_rows18.int64s(),
+      .labels = plan.split_test_labels19.int64s(),
+      .count = 30,
+      .total = 30,
+  };
 
  private:
   float* value(ParameterOf p) { return weights.parameters[p].value.data(); }
@@ -225,12 +326,11 @@ class Program {
 
   // An evaluation follows a whole step, so that both have one memory.
   Arena memory{8960};  // bytes
-  Arena &train = memory, &evaluate = memory;
+  const TrainTensors train{memory};
+  const EvaluateTensors evaluate{memory};
   Seeds random{0};
   uint64_t seeds[1] = {};  // of the masks of dropout in this step
 };
-
-// clang-format on
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -255,14 +355,14 @@ void run(const Options& options, double started) {
     std::printf("epoch %lld loss %.9g seconds %.6f\n", static_cast<long long>(epoch), loss, taken);
     if (epoch % 5 == 4) {
       program.predict();
-      const double of_val = program.accuracy_val();
+      const double of_val = program.accuracy(program.split_val);
       std::printf("epoch %lld val %.6f\n", static_cast<long long>(epoch), of_val);
     }
   }
   program.predict();
-  std::printf("accuracy train %.6f\n", program.accuracy_train());
-  std::printf("accuracy val %.6f\n", program.accuracy_val());
-  std::printf("accuracy test %.6f\n", program.accuracy_test());
+  std::printf("accuracy train %.6f\n", program.accuracy(program.split_train));
+  std::printf("accuracy val %.6f\n", program.accuracy(program.split_val));
+  std::printf("accuracy test %.6f\n", program.accuracy(program.split_test));
   if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
   std::printf("peak memory %lld bytes\n", static_cast<long long>(peak_memory()));
   if (!options.save.empty()) program.weights.save(options.save);

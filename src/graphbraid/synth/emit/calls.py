@@ -1,4 +1,4 @@
-"""CallWriter: the recorded kernels as lines of C++, with their arguments in the form of runtime/kernels.h."""
+"""CallWriter: the recorded kernels as statements of C++, their arguments by name as in runtime/kernels.h."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import RecordedTask
+
+_ACTIVATIONS = ("kNone", "kRelu", "kLeakyRelu", "kElu")
+_USUAL_SLOPE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A call as lines of C++."""
+    """A call as statements of C++."""
 
     kernel: str
     """Its name in the record."""
-    lines: list[str]
+    statements: list[CppStatement]
+    condition: str = ""
+    """When it is made, if not always: on some of several ranks."""
 
 
 class CallWriter:
@@ -51,228 +57,209 @@ class CallWriter:
                 )
                 raise NotLoweredError("synthesis", what, "layers of GCN, SAGE, GIN or GAT")
             self.kernels.add(name)
-            found.append(Written(name, write(self, task.at, *arguments)))
+            made = write(self, task.at, *arguments)
+            found.append(Written(name, made if isinstance(made, list) else [made]))
         return found
 
-    def writer_of(self, name: str) -> Callable[..., list[str]] | None:
+    def writer_of(self, name: str) -> Callable[..., CppStatement | list[CppStatement]] | None:
         """Return what writes the calls of a kernel; None if the target does not have it."""
         return _WRITERS.get(name)
 
     # ---- parts of arguments
 
-    def seed(self, p: float, seed: Any) -> str:
+    def matrices(self, at: int, **given: Tensor | None) -> dict[str, str | None]:
+        """Return matrices by the names of their fields."""
+        return {name: self.memory.matrix(tensor, at) for name, tensor in given.items()}
+
+    def vectors(self, at: int, role: str = "vector", **given: Tensor | None) -> dict[str, str | None]:
+        """Return vectors, or other arrays without gaps, by the names of their fields."""
+        return {name: self.memory.pointer(tensor, at, role) for name, tensor in given.items()}
+
+    def seed(self, seed: Any) -> str:
         """Return a mask's seed."""
-        if p == 0:
-            return "0"
         if int(seed) not in self.seeds:
             self.seeds.append(int(seed))
         return f"seeds[{self.seeds.index(int(seed))}]"
 
-    def epilogue(self, at: int, how: RowEpilogue) -> str:
+    def epilogue(self, at: int, how: RowEpilogue | None) -> Fields:
         """Return an epilogue."""
-        bias, ids = self.memory.pointer(how.bias, at, "bias"), self.memory.pointer(how.ids, at, "nodes")
-        numbers = f"{how.act}, {how.slope!r}, {how.p!r}, {self.seed(how.p, how.seed)}"
-        return f"row_epilogue({bias}, {numbers}, {ids})"
-
-    def edges(self, indptr: Tensor, indices: Tensor) -> str:
-        """Return the edges into some rows."""
-        wide = cpp_bool(indices.itemsize == 8)
-        ends, ids = self.memory.array(indptr, "indptr"), self.memory.array(indices, "indices")
-        counts = f"{indptr.numel() - 1}, {indices.numel()}"
-        return f"Edges{{{ends}.int64s(), {ids}.values(), {wide}, {counts}}}"
-
-    def after(self, at: int, how: RowEpilogue | None) -> tuple[list[str], str]:
-        """Return the statement that makes an epilogue, and a pointer to it."""
         if how is None:
-            return [], "nullptr"
-        return [f"const gb::Epilogue after = {self.epilogue(at, how)};"], "&after"
+            return {}
+        slope = None if how.slope == _USUAL_SLOPE else how.slope
+        fields = fields_of(**self.vectors(at, bias=how.bias))
+        if how.act:
+            fields |= fields_of(act=f"Act::{_ACTIVATIONS[how.act]}", slope=slope)
+        return fields | self._mask(at, how.p, how.seed, ids=how.ids)
+
+    def attention(self, at: int, numbers: tuple[Any, ...], keys: Tensor | None) -> Fields:
+        """Return how attention is computed."""
+        slope, num_loops, p, seed = numbers
+        return fields_of(slope=slope, num_loops=num_loops) | self._mask(at, p, seed, first_keys=keys)
+
+    def _mask(self, at: int, p: float, seed: Any, **ids: Tensor | None) -> Fields:
+        return fields_of(p=p, seed=self.seed(seed), **self.vectors(at, "nodes", **ids)) if p else {}
+
+    def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
+        """Return the edges into some rows."""
+        ends, ids = self.memory.array(indptr, "indptr"), self.memory.array(indices, "indices")
+        return fields_of(
+            indptr=f"{ends}.int64s()",
+            indices=f"{ids}.values()",
+            wide=indices.itemsize == 8,
+            num_rows=indptr.numel() - 1,
+            num_edges=indices.numel(),
+        )
 
 
-def cpp_bool(value: bool) -> str:
-    """Return a truth value in C++."""
-    return "true" if value else "false"
+def fields_of(**given: str | float | bool | Fields | None) -> Fields:
+    """Return the fields of a structure: those that are neither None, False nor empty."""
+    found: Fields = {}
+    for name, value in given.items():
+        if isinstance(value, str | dict):
+            if value:
+                found[name] = value
+        elif value is not None and value is not False:
+            found[name] = "true" if value is True else repr(value)
+    return found
 
 
-def write_spmm(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def call(function: str, **given: str | float | bool | Fields | None) -> CppStatement:
+    """Return a call with a structure of these fields."""
+    return CppStatement(f"{function}(", fields_of(**given))
+
+
+def factors_of(w: CallWriter, at: int, weight: Tensor | None, *given: Tensor | None) -> Fields:
+    """Return the factors of an aggregation."""
+    src, dst, loop = given
+    named = {"weight": weight, "src_scale": src, "dst_scale": dst, "loop": loop}
+    pairs = ((name, w.memory.pointer(factor, at, name)) for name, factor in named.items())
+    return {name: shown for name, shown in pairs if shown is not None}
+
+
+def loops_of(scale: float, count: int, skip: bool) -> Fields:
+    """Return the implicit self-loops of an aggregation."""
+    loops = fields_of(loop_scale=scale, num_loops=count) if scale else {}
+    return loops | fields_of(skip_loops=bool(skip))
+
+
+def write_spmm(
+    w: CallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any
+) -> CppStatement:
     """Write an aggregation."""
     weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
-    names = ("weight", "src_scale", "dst_scale", "loop")
-    given = zip((weight, src, dst, loop), names, strict=True)
-    factors = ", ".join(w.memory.pointer(factor, at, name) for factor, name in given)
-    made, pointer = w.after(at, after)
-    numbers = f"{loop_scale!r}, {num_loops}, {cpp_bool(skip_loops)}, {cpp_bool(mean)}"
-    m = w.memory
-    call = (
-        f"spmm({w.edges(indptr, indices)}, {m.matrix(x, at)}, Factors{{{factors}}}, {numbers}, "
-        f"{m.matrix(addend, at)}, {m.matrix(out, at)}, {pointer});"
+    return call(
+        "spmm",
+        edges=w.edges(indptr, indices),
+        **w.matrices(at, x=x),
+        factors=factors_of(w, at, weight, src, dst, loop),
+        **loops_of(loop_scale, num_loops, skip_loops),
+        mean=bool(mean),
+        **w.matrices(at, addend=addend, out=out),
+        after=w.epilogue(at, after),
     )
-    return [*made, call]
 
 
-def _tall_product(w: CallWriter, at: int, a: Tensor, b: Tensor, out: Tensor, *rest: Any) -> list[str]:
-    add, ids, after = rest
-    m, (made, pointer) = w.memory, w.after(at, after)
-    matrices = f"{m.matrix(a, at)}, {m.matrix(b, at)}, {m.matrix(out, at)}"
-    return [*made, f"tall_product({matrices}, {cpp_bool(add)}, {m.pointer(ids, at, 'nodes')}, {pointer});"]
-
-
-def _tall_gram(w: CallWriter, at: int, a: Tensor, b: Tensor, *rest: Any) -> list[str]:
-    out, ids = rest
-    m = w.memory
-    m.make(out, "gram")
-    matrices = f"{m.matrix(a, at)}, {m.matrix(b, at)}, {m.matrix(out, at)}"
-    return [f"tall_gram({matrices}, {m.pointer(ids, at, 'nodes')});"]
-
-
-def _bit_product(w: CallWriter, at: int, bits: Tensor, *rest: Any) -> list[str]:
-    factors, b, out, add, after = rest
-    m, (made, pointer) = w.memory, w.after(at, after)
-    read = f"{m.pointer(bits, at, 'bits')}, {m.pointer(factors, at, 'factors')}, {m.matrix(b, at)}"
-    return [*made, f"bit_product({read}, {m.matrix(out, at)}, {cpp_bool(add)}, {pointer});"]
-
-
-def _bit_gram(w: CallWriter, at: int, a: Tensor, bits: Tensor, *rest: Any) -> list[str]:
-    factors, out = rest
-    m = w.memory
-    m.make(out, "gram")
-    read = f"{m.matrix(a, at)}, {m.pointer(bits, at, 'bits')}, {m.pointer(factors, at, 'factors')}"
-    return [f"bit_gram({read}, {m.matrix(out, at)});"]
-
-
-def _epilogue(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
+def _epilogue(w: CallWriter, at: int, x: Tensor, *rest: Any) -> CppStatement:
     bias, act, slope, p, seed, out, ids = rest
     how = w.epilogue(at, RowEpilogue(bias, act, slope, p, seed, ids))
-    return [f"epilogue({w.memory.matrix(x, at)}, {how}, {w.memory.matrix(out, at)});"]
+    return call("epilogue", **w.matrices(at, x=x), how=how, **w.matrices(at, out=out))
 
 
-def _epilogue_backward(w: CallWriter, at: int, grad: Tensor, out: Tensor, *rest: Any) -> list[str]:
+def _epilogue_backward(w: CallWriter, at: int, grad: Tensor, out: Tensor, *rest: Any) -> CppStatement:
     act, slope, p, seed, grad_x, grad_bias, ids = rest
-    m, how = w.memory, w.epilogue(at, RowEpilogue(None, act, slope, p, seed, ids))
-    matrices = f"{m.matrix(grad, at)}, {m.matrix(out, at)}, {how}, {m.matrix(grad_x, at)}"
-    return [f"epilogue_backward({matrices}, {m.pointer(grad_bias, at, 'gradient')});"]
+    how = w.epilogue(at, RowEpilogue(None, act, slope, p, seed, ids))
+    return call(
+        "epilogue_backward",
+        **w.matrices(at, grad=grad, result=out),
+        how=how,
+        **w.matrices(at, grad_x=grad_x),
+        **w.vectors(at, "gradient", grad_bias=grad_bias),
+    )
 
 
-def _spmm_max(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
-    _, ties, out, found = rest
-    m = w.memory
-    rows = f"{m.matrix(x, at)}, {ties}, {m.matrix(out, at)}"
-    return [f"spmm_max({w.edges(indptr, indices)}, {rows}, {m.pointer(found, at, 'winners')});"]
+def _zero(w: CallWriter, at: int, out: Tensor) -> CppStatement:
+    return CppStatement(f"set_zero({w.memory.matrix(out, at)})")
 
 
-def _spmm_max_back(
-    w: CallWriter, at: int, indptr: Tensor, indices: Tensor, share: Tensor, *rest: Any
-) -> list[str]:
-    matrices = ", ".join(w.memory.matrix(given, at) for given in (share, *rest[1:]))
-    return [f"spmm_max_shared_backward({w.edges(indptr, indices)}, {matrices});"]
+def _add(w: CallWriter, at: int, out: Tensor, x: Tensor) -> CppStatement:
+    return call("add", **w.matrices(at, x=x, out=out))
 
 
-def _zero(w: CallWriter, at: int, out: Tensor) -> list[str]:
-    return [f"set_zero({w.memory.matrix(out, at)});"]
-
-
-def _add(w: CallWriter, at: int, out: Tensor, x: Tensor) -> list[str]:
-    return [f"add({w.memory.matrix(x, at)}, {w.memory.matrix(out, at)});"]
-
-
-def _copy(w: CallWriter, at: int, out: Tensor, x: Tensor, *_: Any) -> list[str]:
-    read = w.memory.matrix(x, at) if x.is_floating_point() else w.memory.pointer(x, at, "numbers")
-    return [f"copy({read}, {w.memory.matrix(out, at)});"]
-
-
-def _scale(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
-    factor, out, add = rest
-    m = w.memory
-    given = f"{m.matrix(x, at)}, {m.pointer(factor, at, 'factor')}, {m.matrix(out, at)}, {cpp_bool(add)}"
-    return [f"scale({given});"]
-
-
-def _factor_gradient(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
-    _, out = rest
-    m = w.memory
-    return [f"factor_gradient({m.matrix(grad, at)}, {m.matrix(x, at)}, {m.pointer(out, at, 'gradient')});"]
-
-
-def _div(w: CallWriter, at: int, x: Tensor, divisor: Tensor, out: Tensor) -> list[str]:
-    return [f"divide({', '.join(w.memory.matrix(given, at) for given in (x, divisor, out))});"]
+def _copy(w: CallWriter, at: int, out: Tensor, x: Tensor, *_: Any) -> CppStatement:
+    if x.is_floating_point():
+        return call("copy", **w.matrices(at, x=x, out=out))
+    return call("copy_counts", **w.vectors(at, "numbers", x=x), **w.matrices(at, out=out))
 
 
 # ---- attention of GAT and GATv2
 
+_GAT_ROWS = ("x", "src_logit", "dst_logit")
+_GATV2_ROWS = ("x", "own", "vectors")
 
-def gat_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
-    """Write the forward kernel."""
-    src, src_logit, dst_logit, slope, num_loops, p, seed, *written, first_keys, edge_logit = rest
+
+def _gat_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
+    *rows, slope, num_loops, p, seed, out, lse, above, share, first_keys, edge_logit = rest
     _refuse_edge_features(edge_logit)
-    rows = _matrices(w, at, src, src_logit, dst_logit)
-    how = _how(w, at, (slope, num_loops, p, seed), first_keys)
-    return [f"gat_forward({w.edges(indptr, indices)}, {rows}, {how}, {_matrices(w, at, *written)});"]
+    return call(
+        "gat_forward",
+        edges=w.edges(indptr, indices),
+        **w.matrices(at, **dict(zip(_GAT_ROWS, rows, strict=True))),
+        how=w.attention(at, (slope, num_loops, p, seed), first_keys),
+        **w.matrices(at, out=out, lse=lse, above=above, share=share),
+    )
 
 
-def gat_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
-    """Write the kernel of the gradients."""
-    t_indptr, t_indices, perm, src, src_logit, dst_logit, slope, num_loops, p, seed, *rest_ = rest
-    *matrices, first_keys, edge_logit, _ = rest_
+def _gat_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
+    t_indptr, t_indices, perm, src, src_logit, dst_logit, slope, num_loops, p, seed, *more = rest
+    out, lse, grad, grad_x, grad_src_logit, grad_dst_logit, above, share, first_keys, edge_logit, _ = more
     _refuse_edge_features(edge_logit)
-    ids = w.memory.pointer(perm, at, "edges")
-    edges = f"{w.edges(indptr, indices)}, {w.edges(t_indptr, t_indices)}, {ids}"
-    rows = _matrices(w, at, src, src_logit, dst_logit)
-    how = _how(w, at, (slope, num_loops, p, seed), first_keys)
-    return [f"gat_backward({edges}, {rows}, {how}, {_matrices(w, at, *matrices)});"]
+    return call(
+        "gat_backward",
+        edges=w.edges(indptr, indices),
+        by_source=w.edges(t_indptr, t_indices),
+        **w.vectors(at, "edges", perm=perm),
+        **w.matrices(at, x=src, src_logit=src_logit, dst_logit=dst_logit),
+        how=w.attention(at, (slope, num_loops, p, seed), first_keys),
+        **w.matrices(at, out=out, lse=lse, grad=grad, grad_x=grad_x),
+        **w.matrices(at, grad_src_logit=grad_src_logit, grad_dst_logit=grad_dst_logit),
+        **w.matrices(at, above=above, share=share),
+    )
 
 
-def gatv2_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
-    """Write the forward kernel of attention that needs the rows of both ends."""
-    src, dst, att, slope, num_loops, p, seed, out, lse, named = rest
+def _gatv2_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
+    *rows, slope, num_loops, p, seed, out, lse, named = rest
     _refuse_edge_features(named.get("edge_features"))
-    how = _how(w, at, (slope, num_loops, p, seed), named["first_keys"])
-    rows, written = _matrices(w, at, src, dst, att), _matrices(w, at, out, lse)
-    return [f"gatv2_forward({w.edges(indptr, indices)}, {rows}, {how}, {written});"]
+    return call(
+        "gatv2_forward",
+        edges=w.edges(indptr, indices),
+        **w.matrices(at, **dict(zip(_GATV2_ROWS, rows, strict=True))),
+        how=w.attention(at, (slope, num_loops, p, seed), named["first_keys"]),
+        **w.matrices(at, out=out, lse=lse),
+    )
 
 
-def gatv2_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
-    """Write the kernel of its gradients."""
-    t_indptr, t_indices, perm, src, dst, att, slope, num_loops, p, seed, *matrices, named = rest
+def _gatv2_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
+    t_indptr, t_indices, perm, src, dst, att, slope, num_loops, p, seed, *more = rest
+    out, lse, grad, grad_x, grad_own, grad_vectors, named = more
     _refuse_edge_features(named.get("edge_features"))
-    ids = w.memory.pointer(perm, at, "edges")
-    edges = f"{w.edges(indptr, indices)}, {w.edges(t_indptr, t_indices)}, {ids}"
-    how = _how(w, at, (slope, num_loops, p, seed), named["first_keys"])
-    rows, written = _matrices(w, at, src, dst, att), _matrices(w, at, *matrices)
-    return [f"gatv2_backward({edges}, {rows}, {how}, {written});"]
+    return call(
+        "gatv2_backward",
+        edges=w.edges(indptr, indices),
+        by_source=w.edges(t_indptr, t_indices),
+        **w.vectors(at, "edges", perm=perm),
+        **w.matrices(at, x=src, own=dst, vectors=att),
+        how=w.attention(at, (slope, num_loops, p, seed), named["first_keys"]),
+        **w.matrices(at, out=out, lse=lse, grad=grad, grad_x=grad_x),
+        **w.matrices(at, grad_own=grad_own, grad_vectors=grad_vectors),
+    )
 
 
-def spread_heads(w: CallWriter, at: int, vector: Tensor, out: Tensor) -> list[str]:
-    """Write a vector of each head to its own rows and column."""
+def _spread_heads(w: CallWriter, at: int, vector: Tensor, out: Tensor) -> CppStatement:
     w.memory.make(out, "heads")
     _, heads, channels = vector.shape
-    numbers = w.memory.pointer(vector, at, "vector")
-    return [f"spread_heads({numbers}, {heads}, {channels}, {w.memory.matrix(out, at)});"]
-
-
-def own_heads(w: CallWriter, at: int, gram: Tensor, out: Tensor) -> list[str]:
-    """Write the columns of each row's own head."""
-    w.memory.make(out, "heads")
-    return [f"own_heads({w.memory.matrix(gram, at)}, {w.memory.pointer(out, at, 'gradient')});"]
-
-
-def mean_of_heads(w: CallWriter, at: int, by_head: Tensor, out: Tensor) -> list[str]:
-    """Write the mean over heads."""
-    return [f"mean_of_heads({_matrices(w, at, by_head, out)});"]
-
-
-def repeat_heads(w: CallWriter, at: int, rows: Tensor, factor: float, out: Tensor) -> list[str]:
-    """Write rows to every head's columns."""
-    matrix = w.memory.matrix
-    return [f"repeat_heads({matrix(rows, at)}, static_cast<float>({factor!r}), {matrix(out, at)});"]
-
-
-def _matrices(w: CallWriter, at: int, *tensors: Tensor | None) -> str:
-    return ", ".join(w.memory.matrix(tensor, at) for tensor in tensors)
-
-
-def _how(w: CallWriter, at: int, numbers: tuple[Any, ...], keys: Tensor | None) -> str:
-    slope, num_loops, p, seed = numbers
-    drawn = w.seed(p, seed)
-    return f"Attention{{{slope!r}, {num_loops}, {p!r}, {drawn}, {w.memory.pointer(keys, at, 'keys')}}}"
+    return call(
+        "spread_heads", **w.vectors(at, x=vector), heads=heads, channels=channels, **w.matrices(at, out=out)
+    )
 
 
 def _refuse_edge_features(logits: Tensor | None) -> None:
@@ -283,68 +270,33 @@ def _refuse_edge_features(logits: Tensor | None) -> None:
 # ---- batch and layer normalisation
 
 
-def batch_statistics(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
+def _batch_statistics(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[CppStatement]:
     """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
     running_mean, running_var, training, momentum, eps, counted, moments, mean, rstd, from_rows = rest
     m = w.memory
     if running_mean is None or momentum is None:
         what = "batch normalisation without running statistics, or with their plain average"
         raise NotLoweredError("synthesis", what, "track_running_stats=True and a momentum")
-    made = []
+    running = w.vectors(at, running_mean=running_mean, running_variance=running_var)
     for tensor, role in ((mean, "mean"), (rstd, "rstd")):
         m.make(tensor, role)
-        made.append(m.pointer(tensor, at, role))
-    running = f"{m.pointer(running_mean, at, 'mean')}, {m.pointer(running_var, at, 'variance')}"
+    made = w.vectors(at, mean=mean, rstd=rstd)
     if not from_rows:
-        return [f"running_statistics({running}, {x.shape[1]}, {eps!r}, {', '.join(made)});"]
-    count = [f"++{m.counter(counted)};"] if training and counted is not None else []
-    ranks = "" if moments is None else "ranks, "
-    call = f"batch_statistics({ranks}{m.matrix(x, at)}, {running}, {momentum!r}, {eps!r}, {', '.join(made)});"
-    return [*count, call]
+        return [call("running_statistics", **running, width=x.shape[1], eps=eps, **made)]
+    count = [CppStatement(f"++{m.counter(counted)}")] if training and counted is not None else []
+    function = "batch_statistics" if moments is None else "ranks.batch_statistics"
+    return [*count, call(function, **w.matrices(at, x=x), **running, share=momentum, eps=eps, **made)]
 
 
-def batch_norm(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
-    """Write the normalisation of rows."""
-    *vectors, out = rest
-    matrix = w.memory.matrix
-    return [f"batch_norm({matrix(x, at)}, {_pointers(w, at, *vectors)}, {matrix(out, at)});"]
-
-
-def batch_norm_backward(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
-    """Write the gradients."""
-    *vectors, from_rows, grad_x, grad_weight, grad_bias = rest
-    m, is_of_rows = w.memory, "true" if from_rows else "false"
-    read = f"{m.matrix(grad, at)}, {m.matrix(x, at)}, {_pointers(w, at, *vectors)}, {is_of_rows}"
-    written = f"{m.matrix(grad_x, at)}, {_pointers(w, at, grad_weight, grad_bias)}"
-    return [f"batch_norm_backward({read}, {written});"]
-
-
-def layer_norm(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
-    """Write the normalisation of each row, which keeps its mean and reciprocal deviation for backward."""
-    weight, bias, eps, out, *statistics = rest
-    m = w.memory
-    factors, kept = _pointers(w, at, weight, bias), _pointers(w, at, *statistics)
-    return [f"layer_norm({m.matrix(x, at)}, {factors}, {eps!r}, {m.matrix(out, at)}, {kept});"]
-
-
-def layer_norm_backward(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
-    """Write the gradients."""
-    weight, mean, rstd, grad_x, grad_weight, grad_bias = rest
-    m = w.memory
-    read = f"{m.matrix(grad, at)}, {m.matrix(x, at)}, {_pointers(w, at, weight, mean, rstd)}"
-    written = f"{m.matrix(grad_x, at)}, {_pointers(w, at, grad_weight, grad_bias)}"
-    return [f"layer_norm_backward({read}, {written});"]
-
-
-def couple(w: CallWriter, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def _couple(w: CallWriter, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> CppStatement:
     """Write what completes the gradient of rows that several ranks normalise together."""
-    statistics, weight, sums, scratch = rest
-    matrices = ", ".join(w.memory.matrix(rows, at) for rows in (grad_x, x, scratch))
-    return [f"couple(ranks, {matrices}, {_pointers(w, at, *statistics, weight, *sums)});"]
-
-
-def _pointers(w: CallWriter, at: int, *vectors: Tensor | None) -> str:
-    return ", ".join(w.memory.pointer(vector, at, "vector") for vector in vectors)
+    (mean, rstd), weight, (grad_weight, grad_bias), scratch = rest
+    return call(
+        "ranks.couple",
+        **w.matrices(at, grad_x=grad_x, x=x, scratch=scratch),
+        **w.vectors(at, mean=mean, rstd=rstd, weight=weight),
+        **w.vectors(at, grad_weight=grad_weight, grad_bias=grad_bias),
+    )
 
 
 # ---- rows that travel between ranks
@@ -355,7 +307,7 @@ class WrittenExchange:
     """An exchange between ranks as a program makes it once."""
 
     name: str
-    arguments: str
+    fields: Fields
     """Own rows to send, then how many of them go to each rank and how many rows come from each."""
     travel: RowExchange
     """What was recorded, alive so that no other gets its place in memory."""
@@ -372,67 +324,105 @@ class Exchanges:
         """Return the name of an exchange."""
         if id(travel) not in self._by_id:
             route, m = travel.route, w.memory
-            arrays = (
-                m.array(route.send, "send"),
-                m.array(torch.tensor(route.send_rows), "send_rows"),
-                m.array(torch.tensor(route.receive_rows), "receive_rows"),
-            )
-            pointers = ", ".join(f"{array}.int64s()" for array in arrays)
+            arrays = {
+                "rows": m.array(route.send, "send"),
+                "send_rows": m.array(torch.tensor(route.send_rows), "send_rows"),
+                "receive_rows": m.array(torch.tensor(route.receive_rows), "receive_rows"),
+            }
+            fields: Fields = {name: f"{array}.int64s()" for name, array in arrays.items()}
             name = f"{m.arena}_exchange{len(self.made)}"
-            self.made.append(WrittenExchange(name, f"{pointers}, {route.num_sent}", travel))
+            self.made.append(WrittenExchange(name, fields | fields_of(num_sent=route.num_sent), travel))
             self._by_id[id(travel)] = self.made[-1]
         return self._by_id[id(travel)].name
 
 
-def begin(w: CallWriter, at: int, travel: RowExchange, *rows: Tensor) -> list[str]:
+def _begin(w: CallWriter, at: int, travel: RowExchange, own: Tensor, *rest: Tensor) -> CppStatement:
     """Write the departure of own rows to the ranks that read them."""
-    matrices = ", ".join(w.memory.matrix(matrix, at) for matrix in rows)
-    return [f"{w.exchanges.name(w, travel)}.begin({matrices});"]
+    packed, halo = rest
+    matrices = w.matrices(at, own=own, packed=packed, halo=halo)
+    return call(f"{w.exchanges.name(w, travel)}.begin", **matrices)
 
 
-def begin_back(w: CallWriter, at: int, travel: RowExchange, *rows: Tensor) -> list[str]:
+def _begin_back(w: CallWriter, at: int, travel: RowExchange, halo: Tensor, returned: Tensor) -> CppStatement:
     """Write the departure of the halo's gradients to their owners."""
-    matrices = ", ".join(w.memory.matrix(matrix, at) for matrix in rows)
-    return [f"{w.exchanges.name(w, travel)}.begin_back({matrices});"]
+    return call(f"{w.exchanges.name(w, travel)}.begin_back", **w.matrices(at, halo=halo, returned=returned))
 
 
-def wait(w: CallWriter, _: int, travel: RowExchange) -> list[str]:
+def _wait(w: CallWriter, _: int, travel: RowExchange) -> CppStatement:
     """Write the wait for what was begun."""
-    return [f"{w.exchanges.name(w, travel)}.wait();"]
+    return CppStatement(f"{w.exchanges.name(w, travel)}.wait()")
 
 
-_WRITERS: dict[str, Callable[..., list[str]]] = {
+_FORMS = (
+    "tall_product(a:rows b:rows out:rows add:flag ids:nodes after:epilogue)",
+    "tall_gram(a:rows b:rows out:gram ids:nodes)",
+    "bit_product(bits:bits factors:factors b:rows out:rows add:flag after:epilogue)",
+    "bit_gram(a:rows bits:bits factors:factors out:gram)",
+    "spmm_max(edges:edges x:rows - ties:number out:rows found:winners)",
+    "spmm_max_shared_backward(edges:edges share:rows - largest:rows x:rows out:rows)",
+    "scale(x:rows factor:factor out:rows add:flag)",
+    "factor_gradient(grad:rows x:rows - out:gradient)",
+    "own_heads(x:rows out:heads)",
+    "mean_of_heads(x:rows out:rows)",
+    "repeat_heads(x:rows factor:number out:rows)",
+    "batch_norm(x:rows mean:vector rstd:vector weight:vector bias:vector out:rows)",
+    "batch_norm_backward(grad:rows x:rows mean:vector rstd:vector weight:vector from_rows:flag grad_x:rows"
+    " grad_weight:vector grad_bias:vector)",
+    "layer_norm(x:rows weight:vector bias:vector eps:number out:rows mean:vector rstd:vector)",
+    "layer_norm_backward(grad:rows x:rows weight:vector mean:vector rstd:vector grad_x:rows"
+    " grad_weight:vector grad_bias:vector)",
+)
+"""Kernels whose structure has the recorded arguments in their order: name and kind of each field.
+
+``rows`` are matrices; ``gram`` and ``heads`` may be made anew by the call; ``edges`` are two arguments; an
+argument ``-`` is left out. Any other kind is the role of an array.
+"""
+
+
+def _by_form(form: str) -> Callable[..., CppStatement]:
+    """Return what writes the calls of a kernel by its form."""
+    function, _, parts = form.removesuffix(")").partition("(")
+
+    def write(w: CallWriter, at: int, *given: Any) -> CppStatement:
+        arguments, fields = iter(given), dict[str, Any]()
+        for part in parts.split():
+            name, _, kind = part.partition(":")
+            value = next(arguments)
+            if kind in {"gram", "heads"}:
+                w.memory.make(value, kind)
+            if kind in {"rows", "gram"}:
+                fields[name] = w.memory.matrix(value, at)
+            elif kind == "edges":
+                fields[name] = w.edges(value, next(arguments))
+            elif kind == "epilogue":
+                fields[name] = w.epilogue(at, value)
+            elif kind in {"flag", "number"}:
+                fields[name] = bool(value) if kind == "flag" else value
+            elif kind:
+                fields[name] = w.memory.pointer(value, at, kind)
+        return call(function, **fields)
+
+    return write
+
+
+_WRITERS: dict[str, Callable[..., CppStatement | list[CppStatement]]] = {
+    **{form.split("(")[0]: _by_form(form) for form in _FORMS},
+    "div": _by_form("divide(x:rows divisor:rows out:rows)"),
     "spmm": write_spmm,
-    "tall_product": _tall_product,
-    "tall_gram": _tall_gram,
-    "bit_product": _bit_product,
-    "bit_gram": _bit_gram,
     "epilogue": _epilogue,
     "epilogue_backward": _epilogue_backward,
-    "spmm_max": _spmm_max,
-    "spmm_max_shared_backward": _spmm_max_back,
     "zero_": _zero,
     "add_": _add,
     "copy_": _copy,
-    "div": _div,
-    "scale": _scale,
-    "factor_gradient": _factor_gradient,
-    "gat_forward": gat_forward,
-    "gat_backward": gat_backward,
-    "gatv2_forward": gatv2_forward,
-    "gatv2_backward": gatv2_backward,
-    "spread_heads": spread_heads,
-    "own_heads": own_heads,
-    "mean_of_heads": mean_of_heads,
-    "repeat_heads": repeat_heads,
-    "batch_statistics": batch_statistics,
-    "batch_norm": batch_norm,
-    "batch_norm_backward": batch_norm_backward,
-    "layer_norm": layer_norm,
-    "layer_norm_backward": layer_norm_backward,
-    "couple": couple,
-    "begin": begin,
-    "begin_back": begin_back,
-    "wait": wait,
+    "gat_forward": _gat_forward,
+    "gat_backward": _gat_backward,
+    "gatv2_forward": _gatv2_forward,
+    "gatv2_backward": _gatv2_backward,
+    "spread_heads": _spread_heads,
+    "batch_statistics": _batch_statistics,
+    "couple": _couple,
+    "begin": _begin,
+    "begin_back": _begin_back,
+    "wait": _wait,
 }
 """The writers by the name of the call."""

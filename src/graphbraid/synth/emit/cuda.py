@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.calls import CallWriter, Written, cpp_bool, write_spmm
+from graphbraid.synth.emit.calls import CallWriter, Written, call, factors_of, loops_of, write_spmm
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
+from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
 from graphbraid.synth.emit.recorded import RecordedTask, address_of
 from graphbraid.synth.emit.shares import whole
@@ -110,21 +110,19 @@ class GpuCallWriter(CallWriter):
                 raise NotLoweredError("synthesis", what, "transpose='stored'")
         return super().written(task)
 
-    def writer_of(self, name: str) -> Callable[..., list[str]] | None:
+    def writer_of(self, name: str) -> Callable[..., CppStatement | list[CppStatement]] | None:
         """Return what writes the calls of a kernel; None if the target does not have it."""
         if name in _LACKING:
             return None
         return _write_spmm if self._is_implicit and name == "spmm" else super().writer_of(name)
 
-    def edges(self, indptr: Tensor, indices: Tensor) -> str:
+    def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
         """Return the edges into some rows."""
         plain, long = super().edges(indptr, indices), self._long_rows.of(indptr)
         if long is None:
             return plain
         rows, parts = self.memory.array(long.rows, "long_rows"), self.memory.array(long.parts, "parts")
-        counts = long.rows.shape[0], long.parts.shape[0]
-        shown = f"{self._long_rows.edges}, {rows}.int64s(), {counts[0]}, {parts}.int64s(), {counts[1]}"
-        return f"{plain.removesuffix('}')}, LongRows{{{shown}}}}}"
+        return plain | {"long_rows": f"long_rows({self._long_rows.edges}, {rows}, {parts})"}
 
     def num_parts(self, indptr: Tensor) -> int:
         """Return the number of parts of long rows."""
@@ -166,22 +164,21 @@ def _is_transpose(
 
 def _write_spmm(
     w: GpuCallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any
-) -> list[str]:
+) -> CppStatement:
     """Write an aggregation; over a transpose, one that scatters along the edges of the forward pass."""
     weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
     forward = None if mean or after is not None else w.forward_of(indptr, indices, weight)
     if forward is None:
         return write_spmm(w, at, indptr, indices, x, *rest)
     w.num_scattered += 1
-    names = ("weight", "src_scale", "dst_scale", "loop")
-    given = zip((forward[2], src, dst, loop), names, strict=True)
-    factors = ", ".join(w.memory.pointer(factor, at, name) for factor, name in given)
-    numbers = f"{loop_scale!r}, {num_loops}, {cpp_bool(skip_loops)}"
-    m = w.memory
-    return [
-        f"spmm_transposed({w.edges(*forward[:2])}, {m.matrix(x, at)}, Factors{{{factors}}}, {numbers}, "
-        f"{m.matrix(addend, at)}, {m.matrix(out, at)});"
-    ]
+    return call(
+        "spmm_transposed",
+        edges=w.edges(*forward[:2]),
+        **w.matrices(at, x=x),
+        factors=factors_of(w, at, forward[2], src, dst, loop),
+        **loops_of(loop_scale, num_loops, skip_loops),
+        **w.matrices(at, addend=addend, out=out),
+    )
 
 
 # ---- Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments
@@ -326,7 +323,7 @@ def sources_for_gpu(
 
 def _workspace(made: Sequence[GpuCallWriter], context: dict[str, Any]) -> int:
     """Return the bytes of scratch memory of the kernel that needs the most, loss and accuracy among them."""
-    counts: list[int] = [rows["count"] for rows in (context["loss"], *context["splits"])]
+    counts = [int(of["nodes"]["count"]) for of in (context["loss"], *context["splits"])]
     return 4 * max(*(calls.workspace for calls in made), *(count + count % 2 + 2 for count in counts))
 
 
@@ -334,7 +331,7 @@ def _memory(context: dict[str, Any], files: Sequence[ArrayFile], workspace: int)
     """Return the bytes that the program takes of the GPU, as ``runtime_cuda`` takes them."""
     floats = dict.fromkeys((True, False), 0)  # of what learns, and of what does not
     for weight in context["parameters"]:
-        floats[weight["learns"]] += _aligned(prod(weight["shape"]), _WEIGHT_FLOATS)
+        floats[weight["learns"]] += _aligned(weight["floats"], _WEIGHT_FLOATS)
     made = [count for step in context["steps"] for _, count in step["made"]]
     sizes = {
         "arrays": [array.tensor.numel() * array.tensor.element_size() for array in files],

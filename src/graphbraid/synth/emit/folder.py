@@ -16,9 +16,10 @@ from torch import Tensor, nn
 import graphbraid
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import atomic_directory
+from graphbraid.synth.emit.layout import CppStatement, Fields, aligned, comment_lines, lines_of
 from graphbraid.synth.weights import save_weights
 
-FORMAT = 5
+FORMAT = 6
 """Version of what is written."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
@@ -168,7 +169,17 @@ def _text(name: str, context: dict[str, Any]) -> str:
         undefined=jinja2.StrictUndefined,
         finalize=_in_one_line,
     )
-    return environment.get_template(f"{name}.j2").render(**context)
+    environment.filters |= {"laid_out": _laid_out, "comment": comment_lines, "combined": dict.__or__}
+    return environment.get_template(f"{name}.j2").render(**context, aligned=aligned)
+
+
+def _laid_out(
+    statement: CppStatement | Fields | None, indent: int, begin: str = "", end: str = ""
+) -> list[str]:
+    """Return the lines of a statement, or of a structure between two texts."""
+    return lines_of(
+        statement if isinstance(statement, CppStatement) else CppStatement(begin, statement, end), indent
+    )
 
 
 __all__ = [

@@ -15,9 +15,8 @@ from graphbraid.fullgraph.step.arena import Buffer
 from graphbraid.graph import Graph
 from graphbraid.synth.emit.recorded import Standing, address_of, flat
 
-DTYPES = {torch.float32: "<f4", torch.int32: "<i4", torch.int64: "<i8"}
-"""The dtypes of a program's arrays, as .npy files name them."""
-_READERS = {torch.float32: "floats", torch.int32: "int32s", torch.int64: "int64s"}
+READERS = {torch.float32: "floats", torch.int32: "int32s", torch.int64: "int64s"}
+"""The dtypes of a program's arrays, as its functions name them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -31,9 +30,9 @@ class ArrayFile:
     tensor: Tensor
 
     @property
-    def dtype(self) -> str:
-        """Its dtype, as its file names it."""
-        return DTYPES[self.tensor.dtype]
+    def reader(self) -> str:
+        """The function that opens it."""
+        return READERS[self.tensor.dtype]
 
     @property
     def digest(self) -> str:
@@ -96,7 +95,7 @@ class Arrays:
         if place not in self._by_place:
             whole = self._largest.get(place, tensor)
             stored = self._stored.get(place)
-            if whole.dtype not in DTYPES:
+            if whole.dtype not in READERS:
                 raise NotLoweredError("synthesis", f"a step reads {whole.dtype}", "float32 features")
             in_store = stored is not None and stored[1].shape == whole.shape and stored[1].is_contiguous()
             name = stored[0] if stored is not None and in_store else f"{role}{len(self.files)}"
@@ -119,12 +118,11 @@ class Memory:
     Args:
         standing: the recorded step.
         arrays: the program's arrays, which grow.
-        arena: name of the step's arena in the program.
-        places: what the names of the arena's buffers begin with.
+        arena: name in the program of what has the arena's buffers by their names.
     """
 
-    def __init__(self, standing: Standing, arrays: Arrays, arena: str, places: str = "") -> None:
-        self.standing, self._arrays, self.arena, self._places = standing, arrays, arena, places
+    def __init__(self, standing: Standing, arrays: Arrays, arena: str) -> None:
+        self.standing, self._arrays, self.arena = standing, arrays, arena
         buffers = standing.step.arena.buffers
         self._begin = address_of(buffers[0].tensor) - buffers[0].offset
         self._end = self._begin + standing.step.arena.nbytes
@@ -145,36 +143,39 @@ class Memory:
         self._made[address] = f"{self.arena}_{role}{len(self.made)}"
         self.made.append((self._made[address], tensor.numel()))
 
-    def matrix(self, tensor: Tensor | None, at: int, role: str = "rows") -> str:
-        """Return a matrix of float32; an empty one for None."""
+    def matrix(self, tensor: Tensor | None, at: int, role: str = "rows") -> str | None:
+        """Return a matrix of float32; None for None."""
         if tensor is None:
-            return "{}"
+            return None
         if tensor.dtype != torch.float32 or tensor.ndim != 2:
             raise NotLoweredError("synthesis", f"a step reads rows of {tensor.dtype}", "storage='float32'")
-        (rows, columns), strides = tensor.shape, tensor.stride()
-        shape = f"{rows}, {columns}, {strides[0]}" + (f", {strides[1]}" if strides[1] != 1 else "")
+        (rows, columns), (row_stride, column_stride) = tensor.shape, tensor.stride()
         address = address_of(tensor)
-        if self._begin <= address < self._end:
-            sizes = f"{rows}, {columns}, {strides[0]}, {strides[1]}"
-            return f"{self.arena}.matrix({self._offset(address, at)}, {sizes})"
-        if address in self.standing.gradients:
-            return f"Matrix{{{self._gradient(address, at)}, {shape}}}"
-        if address in self._made:
-            return f"Matrix{{{self._made[address]}.data(), {shape}}}"
-        return f"ConstMatrix{{{self._floats(tensor, role)}, {shape}}}"
+        if self._begin <= address < self._end and column_stride == 1:
+            place = self._tensor(address, at)
+            stride = "" if row_stride == columns else f", {row_stride}"
+            return f"{place}({rows}, {columns}{stride})"
+        values = self._values(tensor, at, role)
+        if (row_stride, column_stride) == (columns, 1):
+            return f"contiguous({values}, {rows}, {columns})"
+        if (row_stride, column_stride) == (1, rows):
+            return f"transposed(contiguous({values}, {columns}, {rows}))"
+        return f"strided({values}, {rows}, {columns}, {row_stride}, {column_stride})"
 
-    def pointer(self, tensor: Tensor | None, at: int, role: str) -> str:
+    def pointer(self, tensor: Tensor | None, at: int, role: str) -> str | None:
         """Return a pointer to the elements of a vector, or of a contiguous matrix that is not float32."""
         if tensor is None:
-            return "nullptr"
+            return None
         if not tensor.is_contiguous():
             raise NotLoweredError("synthesis", f"a step reads a strided {role}", "contiguous arrays")
+        return self._values(tensor, at, role)
+
+    def _values(self, tensor: Tensor, at: int, role: str) -> str:
+        """Return a pointer to a tensor's first element."""
         address = address_of(tensor)
         if self._begin <= address < self._end:
-            made = f"{self.arena}.int32s({self._offset(address, at)})"
-            if tensor.dtype != torch.int32:
-                made = f"{self.arena}.matrix({self._offset(address, at)}, 1, {tensor.numel()}, 0, 1).data"
-            return made
+            read = "int32s" if tensor.dtype == torch.int32 else "floats"
+            return f"{self._tensor(address, at)}.{read}()"
         if address in self.standing.gradients:
             return self._gradient(address, at)
         if address in self._made:
@@ -201,16 +202,16 @@ class Memory:
         if address not in self.standing.arrays:
             what = f"a step's {role} are in memory that is not planned"
             raise NotLoweredError("synthesis", what, "training in Python")
-        return f"{self.array(tensor, role)}.{_READERS[tensor.dtype]}()"
+        return f"{self.array(tensor, role)}.{READERS[tensor.dtype]}()"
 
-    def _offset(self, address: int, at: int) -> str:
-        """Return an offset in the arena by the name of the buffer that is live at a task."""
+    def _tensor(self, address: int, at: int) -> str:
+        """Return the buffer of the arena that is live at a task, or a place in it."""
         offset = address - self._begin
         for buffer, name in self.names:
             size = buffer.nbytes + self.standing.step.gap
             if buffer.offset <= offset < buffer.offset + size and buffer.first <= at <= buffer.last:
                 rest = offset - buffer.offset
-                return f"{self._places}{name} + {rest}" if rest else f"{self._places}{name}"
+                return f"{self.arena}.{name}" + (f".behind({rest})" if rest else "")
         raise NotLoweredError("synthesis", "a task touches memory that it was not planned for", "a report")
 
 
@@ -223,14 +224,13 @@ def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
     taken: set[str] = set()
     found = []
     for buffer in buffers:
-        words = re.findall(r"[A-Za-z0-9]+", buffer.name)
-        base = "k" + "".join(word[:1].upper() + word[1:] for word in words)
+        base = "_".join(re.findall(r"[a-z0-9]+", buffer.name.lower()))
         name, number = base, 2
         while name in taken:
-            name, number = f"{base}{number}", number + 1
+            name, number = f"{base}_{number}", number + 1
         taken.add(name)
         found.append((buffer, name))
     return found
 
 
-__all__ = ["DTYPES", "ArrayFile", "Arrays", "Content", "Memory", "cpp_name", "digest_of"]
+__all__ = ["READERS", "ArrayFile", "Arrays", "Content", "Memory", "cpp_name", "digest_of"]

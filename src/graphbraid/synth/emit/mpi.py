@@ -25,6 +25,7 @@ from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
+from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
 from graphbraid.synth.emit.shares import RankShare, share_of
 from graphbraid.synth.emit.writer import PassText, TaskText, TemplateWriter
@@ -40,7 +41,8 @@ class RankArray:
     """An array that each rank has in its own folder."""
 
     name: str
-    dtype: str
+    reader: str
+    """The function that opens it."""
     shape: tuple[str, ...]
     digest: str
     tensors: tuple[Tensor, ...]
@@ -90,6 +92,8 @@ class Merging:
             tasks = [self._task(each) for each in zip(*(of_rank.tasks for of_rank in values), strict=True)]
             return replace(first, tasks=tasks)
         if isinstance(first, dict):
+            if wrong := next((of_rank for of_rank in values if of_rank.keys() != first.keys()), None):
+                raise _differ(where, ", ".join(first), ", ".join(wrong))
             return {key: self._entry(key, [of_rank[key] for of_rank in values], where) for key in first}
         if isinstance(first, list | tuple):
             return type(first)(self.merged(each, where) for each in zip(*values, strict=True))
@@ -105,15 +109,32 @@ class Merging:
         calls = []
         for number, call in enumerate(wanted):
             found = [of_rank[number] for of_rank in aligned]
-            lines = [
-                self._text([None if one is None else one.lines[i] for one in found], where)
-                for i in range(len(call.lines))
+            statements = [
+                self._statement([None if one is None else one.statements[i] for one in found], where)
+                for i in range(len(call.statements))
             ]
+            condition = ""
             if None in found:
-                there = self._number([int(one is not None) for one in found])
-                lines = [f"if ({there} != 0) {{", *(f"  {line}" for line in lines), "}"]
-            calls.append(Written(call.kernel, lines))
+                condition = f"{self._number([int(one is not None) for one in found])} != 0"
+            calls.append(Written(call.kernel, statements, condition))
         return TaskText(_comment([task.comment for task in tasks]), calls, tasks[0].complete)
+
+    def _statement(self, statements: Sequence[CppStatement | None], where: str) -> CppStatement:
+        """Merge statements; None is that of a rank that does not make it."""
+        begin = self._text([None if one is None else one.begin for one in statements], where)
+        fields = [None if one is None or one.fields is None else one.fields for one in statements]
+        return CppStatement(begin, None if not any(fields) else self._fields(fields, where))
+
+    def _fields(self, fields: Sequence[Fields | None], where: str) -> Fields:
+        there = [of_rank for of_rank in fields if of_rank is not None]
+        if wrong := next((of_rank for of_rank in there if of_rank.keys() != there[0].keys()), None):
+            raise _differ(where, ", ".join(there[0]), ", ".join(wrong))
+        merged: Fields = {}
+        for name, value in there[0].items():
+            each = [None if of_rank is None else of_rank[name] for of_rank in fields]
+            merge: Any = self._fields if isinstance(value, dict) else self._text
+            merged[name] = merge(each, where)
+        return merged
 
     def _text(self, texts: Sequence[str | None], where: str) -> str:
         """Merge texts; None is that of a rank that does not come here."""
@@ -156,7 +177,7 @@ class Merging:
             lengths = zip(*(tensor.shape for tensor in tensors), strict=True)
             self._arrays[key] = RankArray(
                 name=re.sub(r"\d+$", "", first.name) + str(number),
-                dtype=first.dtype,
+                reader=first.reader,
                 shape=tuple(str(self._number(each)) for each in lengths),
                 digest=f"digests[{number}]",
                 tensors=tensors,
@@ -263,11 +284,10 @@ def sources_of_ranks(
         "ranks": num_ranks,
         "gpu": None,
         "inputs": None,
-        "normalises": "batch_norm" in kernels,
         "decisions": decisions,
         "arrays": merging.arrays,
         "num_sizes": merging.num_sizes,
-        "numbers": [f"0x{digest_of(of_rank):016x}" for of_rank in numbers],
+        "numbers": [f"0x{digest_of(of_rank):016x}," for of_rank in numbers],
     }
     context["paths"] = [context]
     plan = {f"rank-{rank}/numbers.npy": of_rank for rank, of_rank in enumerate(numbers)}

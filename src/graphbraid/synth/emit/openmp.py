@@ -29,6 +29,7 @@ from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
+from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import ArrayFile, Arrays, Content
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
@@ -69,8 +70,6 @@ class PathTrial:
     """Share of the features that are not zero."""
     rows: tuple[ArrayFile, ArrayFile, ArrayFile]
     """``indptr``, ``indices`` and values of some rows in CSR."""
-    sources: int
-    """Number of rows that the first aggregation reads."""
     spared: int
     """Numbers that aggregations read in the other paths and not in the dense one, where the aggregated
     features are computed once; in one direction."""
@@ -130,14 +129,29 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
         dense_rows=_dense_rows(lowered["dense"]) if "dense" in lowered else 0,
         density=costs.density,
         rows=(files[0], files[1], files[2]),
-        sources=costs.rows[0],
         spared=spared,
     )
 
 
 def shown(inputs: InputPaths, trial: PathTrial | None) -> dict[str, Any]:
     """Return what the template shows of the paths."""
-    return {"names": inputs.names, "why": inputs.why, "trial": trial}
+    table = [] if trial is None else [_entry(name, trial) for name in inputs.names]
+    return {"names": inputs.names, "why": inputs.why, "trial": trial, "table": table}
+
+
+def _entry(name: str, trial: PathTrial) -> Fields:
+    """Return a path's entry in the table of ``runtime/input_choice.h``."""
+    rows, channels, width = trial.shape
+    rows = trial.dense_rows if name == "dense" else rows
+    spared = 0 if name == "dense" else trial.spared
+    return {
+        "name": f'"{name}"',
+        "shape": f"{{.rows = {rows}, .channels = {channels}, .width = {width}}}",
+        "seconds": f"{name}_seconds",
+        "sources": str(trial.shape[0]),
+        "aggregated_floats": str(spared),
+        "run": f"run<{name}::Program>",
+    }
 
 
 def _seconds(program: Program, costs: CostModel) -> dict[str, float]:

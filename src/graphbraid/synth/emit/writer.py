@@ -15,6 +15,7 @@ from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Buffer
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.synth.emit.calls import CallWriter, Written
+from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
 from graphbraid.synth.emit.shares import RankShare
@@ -65,7 +66,7 @@ class TemplateWriter:
     ) -> None:
         self._recipe, self._model = synthesis.recipe, synthesis.model
         self._share, self._num_nodes = share, num_nodes
-        lowered, is_alone = share.lowered, share.comm is None
+        lowered = share.lowered
         self._graph = graph = lowered.graph
         request = StepRequest(
             program=lowered.program, graph=graph, blocks=lowered.blocks, training=True, comm=share.comm
@@ -73,9 +74,9 @@ class TemplateWriter:
         train = RecordedStep(request)
         evaluate = RecordedStep(replace(request, program=share.program, blocks=share.blocks, training=False))
         self._steps = record(train, self._model), record(evaluate, self._model)
-        self.arrays = arrays or Arrays(graph if is_alone else None)
+        self.arrays = arrays or Arrays(graph if share.comm is None else None)
         self._calls = [
-            make_calls(Memory(standing, self.arrays, arena, "" if is_alone else f"{arena}_at."))
+            make_calls(Memory(standing, self.arrays, arena))
             for standing, arena in zip(self._steps, ("train", "evaluate"), strict=True)
         ]
 
@@ -89,16 +90,18 @@ class TemplateWriter:
         (train, evaluate), (trains, evaluates) = self._steps, self._calls
         forward = self._tasks(trains, train.recording.forward, operation_texts(self._share.lowered.program))
         backward = self._tasks(trains, train.recording.backward, {})
-        predict = self._tasks(evaluates, evaluate.recording.forward, {})
+        predict = self._tasks(evaluates, evaluate.recording.forward, operation_texts(self._share.program))
         passes = [
             PassText("forward", "The outputs.", forward, draws=bool(trains.seeds)),
             PassText("backward", "The gradients of all parameters, from that of the outputs.", backward),
         ]
         predicts = [PassText("predict", "The outputs of all nodes, without dropout.", predict)]
         steps = [
-            self._step("The training step's arena", trains, train.step, passes),
-            self._step("The arena of an evaluation", evaluates, evaluate.step, predicts),
+            self._step("a training step", trains, train.step, passes),
+            self._step("an evaluation", evaluates, evaluate.step, predicts),
         ]
+        at = len(evaluate.recording.forward) - 1
+        output = evaluates.memory.matrix(evaluate.step.output.tensor, at)
         loss, splits = self._loss(), [self._split(split) for split in self._splits()]
         return {
             "recipe": self._recipe,
@@ -106,6 +109,7 @@ class TemplateWriter:
             "nbytes": max(step["nbytes"] for step in steps),
             "loss": loss,
             "splits": splits,
+            "prediction": output,
             "optimizer": _optimizer(self._recipe.optimizer),
             "evaluations": _evaluations(self._recipe),
             **self._weights(),
@@ -117,7 +121,9 @@ class TemplateWriter:
         learned = set(self._steps[0].gradients.values())  # others PyTorch's optimizers leave as they are
         weights, of_dtype = weights_of(self._model), dict[torch.dtype, list[dict[str, Any]]]()
         for name, weight in weights.items():
-            shown = {"name": name, "cpp": cpp_name(name), "shape": tuple(weight.shape)}
+            shape = f"{{{', '.join(map(str, weight.shape))}}}"
+            fields = {"name": f'"{name}"', "shape": shape} | ({} if name in learned else {"learns": "false"})
+            shown = {"name": name, "cpp": cpp_name(name), "fields": fields, "floats": weight.numel()}
             of_dtype.setdefault(weight.dtype, []).append(shown | {"learns": name in learned})
         floats, counters = (of_dtype.pop(dtype, []) for dtype in (torch.float32, torch.int64))
         if of_dtype:
@@ -140,11 +146,7 @@ class TemplateWriter:
         self, title: str, calls: CallWriter, step: RecordedStep, passes: list[PassText]
     ) -> dict[str, Any]:
         places = [
-            {
-                "name": name,
-                "offset": buffer.offset,
-                "what": f"{buffer.name}: {_shown(buffer)}",
-            }
+            {"name": name, "offset": buffer.offset, "what": _shown(buffer)}
             for buffer, name in calls.memory.names
         ]
         arena = calls.memory.arena
@@ -154,7 +156,7 @@ class TemplateWriter:
             "places": places,
             "nbytes": step.arena.nbytes,
             "made": calls.memory.made,
-            "exchanges": [(exchange.name, exchange.arguments) for exchange in calls.exchanges.made],
+            "exchanges": [(exchange.name, exchange.fields) for exchange in calls.exchanges.made],
             "passes": passes,
         }
 
@@ -167,24 +169,19 @@ class TemplateWriter:
         return {
             "output": memory.matrix(train.step.output.tensor, at),
             "grad": memory.matrix(train.step.output_grad, at),
-            "total": self._num_nodes,
-            **self._rows(rows, self._graph.y[lowered.nodes], "train"),
+            "nodes": self._rows(rows, self._graph.y[lowered.nodes], "train", self._num_nodes),
         }
 
     def _split(self, split: str) -> dict[str, Any]:
-        evaluate, memory = self._steps[1], self._calls[1].memory
         nodes, row_of = self._graph.split(split).long(), self._share.row_of
         total = nodes.numel()
         if row_of is not None:
             nodes = nodes[row_of[nodes] >= 0]
         rows = nodes if row_of is None else row_of[nodes]
         assert self._graph.y is not None
-        at = len(evaluate.recording.forward) - 1
-        output = memory.matrix(evaluate.step.output.tensor, at)
-        shown = self._rows(rows, self._graph.y[nodes], f"split_{split}")
-        return {"name": split, "output": output, "total": total, **shown}
+        return {"name": split, "nodes": self._rows(rows, self._graph.y[nodes], f"split_{split}", total)}
 
-    def _rows(self, rows: Tensor, labels: Tensor, name: str) -> dict[str, Any]:
+    def _rows(self, rows: Tensor, labels: Tensor, name: str, total: int) -> Fields:
         rows, labels = rows.long().contiguous(), labels.long().contiguous()
         width = self._steps[0].step.output.tensor.shape[1]
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < width:
@@ -198,7 +195,7 @@ class TemplateWriter:
             self.arrays.add(labels.clone(), f"{name}_labels"),
         ]
         names = [f"plan.{array.name}.int64s()" for array in made]
-        return {"rows": names[0], "labels": names[1], "count": rows.numel()}
+        return {"rows": names[0], "labels": names[1], "count": str(rows.numel()), "total": str(total)}
 
     def _splits(self) -> list[str]:
         """Return the splits whose accuracy is shown at the end, or in between."""
@@ -218,10 +215,17 @@ def operation_texts(program: Program) -> dict[str, str]:
     return {line.split(" = ", 1)[0]: line for line in lines}
 
 
-def _optimizer(recipe: OptimizerRecipe) -> dict[str, str]:
+def _optimizer(recipe: OptimizerRecipe) -> Fields:
     kind = {"sgd": "kSgd", "adam": "kAdam", "adamw": "kAdamW"}[recipe.kind]
-    numbers = (recipe.learning_rate, recipe.momentum, *recipe.betas, recipe.weight_decay, recipe.eps)
-    return {"kind": kind, "numbers": ", ".join(map(repr, numbers))}
+    return {
+        "kind": f"Optimizer::{kind}",
+        "learning_rate": repr(recipe.learning_rate),
+        "momentum": repr(recipe.momentum),
+        "beta1": repr(recipe.betas[0]),
+        "beta2": repr(recipe.betas[1]),
+        "weight_decay": repr(recipe.weight_decay),
+        "eps": repr(recipe.eps),
+    }
 
 
 def _evaluations(recipe: Recipe) -> list[dict[str, Any]]:

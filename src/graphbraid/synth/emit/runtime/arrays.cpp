@@ -46,9 +46,8 @@ int64_t count_of(const std::vector<int64_t>& shape) {
   return count;
 }
 
-Array::Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape,
-             std::optional<uint64_t> digest) {
-  const int file = open(path.c_str(), O_RDONLY);
+Array::Array(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK);  // a pipe without a writer is refused at once
   if (file < 0) refuse(path, std::strerror(errno));
   struct stat about{};
   const bool is_known = fstat(file, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > kPrefix;
@@ -58,7 +57,13 @@ Array::Array(const std::string& path, const std::string& dtype, const std::vecto
   if (mapped == MAP_FAILED) refuse(path, is_known ? "it cannot be mapped" : "it is no .npy file");
   file_ = mapped;
   file_bytes_ = about.st_size;
-  const auto* bytes = static_cast<const unsigned char*>(mapped);
+}
+
+// What throws here leaves an array that is whole, so that its file is unmapped.
+Array::Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape,
+             std::optional<uint64_t> digest)
+    : Array(path) {
+  const auto* bytes = static_cast<const unsigned char*>(file_);
   const int64_t header = std::memcmp(bytes, "\x93NUMPY\x01", 7) == 0 ? bytes[8] + 256 * bytes[9] : -1;
   if (header < 0 || kPrefix + header > file_bytes_ || (kPrefix + header) % kAlign != 0)
     refuse(path, "it is no .npy file of version 1");
@@ -97,7 +102,7 @@ void write_array(const std::string& path, const std::string& dtype, const void* 
   const bool is_written = std::fwrite("\x93NUMPY\x01\x00", 1, 8, file) == 8 &&
                           std::fwrite(length, 1, 2, file) == 2 &&
                           std::fwrite(header.data(), 1, header.size(), file) == header.size() &&
-                          std::fwrite(values, size, count, file) == count;
+                          (count == 0 || std::fwrite(values, size, count, file) == count);
   if (std::fclose(file) != 0 || !is_written || std::rename(aside.c_str(), path.c_str()) != 0)
     refuse(path, "it cannot be written");
 }

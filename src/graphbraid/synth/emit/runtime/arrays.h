@@ -30,9 +30,26 @@ class Array {
   const void* values() const { return values_; }
 
  private:
+  explicit Array(const std::string& path);
+
   void* file_ = nullptr;
   int64_t file_bytes_ = 0;
   const void* values_ = nullptr;
+};
+
+// A folder of arrays, each opened by its name, which is its file's without .npy.
+struct Folder {
+  std::string path;
+
+  Array floats(const char* name, const std::vector<int64_t>& shape, uint64_t digest) const {
+    return {path + "/" + name + ".npy", "<f4", shape, digest};
+  }
+  Array int32s(const char* name, const std::vector<int64_t>& shape, uint64_t digest) const {
+    return {path + "/" + name + ".npy", "<i4", shape, digest};
+  }
+  Array int64s(const char* name, const std::vector<int64_t>& shape, uint64_t digest) const {
+    return {path + "/" + name + ".npy", "<i8", shape, digest};
+  }
 };
 
 // Writes values as an array of this dtype and shape, in place of a file of that name once they are all

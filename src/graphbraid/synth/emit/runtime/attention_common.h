@@ -7,33 +7,50 @@
 
 namespace program {
 
-// above and share may be empty: nothing is kept then.
-inline gb::AttentionArgs attention_args(const Edges& edges, ConstMatrix x, ConstMatrix src_logit,
-                                        ConstMatrix dst_logit, const Attention& how, Matrix out, Matrix lse,
-                                        Matrix above, Matrix share) {
+// Of the forward and the backward pass of GAT and of GATv2: what all four have in common.
+template <typename Call>
+gb::AttentionArgs attention_args(const Call& c) {
   gb::AttentionArgs a;
-  a.wide_indices = edges.wide;
-  a.indptr = edges.indptr;
-  a.indices = edges.indices;
-  a.num_dst = edges.num_rows;
-  a.num_edges = edges.num_edges;
-  a.num_src = x.rows;
-  a.heads = lse.columns;
-  a.channels = x.columns / lse.columns;
-  a.slope = how.slope;
-  a.num_loops = how.num_loops;
-  a.threshold = gb::drop_threshold(how.p);
-  a.keep_scale = 1.0 / (1.0 - how.p);
-  a.seed = how.seed;
-  a.first_keys = how.first_keys;
-  a.src = x.data;
-  a.src_logit = src_logit.data;
-  a.dst_logit = dst_logit.data;
-  a.out = out.data;
-  a.lse = lse.data;
-  a.above = above.data;
-  a.share = share.data;
+  a.wide_indices = c.edges.wide;
+  a.indptr = c.edges.indptr;
+  a.indices = c.edges.indices;
+  a.num_dst = c.edges.num_rows;
+  a.num_edges = c.edges.num_edges;
+  a.num_src = c.x.rows;
+  a.heads = c.lse.columns;
+  a.channels = c.x.columns / c.lse.columns;
+  a.slope = c.how.slope;
+  a.num_loops = c.how.num_loops;
+  a.threshold = gb::drop_threshold(c.how.p);
+  a.keep_scale = 1.0 / (1.0 - c.how.p);
+  a.seed = c.how.seed;
+  a.first_keys = c.how.first_keys;
+  a.src = c.x.data;
+  a.out = c.out.data;
+  a.lse = c.lse.data;
+  if constexpr (requires { c.src_logit; }) {  // GAT's
+    a.src_logit = c.src_logit.data;
+    a.dst_logit = c.dst_logit.data;
+    a.above = c.above.data;
+    a.share = c.share.data;
+  } else {
+    a.dst = c.own.data;
+    a.att = c.vectors.data;
+  }
   return a;
+}
+
+// What the gradients take beside it.
+template <typename Call>
+gb::AttentionBackwardArgs attention_backward_args(const Call& c) {
+  gb::AttentionBackwardArgs b;
+  b.forward = attention_args(c);
+  b.t_indptr = c.by_source.indptr;
+  b.t_indices = c.by_source.indices;
+  b.perm = c.perm;
+  b.grad = c.grad.data;
+  b.grad_src = c.grad_x.data;
+  return b;
 }
 
 }  // namespace program

@@ -1,5 +1,6 @@
 // The trial of the features as bits.
 #include <algorithm>
+#include <vector>
 
 #include "cpu_kernels.h"
 #include "input_choice.h"
@@ -35,12 +36,20 @@ double bits_seconds(const InputShape& shape, const InputSample& sample) {
   }
   std::vector<float> weight(static_cast<size_t>(shape.width * shape.channels), 1.0f), gradient(weight.size());
   std::vector<float> out(static_cast<size_t>(count * shape.width)), factors(static_cast<size_t>(count), 1.0f);
-  const ConstMatrix turned{weight.data(), shape.channels, shape.width, 1, shape.channels};
-  const Matrix rows{out.data(), count, shape.width, shape.width};
+  const Matrix rows = contiguous(out.data(), count, shape.width);
   const double taken = least_seconds([&] {
-    bit_product(by_row.data(), factors.data(), turned, rows, false, nullptr);
-    bit_gram(rows, by_column.data(), factors.data(),
-             Matrix{gradient.data(), shape.width, shape.channels, shape.channels});
+    bit_product({
+        .bits = by_row.data(),
+        .factors = factors.data(),
+        .b = transposed(contiguous(weight.data(), shape.width, shape.channels)),
+        .out = rows,
+    });
+    bit_gram({
+        .a = rows,
+        .bits = by_column.data(),
+        .factors = factors.data(),
+        .out = contiguous(gradient.data(), shape.width, shape.channels),
+    });
   });
   return taken * static_cast<double>(shape.rows) / static_cast<double>(count);
 }

@@ -40,7 +40,7 @@ struct ByColumn {
 };
 
 void sum_edges(const Edges& edges, ConstMatrix x, const float* weight, Matrix out) {
-  spmm(edges, x, Factors{weight, nullptr, nullptr, nullptr}, 0.0, 0, false, false, {}, out, nullptr);
+  spmm({.edges = edges, .x = x, .factors = {.weight = weight}, .out = out});
 }
 
 // Rows of ones with `columns` numbers in memory.
@@ -50,7 +50,7 @@ struct Rows {
 
   Rows(int64_t rows_, int64_t columns_)
       : numbers(static_cast<size_t>(rows_ * columns_), 1.0f), rows(rows_), columns(columns_) {}
-  Matrix all() { return {numbers.data(), rows, columns, columns}; }
+  Matrix all() { return contiguous(numbers.data(), rows, columns); }
 };
 
 }  // namespace
@@ -77,11 +77,10 @@ double dense_seconds(const InputShape& shape, const InputSample& sample) {
     for (int64_t i = sample.indptr[row]; i < sample.indptr[row + 1]; ++i)
       x.numbers[static_cast<size_t>(to * shape.channels + sample.indices[i])] = sample.values[i];
   }
-  const ConstMatrix turned{weight.numbers.data(), shape.channels, shape.width, 1, shape.channels};
   Rows gradient(shape.width, shape.channels);
   const double taken = least_seconds([&] {
-    tall_product(x.all(), turned, out.all(), false, nullptr, nullptr);
-    tall_gram(out.all(), x.all(), gradient.all(), nullptr);
+    tall_product({.a = x.all(), .b = transposed(weight.all()), .out = out.all()});
+    tall_gram({.a = out.all(), .b = x.all(), .out = gradient.all()});
   });
   return taken * static_cast<double>(shape.rows) / static_cast<double>(count);
 }
@@ -89,8 +88,18 @@ double dense_seconds(const InputShape& shape, const InputSample& sample) {
 double csr_seconds(const InputShape& shape, const InputSample& sample) {
   const int64_t count = sample.indptr[sample.rows];
   const ByColumn turned(sample, shape.channels);
-  const Edges by_row{sample.indptr, sample.indices, false, sample.rows, count};
-  const Edges by_column{turned.indptr.data(), turned.rows.data(), false, shape.channels, count};
+  const Edges by_row = {
+      .indptr = sample.indptr,
+      .indices = sample.indices,
+      .num_rows = sample.rows,
+      .num_edges = count,
+  };
+  const Edges by_column = {
+      .indptr = turned.indptr.data(),
+      .indices = turned.rows.data(),
+      .num_rows = shape.channels,
+      .num_edges = count,
+  };
   Rows weight(shape.channels, shape.width), gradient(shape.channels, shape.width);
   Rows out(sample.rows, shape.width);
   const double taken = least_seconds([&] {
@@ -100,7 +109,9 @@ double csr_seconds(const InputShape& shape, const InputSample& sample) {
   return taken * static_cast<double>(shape.rows) / static_cast<double>(sample.rows);
 }
 
-double aggregation_seconds(int64_t sources, int64_t width, int64_t floats) {
+// Seconds of aggregations, forward and backward, that read `floats` numbers each: rows of `width` numbers,
+// taken at random from `sources`.
+static double aggregation_seconds(int64_t sources, int64_t width, int64_t floats) {
   if (floats <= 0) return 0;
   const int64_t num_rows = std::max(kLeastRows, kGathered / (width * kEdgesPerRow));
   std::vector<int64_t> indptr(static_cast<size_t>(num_rows) + 1);
@@ -113,20 +124,36 @@ double aggregation_seconds(int64_t sources, int64_t width, int64_t floats) {
     id = static_cast<int32_t>(static_cast<uint64_t>(random) * static_cast<uint64_t>(num_sources) >> 32);
   }
   const auto num_edges = static_cast<int64_t>(from.size());
-  const Edges edges{indptr.data(), from.data(), false, num_rows, num_edges};
+  const Edges edges = {
+      .indptr = indptr.data(),
+      .indices = from.data(),
+      .num_rows = num_rows,
+      .num_edges = num_edges,
+  };
   Rows x(num_sources, width), out(num_rows, width);
   const double taken = least_seconds([&] { sum_edges(edges, x.all(), nullptr, out.all()); });
   return 2 * taken * static_cast<double>(floats) / static_cast<double>(num_edges * width);
 }
 
-std::string fastest_input(std::vector<InputPath> paths, double density) {
-  std::stable_sort(paths.begin(), paths.end(),
-                   [](const InputPath& a, const InputPath& b) { return a.seconds < b.seconds; });
+const InputPath& fastest_input(std::span<const InputPath> paths, const InputSample& sample, double density) {
+  std::vector<std::pair<double, const InputPath*>> tried;
+  for (const InputPath& path : paths) {
+    const InputShape& shape = path.shape;
+    tried.emplace_back(
+        path.seconds(shape, sample) + aggregation_seconds(path.sources, shape.width, path.aggregated_floats),
+        &path);
+  }
+  std::ranges::stable_sort(tried, {}, [](const auto& one) { return one.first; });
   std::printf("input path %s: %.4g%% of the features are not zero; tried, an epoch's products take",
-              paths.front().name.c_str(), 100 * density);
-  for (const InputPath& path : paths) std::printf(" %.3g ms as %s", 1e3 * path.seconds, path.name.c_str());
+              tried.front().second->name, 100 * density);
+  for (const auto& [seconds, path] : tried) std::printf(" %.3g ms as %s", 1e3 * seconds, path->name);
   std::printf("\n");
-  return paths.front().name;
+  return *tried.front().second;
+}
+
+const InputPath& named_input(std::span<const InputPath> paths, const std::string& name) {
+  std::printf("input path %s: as --input asks\n", name.c_str());
+  return *std::ranges::find_if(paths, [&](const InputPath& path) { return path.name == name; });
 }
 
 }  // namespace program

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
-#include <vector>
+
+#include "options.h"
 
 namespace program {
 
@@ -22,10 +24,14 @@ struct InputSample {
   const float* values;
 };
 
-// A path, and the seconds that its products take in an epoch.
+// A path of a program: what is tried of it, and what trains on it.
 struct InputPath {
-  std::string name;
-  double seconds;
+  const char* name;
+  InputShape shape;
+  double (*seconds)(const InputShape&, const InputSample&);  // of both products in an epoch
+  int64_t sources;                                           // rows that its first aggregation reads
+  int64_t aggregated_floats;  // numbers that its aggregations read, in one direction, and another path spares
+  void (*run)(const Options& options, double started);
 };
 
 // Seconds of both products for all rows, from those for as many rows of the sample as take a few
@@ -34,12 +40,10 @@ double dense_seconds(const InputShape& shape, const InputSample& sample);
 double csr_seconds(const InputShape& shape, const InputSample& sample);
 double bits_seconds(const InputShape& shape, const InputSample& sample);
 
-// Seconds of aggregations, forward and backward, that read `floats` numbers each: rows of `width` numbers,
-// taken at random from `sources`.
-double aggregation_seconds(int64_t sources, int64_t width, int64_t floats);
-
-// The name of the path that takes the least time; prints the time of each.
-std::string fastest_input(std::vector<InputPath> paths, double density);
+// The path that takes the least time; prints the time of each.
+const InputPath& fastest_input(std::span<const InputPath> paths, const InputSample& sample, double density);
+// The path of a name, which is one of theirs.
+const InputPath& named_input(std::span<const InputPath> paths, const std::string& name);
 
 // The least seconds of some runs, after one that is not counted.
 double least_seconds(const std::function<void()>& run);

@@ -1,79 +1,202 @@
 // The kernels that programs for every target call. Each call is one kernel of csrc/ in the variant for this
-// processor, or a kernel of the same name and formula on a GPU, with pointers into its memory.
+// processor, or a kernel of the same name and formula on a GPU, with pointers into its memory. A call names
+// its arguments: what it leaves out is null, empty or false.
 #pragma once
 
 #include <cstdint>
 
-#include "arguments/epilogue.h"
 #include "matrix.h"
 
 namespace program {
 
-struct Edges;  // see cpu_kernels.h and gpu_kernels.h
+struct Spmm {
+  Edges edges = {};
+  ConstMatrix x = {};
+  Factors factors = {};
+  double loop_scale = 0;
+  int64_t num_loops = 0;
+  bool skip_loops = false, mean = false;
+  ConstMatrix addend = {};
+  Matrix out = {};
+  RowEpilogue after = {};
+};
+void spmm(const Spmm& a);
 
-// What follows a kernel's sums, row by row: dropout(act(row + bias), p).
-gb::Epilogue row_epilogue(const float* bias, int act, double slope, double p, uint64_t seed,
-                          const int64_t* ids);
+struct SpmmMax {
+  Edges edges = {};
+  ConstMatrix x = {};
+  int ties = 0;  // as numbered in csrc/aggregate/spmm_max.h
+  Matrix out = {};
+  int32_t* found = nullptr;
+};
+void spmm_max(const SpmmMax& a);
 
-void spmm(const Edges& edges, ConstMatrix x, const Factors& factors, double loop_scale, int64_t num_loops,
-          bool skip_loops, bool mean, ConstMatrix addend, Matrix out, const gb::Epilogue* after);
-// ties: as numbered in csrc/aggregate/spmm_max.h.
-void spmm_max(const Edges& edges, ConstMatrix x, int ties, Matrix out, int32_t* found);
-void spmm_max_shared_backward(const Edges& edges, ConstMatrix share, ConstMatrix largest, ConstMatrix x,
-                              Matrix out);
-void tall_product(ConstMatrix a, ConstMatrix b, Matrix out, bool add, const int64_t* ids,
-                  const gb::Epilogue* after);
-void tall_gram(ConstMatrix a, ConstMatrix b, Matrix out, const int64_t* ids);
+struct SpmmMaxBackward {
+  Edges edges = {};
+  ConstMatrix share = {}, largest = {}, x = {};
+  Matrix out = {};
+};
+void spmm_max_shared_backward(const SpmmMaxBackward& a);
+
+struct TallProduct {
+  ConstMatrix a = {}, b = {};
+  Matrix out = {};
+  bool add = false;
+  const int64_t* ids = nullptr;  // the rows of a; null: all
+  RowEpilogue after = {};
+};
+void tall_product(const TallProduct& a);
+
+struct TallGram {
+  ConstMatrix a = {}, b = {};
+  Matrix out = {};
+  const int64_t* ids = nullptr;  // the rows of b; null: all
+};
+void tall_gram(const TallGram& a);
+
 // Rows of zeros and ones as bits: see csrc/dense/bit_product.h.
-void bit_product(const int32_t* bits, const float* factors, ConstMatrix b, Matrix out, bool add,
-                 const gb::Epilogue* after);
-void bit_gram(ConstMatrix a, const int32_t* bits, const float* factors, Matrix out);
-void epilogue(ConstMatrix x, const gb::Epilogue& how, Matrix out);
-void epilogue_backward(ConstMatrix grad, ConstMatrix result, const gb::Epilogue& how, Matrix grad_x,
-                       float* grad_bias);
+struct BitProduct {
+  const int32_t* bits = nullptr;
+  const float* factors = nullptr;
+  ConstMatrix b = {};
+  Matrix out = {};
+  bool add = false;
+  RowEpilogue after = {};
+};
+void bit_product(const BitProduct& a);
+
+struct BitGram {
+  ConstMatrix a = {};
+  const int32_t* bits = nullptr;
+  const float* factors = nullptr;
+  Matrix out = {};
+};
+void bit_gram(const BitGram& a);
+
+struct RowwiseEpilogue {
+  ConstMatrix x = {};
+  RowEpilogue how = {};
+  Matrix out = {};
+};
+void epilogue(const RowwiseEpilogue& a);
+
+struct EpilogueBackward {
+  ConstMatrix grad = {}, result = {};
+  RowEpilogue how = {};
+  Matrix grad_x = {};
+  float* grad_bias = nullptr;
+};
+void epilogue_backward(const EpilogueBackward& a);
 
 // Attention over the edges; above and share are kept for the backward pass, which takes the edges by source,
-// too.
-void gat_forward(const Edges& edges, ConstMatrix x, ConstMatrix src_logit, ConstMatrix dst_logit,
-                 const Attention& how, Matrix out, Matrix lse, Matrix above, Matrix share);
-void gat_backward(const Edges& edges, const Edges& by_source, const int64_t* perm, ConstMatrix x,
-                  ConstMatrix src_logit, ConstMatrix dst_logit, const Attention& how, Matrix out, Matrix lse,
-                  ConstMatrix grad, Matrix grad_x, Matrix grad_src_logit, Matrix grad_dst_logit, Matrix above,
-                  Matrix share);
+// too. Without them nothing is kept.
+struct GatForward {
+  Edges edges = {};
+  ConstMatrix x = {}, src_logit = {}, dst_logit = {};
+  Attention how = {};
+  Matrix out = {}, lse = {}, above = {}, share = {};
+};
+void gat_forward(const GatForward& a);
+
+struct GatBackward {
+  Edges edges = {}, by_source = {};
+  const int64_t* perm = nullptr;
+  ConstMatrix x = {}, src_logit = {}, dst_logit = {};
+  Attention how = {};
+  Matrix out = {}, lse = {};
+  ConstMatrix grad = {};
+  Matrix grad_x = {}, grad_src_logit = {}, grad_dst_logit = {}, above = {}, share = {};
+};
+void gat_backward(const GatBackward& a);
+
 // (heads, channels) to (heads * channels, heads): the numbers of each head in its own rows and column.
-void spread_heads(const float* x, int64_t heads, int64_t channels, Matrix out);
+struct SpreadHeads {
+  const float* x = nullptr;
+  int64_t heads = 0, channels = 0;
+  Matrix out = {};
+};
+void spread_heads(const SpreadHeads& a);
+
 // (heads, heads * channels) to (heads, channels): of each row the columns of its own head.
-void own_heads(ConstMatrix x, float* out);
+struct OwnHeads {
+  ConstMatrix x = {};
+  float* out = nullptr;
+};
+void own_heads(const OwnHeads& a);
+
+struct Elements {
+  ConstMatrix x = {};
+  Matrix out = {};
+};
 // out = the mean of as many blocks of columns as x has of out's.
-void mean_of_heads(ConstMatrix x, Matrix out);
+void mean_of_heads(const Elements& a);
+
 // out = x * factor in each block of its columns.
-void repeat_heads(ConstMatrix x, float factor, Matrix out);
+struct RepeatHeads {
+  ConstMatrix x = {};
+  double factor = 1;
+  Matrix out = {};
+};
+void repeat_heads(const RepeatHeads& a);
 
 // The mean and 1 / sqrt(variance + eps) of x's columns, which get a share in the running mean and variance.
-void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
-                      float* mean, float* rstd);
-// The same numbers of a running mean and variance, which stay.
-void running_statistics(const float* running_mean, const float* running_variance, int64_t width, double eps,
-                        float* mean, float* rstd);
-// from_rows: whether the statistics are those of x's rows.
-void batch_norm(ConstMatrix x, const float* mean, const float* rstd, const float* weight, const float* bias,
-                Matrix out);
-void batch_norm_backward(ConstMatrix grad, ConstMatrix x, const float* mean, const float* rstd,
-                         const float* weight, bool from_rows, Matrix grad_x, float* grad_weight,
-                         float* grad_bias);
+struct BatchStatistics {
+  ConstMatrix x = {};
+  float *running_mean = nullptr, *running_variance = nullptr;
+  double share = 0, eps = 0;
+  float *mean = nullptr, *rstd = nullptr;
+};
+void batch_statistics(const BatchStatistics& a);
 
-// The cross entropy of the outputs' `rows`, (count,), each another one, with `labels`, (count,), summed and
-// divided by `total`, the number of all ranks' rows; writes its gradient, which is 0 elsewhere.
-double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     int64_t total, Matrix grad);
-// The number of the outputs' `rows` whose largest column is their label.
-int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
+// The same numbers of a running mean and variance, which stay.
+struct RunningStatistics {
+  const float *running_mean = nullptr, *running_variance = nullptr;
+  int64_t width = 0;
+  double eps = 0;
+  float *mean = nullptr, *rstd = nullptr;
+};
+void running_statistics(const RunningStatistics& a);
+
+struct BatchNorm {
+  ConstMatrix x = {};
+  const float *mean = nullptr, *rstd = nullptr, *weight = nullptr, *bias = nullptr;
+  Matrix out = {};
+};
+void batch_norm(const BatchNorm& a);
+
+struct BatchNormBackward {
+  ConstMatrix grad = {}, x = {};
+  const float *mean = nullptr, *rstd = nullptr, *weight = nullptr;
+  bool from_rows = false;  // whether the statistics are those of x's rows
+  Matrix grad_x = {};
+  float *grad_weight = nullptr, *grad_bias = nullptr;
+};
+void batch_norm_backward(const BatchNormBackward& a);
+
+// The cross entropy of labelled rows, summed and divided by their number on all ranks; writes its gradient,
+// which is 0 elsewhere.
+struct CrossEntropy {
+  ConstMatrix outputs = {};
+  LabelledRows nodes = {};
+  Matrix grad = {};
+};
+double cross_entropy(const CrossEntropy& a);
+// The number of labelled rows whose largest column is their label.
+int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes);
 
 // out = 0, out = x, out += x, out = x / divisor, element by element.
 void set_zero(Matrix out);
-void copy(ConstMatrix x, Matrix out);
-void copy(const int32_t* x, Matrix out);
-void add(ConstMatrix x, Matrix out);
-void divide(ConstMatrix x, ConstMatrix divisor, Matrix out);
+void copy(const Elements& a);
+struct Counts {
+  const int32_t* x = nullptr;
+  Matrix out = {};
+};
+void copy_counts(const Counts& a);
+void add(const Elements& a);
+struct Divide {
+  ConstMatrix x = {}, divisor = {};
+  Matrix out = {};
+};
+void divide(const Divide& a);
 
 }  // namespace program

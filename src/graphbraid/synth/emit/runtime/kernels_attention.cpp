@@ -17,32 +17,25 @@
 
 namespace program {
 
-void gat_forward(const Edges& edges, ConstMatrix x, ConstMatrix src_logit, ConstMatrix dst_logit,
-                 const Attention& how, Matrix out, Matrix lse, Matrix above, Matrix share) {
-  const gb::AttentionArgs a = attention_args(edges, x, src_logit, dst_logit, how, out, lse, above, share);
-  GB_PICK(attention_forward)(a);
+void gat_forward(const GatForward& a) { GB_PICK(attention_forward)(attention_args(a)); }
+
+void gatv2_forward(const Gatv2Forward& a) { GB_PICK(attention_forward)(attention_args(a)); }
+
+void spread_heads(const SpreadHeads& a) {
+  set_zero(a.out);
+  for (int64_t i = 0; i < a.heads * a.channels; ++i)
+    a.out.data[i * a.out.row_stride + i / a.channels * a.out.column_stride] = a.x[i];
 }
 
-void gatv2_forward(const Edges& edges, ConstMatrix x, ConstMatrix own, ConstMatrix vectors,
-                   const Attention& how, Matrix out, Matrix lse) {
-  gb::AttentionArgs a = attention_args(edges, x, {}, {}, how, out, lse, {}, {});
-  a.dst = own.data;
-  a.att = vectors.data;
-  GB_PICK(attention_forward)(a);
+void own_heads(const OwnHeads& a) {
+  const int64_t channels = a.x.columns / a.x.rows;
+  for (int64_t i = 0; i < a.x.columns; ++i)
+    a.out[i] = a.x.data[i / channels * a.x.row_stride + i * a.x.column_stride];
 }
 
-void spread_heads(const float* x, int64_t heads, int64_t channels, Matrix out) {
-  set_zero(out);
-  for (int64_t i = 0; i < heads * channels; ++i)
-    out.data[i * out.row_stride + i / channels * out.column_stride] = x[i];
-}
-
-void own_heads(ConstMatrix x, float* out) {
-  const int64_t channels = x.columns / x.rows;
-  for (int64_t i = 0; i < x.columns; ++i) out[i] = x.data[i / channels * x.row_stride + i * x.column_stride];
-}
-
-void mean_of_heads(ConstMatrix x, Matrix out) {
+void mean_of_heads(const Elements& a) {
+  const ConstMatrix x = a.x;
+  const Matrix out = a.out;
   const int64_t heads = x.columns / out.columns;
   gb::parallel_static(out.rows, 256, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
@@ -54,7 +47,10 @@ void mean_of_heads(ConstMatrix x, Matrix out) {
   });
 }
 
-void repeat_heads(ConstMatrix x, float factor, Matrix out) {
+void repeat_heads(const RepeatHeads& a) {
+  const ConstMatrix x = a.x;
+  const Matrix out = a.out;
+  const float factor = static_cast<float>(a.factor);
   gb::parallel_static(out.rows, 256, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
       for (int64_t j = 0; j < out.columns; ++j)

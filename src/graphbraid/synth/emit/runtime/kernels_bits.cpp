@@ -20,32 +20,32 @@
 
 namespace program {
 
-void bit_product(const int32_t* bits, const float* factors, ConstMatrix b, Matrix out, bool add,
-                 const gb::Epilogue* after) {
+void bit_product(const BitProduct& a) {
+  const gb::Epilogue after = epilogue_of(a.after);
   gb::BitProductArgs p;
-  p.num_rows = out.rows;
-  p.depth = b.rows;
-  p.width = out.columns;
-  p.bits = reinterpret_cast<const uint32_t*>(bits);
-  p.factors = factors;
-  p.b = {b.data, b.row_stride, b.column_stride};
-  p.out = out.data;
-  p.out_stride = out.row_stride;
-  p.add = add;
-  p.epilogue = after;
+  p.num_rows = a.out.rows;
+  p.depth = a.b.rows;
+  p.width = a.out.columns;
+  p.bits = reinterpret_cast<const uint32_t*>(a.bits);
+  p.factors = a.factors;
+  p.b = {a.b.data, a.b.row_stride, a.b.column_stride};
+  p.out = a.out.data;
+  p.out_stride = a.out.row_stride;
+  p.add = a.add;
+  if (!is_empty(a.after)) p.epilogue = &after;
   if (p.num_rows > 0 && p.width > 0) GB_PICK(bit_product)(p);
 }
 
-void bit_gram(ConstMatrix a, const int32_t* bits, const float* factors, Matrix out) {
+void bit_gram(const BitGram& a) {
   gb::BitGramArgs g;
-  g.num_rows = a.rows;
-  g.height = a.columns;
-  g.width = out.columns;
-  g.a = a.data;
-  g.a_stride = a.row_stride;
-  g.bits = reinterpret_cast<const uint32_t*>(bits);
-  g.factors = factors;
-  g.out = out.data;
+  g.num_rows = a.a.rows;
+  g.height = a.a.columns;
+  g.width = a.out.columns;
+  g.a = a.a.data;
+  g.a_stride = a.a.row_stride;
+  g.bits = reinterpret_cast<const uint32_t*>(a.bits);
+  g.factors = a.factors;
+  g.out = a.out.data;
   if (g.height > 0 && g.width > 0) GB_PICK(bit_gram)(g);
 }
 

@@ -21,34 +21,34 @@
 
 namespace program {
 
-void tall_product(ConstMatrix a, ConstMatrix b, Matrix out, bool add, const int64_t* ids,
-                  const gb::Epilogue* after) {
+void tall_product(const TallProduct& a) {
+  const gb::Epilogue after = epilogue_of(a.after);
   gb::TallProductArgs p;
-  p.num_rows = out.rows;
-  p.depth = a.columns;
-  p.width = out.columns;
-  p.a = a.data;
-  p.a_stride = a.row_stride;
-  p.ids = ids;
-  p.b = {b.data, b.row_stride, b.column_stride};
-  p.out = out.data;
-  p.out_stride = out.row_stride;
-  p.add = add;
-  p.epilogue = after;
+  p.num_rows = a.out.rows;
+  p.depth = a.a.columns;
+  p.width = a.out.columns;
+  p.a = a.a.data;
+  p.a_stride = a.a.row_stride;
+  p.ids = a.ids;
+  p.b = {a.b.data, a.b.row_stride, a.b.column_stride};
+  p.out = a.out.data;
+  p.out_stride = a.out.row_stride;
+  p.add = a.add;
+  if (!is_empty(a.after)) p.epilogue = &after;
   if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
 }
 
-void tall_gram(ConstMatrix a, ConstMatrix b, Matrix out, const int64_t* ids) {
+void tall_gram(const TallGram& a) {
   gb::TallGramArgs g;
-  g.num_rows = a.rows;
-  g.height = a.columns;
-  g.width = b.columns;
-  g.a = a.data;
-  g.a_stride = a.row_stride;
-  g.b = b.data;
-  g.b_stride = b.row_stride;
-  g.b_ids = ids;
-  g.out = out.data;
+  g.num_rows = a.a.rows;
+  g.height = a.a.columns;
+  g.width = a.b.columns;
+  g.a = a.a.data;
+  g.a_stride = a.a.row_stride;
+  g.b = a.b.data;
+  g.b_stride = a.b.row_stride;
+  g.b_ids = a.ids;
+  g.out = a.out.data;
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
 }
 

@@ -39,73 +39,72 @@ void choose_variant() {
     if (gb::is_supported(variant) && gb::is_compiled(variant)) gb::set_active_variant(variant);
 }
 
-gb::Epilogue row_epilogue(const float* bias, int act, double slope, double p, uint64_t seed,
-                          const int64_t* ids) {
+gb::Epilogue epilogue_of(const RowEpilogue& how) {
   gb::Epilogue e;
-  e.act = static_cast<gb::Act>(act);
-  e.slope = slope;
-  e.bias = bias;
-  e.threshold = gb::drop_threshold(p);
-  e.keep_scale = 1.0 / (1.0 - p);
-  e.seed = seed;
-  e.ids = ids;
+  e.act = how.act;
+  e.slope = how.slope;
+  e.bias = how.bias;
+  e.threshold = gb::drop_threshold(how.p);
+  e.keep_scale = 1.0 / (1.0 - how.p);
+  e.seed = how.seed;
+  e.ids = how.ids;
   return e;
 }
 
-void epilogue(ConstMatrix x, const gb::Epilogue& how, Matrix out) {
-  gb::EpilogueArgs a;
-  a.num_rows = x.rows;
-  a.width = x.columns;
-  a.x = {x.data, x.row_stride};
-  a.out = out.data;
-  a.out_stride = out.row_stride;
-  a.how = how;
-  if (a.width > 0) GB_PICK(epilogue)(a);
+void epilogue(const RowwiseEpilogue& a) {
+  gb::EpilogueArgs e;
+  e.num_rows = a.x.rows;
+  e.width = a.x.columns;
+  e.x = {a.x.data, a.x.row_stride};
+  e.out = a.out.data;
+  e.out_stride = a.out.row_stride;
+  e.how = epilogue_of(a.how);
+  if (e.width > 0) GB_PICK(epilogue)(e);
 }
 
-void epilogue_backward(ConstMatrix grad, ConstMatrix result, const gb::Epilogue& how, Matrix grad_x,
-                       float* grad_bias) {
-  gb::EpilogueArgs a;
-  a.num_rows = result.rows;
-  a.width = result.columns;
-  a.x = {result.data, result.row_stride};
-  a.grad = {grad.data, grad.row_stride};
-  a.out = grad_x.data;
-  a.out_stride = grad_x.row_stride;
-  a.grad_bias = grad_bias;
-  a.how = how;
-  if (a.width > 0) GB_PICK(epilogue_backward)(a);
+void epilogue_backward(const EpilogueBackward& a) {
+  gb::EpilogueArgs e;
+  e.num_rows = a.result.rows;
+  e.width = a.result.columns;
+  e.x = {a.result.data, a.result.row_stride};
+  e.grad = {a.grad.data, a.grad.row_stride};
+  e.out = a.grad_x.data;
+  e.out_stride = a.grad_x.row_stride;
+  e.grad_bias = a.grad_bias;
+  e.how = epilogue_of(a.how);
+  if (e.width > 0) GB_PICK(epilogue_backward)(e);
 }
 
 void set_zero(Matrix out) {
   for_elements(out, [](int64_t, int64_t) { return 0.0f; });
 }
-void copy(ConstMatrix x, Matrix out) {
-  for_elements(out, [&](int64_t i, int64_t j) { return at(x, i, j); });
+void copy(const Elements& a) {
+  for_elements(a.out, [&](int64_t i, int64_t j) { return at(a.x, i, j); });
 }
-void copy(const int32_t* x, Matrix out) {
-  for_elements(out, [&](int64_t i, int64_t j) { return static_cast<float>(x[i * out.columns + j]); });
+void copy_counts(const Counts& a) {
+  for_elements(a.out, [&](int64_t i, int64_t j) { return static_cast<float>(a.x[i * a.out.columns + j]); });
 }
-void add(ConstMatrix x, Matrix out) {
-  for_elements(out, [&](int64_t i, int64_t j) { return at(out, i, j) + at(x, i, j); });
+void add(const Elements& a) {
+  for_elements(a.out, [&](int64_t i, int64_t j) { return at(a.out, i, j) + at(a.x, i, j); });
 }
-void divide(ConstMatrix x, ConstMatrix divisor, Matrix out) {
-  for_elements(out, [&](int64_t i, int64_t j) { return at(x, i, j) / at(divisor, i, j); });
+void divide(const Divide& a) {
+  for_elements(a.out, [&](int64_t i, int64_t j) { return at(a.x, i, j) / at(a.divisor, i, j); });
 }
-void scale(ConstMatrix x, const float* factor, Matrix out, bool add) {
-  const float times = 1.0f + *factor;
-  for_elements(out, [&](int64_t i, int64_t j) { return (add ? at(out, i, j) : 0.0f) + times * at(x, i, j); });
+void scale(const Scale& a) {
+  const float times = 1.0f + *a.factor;
+  for_elements(
+      a.out, [&](int64_t i, int64_t j) { return (a.add ? at(a.out, i, j) : 0.0f) + times * at(a.x, i, j); });
 }
-void factor_gradient(ConstMatrix grad, ConstMatrix x, float* out) {
-  std::vector<double> of_rows(static_cast<size_t>(grad.rows));
-  gb::parallel_static(grad.rows, 256, [&](int64_t first, int64_t last) {
+void factor_gradient(const FactorGradient& a) {
+  std::vector<double> of_rows(static_cast<size_t>(a.grad.rows));
+  gb::parallel_static(a.grad.rows, 256, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
-      for (int64_t j = 0; j < grad.columns; ++j)
-        of_rows[static_cast<size_t>(i)] += static_cast<double>(at(grad, i, j) * at(x, i, j));
+      for (int64_t j = 0; j < a.grad.columns; ++j)
+        of_rows[static_cast<size_t>(i)] += static_cast<double>(at(a.grad, i, j) * at(a.x, i, j));
   });
   double sum = 0;  // in order, so that it does not depend on the number of threads
   for (const double of_row : of_rows) sum += of_row;
-  *out = static_cast<float>(sum);
+  *a.out = static_cast<float>(sum);
 }
 
 }  // namespace program

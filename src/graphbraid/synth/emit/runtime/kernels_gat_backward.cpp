@@ -17,20 +17,11 @@
 
 namespace program {
 
-void gat_backward(const Edges& edges, const Edges& by_source, const int64_t* perm, ConstMatrix x,
-                  ConstMatrix src_logit, ConstMatrix dst_logit, const Attention& how, Matrix out, Matrix lse,
-                  ConstMatrix grad, Matrix grad_x, Matrix grad_src_logit, Matrix grad_dst_logit, Matrix above,
-                  Matrix share) {
-  gb::AttentionBackwardArgs b;
-  b.forward = attention_args(edges, x, src_logit, dst_logit, how, out, lse, above, share);
-  b.t_indptr = by_source.indptr;
-  b.t_indices = by_source.indices;
-  b.perm = perm;
-  b.grad = grad.data;
-  b.narrow = b.forward.heads > 1 && grad.columns == b.forward.channels;
-  b.grad_src = grad_x.data;
-  b.grad_src_logit = grad_src_logit.data;
-  b.grad_dst_logit = grad_dst_logit.data;
+void gat_backward(const GatBackward& a) {
+  gb::AttentionBackwardArgs b = attention_backward_args(a);
+  b.narrow = b.forward.heads > 1 && a.grad.columns == b.forward.channels;
+  b.grad_src_logit = a.grad_src_logit.data;
+  b.grad_dst_logit = a.grad_dst_logit.data;
   GB_PICK(gat_backward)(b);
 }
 

@@ -17,20 +17,10 @@
 
 namespace program {
 
-void gatv2_backward(const Edges& edges, const Edges& by_source, const int64_t* perm, ConstMatrix x,
-                    ConstMatrix own, ConstMatrix vectors, const Attention& how, Matrix out, Matrix lse,
-                    ConstMatrix grad, Matrix grad_x, Matrix grad_own, Matrix grad_vectors) {
-  gb::AttentionBackwardArgs b;
-  b.forward = attention_args(edges, x, {}, {}, how, out, lse, {}, {});
-  b.forward.dst = own.data;
-  b.forward.att = vectors.data;
-  b.t_indptr = by_source.indptr;
-  b.t_indices = by_source.indices;
-  b.perm = perm;
-  b.grad = grad.data;
-  b.grad_src = grad_x.data;
-  b.grad_dst = grad_own.data;
-  b.grad_att = grad_vectors.data;
+void gatv2_backward(const Gatv2Backward& a) {
+  gb::AttentionBackwardArgs b = attention_backward_args(a);
+  b.grad_dst = a.grad_own.data;
+  b.grad_att = a.grad_vectors.data;
   GB_PICK(gatv2_backward)(b);
 }
 

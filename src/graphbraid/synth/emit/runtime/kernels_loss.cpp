@@ -19,28 +19,28 @@
 
 namespace program {
 
-double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     int64_t total, Matrix grad) {
-  if (count < grad.rows) set_zero(grad);
-  gb::CrossEntropyArgs a;
-  a.num_rows = count;
-  a.num_classes = outputs.columns;
-  a.logits = outputs.data;
-  a.logits_stride = outputs.row_stride;
-  a.rows = rows;
-  a.labels = labels;
-  a.ignored = -1;  // no class: every row counts
-  a.mass = static_cast<double>(total);
-  a.grad = grad.data;
-  a.grad_stride = grad.row_stride;
-  return GB_PICK(cross_entropy)(a) / static_cast<double>(total);
+double cross_entropy(const CrossEntropy& a) {
+  if (a.nodes.count < a.grad.rows) set_zero(a.grad);
+  const double total = static_cast<double>(a.nodes.total);
+  gb::CrossEntropyArgs c;
+  c.num_rows = a.nodes.count;
+  c.num_classes = a.outputs.columns;
+  c.logits = a.outputs.data;
+  c.logits_stride = a.outputs.row_stride;
+  c.rows = a.nodes.rows;
+  c.labels = a.nodes.labels;
+  c.ignored = -1;  // no class: every row counts
+  c.mass = total;
+  c.grad = a.grad.data;
+  c.grad_stride = a.grad.row_stride;
+  return GB_PICK(cross_entropy)(c) / total;
 }
 
-int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
+int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes) {
   int64_t right = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float* from = outputs.data + rows[i] * outputs.row_stride;
-    right += std::max_element(from, from + outputs.columns) - from == labels[i];
+  for (int64_t i = 0; i < nodes.count; ++i) {
+    const float* from = outputs.data + nodes.rows[i] * outputs.row_stride;
+    right += std::max_element(from, from + outputs.columns) - from == nodes.labels[i];
   }
   return right;
 }

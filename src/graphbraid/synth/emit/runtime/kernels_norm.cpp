@@ -36,81 +36,73 @@ void column_moments(ConstMatrix x, float* mean, float* variance) {
   if (a.width > 0) GB_PICK(column_moments)(a);
 }
 
-void track_statistics(const float* mean, float* rstd, int64_t num_rows, int64_t width, float* running_mean,
-                      float* running_variance, double share, double eps) {
-  const float rest = static_cast<float>(1.0 - share), part = static_cast<float>(share);
+void track_statistics(const BatchStatistics& a, int64_t num_rows) {
+  const float rest = static_cast<float>(1.0 - a.share), part = static_cast<float>(a.share);
   const float unbiased =
       static_cast<float>(static_cast<double>(num_rows) / static_cast<double>(num_rows - 1));
-  for (int64_t j = 0; j < width; ++j) {
-    running_mean[j] = running_mean[j] * rest + part * mean[j];
-    running_variance[j] = running_variance[j] * rest + part * (rstd[j] * unbiased);
-    rstd[j] = rstd_of(rstd[j], eps);
+  for (int64_t j = 0; j < a.x.columns; ++j) {
+    a.running_mean[j] = a.running_mean[j] * rest + part * a.mean[j];
+    a.running_variance[j] = a.running_variance[j] * rest + part * (a.rstd[j] * unbiased);
+    a.rstd[j] = rstd_of(a.rstd[j], a.eps);
   }
 }
 
-void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
-                      float* mean, float* rstd) {
-  column_moments(x, mean, rstd);
-  track_statistics(mean, rstd, x.rows, x.columns, running_mean, running_variance, share, eps);
+void batch_statistics(const BatchStatistics& a) {
+  column_moments(a.x, a.mean, a.rstd);
+  track_statistics(a, a.x.rows);
 }
 
-void running_statistics(const float* running_mean, const float* running_variance, int64_t width, double eps,
-                        float* mean, float* rstd) {
-  for (int64_t j = 0; j < width; ++j) {
-    mean[j] = running_mean[j];
-    rstd[j] = rstd_of(running_variance[j], eps);
+void running_statistics(const RunningStatistics& a) {
+  for (int64_t j = 0; j < a.width; ++j) {
+    a.mean[j] = a.running_mean[j];
+    a.rstd[j] = rstd_of(a.running_variance[j], a.eps);
   }
 }
 
-void batch_norm(ConstMatrix x, const float* mean, const float* rstd, const float* weight, const float* bias,
-                Matrix out) {
-  gb::NormArgs a = args_of(x);
-  a.mean = mean;
-  a.rstd = rstd;
-  a.weight = weight;
-  a.bias = bias;
-  a.out = out.data;
-  if (a.width > 0) GB_PICK(batch_norm)(a);
+void batch_norm(const BatchNorm& a) {
+  gb::NormArgs n = args_of(a.x);
+  n.mean = a.mean;
+  n.rstd = a.rstd;
+  n.weight = a.weight;
+  n.bias = a.bias;
+  n.out = a.out.data;
+  if (n.width > 0) GB_PICK(batch_norm)(n);
 }
 
-void batch_norm_backward(ConstMatrix grad, ConstMatrix x, const float* mean, const float* rstd,
-                         const float* weight, bool from_rows, Matrix grad_x, float* grad_weight,
-                         float* grad_bias) {
-  gb::NormArgs a = args_of(x);
-  a.grad = grad.data;
-  a.mean = mean;
-  a.rstd = rstd;
-  a.weight = weight;
-  a.from_rows = from_rows;
-  a.out = grad_x.data;
-  a.grad_weight = grad_weight;
-  a.grad_bias = grad_bias;
-  if (a.width > 0) GB_PICK(batch_norm_backward)(a);
+void batch_norm_backward(const BatchNormBackward& a) {
+  gb::NormArgs n = args_of(a.x);
+  n.grad = a.grad.data;
+  n.mean = a.mean;
+  n.rstd = a.rstd;
+  n.weight = a.weight;
+  n.from_rows = a.from_rows;
+  n.out = a.grad_x.data;
+  n.grad_weight = a.grad_weight;
+  n.grad_bias = a.grad_bias;
+  if (n.width > 0) GB_PICK(batch_norm_backward)(n);
 }
 
-void layer_norm(ConstMatrix x, const float* weight, const float* bias, double eps, Matrix out, float* mean,
-                float* rstd) {
-  gb::NormArgs a = args_of(x);
-  a.weight = weight;
-  a.bias = bias;
-  a.eps = eps;
-  a.out = out.data;
-  a.new_mean = mean;
-  a.new_rstd = rstd;
-  if (a.width > 0) GB_PICK(layer_norm)(a);
+void layer_norm(const LayerNorm& a) {
+  gb::NormArgs n = args_of(a.x);
+  n.weight = a.weight;
+  n.bias = a.bias;
+  n.eps = a.eps;
+  n.out = a.out.data;
+  n.new_mean = a.mean;
+  n.new_rstd = a.rstd;
+  if (n.width > 0) GB_PICK(layer_norm)(n);
 }
 
-void layer_norm_backward(ConstMatrix grad, ConstMatrix x, const float* weight, const float* mean,
-                         const float* rstd, Matrix grad_x, float* grad_weight, float* grad_bias) {
-  gb::NormArgs a = args_of(x);
-  a.grad = grad.data;
-  a.weight = weight;
-  a.mean = mean;
-  a.rstd = rstd;
-  a.out = grad_x.data;
-  a.grad_weight = grad_weight;
-  a.grad_bias = grad_bias;
-  if (a.width > 0) GB_PICK(layer_norm_backward)(a);
+void layer_norm_backward(const LayerNormBackward& a) {
+  gb::NormArgs n = args_of(a.x);
+  n.grad = a.grad.data;
+  n.weight = a.weight;
+  n.mean = a.mean;
+  n.rstd = a.rstd;
+  n.out = a.grad_x.data;
+  n.grad_weight = a.grad_weight;
+  n.grad_bias = a.grad_bias;
+  if (n.width > 0) GB_PICK(layer_norm_backward)(n);
 }
 
 }  // namespace program

@@ -18,30 +18,30 @@
 
 namespace program {
 
-void spmm(const Edges& edges, ConstMatrix x, const Factors& factors, double loop_scale, int64_t num_loops,
-          bool skip_loops, bool mean, ConstMatrix addend, Matrix out, const gb::Epilogue* after) {
-  gb::SpmmArgs a;
-  a.wide_indices = edges.wide;
-  a.indptr = edges.indptr;
-  a.indices = edges.indices;
-  a.num_dst = edges.num_rows;
-  a.num_edges = edges.num_edges;
-  a.width = x.columns;
-  a.x = {x.data, x.row_stride};
-  a.weight = factors.weight;
-  a.src_scale = factors.src_scale;
-  a.dst_scale = factors.dst_scale;
-  a.loop = factors.loop;
-  a.loop_scale = loop_scale;
-  a.num_loops = num_loops;
-  a.skip_loops = skip_loops;
-  a.mean = mean;
-  a.addend = {addend.data, addend.row_stride};
-  a.num_addend = addend.rows;
-  a.out = out.data;
-  a.out_stride = out.row_stride;
-  a.epilogue = after;
-  GB_PICK(spmm)(a);
+void spmm(const Spmm& a) {
+  const gb::Epilogue after = epilogue_of(a.after);
+  gb::SpmmArgs s;
+  s.wide_indices = a.edges.wide;
+  s.indptr = a.edges.indptr;
+  s.indices = a.edges.indices;
+  s.num_dst = a.edges.num_rows;
+  s.num_edges = a.edges.num_edges;
+  s.width = a.x.columns;
+  s.x = {a.x.data, a.x.row_stride};
+  s.weight = a.factors.weight;
+  s.src_scale = a.factors.src_scale;
+  s.dst_scale = a.factors.dst_scale;
+  s.loop = a.factors.loop;
+  s.loop_scale = a.loop_scale;
+  s.num_loops = a.num_loops;
+  s.skip_loops = a.skip_loops;
+  s.mean = a.mean;
+  s.addend = {a.addend.data, a.addend.row_stride};
+  s.num_addend = a.addend.rows;
+  s.out = a.out.data;
+  s.out_stride = a.out.row_stride;
+  if (!is_empty(a.after)) s.epilogue = &after;
+  GB_PICK(spmm)(s);
 }
 
 }  // namespace program

@@ -32,21 +32,20 @@ gb::EdgeRows rows_along(const Edges& edges, ConstMatrix x) {
 
 }  // namespace
 
-void spmm_max(const Edges& edges, ConstMatrix x, int ties, Matrix out, int32_t* found) {
-  gb::SpmmMaxArgs a{rows_along(edges, x)};
-  a.ties = static_cast<gb::Ties>(ties);
-  a.out = out.data;
-  a.found = found;
-  GB_PICK(spmm_max)(a);
+void spmm_max(const SpmmMax& a) {
+  gb::SpmmMaxArgs s{rows_along(a.edges, a.x)};
+  s.ties = static_cast<gb::Ties>(a.ties);
+  s.out = a.out.data;
+  s.found = a.found;
+  GB_PICK(spmm_max)(s);
 }
 
-void spmm_max_shared_backward(const Edges& edges, ConstMatrix share, ConstMatrix largest, ConstMatrix x,
-                              Matrix out) {
-  gb::SpmmMaxSharedArgs a{rows_along(edges, share)};
-  a.largest = largest.data;
-  a.rows = {x.data, x.row_stride};
-  a.out = out.data;
-  GB_PICK(spmm_max_shared_backward)(a);
+void spmm_max_shared_backward(const SpmmMaxBackward& a) {
+  gb::SpmmMaxSharedArgs s{rows_along(a.edges, a.share)};
+  s.largest = a.largest.data;
+  s.rows = {a.x.data, a.x.row_stride};
+  s.out = a.out.data;
+  GB_PICK(spmm_max_shared_backward)(s);
 }
 
 }  // namespace program

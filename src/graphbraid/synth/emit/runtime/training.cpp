@@ -52,11 +52,4 @@ Arena::Arena(int64_t bytes) {
 
 Arena::~Arena() { std::free(begin_); }
 
-Matrix Arena::matrix(int64_t offset, int64_t rows, int64_t columns, int64_t row_stride,
-                     int64_t column_stride) {
-  return {reinterpret_cast<float*>(begin_ + offset), rows, columns, row_stride, column_stride};
-}
-
-int32_t* Arena::int32s(int64_t offset) { return reinterpret_cast<int32_t*>(begin_ + offset); }
-
 }  // namespace program

@@ -14,7 +14,7 @@ namespace program {
 struct Optimizer {
   enum Kind { kSgd, kAdam, kAdamW };
   Kind kind;
-  double learning_rate, momentum, beta1, beta2, weight_decay, eps;
+  double learning_rate = 0, momentum = 0, beta1 = 0, beta2 = 0, weight_decay = 0, eps = 0;
   int64_t num_steps = 0;
 
   void step(std::vector<Parameter>& parameters);
@@ -27,8 +27,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena();
-  Matrix matrix(int64_t offset, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride);
-  int32_t* int32s(int64_t offset);
+  Tensor at(int64_t offset) const { return Tensor(begin_ + offset); }
 
  private:
   char* begin_;

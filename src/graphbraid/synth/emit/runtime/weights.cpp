@@ -1,18 +1,17 @@
 #include "weights.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "arrays.h"
 #include "base/xxh64.h"
 
 namespace program {
 
-Parameter::Parameter(std::string name_, std::vector<int64_t> shape_, bool learns)
-    : name(std::move(name_)), shape(std::move(shape_)) {
+Parameter::Parameter(Described described)
+    : name(std::move(described.name)), shape(std::move(described.shape)) {
   const size_t count = static_cast<size_t>(count_of(shape));
   value.assign(count, 0.0f);
-  if (!learns) return;
+  if (!described.learns) return;
   for (std::vector<float>* part : {&grad, &first, &second}) part->assign(count, 0.0f);
 }
 

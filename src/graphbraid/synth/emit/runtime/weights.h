@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace program {
@@ -10,11 +11,18 @@ namespace program {
 // A parameter with its gradient and what its optimizer keeps of earlier gradients; or numbers that are saved
 // with the parameters but have no gradient, such as running statistics.
 struct Parameter {
+  // What a program says of it.
+  struct Described {
+    std::string name;
+    std::vector<int64_t> shape;
+    bool learns = true;
+  };
+
   std::string name;
   std::vector<int64_t> shape;
   std::vector<float> value, grad, first, second;  // without a gradient: value alone
 
-  Parameter(std::string name, std::vector<int64_t> shape, bool learns);
+  explicit Parameter(Described described);
   bool learns() const { return !grad.empty(); }
 };
 
@@ -29,6 +37,8 @@ struct Weights {
   std::vector<Parameter> parameters;
   std::vector<Counter> counters;
 
+  void add(Parameter::Described described) { parameters.emplace_back(std::move(described)); }
+  void add_counter(const char* name) { counters.push_back({name, 0}); }
   // Both throw std::runtime_error.
   void load(const std::string& folder);
   void save(const std::string& folder) const;

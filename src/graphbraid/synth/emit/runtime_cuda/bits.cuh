@@ -10,14 +10,6 @@
 
 namespace program {
 
-struct BitProduct {
-  const int32_t* bits;
-  const float* factors;
-  ConstMatrix b;  // (depth, columns), its rows contiguous
-  Matrix out;
-  bool add;
-};
-
 // Calls f(place) for the bits that are set, the first of `words` first; they stand `stride` apart.
 template <typename F>
 __device__ void for_set_bits(const int32_t* words, int64_t num_words, int64_t stride, const F& f) {
@@ -26,6 +18,7 @@ __device__ void for_set_bits(const int32_t* words, int64_t num_words, int64_t st
       f(w * 32 + __ffs(static_cast<int>(word)) - 1);
 }
 
+// b (depth, columns), its rows contiguous.
 template <int Lanes>
 __global__ void multiply_bits(const BitProduct p) {
   const int64_t row = row_number<Lanes>();
@@ -39,13 +32,6 @@ __global__ void multiply_bits(const BitProduct p) {
     to = p.add ? to + factor * sum : factor * sum;
   }
 }
-
-struct BitGram {
-  ConstMatrix a;
-  const int32_t* bits;
-  const float* factors;
-  Matrix out;
-};
 
 template <int Lanes>
 __global__ void gram_of_bits(const BitGram g) {

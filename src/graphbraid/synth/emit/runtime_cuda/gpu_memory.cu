@@ -69,6 +69,7 @@ DeviceArray::DeviceArray(Memory& memory, const std::string& path, const std::str
   require(cudaMemcpy(values, file.values(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
           path.c_str());
   values_ = values;
+  rows_ = shape.empty() ? 1 : shape.front();
 }
 
 Numbers::Numbers(Memory& memory, int64_t count) {

@@ -39,9 +39,32 @@ class DeviceArray {
   const int32_t* int32s() const { return static_cast<const int32_t*>(values_); }
   const int64_t* int64s() const { return static_cast<const int64_t*>(values_); }
   const void* values() const { return values_; }
+  int64_t rows() const { return rows_; }
 
  private:
   const void* values_;
+  int64_t rows_;
+};
+
+// The long rows of some edges: rows of more than so many edges, and their parts.
+inline LongRows long_rows(int64_t edges, const DeviceArray& rows, const DeviceArray& parts) {
+  return {edges, rows.int64s(), rows.rows(), parts.int64s(), parts.rows()};
+}
+
+// A folder of arrays, each brought to the GPU by its name, which is its file's without .npy.
+struct DeviceFolder {
+  Memory& memory;
+  std::string path;
+
+  DeviceArray floats(const char* name, const std::vector<int64_t>& shape, uint64_t digest) const {
+    return {memory, path + "/" + name + ".npy", "<f4", shape, digest};
+  }
+  DeviceArray int32s(const char* name, const std::vector<int64_t>& shape, uint64_t digest) const {
+    return {memory, path + "/" + name + ".npy", "<i4", shape, digest};
+  }
+  DeviceArray int64s(const char* name, const std::vector<int64_t>& shape, uint64_t digest) const {
+    return {memory, path + "/" + name + ".npy", "<i8", shape, digest};
+  }
 };
 
 // Numbers that a step makes anew and later tasks read, zeros at first.
@@ -58,10 +81,7 @@ class Numbers {
 class Arena {
  public:
   Arena(Memory& memory, int64_t bytes) : begin_(static_cast<char*>(memory.take(bytes))) {}
-  Matrix matrix(int64_t offset, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
-    return {reinterpret_cast<float*>(begin_ + offset), rows, columns, row_stride, column_stride};
-  }
-  int32_t* int32s(int64_t offset) { return reinterpret_cast<int32_t*>(begin_ + offset); }
+  Tensor at(int64_t offset) const { return Tensor(begin_ + offset); }
 
  private:
   char* begin_;

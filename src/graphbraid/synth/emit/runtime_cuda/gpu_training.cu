@@ -86,19 +86,17 @@ void Optimizer::step(DeviceWeights& weights) {
          weights.gradients_, weights.first_, weights.second_);
 }
 
-double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     int64_t total, Matrix grad) {
-  set_zero(grad);
-  float* losses = workspace_for(count);
-  launch("cross_entropy", lose, count * kWarp, Labelled{outputs, rows, labels, count},
-         1.0f / static_cast<float>(total), grad, losses);
-  return sum_of_workspace(count, losses) / static_cast<double>(total);
+double cross_entropy(const CrossEntropy& a) {
+  set_zero(a.grad);
+  float* losses = workspace_for(a.nodes.count);
+  launch("cross_entropy", lose, a.nodes.count * kWarp, a, losses);
+  return sum_of_workspace(a.nodes.count, losses) / static_cast<double>(a.nodes.total);
 }
 
-int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
-  float* right = workspace_for(count);
-  launch("num_right", judge, count, Labelled{outputs, rows, labels, count}, right);
-  return static_cast<int64_t>(sum_of_workspace(count, right));
+int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes) {
+  float* right = workspace_for(nodes.count);
+  launch("num_right", judge, nodes.count, outputs, nodes, right);
+  return static_cast<int64_t>(sum_of_workspace(nodes.count, right));
 }
 
 }  // namespace program

@@ -38,7 +38,7 @@ class DeviceWeights {
 struct Optimizer {
   enum Kind { kSgd, kAdam, kAdamW };
   Kind kind;
-  double learning_rate, momentum, beta1, beta2, weight_decay, eps;
+  double learning_rate = 0, momentum = 0, beta1 = 0, beta2 = 0, weight_decay = 0, eps = 0;
   int64_t num_steps = 0;
 
   void step(DeviceWeights& weights);

@@ -6,24 +6,24 @@
 namespace program {
 namespace {
 
-// Those of the forward pass; the rest is the backward pass's.
-AttentionTask task_of(const Edges& edges, ConstMatrix x, ConstMatrix src_logit, ConstMatrix dst_logit,
-                      const Attention& how, Matrix out, Matrix lse, Matrix above, Matrix share) {
+// Of either pass; the rest is the backward pass's.
+template <typename Call>
+AttentionTask task_of(const Call& c) {
   AttentionTask task{};
-  task.edges = edges;
-  task.x = x;
-  task.src_logit = src_logit;
-  task.dst_logit = dst_logit;
-  task.slope = static_cast<float>(how.slope);
-  task.num_loops = how.num_loops;
-  task.threshold = static_cast<uint32_t>(how.p * 0x1p32);
-  task.keep_scale = static_cast<float>(1.0 / (1.0 - how.p));
-  task.seed = how.seed;
-  task.first_keys = how.first_keys;
-  task.out = out;
-  task.lse = lse;
-  task.above = above;
-  task.share = share;
+  task.edges = c.edges;
+  task.x = c.x;
+  task.src_logit = c.src_logit;
+  task.dst_logit = c.dst_logit;
+  task.slope = static_cast<float>(c.how.slope);
+  task.num_loops = c.how.num_loops;
+  task.threshold = static_cast<uint32_t>(c.how.p * 0x1p32);
+  task.keep_scale = static_cast<float>(1.0 / (1.0 - c.how.p));
+  task.seed = c.how.seed;
+  task.first_keys = c.how.first_keys;
+  task.out = c.out;
+  task.lse = c.lse;
+  task.above = c.above;
+  task.share = c.share;
   return task;
 }
 
@@ -67,43 +67,36 @@ void write(const char* name, const Values& values, Matrix out) {
 
 }  // namespace
 
-void gat_forward(const Edges& edges, ConstMatrix x, ConstMatrix src_logit, ConstMatrix dst_logit,
-                 const Attention& how, Matrix out, Matrix lse, Matrix above, Matrix share) {
-  launch("gat_forward", attend, edges.num_rows * lse.columns * kWarp,
-         task_of(edges, x, src_logit, dst_logit, how, out, lse, above, share));
+void gat_forward(const GatForward& a) {
+  launch("gat_forward", attend, a.edges.num_rows * a.lse.columns * kWarp, task_of(a));
 }
 
-void gat_backward(const Edges& edges, const Edges& by_source, const int64_t* perm, ConstMatrix x,
-                  ConstMatrix src_logit, ConstMatrix dst_logit, const Attention& how, Matrix out, Matrix lse,
-                  ConstMatrix grad, Matrix grad_x, Matrix grad_src_logit, Matrix grad_dst_logit, Matrix above,
-                  Matrix share) {
-  const int64_t heads = lse.columns;
-  AttentionTask task = task_of(edges, x, src_logit, dst_logit, how, out, lse, above, share);
-  task.by_source = by_source;
-  task.perm = perm;
-  task.grad = grad;
-  task.narrow = heads > 1 && grad.columns == x.columns / heads;
-  task.grad_x = grad_x;
-  task.grad_src_logit = grad_src_logit;
-  task.grad_dst_logit = grad_dst_logit;
-  const int64_t bytes = edges.num_rows * heads * static_cast<int64_t>(sizeof(float));
+void gat_backward(const GatBackward& a) {
+  const int64_t heads = a.lse.columns;
+  AttentionTask task = task_of(a);
+  task.by_source = a.by_source;
+  task.perm = a.perm;
+  task.grad = a.grad;
+  task.narrow = heads > 1 && a.grad.columns == a.x.columns / heads;
+  task.grad_x = a.grad_x;
+  task.grad_src_logit = a.grad_src_logit;
+  task.grad_dst_logit = a.grad_dst_logit;
+  const int64_t bytes = a.edges.num_rows * heads * static_cast<int64_t>(sizeof(float));
   task.d = static_cast<float*>(Workspace::begin(bytes));
-  launch("gat_backward", attend_back_to_destinations, edges.num_rows * heads * kWarp, task);
-  launch("gat_backward", attend_back_to_sources, by_source.num_rows * heads * kWarp, task);
+  launch("gat_backward", attend_back_to_destinations, a.edges.num_rows * heads * kWarp, task);
+  launch("gat_backward", attend_back_to_sources, a.by_source.num_rows * heads * kWarp, task);
 }
 
-void spread_heads(const float* x, int64_t, int64_t channels, Matrix out) {
-  write("spread_heads", Spread{x, channels}, out);
+void spread_heads(const SpreadHeads& a) { write("spread_heads", Spread{a.x, a.channels}, a.out); }
+
+void own_heads(const OwnHeads& a) {
+  write("own_heads", OwnHead{a.x, a.x.columns / a.x.rows}, contiguous(a.out, 1, a.x.columns));
 }
 
-void own_heads(ConstMatrix x, float* out) {
-  write("own_heads", OwnHead{x, x.columns / x.rows}, Matrix{out, 1, x.columns, x.columns});
-}
+void mean_of_heads(const Elements& a) { write("mean_of_heads", MeanOfHeads{a.x, a.out.columns}, a.out); }
 
-void mean_of_heads(ConstMatrix x, Matrix out) { write("mean_of_heads", MeanOfHeads{x, out.columns}, out); }
-
-void repeat_heads(ConstMatrix x, float factor, Matrix out) {
-  write("repeat_heads", Repeated{x, factor}, out);
+void repeat_heads(const RepeatHeads& a) {
+  write("repeat_heads", Repeated{a.x, static_cast<float>(a.factor)}, a.out);
 }
 
 }  // namespace program

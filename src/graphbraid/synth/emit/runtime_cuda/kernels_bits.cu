@@ -4,27 +4,25 @@
 
 namespace program {
 
-void bit_product(const int32_t* bits, const float* factors, ConstMatrix b, Matrix out, bool add,
-                 const gb::Epilogue* after) {
-  ConstMatrix rows = b;
-  if (b.column_stride != 1) {  // a weight's transpose: every row of out reads it
-    void* scratch = Workspace::begin(b.rows * b.columns * static_cast<int64_t>(sizeof(float)));
-    const Matrix contiguous{static_cast<float*>(scratch), b.rows, b.columns, b.columns};
-    copy(b, contiguous);
-    rows = contiguous;
+void bit_product(const BitProduct& a) {
+  BitProduct task = a;
+  if (a.b.column_stride != 1) {  // a weight's transpose: every row of out reads it
+    void* scratch = Workspace::begin(a.b.rows * a.b.columns * static_cast<int64_t>(sizeof(float)));
+    const Matrix packed = contiguous(static_cast<float*>(scratch), a.b.rows, a.b.columns);
+    copy({.x = a.b, .out = packed});
+    task.b = packed;
   }
-  with_lanes(out.columns, [&](auto constant) {
+  with_lanes(a.out.columns, [&](auto constant) {
     constexpr int kLanes = decltype(constant)::value;
-    launch("bit_product", multiply_bits<kLanes>, out.rows * kLanes,
-           BitProduct{bits, factors, rows, out, add});
+    launch("bit_product", multiply_bits<kLanes>, a.out.rows * kLanes, task);
   });
-  if (after) epilogue(out, *after, out);
+  if (!is_empty(a.after)) epilogue({.x = a.out, .how = a.after, .out = a.out});
 }
 
-void bit_gram(ConstMatrix a, const int32_t* bits, const float* factors, Matrix out) {
-  with_lanes(out.rows, [&](auto constant) {
+void bit_gram(const BitGram& a) {
+  with_lanes(a.out.rows, [&](auto constant) {
     constexpr int kLanes = decltype(constant)::value;
-    launch("bit_gram", gram_of_bits<kLanes>, out.columns * kLanes, BitGram{a, bits, factors, out});
+    launch("bit_gram", gram_of_bits<kLanes>, a.out.columns * kLanes, a);
   });
 }
 

@@ -10,8 +10,6 @@ namespace {
 
 constexpr int64_t kChunkFloats = int64_t{1} << 24;  // gathered at a time
 
-ConstMatrix transposed(ConstMatrix m) { return {m.data, m.columns, m.rows, m.column_stride, m.row_stride}; }
-
 ConstMatrix rows_of(ConstMatrix m, int64_t first, int64_t count) {
   return {m.data + first * m.row_stride, count, m.columns, m.row_stride, m.column_stride};
 }
@@ -24,7 +22,7 @@ void for_chunks(ConstMatrix x, const int64_t* ids, int64_t num_rows, const F& f)
   float* chunk = static_cast<float*>(Workspace::begin(bytes));
   for (int64_t first = 0; first < num_rows; first += most) {
     const int64_t count = std::min(most, num_rows - first);
-    const Matrix rows{chunk, count, x.columns, x.columns};
+    const Matrix rows = contiguous(chunk, count, x.columns);
     launch("gather", fill<Gathered>, count * x.columns, Gathered{x, ids + first}, rows);
     f(first, rows);
   }
@@ -32,24 +30,24 @@ void for_chunks(ConstMatrix x, const int64_t* ids, int64_t num_rows, const F& f)
 
 }  // namespace
 
-void tall_product(ConstMatrix a, ConstMatrix b, Matrix out, bool add, const int64_t* ids,
-                  const gb::Epilogue* after) {
+void tall_product(const TallProduct& a) {
+  const Matrix out = a.out;
   if (out.rows == 0 || out.columns == 0) return;
-  if (ids == nullptr)
-    gemm(a, b, out, add);
+  if (a.ids == nullptr)
+    gemm(a.a, a.b, out, a.add);
   else
-    for_chunks(a, ids, out.rows, [&](int64_t first, ConstMatrix rows) {
-      gemm(rows, b, {out.data + first * out.row_stride, rows.rows, out.columns, out.row_stride}, add);
+    for_chunks(a.a, a.ids, out.rows, [&](int64_t first, ConstMatrix rows) {
+      gemm(rows, a.b, {out.data + first * out.row_stride, rows.rows, out.columns, out.row_stride}, a.add);
     });
-  if (after) epilogue(out, *after, out);
+  if (!is_empty(a.after)) epilogue({.x = out, .how = a.after, .out = out});
 }
 
-void tall_gram(ConstMatrix a, ConstMatrix b, Matrix out, const int64_t* ids) {
-  if (out.rows == 0 || out.columns == 0) return;
-  if (a.rows == 0) return set_zero(out);
-  if (ids == nullptr) return gemm(transposed(a), b, out, false);
-  for_chunks(b, ids, a.rows, [&](int64_t first, ConstMatrix rows) {
-    gemm(transposed(rows_of(a, first, rows.rows)), rows, out, first > 0);
+void tall_gram(const TallGram& a) {
+  if (a.out.rows == 0 || a.out.columns == 0) return;
+  if (a.a.rows == 0) return set_zero(a.out);
+  if (a.ids == nullptr) return gemm(transposed(a.a), a.b, a.out, false);
+  for_chunks(a.b, a.ids, a.a.rows, [&](int64_t first, ConstMatrix rows) {
+    gemm(transposed(rows_of(a.a, first, rows.rows)), rows, a.out, first > 0);
   });
 }
 

@@ -12,35 +12,32 @@ void write(const char* name, const Values& values, Matrix out) {
 
 }  // namespace
 
-gb::Epilogue row_epilogue(const float* bias, int act, double slope, double p, uint64_t seed,
-                          const int64_t* ids) {
+gb::Epilogue epilogue_of(const RowEpilogue& how) {
   gb::Epilogue e;
-  e.act = static_cast<gb::Act>(act);
-  e.slope = slope;
-  e.bias = bias;
-  e.threshold = static_cast<uint32_t>(p * 0x1p32);
-  e.keep_scale = 1.0 / (1.0 - p);
-  e.seed = seed;
-  e.ids = ids;
+  e.act = how.act;
+  e.slope = how.slope;
+  e.bias = how.bias;
+  e.threshold = static_cast<uint32_t>(how.p * 0x1p32);
+  e.keep_scale = 1.0 / (1.0 - how.p);
+  e.seed = how.seed;
+  e.ids = how.ids;
   return e;
 }
 
-void epilogue(ConstMatrix x, const gb::Epilogue& how, Matrix out) {
-  write("epilogue", Followed{x, how}, out);
-}
+void epilogue(const RowwiseEpilogue& a) { write("epilogue", Followed{a.x, epilogue_of(a.how)}, a.out); }
 
-void epilogue_backward(ConstMatrix grad, ConstMatrix result, const gb::Epilogue& how, Matrix grad_x,
-                       float* grad_bias) {
+void epilogue_backward(const EpilogueBackward& a) {
   // A bias alone, in place: only its sums are asked for.
-  const bool unchanged = how.act == gb::Act::kNone && how.threshold == 0 && grad_x.data == grad.data;
-  if (!unchanged) write("epilogue_backward", GradientThrough{grad, result, how}, grad_x);
-  if (grad_bias) sum_columns("epilogue_backward", Same{grad_x}, grad_x.rows, grad_x.columns, grad_bias);
+  const bool unchanged = a.how.act == Act::kNone && a.how.p == 0 && a.grad_x.data == a.grad.data;
+  if (!unchanged) write("epilogue_backward", GradientThrough{a.grad, a.result, epilogue_of(a.how)}, a.grad_x);
+  if (a.grad_bias)
+    sum_columns("epilogue_backward", Same{a.grad_x}, a.grad_x.rows, a.grad_x.columns, a.grad_bias);
 }
 
 void set_zero(Matrix out) { write("set_zero", Zeros{}, out); }
-void copy(ConstMatrix x, Matrix out) { write("copy", Same{x}, out); }
-void copy(const int32_t* x, Matrix out) { write("copy", SameCounts{x, out.columns}, out); }
-void add(ConstMatrix x, Matrix out) { write("add", Sum{out, x}, out); }
-void divide(ConstMatrix x, ConstMatrix divisor, Matrix out) { write("divide", Quotient{x, divisor}, out); }
+void copy(const Elements& a) { write("copy", Same{a.x}, a.out); }
+void copy_counts(const Counts& a) { write("copy", SameCounts{a.x, a.out.columns}, a.out); }
+void add(const Elements& a) { write("add", Sum{a.out, a.x}, a.out); }
+void divide(const Divide& a) { write("divide", Quotient{a.x, a.divisor}, a.out); }
 
 }  // namespace program

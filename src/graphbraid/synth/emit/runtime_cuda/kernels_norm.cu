@@ -24,37 +24,32 @@ void column_moments(ConstMatrix x, float* mean, float* variance) {
 
 }  // namespace
 
-void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
-                      float* mean, float* rstd) {
-  column_moments(x, mean, rstd);
-  launch("batch_statistics", track, x.columns, mean, rstd, x.rows, x.columns, running_mean, running_variance,
-         share, static_cast<float>(eps));
+void batch_statistics(const BatchStatistics& a) {
+  column_moments(a.x, a.mean, a.rstd);
+  launch("batch_statistics", track, a.x.columns, a.mean, a.rstd, a.x.rows, a.x.columns, a.running_mean,
+         a.running_variance, a.share, static_cast<float>(a.eps));
 }
 
-void running_statistics(const float* running_mean, const float* running_variance, int64_t width, double eps,
-                        float* mean, float* rstd) {
-  launch("running_statistics", take_running, width, running_mean, running_variance, width,
-         static_cast<float>(eps), mean, rstd);
+void running_statistics(const RunningStatistics& a) {
+  launch("running_statistics", take_running, a.width, a.running_mean, a.running_variance, a.width,
+         static_cast<float>(a.eps), a.mean, a.rstd);
 }
 
-void batch_norm(ConstMatrix x, const float* mean, const float* rstd, const float* weight, const float* bias,
-                Matrix out) {
-  launch("batch_norm", fill<Standardised>, out.rows * out.columns,
-         Standardised{{x, mean}, rstd, weight, bias}, out);
+void batch_norm(const BatchNorm& a) {
+  launch("batch_norm", fill<Standardised>, a.out.rows * a.out.columns,
+         Standardised{{a.x, a.mean}, a.rstd, a.weight, a.bias}, a.out);
 }
 
-void batch_norm_backward(ConstMatrix grad, ConstMatrix x, const float* mean, const float* rstd,
-                         const float* weight, bool from_rows, Matrix grad_x, float* grad_weight,
-                         float* grad_bias) {
-  const Centred centred{x, mean};
-  float* scratch = behind_sums(x.columns);
-  float* along = grad_weight ? grad_weight : scratch;
-  float* across = grad_bias ? grad_bias : scratch + x.columns;
-  const GradientByWeight by_weight{grad, {centred, rstd, nullptr, nullptr}};
-  sum_columns("batch_norm_backward", by_weight, x.rows, x.columns, along);
-  sum_columns("batch_norm_backward", Same{grad}, x.rows, x.columns, across);
-  launch("batch_norm_backward", fill<GradientOfRows>, grad_x.rows * grad_x.columns,
-         GradientOfRows{grad, centred, rstd, weight, along, across, from_rows}, grad_x);
+void batch_norm_backward(const BatchNormBackward& a) {
+  const Centred centred{a.x, a.mean};
+  float* scratch = behind_sums(a.x.columns);
+  float* along = a.grad_weight ? a.grad_weight : scratch;
+  float* across = a.grad_bias ? a.grad_bias : scratch + a.x.columns;
+  const GradientByWeight by_weight{a.grad, {centred, a.rstd, nullptr, nullptr}};
+  sum_columns("batch_norm_backward", by_weight, a.x.rows, a.x.columns, along);
+  sum_columns("batch_norm_backward", Same{a.grad}, a.x.rows, a.x.columns, across);
+  launch("batch_norm_backward", fill<GradientOfRows>, a.grad_x.rows * a.grad_x.columns,
+         GradientOfRows{a.grad, centred, a.rstd, a.weight, along, across, a.from_rows}, a.grad_x);
 }
 
 }  // namespace program

@@ -6,19 +6,15 @@
 
 namespace program {
 
-// Rows of outputs and their labels, (count,).
-struct Labelled {
-  ConstMatrix outputs;
-  const int64_t *rows, *labels;
-  int64_t count;
-};
-
-// losses[i] = the cross entropy of labelled row i; its gradient times `share` into grad. A warp has a row.
-static __global__ void lose(const Labelled given, float share, Matrix grad, float* losses) {
+// losses[i] = the cross entropy of labelled row i; its share of the mean's gradient into grad. A warp has a
+// row.
+static __global__ void lose(const CrossEntropy given, float* losses) {
   const int64_t i = thread_number() / kWarp, lane = threadIdx.x % kWarp;
-  if (i >= given.count) return;
-  const float* from = given.outputs.data + given.rows[i] * given.outputs.row_stride;
-  float* to = grad.data + given.rows[i] * grad.row_stride;
+  if (i >= given.nodes.count) return;
+  const float share = 1.0f / static_cast<float>(given.nodes.total);
+  const int64_t row = given.nodes.rows[i], label = given.nodes.labels[i];
+  const float* from = given.outputs.data + row * given.outputs.row_stride;
+  float* to = given.grad.data + row * given.grad.row_stride;
   float top = -INFINITY, total = 0;
   for (int64_t j = lane; j < given.outputs.columns; j += kWarp) top = from[j] > top ? from[j] : top;
   top = largest_of_warp(top);
@@ -26,9 +22,9 @@ static __global__ void lose(const Labelled given, float share, Matrix grad, floa
   total = sum_of_warp(total);
   for (int64_t j = lane; j < given.outputs.columns; j += kWarp) {
     const float likely = expf(from[j] - top) / total;
-    to[j] = (j == given.labels[i] ? likely - 1.0f : likely) * share;
+    to[j] = (j == label ? likely - 1.0f : likely) * share;
   }
-  if (lane == 0) losses[i] = logf(total) - (from[given.labels[i]] - top);
+  if (lane == 0) losses[i] = logf(total) - (from[label] - top);
 }
 
 // One block adds numbers up, in an order that their count alone decides.
@@ -45,14 +41,14 @@ static __global__ void add_up(const float* numbers, int64_t count, double* sum) 
 }
 
 // right[i] = whether the largest column of labelled row i, the first of equal ones, is its label.
-static __global__ void judge(const Labelled given, float* right) {
+static __global__ void judge(const ConstMatrix outputs, const LabelledRows nodes, float* right) {
   const int64_t i = thread_number();
-  if (i >= given.count) return;
-  const float* from = given.outputs.data + given.rows[i] * given.outputs.row_stride;
+  if (i >= nodes.count) return;
+  const float* from = outputs.data + nodes.rows[i] * outputs.row_stride;
   int64_t best = 0;
-  for (int64_t j = 1; j < given.outputs.columns; ++j)
+  for (int64_t j = 1; j < outputs.columns; ++j)
     if (from[best] < from[j]) best = j;
-  right[i] = best == given.labels[i] ? 1.0f : 0.0f;
+  right[i] = best == nodes.labels[i] ? 1.0f : 0.0f;
 }
 
 // The rules of PyTorch's SGD, Adam and AdamW for one number; as in runtime/training.cpp.

@@ -39,29 +39,22 @@ struct Exchange::Requests {
   std::vector<MPI_Request> all;
 };
 
-Exchange::Exchange(Ranks& ranks, int tag, const int64_t* rows, const int64_t* send_rows,
-                   const int64_t* receive_rows, int64_t num_sent)
-    : ranks_(ranks),
-      tag_(2 * tag),
-      rows_(rows),
-      send_rows_(send_rows),
-      receive_rows_(receive_rows),
-      num_sent_(num_sent),
-      requests_(std::make_unique<Requests>()) {}
+Exchange::Exchange(const Route& route) : route_(route), requests_(std::make_unique<Requests>()) {}
 
 Exchange::Exchange(Exchange&&) noexcept = default;
 Exchange::~Exchange() = default;
 
-void Exchange::begin(ConstMatrix own, Matrix packed, Matrix halo) {
-  gb::parallel_static(num_sent_, kRowsAtATime, [&](int64_t first, int64_t last) {
+void Exchange::begin(const Begin& a) {
+  gb::parallel_static(route_.num_sent, kRowsAtATime, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
-      std::copy_n(own.data + rows_[i] * own.row_stride, own.columns, packed.data + i * packed.row_stride);
+      std::copy_n(a.own.data + route_.rows[i] * a.own.row_stride, a.own.columns,
+                  a.packed.data + i * a.packed.row_stride);
   });
-  post(tag_, packed, send_rows_, halo, receive_rows_);
+  post(2 * route_.tag, a.packed, route_.send_rows, a.halo, route_.receive_rows);
 }
 
-void Exchange::begin_back(ConstMatrix halo, Matrix returned) {
-  post(tag_ + 1, halo, receive_rows_, returned, send_rows_);
+void Exchange::begin_back(const BeginBack& a) {
+  post(2 * route_.tag + 1, a.halo, route_.receive_rows, a.returned, route_.send_rows);
 }
 
 void Exchange::wait() {
@@ -75,20 +68,20 @@ void Exchange::post(int tag, ConstMatrix sent, const int64_t* sent_rows, Matrix 
   const RowType row(sent.columns);
   std::vector<MPI_Request>& requests = requests_->all;
   float* to = received.data;  // receive first: what arrives then needs no place in between
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
+  for (int rank = 0; rank < route_.ranks->size(); ++rank) {
     if (received_rows[rank] == 0) continue;
     requests.emplace_back();
     MPI_Irecv(to, count_of(received_rows[rank]), row.type, rank, tag, MPI_COMM_WORLD, &requests.back());
     to += received_rows[rank] * received.columns;
   }
   const float* from = sent.data;
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
+  for (int rank = 0; rank < route_.ranks->size(); ++rank) {
     if (sent_rows[rank] == 0) continue;
     requests.emplace_back();
     MPI_Isend(from, count_of(sent_rows[rank]), row.type, rank, tag, MPI_COMM_WORLD, &requests.back());
     from += sent_rows[rank] * sent.columns;
   }
-  ranks_.count_sent(static_cast<size_t>(from - sent.data) * sizeof(float));
+  route_.ranks->count_sent(static_cast<size_t>(from - sent.data) * sizeof(float));
 }
 
 }  // namespace program

@@ -12,17 +12,31 @@ namespace program {
 // One exchange of a program. What was begun is waited for before it is begun again.
 class Exchange {
  public:
-  // tag: another for each exchange. rows: own rows to send, num_sent of them, by receiver; send_rows[r] of
-  // them go to rank r, and receive_rows[r] rows come from it. The arrays must outlive this.
-  Exchange(Ranks& ranks, int tag, const int64_t* rows, const int64_t* send_rows, const int64_t* receive_rows,
-           int64_t num_sent);
+  // Which rows travel. The arrays must outlive this.
+  struct Route {
+    Ranks* ranks = nullptr;
+    int tag = 0;                            // another for each exchange
+    const int64_t* rows = nullptr;          // (num_sent,): own rows to send, by receiver
+    const int64_t* send_rows = nullptr;     // (ranks,): how many of them go to each rank
+    const int64_t* receive_rows = nullptr;  // (ranks,): how many rows come from it
+    int64_t num_sent = 0;
+  };
+  explicit Exchange(const Route& route);
   Exchange(Exchange&&) noexcept;
   ~Exchange();
 
   // Begins to send own rows, which are copied to packed, and to receive the halo's.
-  void begin(ConstMatrix own, Matrix packed, Matrix halo);
+  struct Begin {
+    ConstMatrix own = {};
+    Matrix packed = {}, halo = {};
+  };
+  void begin(const Begin& a);
   // Begins to send the gradients of the halo's rows, and to receive those of the rows that were sent.
-  void begin_back(ConstMatrix halo, Matrix returned);
+  struct BeginBack {
+    ConstMatrix halo = {};
+    Matrix returned = {};
+  };
+  void begin_back(const BeginBack& a);
   // Waits for what was begun.
   void wait();
 
@@ -31,10 +45,7 @@ class Exchange {
   void post(int tag, ConstMatrix sent, const int64_t* sent_rows, Matrix received,
             const int64_t* received_rows);
 
-  Ranks& ranks_;
-  int tag_;
-  const int64_t *rows_, *send_rows_, *receive_rows_;
-  int64_t num_sent_;
+  Route route_;
   std::unique_ptr<Requests> requests_;
 };
 

@@ -7,7 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "cpu_kernels.h"
+
 namespace program {
+
+// What completes the gradient of rows that the ranks normalise together.
+struct Couple {
+  Matrix grad_x = {};  // rstd * weight * grad before; loses its averages over all ranks' rows
+  ConstMatrix x = {};
+  Matrix scratch = {};  // of grad_x's shape, written
+  const float *mean = nullptr, *rstd = nullptr, *weight = nullptr;
+  const float *grad_weight = nullptr, *grad_bias = nullptr;  // the sums over this rank's rows
+};
 
 // All ranks make the same calls in the same order, from one thread.
 class Ranks {
@@ -29,6 +40,10 @@ class Ranks {
   void begin_sum(std::vector<float>& values);
   // Waits for all sums that were begun.
   void finish_sums();
+
+  // Like batch_statistics of kernels.h, of all ranks' rows; and what its gradient needs (ranks_norm.cpp).
+  void batch_statistics(const BatchStatistics& a);
+  void couple(const Couple& a);
 
   // Bytes of rows that this rank sent to others, and of vectors that it gave to sums, since it forgot them.
   int64_t sent_bytes() const { return sent_bytes_; }

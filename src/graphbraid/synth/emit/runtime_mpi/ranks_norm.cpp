@@ -1,24 +1,24 @@
-#include "ranks_norm.h"
-
+// Batch normalisation of rows that are divided among ranks.
 #include <algorithm>
 #include <vector>
 
+#include "ranks.h"
 #include "threads/parallel.h"
 
 namespace program {
 
-void batch_statistics(Ranks& ranks, ConstMatrix x, float* running_mean, float* running_variance, double share,
-                      double eps, float* mean, float* rstd) {
+void Ranks::batch_statistics(const BatchStatistics& a) {
+  const ConstMatrix x = a.x;
   const size_t width = static_cast<size_t>(x.columns), line = 2 * width + 1;
-  std::vector<double> table(static_cast<size_t>(ranks.size()) * line);  // each rank fills its own line
+  std::vector<double> table(static_cast<size_t>(size()) * line);  // each rank fills its own line
   if (x.rows > 0) {
-    column_moments(x, mean, rstd);
-    double* own = table.data() + static_cast<size_t>(ranks.rank()) * line;
-    std::copy_n(mean, width, own);
-    std::copy_n(rstd, width, own + width);
+    column_moments(x, a.mean, a.rstd);
+    double* own = table.data() + static_cast<size_t>(rank()) * line;
+    std::copy_n(a.mean, width, own);
+    std::copy_n(a.rstd, width, own + width);
     own[2 * width] = static_cast<double>(x.rows);
   }
-  ranks.sum(table);
+  sum(table);
   double num_rows = 0;
   for (size_t at = 2 * width; at < table.size(); at += line) num_rows += table[at];
   for (size_t j = 0; j < width; ++j) {
@@ -29,33 +29,39 @@ void batch_statistics(Ranks& ranks, ConstMatrix x, float* running_mean, float* r
       const double off = table[at + j] - center;
       variance += table[at + 2 * width] / num_rows * (table[at + width + j] + off * off);
     }
-    mean[j] = static_cast<float>(center);
-    rstd[j] = static_cast<float>(variance);
+    a.mean[j] = static_cast<float>(center);
+    a.rstd[j] = static_cast<float>(variance);
   }
-  track_statistics(mean, rstd, static_cast<int64_t>(num_rows), x.columns, running_mean, running_variance,
-                   share, eps);
+  track_statistics(a, static_cast<int64_t>(num_rows));
 }
 
-void couple(Ranks& ranks, Matrix grad_x, ConstMatrix x, Matrix scratch, const float* mean, const float* rstd,
-            const float* weight, const float* grad_weight, const float* grad_bias) {
+void Ranks::couple(const Couple& a) {
+  const ConstMatrix x = a.x;
   const size_t width = static_cast<size_t>(x.columns);
   std::vector<double> sums(2 * width + 1);
-  std::copy_n(grad_weight, width, sums.data());
-  std::copy_n(grad_bias, width, sums.data() + width);
+  std::copy_n(a.grad_weight, width, sums.data());
+  std::copy_n(a.grad_bias, width, sums.data() + width);
   sums[2 * width] = static_cast<double>(x.rows);
-  ranks.sum(sums);
+  sum(sums);
   std::vector<float> along(width), average(width);
   for (size_t j = 0; j < width; ++j) {
-    const float scale = weight == nullptr ? rstd[j] : rstd[j] * weight[j];
+    const float scale = a.weight == nullptr ? a.rstd[j] : a.rstd[j] * a.weight[j];
     along[j] = scale * static_cast<float>(sums[j] / sums[2 * width]);
     average[j] = scale * static_cast<float>(sums[width + j] / sums[2 * width]);
   }
   if (x.rows == 0) return;
-  batch_norm(x, mean, rstd, along.data(), average.data(), scratch);
+  program::batch_norm({
+      .x = x,
+      .mean = a.mean,
+      .rstd = a.rstd,
+      .weight = along.data(),
+      .bias = average.data(),
+      .out = a.scratch,
+  });
   gb::parallel_static(x.rows, 256, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
       for (int64_t j = 0; j < x.columns; ++j)
-        grad_x.data[i * grad_x.row_stride + j] -= scratch.data[i * scratch.row_stride + j];
+        a.grad_x.data[i * a.grad_x.row_stride + j] -= a.scratch.data[i * a.scratch.row_stride + j];
   });
 }
 
