@@ -11,6 +11,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .peers
+PYKEEN ?= .peers-pykeen
 PEER_PACKAGES := torch torchdata numpy pydantic pyyaml scipy pandas dgl psutil setuptools
 # What is compiled of each kernel (CMakeLists.txt): for this machine alone unless all was asked for once.
 GB_VARIANTS ?= native
@@ -32,7 +33,7 @@ export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
 endif
 PYTEST_PARALLEL := $(PYTEST) --dist worksteal -n $(TEST_PROCESSES)
 
-.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints rehearse wheels peers clean
+.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints rehearse wheels peers peers-pykeen clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -100,8 +101,10 @@ wheels: ## download into .whl what a GPU machine without a network lacks, for be
 
 peers: $(PEERS)/.installed ## make the environment of DGL and GraphBolt, which benchmarks compare with
 
+peers-pykeen: $(PYKEEN)/.installed ## make the environment of PyKEEN, which knowledge graphs are compared with
+
 clean: ## remove everything made here, the environments too
-	rm -rf $(VENV) $(PEERS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(PYKEEN) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 	rm -f src/graphbraid/_native*.so
 
@@ -119,6 +122,11 @@ $(PEERS)/.installed: benchmarks/peers/constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip --disable-pip-version-check install --constraint $< $(PEER_PACKAGES)
 	$(PEERS)/bin/python -c 'import dgl.graphbolt'
+	touch $@
+
+$(PYKEEN)/.installed: benchmarks/peers/constraints-pykeen.txt
+	$(PYTHON) -m venv $(PYKEEN)
+	$(PYKEEN)/bin/python -m pip --disable-pip-version-check install --constraint $< pykeen
 	touch $@
 
 # setuptools is PyTorch's, which would replace Python's own while the kernels are compiled.

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.common import quiet, rows
 from benchmarks.common.contenders import ROOT
-from benchmarks.common.options import absolute_path, add_peer_arguments, parser_of
+from benchmarks.common.options import PYKEEN_PYTHON, absolute_path, add_peer_arguments, parser_of
 from benchmarks.graphs.make import archive_of, make, missing_archives
 from benchmarks.parts import PARTS, Part, Places
 from benchmarks.tables.pages import write_pages
@@ -57,6 +57,8 @@ def missing(part: Part, places: Places) -> str:
         return "PyTorch Geometric; pip install torch-geometric"
     if part.peers and not Path(places.peer_python).exists():
         return f"{places.peer_python}; make peers"
+    if part.pykeen and not PYKEEN_PYTHON.exists():
+        return f"{PYKEEN_PYTHON}; make peers-pykeen"
     absent = missing_archives(part.graphs, places.graphs, places.data)
     absent += [name for name in part.archives if archive_of(name, places.data) is None]
     if absent:

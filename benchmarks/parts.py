@@ -41,6 +41,8 @@ class Part:
     """Whether DGL's environment is needed."""
     pyg: bool = False
     """Whether PyG must be installed."""
+    pykeen: bool = False
+    """Whether PyKEEN's environment is needed."""
 
     def command(self, places: Places, out: Path) -> list[str]:
         """What to run; its rows go to ``out``."""
@@ -354,6 +356,15 @@ PARTS = (
         minutes=150,
         options=("--data", "{data}"),
         archives=("kg_fb15k237",),
+    ),
+    Part(
+        name="training-knowledge",
+        module="training.knowledge",
+        results="knowledge_epoch",
+        minutes=6,
+        options=("--data", "{data}", "--repeats", "3"),
+        archives=("kg_fb15k237",),
+        pykeen=True,
     ),
     Part(
         name="accuracy-temporal",

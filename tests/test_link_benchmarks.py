@@ -40,6 +40,40 @@ def test_models_of_a_knowledge_graph_are_trained_and_ranked(tmp_path, monkeypatc
     assert knowledge.done_before(out, "rgcn", knowledge.chosen("rgcn", 4)) == []
 
 
+def realistic_mrr(triples, ends, rows, relations):
+    """PyKEEN's filtered MRR of ComplEx with reciprocal relations: the mean of best and worst rank counts."""
+    half = rows.shape[1] // 2
+    entities, kinds = (one[:, :half] + 1j * one[:, half:] for one in (rows, relations))
+    count, reciprocals = len(kinds) // 2, []
+    for source, relation, destination in triples[ends[1] :]:
+        for given, kind, wanted, columns in (
+            (source, relation, destination, (0, 2)),
+            (destination, relation + count, source, (2, 0)),
+        ):
+            scores = (entities[given] * kinds[kind] * entities.conj()).sum(1).real
+            is_known = (triples[:, columns[0]] == given) & (triples[:, 1] == relation)
+            hidden = set(triples[is_known, columns[1]]) - {wanted}
+            left = np.array([scores[one] for one in range(len(rows)) if one not in hidden])
+            best, worst = 1 + (left > scores[wanted]).sum(), (left >= scores[wanted]).sum()
+            reciprocals.append(2 / (best + worst))
+    return float(np.mean(reciprocals))
+
+
+def test_weights_that_pykeen_ranks_have_the_mrr_that_is_printed(tmp_path):
+    draw = np.random.default_rng(0)
+    ends, kind = draw.integers(0, 40, (2, 300)), draw.integers(0, 3, 300)
+    splits = np.array([0, 240, 270, 300])
+    np.savez(tmp_path / "kg.npz", edge_index=ends, edge_type=kind, edge_split_ptr=splits, num_nodes=40)
+    flags = ["--data", str(tmp_path), "--name", "kg", "--channels", "8", "--batch-size", "50"]
+    done = warm.run(["-m", "benchmarks.training.knowledge", *flags, "--folder", str(tmp_path)], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    line = json.loads(done.stdout.splitlines()[-1])
+    names = ("triples", "ends", "entities", "relations")
+    found = [np.load(tmp_path / f"{name}.npy") for name in names]
+    assert found[3].shape == (6, 8)
+    assert line["mrr"] == pytest.approx(realistic_mrr(*found))
+
+
 @pytest.fixture
 def archive(tmp_path):
     """Each moment four nodes meet each other, in no pattern: only who sees the moment can tell who met."""

@@ -10,6 +10,8 @@ from benchmarks.common.contenders import ROOT
 
 PEER_PYTHON = ROOT / ".peers" / "bin" / "python"
 """Where ``make peers`` puts it."""
+PYKEEN_PYTHON = ROOT / ".peers-pykeen" / "bin" / "python"
+"""Where ``make peers-pykeen`` puts it."""
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:

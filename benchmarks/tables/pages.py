@@ -58,6 +58,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
     "accuracy with types": ("relational_accuracy", typed.accuracy),
     "links of a knowledge graph": ("knowledge_accuracy", links.knowledge),
+    "knowledge graph beside PyKEEN": ("knowledge_epoch", links.beside_pykeen),
     "links in time": ("temporal_links", links.in_time),
     "estimate": ("estimate", planning.estimate),
     "checks": ("checks", planning.checks),
