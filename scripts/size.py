@@ -26,7 +26,7 @@ BUDGETS = {
     ("synth",): 4600,
     ("train",): 10_350,
     ("estimates",): 4420,
-    ("cli",): 4340,
+    ("cli",): 4380,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
 WHOLE_LINES, WHOLE_FILES, TEST_LINES = 107_400, 500, 87_000

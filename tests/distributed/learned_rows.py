@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 from pathlib import Path
 
 import torch
-from tests.distributed.training import BASE, At, fitted, graph_of
+from tests.distributed.training import BASE, At, Losses, fitted, graph_of
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import coo_to_csc
 from graphbraid.nn import GraphSAGE, NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Trainer
 
@@ -112,6 +114,47 @@ def not_seen(comm: Communicator, out_dir: str) -> str:
     except GraphbraidError as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+LARGE_NODES, LARGE_WIDTH = 400_000, 64
+"""Rows of 98 MiB; with Adam's two moments 293 MiB."""
+
+
+def large_graph() -> Graph:
+    """Return a ring without features, of which few nodes are trained on."""
+    ends = torch.arange(LARGE_NODES)
+    csc, _ = coo_to_csc(ends, ends.roll(1), LARGE_NODES, LARGE_NODES)
+    graph = Graph(csc=csc, x=torch.empty(LARGE_NODES, 0), y=ends % 2)
+    chosen = torch.randperm(LARGE_NODES, generator=torch.Generator().manual_seed(0))
+    return graph.replace(splits={"train": chosen[:4096], "val": chosen[4096:4352]})
+
+
+def peak_of(comm: Communicator, out_dir: str, files: str) -> dict[str, float]:
+    """Train on many rows, with checkpoints; return MiB of memory at most and at the end, beside the graph."""
+
+    def held(name: str) -> int:
+        return int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+    graph = large_graph()
+    model = NodeEmbedding(LARGE_NODES, LARGE_WIDTH, GraphSAGE(LARGE_WIDTH, 8, 2, num_layers=2), sharded=True)
+    torch.manual_seed(0)
+    small = NodeEmbedding(LARGE_NODES, 1, GraphSAGE(1, 8, 2, num_layers=2), sharded=True)
+    options = {"epochs": 1, "fanouts": (3, 3), "batch_size": 512, "test_at_end": False, "optimizer": "adam"}
+    Trainer(small, graph, **options, out_dir=f"{out_dir}-first").fit()  # what any run takes
+    Path("/proc/self/clear_refs").write_text("5")
+    before, anonymous = held("VmRSS"), held("RssAnon")
+    at = f"{files}/{comm.rank}" if files else None
+    trainer = Trainer(model, graph, **options, out_dir=out_dir, embedding_files=at)
+    losses = fitted_losses(trainer)
+    return {"peak": held("VmHWM") - before, "anonymous": held("RssAnon") - anonymous, "losses": losses}
+
+
+def fitted_losses(trainer: Trainer) -> list[float]:
+    """Train, and return the losses of the steps."""
+    losses = Losses()
+    trainer.callbacks.append(losses)
+    trainer.fit()
+    return losses.losses
 
 
 def faulty(comm: Communicator, folder: str, out_dir: str, what: str) -> None:

@@ -318,3 +318,21 @@ def test_other_misuse_of_divided_rows_is_refused_with_the_remedy(tmp_path: Path)
     Trainer(model, graph, **RUN)
     save_partition(graph, partition(graph, 2), tmp_path / "parts", rows="parts")
     Trainer(model, ShardedGraph.open(tmp_path / "parts"), **RUN)  # the same nodes are on this rank
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path: Path) -> None:
+    whole = learned_rows.LARGE_NODES * learned_rows.LARGE_WIDTH * 4 * 3 / 2**20  # with Adam's moments
+    found = {}
+    for size, files in ((1, ""), (2, ""), (4, ""), (2, tmp_path / "files")):
+        said = run(size, learned_rows.peak_of, tmp_path / f"{size}{bool(files)}", files)
+        results = found[size, bool(files)] = [one.result for one in said]
+        peak = max(one["peak"] for one in results)
+        anonymous = max(one["anonymous"] for one in results)
+        print(
+            f"{size} ranks, {'files' if files else 'memory'}: {peak:.0f} MiB, {anonymous:.0f} MiB anonymous"
+        )
+        assert peak < whole / size + 70  # pieces of checkpoints, and batches
+        if files:
+            assert anonymous < 60
+        assert results[0]["losses"] == pytest.approx(found[1, False][0]["losses"], rel=1e-4)

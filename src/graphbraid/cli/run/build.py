@@ -106,7 +106,10 @@ def load_graph(settings: RunSettings) -> Graph:
                     "parts; partition a graph that was changed so"
                 )
         return ShardedGraph.open(expanded(settings.data))
-    return datasets.load(settings.data, **changes, **options)
+    graph = datasets.load(settings.data, **changes, **options)
+    if settings.embedding_dim is not None and graph.x is None and not graph.is_typed:
+        graph = graph.replace(x=torch.empty(graph.num_nodes, 0))  # the model reads learned rows alone
+    return graph
 
 
 def _holds_parts(path: Path) -> bool:
@@ -129,8 +132,11 @@ def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings
         DataError: features, labels or the training split are missing, or a value is wrong; says which.
     """
     data = settings.data
-    if not graph.is_typed and graph.num_features == 0:
-        raise DataError(f"{data} has no features, and training needs some: an array x, or feature columns")
+    if not graph.is_typed and graph.num_features == 0 and settings.embedding_dim is None:
+        raise DataError(
+            f"{data} has no features, and training needs some: an array x, or feature columns; or learned "
+            "rows: --embedding-dim 64"
+        )
     if labels.y is None:
         raise DataError(f"{data} has no labels, and training needs some: an array y, or a label column")
     if "train" not in labels.splits:
@@ -206,6 +212,17 @@ def build_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
             f"--model {name} does not go with {data}, {kind}; choose one of {choices}"
             + (hint if graph.is_typed and data.endswith(".npz") else "")
         )
+    if (width := run.settings.embedding_dim) is not None:
+        if graph.is_typed:
+            raise ConfigError(
+                f"embedding_dim={width} is for a graph without types, and {data} has types; leave it out"
+            )
+
+        def make(**options: Any) -> nn.Module:
+            inner = make_model(name, width, num_outputs, **options)
+            return NodeEmbedding(graph.num_nodes, width, inner, sharded=True)
+
+        return _built(run, make)
     if not graph.is_typed:
         return _built(run, functools.partial(make_model, name, graph.num_features, num_outputs))
     node_type = learned_type(graph, run.train.node_type)
@@ -287,6 +304,11 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
         ResourceError: weights, gradients and optimizer state need more than the free memory.
     """
     settings, name = run.settings, run.settings.model
+    if settings.embedding_dim is not None:
+        raise ConfigError(
+            f"embedding_dim={settings.embedding_dim} is for labels of nodes; with --task link, learned rows "
+            f"have the width of --hidden, and --model {EMBEDDING} has nothing else"
+        )
     learned = relation_learned(graph, run.train)
     if len(graph.node_types) > 1 and name != RELATIONAL:
         raise ConfigError(

@@ -97,6 +97,11 @@ class RunSettings:
         2, "Number of layers. (default: one per fanout, or 2)", "--layers", panel=MODEL
     )
     """Number of layers; sampling needs one fanout for each."""
+    embedding_dim: Positive | None = option(
+        None, "Width of a learned row for each node, in place of features.", panel=MODEL
+    )
+    """Width of learned rows, one for each node of a graph without types, which the model reads in place of
+    the features. Ranks divide them (``nn.NodeEmbedding(sharded=True)``). If None, it reads the features."""
     dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = option(
         0.5, "Dropout while training.", panel=MODEL
     )

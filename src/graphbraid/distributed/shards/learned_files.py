@@ -42,7 +42,7 @@ from graphbraid.files.writing import resource_error, sync_folder
 NODE_IDS = "node_ids"
 PREFIX = "rows-"
 """Beginning of the names of the folders; a dot comes before it until a folder is whole."""
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
 
 
 class Piece(BaseModel):

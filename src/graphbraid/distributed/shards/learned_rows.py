@@ -36,7 +36,7 @@ OPTIMIZERS: Mapping[str, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     "adagrad": (Adagrad, ("sum",)),
 }
 """By the run's optimizer, the one of the rows, and the names of its state's tensors, one row for each row."""
-_DRAWN_AT_ONCE = 1 << 20
+_DRAWN_AT_ONCE = 1 << 18
 """Initial numbers that are drawn together."""
 
 
