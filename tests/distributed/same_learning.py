@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -146,12 +148,23 @@ def coupling(comm: Any) -> dict[str, Any]:
 
 def warnings_of(comm: Any, compiled: str) -> str:
     """What a run says of random numbers that PyTorch draws."""
+    with told_of() as said:
+        _losses(Net(pyg.SAGEConv, CHANNELS, dropout=0.5), compiled=compiled == "compiled")
+    return " ".join(one for one in said if "random numbers" in one)
+
+
+@contextmanager
+def told_of() -> Iterator[list[str]]:
+    """Collect what the library warns of."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("graphbraid").addHandler(handler)
-    _losses(Net(pyg.SAGEConv, CHANNELS, dropout=0.5), compiled=compiled == "compiled")
-    return " ".join(one for one in said if "random numbers" in one)
+    log = logging.getLogger("graphbraid")
+    log.addHandler(handler)
+    try:
+        yield said
+    finally:
+        log.removeHandler(handler)
 
 
 def _told(model: nn.Module, graph: Graph, **options: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class TrialStep:
     def on_copy(cls, runner: ModelRunner, task: Task, config: TrainConfig) -> TrialStep:
         """Return the steps of a copy of the runner's model, which itself does not change."""
         copied = copy.copy(runner)
-        copied.model = copy.deepcopy(runner.model).train()
+        copied.model, copied.norms = copy.deepcopy(runner.model).train(), None  # no other rank takes part
         return cls(copied, task, config)
 
     def __call__(self, batch: Batch) -> StepRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -67,6 +68,8 @@ class BatchCall:
     """Node type of the seeds, whose outputs are wanted; None in a batch of one type, or without seeds."""
     num_seeds: int | None = None
     """Number of rows that are returned, the first ones; None for all that are computed."""
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Makes the context in which the model runs, but is not read."""
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
 

@@ -8,12 +8,13 @@ mapped edge features of GINE.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
@@ -407,11 +408,21 @@ def _destination_rows(op: DestinationRows, run: BatchRun) -> Tensor:
 
 @_runs(Normalise)
 def _normalise(op: Normalise, run: BatchRun) -> Tensor:
-    x, module = run.read(op), op.module
-    norm: Any = module
+    x, norm = run.read(op), cast("Any", op.module)
     if op.kind == "layer":
         return layer_norm(x, norm.weight, norm.bias, norm.eps)
-    if len(x) == 1 and op.couples_rows:
+    return normalised(x, norm, run.program.place(op.out).node_type)
+
+
+def normalised(x: Tensor, norm: Any, node_type: int) -> Tensor:
+    """Normalise rows of a node type by a module of batch normalisation.
+
+    A :class:`~torch.overrides.TorchFunctionMode` can stand for it, as for functions of PyTorch.
+    """
+    if has_torch_function_unary(x):
+        out: Tensor = handle_torch_function(normalised, (x,), x, norm, node_type)
+        return out
+    if len(x) == 1:
         refused: Tensor = norm(x)  # PyTorch's own error
         return refused
     tracks = norm.track_running_stats or not norm.training

@@ -84,12 +84,13 @@ class BatchRunner:
                 what = "parts of the model run as they are written, between lowered ones"
                 self._warn(f"{self._name}: {what}:{parts}", stacklevel + 1)
             run, returned = _run_of(found, call, BatchRun), found.read.returned
-            out = self.recorded.outputs(run)
+            with call.around():
+                out = self.recorded.outputs(run)
             if call.num_seeds is not None and call.num_seeds < len(out):
                 out = out[: call.num_seeds]
             return out if returned is None else returned.of(out, partial(_kept, run, call.num_seeds))
         self.runs_as_written(found, stacklevel=stacklevel + 1)
-        with fused_layers(self.model):
+        with fused_layers(self.model), call.around():
             out = call.calling.run(self.model, call.values)
         if call.num_seeds is None:
             return out

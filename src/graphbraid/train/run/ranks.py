@@ -271,6 +271,7 @@ class RunRanks:
 
     def close(self) -> None:
         """Let go of the model."""
+        self._state.runner.norms = None
         if self._sum is not None:
             self._sum.close()
 

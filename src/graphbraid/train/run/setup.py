@@ -327,15 +327,10 @@ def _check_shares(state: RunState, train_nodes: Tensor) -> None:
     comm, runner = state.comm, state.runner
     if comm is None or comm.size == 1:
         return
-    if comm.rank == 0 and any(isinstance(one, _BatchNorm) for one in runner.model.modules()):
-        _log.warning(
-            "batch normalisation is by each rank's own rows, so that losses depend on the number of ranks; "
-            "norm='layer' does not"
-        )
+    runner.norms = None
     if isinstance(runner, LinkRunner):
         train_nodes, runner = runner.data.ends.nodes, runner.encoder_runner()
-    differs = torch.tensor([not shares_agree(runner, state.config, train_nodes, Share.of(comm))]).long()
-    if int(comm.all_reduce(differs, "max").wait()):
+    if not _all_ranks(comm, shares_agree(runner, state.config, train_nodes, Share.of(comm))):
         hops = "layout='subgraph'"
         if state.config.layout == "subgraph":
             hops = "hops, if it reads from further away"
@@ -344,6 +339,44 @@ def _check_shares(state: RunState, train_nodes: Tensor) -> None:
             "more of it than what these read. A layer may normalise by other nodes of the batch, or read "
             f"out-edges. Use one rank, or set {hops}."
         )
+    if any(isinstance(one, _BatchNorm) for one in state.runner.model.modules()):
+        _normalise_together(state, comm, runner, train_nodes)
+
+
+def _normalise_together(state: RunState, comm: Communicator, runner: ModelRunner, nodes: Tensor) -> None:
+    """Let batch normalisation be by the rows of all ranks; warn where that is not what one rank does.
+
+    Args:
+        state: state of the run.
+        comm: the ranks.
+        runner: the run's, or that of its encoder.
+        nodes: the nodes that are seeds.
+    """
+    from graphbraid.fullgraph.batches.rank_norms import RankNorms  # here: few models need it
+
+    why = ""
+    try:
+        if isinstance(state.runner, LinkRunner) and state.runner.data.times is not None:
+            raise ConfigError("links with times have a tree of nodes each, which ranks number by themselves")
+        norms = RankNorms(comm, runner.model, len(state.config.fanouts), whole=state.runner.model)
+        if nodes.numel() < comm.size:
+            raise ConfigError("there are too few nodes to try whether ranks can normalise together")
+        if not _all_ranks(comm, shares_agree(runner, state.config, nodes, Share.of(comm), norms)):
+            raise ConfigError("what it normalises is not known to be the rows of a batch's nodes")
+        state.runner.norms = norms
+    except ConfigError as error:
+        why = str(error)
+    if why and comm.rank == 0:
+        _log.warning(
+            "batch normalisation is by each rank's own rows, so that losses depend on the number of ranks; "
+            "norm='layer' does not: %s",
+            why,
+        )
+
+
+def _all_ranks(comm: Communicator, holds: bool) -> bool:
+    """Return whether something holds on all ranks."""
+    return bool(comm.all_reduce(torch.tensor([int(holds)]), "min").wait())
 
 
 def _require_sampled(state: RunState) -> None:

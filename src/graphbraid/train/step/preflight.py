@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
-from graphbraid.fullgraph.reading.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode, kept_buffers
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
 from graphbraid.sampling.schedule import part_of
@@ -19,6 +20,9 @@ from graphbraid.train.step.feed import ALONE, Share, make_feed, make_loader
 from graphbraid.train.step.reach import agree
 from graphbraid.train.step.runner import ModelRunner, divided_graph
 from graphbraid.train.task import Task, labelled
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.batches.rank_norms import RankNorms
 
 _log = logging.getLogger(__name__)
 _SHARED_SEEDS = 8
@@ -120,7 +124,9 @@ def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor)
         check_width(outputs.shape[1], task)
 
 
-def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share: Share) -> bool:
+def shares_agree(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, share: Share, norms: RankNorms | None = None
+) -> bool:
     """Return whether a rank's share of a batch gives its seeds the outputs that they have in the whole batch.
 
     Some seeds are in-neighbours of others, so that shares meet. A model whose outputs differ from run to run
@@ -131,6 +137,7 @@ def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share:
         config: options of the run.
         nodes: some nodes that the model is trained on.
         share: this rank's share.
+        norms: batch normalisations that train in this comparison, by the rows of all ranks.
     """
     seeds = nodes[: _SHARED_SEEDS * share.num_ranks]
     if not runner.graph.is_typed:
@@ -146,13 +153,24 @@ def shares_agree(runner: ModelRunner, config: TrainConfig, nodes: Tensor, share:
         return True
 
     def outputs(share: Share) -> Tensor:
+        runner.norms = norms if share.num_ranks > 1 else None
         with make_loader(runner, whole, seeds, share=share) as loader:
             return runner.on_batch(next(loader.batches(0)))
 
-    with in_mode(runner.model, training=False), torch.no_grad():
+    with in_mode(runner.model, training=False), kept_buffers(runner.model), torch.no_grad():
+        for norm in () if norms is None else norms.modules:
+            norm.train()
         # Always thrice: ranks that draw from their parts together must make the same calls.
-        own, all_, again = outputs(share), outputs(ALONE), outputs(ALONE)
+        if norms is None:
+            own = outputs(share)
+        else:
+            norms.begin(seeds.numel())
+            with torch.enable_grad():
+                own = outputs(share).detach()
+        all_, again = outputs(ALONE), outputs(ALONE)
         begin, end = part_of(seeds.numel(), share.rank, share.num_ranks)
+        if norms is not None and norms.misfit:
+            return False
         return agree(own, all_[begin:end]) or not agree(all_, again)
 
 

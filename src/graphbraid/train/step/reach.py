@@ -6,6 +6,7 @@ from numbers import Integral
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from graphbraid.train.config import TrainConfig
 
@@ -41,7 +42,9 @@ def reach_of(model: nn.Module, config: TrainConfig, *, by_blocks: bool) -> int |
     """Return how many hops of the whole batch's sample a rank keeps around its seeds.
 
     A layer may read its sources' own in-edges, as GCN's normalisation does: the sample then goes one hop
-    beyond the model's depth. Models that are called with one block per layer read only these blocks.
+    beyond the model's depth. Batch normalisation needs the rows of all nodes of the whole batch, each on one
+    rank, and these are as far away as there are hops. Models that are called with one block per layer read
+    only these blocks.
 
     Args:
         model: the model.
@@ -56,7 +59,10 @@ def reach_of(model: nn.Module, config: TrainConfig, *, by_blocks: bool) -> int |
         return None
     if by_blocks:
         return len(config.fanouts)
-    return max(depth(model, config), len(config.fanouts)) + 1
+    hops = len(config.fanouts)
+    if any(isinstance(one, _BatchNorm) for one in model.modules()):
+        return hops + depth(model, config) + 1
+    return max(depth(model, config), hops) + 1
 
 
 _ROUNDING = 1e-4

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed import ShardedGraph
     from graphbraid.distributed.shards.learned_rows import LearnedRows
     from graphbraid.fullgraph import Engine
+    from graphbraid.fullgraph.batches.rank_norms import RankNorms
     from graphbraid.fullgraph.batches.runner import BatchRunner
     from graphbraid.fullgraph.program import NotLoweredError, Program
     from graphbraid.loader.batch_loader import BatchLoader
@@ -109,6 +110,8 @@ class ModelRunner:
 
     node_type: str = ONLY_NODE_TYPE
     """The type whose outputs these are, in a graph with types."""
+    norms: RankNorms | None = None
+    """The model's batch normalisations, by the rows of all ranks; None if each is by this rank's own rows."""
 
     def __init__(
         self,
@@ -419,6 +422,13 @@ class ModelRunner:
         ids = (one.to(self.device) for one in batch.sampled.n_id_by_type)
         return given_rows(dict(zip(self.graph.node_types, ids, strict=True)))
 
+    def over_ranks(self, batch: MiniBatch) -> AbstractContextManager[Any]:
+        """Return the context in which a batch is normalised together with the other ranks' shares of it."""
+        if self.norms is None:
+            return nullcontext()
+        counts = [self.graph.nodes_of(one).num_nodes for one in self.graph.node_types]
+        return self.norms.over(batch.sampled, counts)
+
     def _called(self, batch: MiniBatch, values: CallValues) -> Any:
         """Return the rows of a mini-batch's seeds, or of all its nodes where the model runs as written."""
         with self.masks_of(batch):
@@ -426,7 +436,8 @@ class ModelRunner:
 
     def _run(self, batch: MiniBatch, values: CallValues) -> Any:
         if self.batches is None:
-            return self.calling.run(self.model, values)
+            with self.over_ranks(batch):
+                return self.calling.run(self.model, values)
         from graphbraid.fullgraph.batches.calls import BatchCall
 
         if self.batches.model is not self.model:  # a copy, for measurements
@@ -437,6 +448,7 @@ class ModelRunner:
             given=self._given_of_edges,
             batch=batch,
             seed_type=self.learned_type,
+            around=partial(self.over_ranks, batch),
         )
         return self.batches.run(call)
 

@@ -174,13 +174,20 @@ class TrainStep:
         """
         with self._clock.measure("wait"):
             share = next(batches)
+        norms = self._runner.norms
+        if norms is not None:
+            norms.begin(share.num_seeds)
         if share.batch is None:
             if self._runner.learned is not None:
                 self._runner.learned.take_none(self._runner.device)
+            if norms is not None:
+                with self._clock.measure("forward"), self._lone_row(where):
+                    norms.take_part()
             return 0.0
         with self._clock.measure("forward"):
             with self._mask_seeds(share.batch, key):
                 loss = self._loss(share.batch, where)
+            loss = loss if norms is None else norms.joined(loss)
             mean = float(loss.detach())
         if self._sums is None:
             self._check_loss(mean, where)
@@ -199,8 +206,19 @@ class TrainStep:
 
     def _loss(self, batch: Batch, where: str) -> Tensor:
         """Return the mean loss over the batch's seeds, a scalar; 0 if this rank has none."""
-        try:
+        with self._lone_row(where):
             outputs = self._runner.outputs_of(batch)
+        if batch.batch_size == 0:
+            return outputs.sum()
+        labels = self._runner.labels_of(batch).to(outputs.device)
+        with self._runner.autocast():
+            return self._task.loss(outputs, labels)
+
+    @contextlib.contextmanager
+    def _lone_row(self, where: str) -> Iterator[None]:
+        """Tell how to avoid a single row where batch normalisation refuses it."""
+        try:
+            yield
         except ValueError as error:
             if self._must_be_finite and _LONE_ROW in str(error):
                 count = split_nodes(self._runner.labels, "train").numel()
@@ -209,11 +227,6 @@ class TrainStep:
                     f"batch_size that leaves no lone seed of {count} training nodes, or a model without it."
                 ) from error
             raise
-        if batch.batch_size == 0:
-            return outputs.sum()
-        labels = self._runner.labels_of(batch).to(outputs.device)
-        with self._runner.autocast():
-            return self._task.loss(outputs, labels)
 
     def _check_loss(self, loss: float, where: str) -> None:
         if self._must_be_finite and not math.isfinite(loss):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph.program import DestinationRows, Normalise, Operation
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
-from graphbraid.ops.kernels import backend, recorded_whole
+from graphbraid.ops.kernels import backend, recorded_whole, sum_dtype
 from graphbraid.ops.norm import Moments, as_factors, batch_statistics, column_moments
 
 if TYPE_CHECKING:
@@ -190,15 +190,17 @@ class RankColumns:
 
     Args:
         comm: the ranks.
+        counted: ``(num_rows,)`` bool, False for rows that another rank counts. If None, all count here.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+    def __init__(self, comm: Communicator, counted: Tensor | None = None) -> None:
+        self._comm, self._counted = comm, counted
         self._num_rows = 0
 
     def moments(self, x: Tensor) -> Moments:
         """Return the mean and biased variance of each column, and the number of rows, over all ranks."""
-        width = x.shape[1]
+        width, dtype = x.shape[1], sum_dtype(x.dtype)
+        x = x if self._counted is None else x[self._counted]
         table = torch.zeros(self._comm.size, 2 * width + 1, dtype=torch.float64)
         if x.shape[0]:
             mean, var, num_rows = column_moments(x)
@@ -210,7 +212,7 @@ class RankColumns:
         share = counts / max(self._num_rows, 1)
         mean = (share * means).sum(0)
         var = (share * (variances + (means - mean).square())).sum(0)
-        return mean.to(x), var.to(x), self._num_rows
+        return mean.to(x.device, dtype), var.to(x.device, dtype), self._num_rows
 
     @recorded_whole
     def couple(
@@ -244,6 +246,8 @@ class RankColumns:
         along, average = (scale * part.to(rstd) for part in averages)
         if x.shape[0]:
             backend(x).batch_norm(x, mean, rstd, along, average, scratch)  # y along + average
+            if self._counted is not None:
+                scratch[~self._counted] = 0
             grad_x.sub_(scratch)
 
 

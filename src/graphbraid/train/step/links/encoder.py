@@ -282,7 +282,7 @@ class TypedEncoderRunner(NodeEncoderRunner):
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""
         typed, places = self._typed(batch)
-        with self.masks_of(typed):
+        with self.masks_of(typed), self.over_ranks(typed):
             found = self._by_end(CallValues(partial(self._of_typed_batch, typed.to(self.device))))
         of_type = dict(zip(self.graph.node_types, places, strict=True))
         wanted = {one: of_type[one][of_type[one] < count] for one in found}

@@ -171,6 +171,7 @@ class LinkRunner(ModelRunner):
                 self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._place)
             else:
                 self._encoder = EncoderRunner(encoder, self.data, self._place)
+        self._encoder.norms = self.norms
         return self._encoder
 
     def reach(self, config: TrainConfig) -> int | None:

@@ -1,0 +1,250 @@
+"""RankNorms: batch normalisation by the rows of a whole batch, of which each rank has a share.
+
+A node that several ranks have is one row of the whole batch. So it counts once: on the rank whose seeds it is
+nearest to, the lowest of several. That rank has its row at every level at which any rank needs it, as rows of
+a level are those within some number of hops of the seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C._autograd import _top_saved_tensors_default_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.batches.operations import normalised
+from graphbraid.fullgraph.step.operations.norm import RankColumns
+from graphbraid.ops.kernels import backend
+from graphbraid.ops.library import once_differentiable
+from graphbraid.ops.norm import Moments, as_factors, batch_statistics
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.ranks.communicator import Communicator
+    from graphbraid.sampling.sample import Sampled
+
+_TWINS: WeakKeyDictionary[Communicator, Communicator] = WeakKeyDictionary()
+_EMPTY = torch.empty(0, dtype=torch.bool)
+
+
+class RankNorms(TorchFunctionMode):
+    """The batch normalisations of a model in training, each by the rows of all ranks' shares of a batch.
+
+    While the mode is on, it stands for PyTorch's batch normalisation and for that of lowered programs. All
+    ranks must make the same calls in the same order, forward and backward.
+
+    Args:
+        comm: the ranks.
+        model: the model.
+        num_hops: hops of the batches; a share may have more, whose nodes other ranks count.
+        whole: the model of the run; of links, ``model`` is its encoder.
+
+    Raises:
+        ConfigError: a module normalises other rows than those of nodes, or not always by them; or ranks
+            cannot talk beside the sums of gradients, as over some MPIs.
+    """
+
+    def __init__(self, comm: Communicator, model: nn.Module, num_hops: int, *, whole: nn.Module) -> None:
+        super().__init__()
+        self.modules = [one for one in model.modules() if isinstance(one, _BatchNorm)]
+        if len(self.modules) < sum(isinstance(one, _BatchNorm) for one in whole.modules()):
+            raise ConfigError("a part of the model that scores links has it")
+        if any(one.running_mean is None for one in self.modules):
+            raise ConfigError("without running statistics an evaluation depends on its batches")
+        if any(getattr(one, "allow_single_element", False) for one in model.modules()):
+            raise ConfigError("allow_single_element lets a rank with one row go by the running statistics")
+        if comm not in _TWINS:
+            _TWINS[comm] = comm.twin()  # sums of gradients are under way during backward, in another order
+        self._comm, self._num_hops = _TWINS[comm], num_hops
+        self.misfit = ""
+        """Why a normalisation of this batch is not that of one rank; empty if all are."""
+        self._rows: list[dict[int, Tensor]] = []
+        """By node type and number of rows: which of them count here."""
+        self._has_idle = False
+        self._chain = self._new_chain()
+
+    def begin(self, num_seeds: int) -> None:
+        """Begin a batch of ``num_seeds`` on all ranks together; some of these may have none."""
+        self._has_idle = num_seeds < self._comm.size
+        self.misfit, self._chain = "", self._new_chain()
+
+    def over(self, sampled: Sampled, num_nodes: Sequence[int]) -> AbstractContextManager[Any]:
+        """Return the context in which the model is called with this rank's share of a batch.
+
+        Args:
+            sampled: the share.
+            num_nodes: number of the graph's nodes of each type.
+        """
+        if not any(norm.training for norm in self.modules):
+            return nullcontext()
+        assert sampled.trees_by_type is None, "a rank does not know the numbers of trees in the whole batch"
+        keys, hops = [], []
+        firsts = accumulate(num_nodes[:-1], initial=0)
+        for ids, counts, first in zip(sampled.n_id_by_type, sampled.nodes_by_type, firsts, strict=True):
+            keys.append(ids.cpu() + first)
+            hops.append(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)))
+        counted = torch.split(self._counted(torch.cat(keys), torch.cat(hops)), [*map(len, keys)])
+        self._rows = [
+            {count: here[:count] for count in accumulate(counts)}
+            for here, counts in zip(counted, sampled.nodes_by_type, strict=True)
+        ]
+        return self
+
+    def take_part(self) -> None:
+        """Give this rank's part, of no rows, where the batch has no seeds for it; forward and backward."""
+        if not any(norm.training for norm in self.modules):
+            return
+        self._counted(*torch.empty(2, 0, dtype=torch.int64))
+        self._rows, self._has_idle = [{0: _EMPTY}], False
+        with self:
+            while number := self._announced(0):
+                norm = self.modules[number - 1]
+                norm(torch.empty(0, norm.num_features))
+        self._chain.backward()  # type: ignore[no-untyped-call]
+
+    def joined(self, loss: Tensor) -> Tensor:
+        """Return a loss, of the same value, whose backward pass goes through all normalisations, last first.
+
+        Raises:
+            ConfigError: one is not that of one rank.
+        """
+        if self._has_idle and any(norm.training for norm in self.modules):
+            self._announced(0)
+        if self.misfit:
+            raise ConfigError(f"several ranks cannot normalise together: {self.misfit}")
+        return loss + self._chain.to(loss)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, or what stands for it."""
+        if func is F.batch_norm and kwargs["training"]:  # with three tensors by position, as modules call it
+            known = (norm for norm in self.modules if norm.running_mean is args[1] is not None)
+            if (norm := next(known, None)) is not None:
+                counting = {"momentum": kwargs["momentum"], "num_batches_tracked": None}
+                return self._normalised(norm, args[0], 0, **counting)
+        if func is normalised and args[1] in self.modules and args[1].training:
+            x, norm, node_type = args
+            told = {"momentum": norm.momentum, "num_batches_tracked": norm.num_batches_tracked}
+            return self._normalised(norm, x, node_type + 1, **told)
+        return func(*args, **(kwargs or {}))
+
+    def _normalised(self, norm: _BatchNorm, x: Tensor, node_type: int, **counting: Any) -> Tensor:
+        """Normalise the rows of a node type, counted from 1; of 0 if only their number tells."""
+        if self._has_idle:
+            self._announced(1 + self.modules.index(norm))
+        columns = RankColumns(self._comm, self._rows_counted(x, node_type))
+        mean, rstd, _ = batch_statistics(
+            x,
+            norm.running_mean,
+            norm.running_var,
+            training=True,
+            eps=norm.eps,
+            moments=lambda x: _of_several(columns.moments(x)),
+            **counting,
+        )
+        out: Tensor
+        out, self._chain = _BatchNormOfRanks.apply(  # type: ignore[no-untyped-call]
+            x, norm.weight, norm.bias, self._chain, mean, rstd, columns
+        )
+        return out
+
+    def _rows_counted(self, x: Tensor, node_type: int) -> Tensor:
+        """Return which rows count here. If that is not known, all do, and :attr:`misfit` says why."""
+        if not torch.is_grad_enabled() or _top_saved_tensors_default_hooks(True) is not None:
+            self.misfit = "a checkpoint computes it once more in the backward pass"
+        num_types = len(self._rows)
+        found = self._rows[node_type - 1] if node_type else self._rows[0] if num_types == 1 else {}
+        if x.ndim == 2 and (here := found.get(x.shape[0])) is not None:
+            return here.to(x.device)
+        what = "rows of some node type" if num_types > 1 else f"rows of shape {tuple(x.shape)}"
+        self.misfit = f"the model normalises {what}, which may not be the first nodes of a batch"
+        return torch.ones(x.shape[:1], dtype=torch.bool, device=x.device)
+
+    def _counted(self, keys: Tensor, hops: Tensor) -> Tensor:
+        """Return which of this rank's nodes count here, ``(num_nodes,)`` bool.
+
+        The rank of number ``key % size`` decides for a node: it hears of it from all ranks that have it.
+
+        Args:
+            keys: ``(num_nodes,)`` int64, the same for the same node on all ranks.
+            hops: ``(num_nodes,)`` int64 distances from this rank's seeds.
+        """
+        size, base = self._comm.size, self._num_hops + 1
+        near = torch.nonzero(hops < base).flatten()
+        asked = near[torch.argsort(keys[near] % size, stable=True)]
+        to_each = torch.bincount(keys[asked] % size, minlength=size).tolist()
+        from_each = self._comm.counts(to_each)
+        heard = self._comm.all_to_all(keys[asked] * base + hops[asked], to_each, from_each).wait()
+        heard, place = heard.sort(stable=True)  # by node, then by hop, then by rank
+        is_first = torch.ones(heard.numel(), dtype=torch.bool)
+        is_first[1:] = heard[1:] // base != heard[:-1] // base
+        replies = torch.empty_like(is_first)
+        replies[place] = is_first
+        counted = torch.zeros(keys.numel(), dtype=torch.bool)
+        counted[asked] = self._comm.all_to_all(replies, from_each, to_each).wait()
+        return counted
+
+    def _announced(self, number: int) -> int:
+        """Tell ranks without seeds which module normalises next, counted from 1; 0 after the last one."""
+        return int(self._comm.all_reduce(torch.tensor([number]), "max").wait())
+
+    @staticmethod
+    def _new_chain() -> Tensor:
+        return torch.zeros((), requires_grad=True)
+
+
+def _of_several(moments: Moments) -> Moments:
+    """Return the moments; refuse those of one row, in the words of PyTorch's batch normalisation."""
+    if moments[2] == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got {moments[0].shape}")
+    return moments
+
+
+class _BatchNormOfRanks(torch.autograd.Function):
+    """``(x - mean) * rstd * weight + bias``, where all ranks' rows that count make up mean and deviation.
+
+    The last input, a scalar, is passed on to the next normalisation. So every rank computes the gradients of
+    all of them, in the same order, whatever its rows reach.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        chain: Tensor,
+        mean: Tensor,
+        rstd: Tensor,
+        columns: RankColumns,
+    ) -> tuple[Tensor, Tensor]:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
+        if x.shape[0]:
+            backend(x).batch_norm(x.detach(), mean, rstd, *factors, out)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.columns, ctx.bias_dtype = columns, None if bias is None else bias.dtype
+        return out, chain.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_chain: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        factor, grad_x = as_factors(weight, x.dtype), torch.empty_like(x)
+        sums = torch.zeros_like(mean), torch.zeros_like(mean)
+        if x.shape[0]:
+            rows = grad.to(x.dtype).contiguous(), x.detach()
+            backend(x).batch_norm_backward(*rows, mean, rstd, factor, False, grad_x, *sums)
+        scratch, moments = torch.empty_like(x), (mean, rstd)
+        ctx.columns.couple(grad_x, x.detach(), statistics=moments, weight=factor, sums=sums, scratch=scratch)
+        grad_weight = None if weight is None else sums[0].to(weight.dtype)
+        grad_bias = None if ctx.bias_dtype is None else sums[1].to(ctx.bias_dtype)
+        return grad_x, grad_weight, grad_bias, grad_chain, None, None, None

@@ -1,0 +1,90 @@
+"""Ranks that share batches normalise by the rows of the whole batch, as one rank does."""
+
+import functools
+
+import pytest
+from tests.distributed import norm_training
+from tests.distributed.ranks import run
+from tests.distributed.training import graph_of
+
+from graphbraid.distributed import partition, save_partition
+
+pytestmark = pytest.mark.distributed
+SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
+FIRST = (0, 6, *(pytest.param(number, marks=pytest.mark.slow) for number in (12, 18, 24, 30)))
+WARNS = "batch normalisation is by each rank's own rows"
+
+
+@functools.cache
+def _of_one(function, *arguments):
+    return run(1, function, *arguments)[0].result
+
+
+def _check(size, function, *arguments, rel=1e-5):
+    """Losses and what is learned are those of one rank up to rounding, and the same on all ranks."""
+    alone, several = _of_one(function, *arguments), [said.result for said in run(size, function, *arguments)]
+    for found in several:
+        for name, one in found.items():
+            assert not one["said"], name
+            assert one["state"] == several[0][name]["state"], name
+            assert one["losses"] == pytest.approx(alone[name]["losses"], rel=rel), name
+            assert one["state"] == pytest.approx(alone[name]["state"], rel=rel, abs=rel), name
+    assert alone.keys() == several[0].keys()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "first", [0, 6, *(pytest.param(k, marks=pytest.mark.slow) for k in (12, 18, 24, 30))]
+)
+@pytest.mark.parametrize(
+    ("dtype", "rel"), [("float64", 1e-5), pytest.param("float32", 1e-3, marks=pytest.mark.long)]
+)
+def test_drawn_models_learn_the_same(size, first, dtype, rel):
+    """A loss is float32 also where the model computes in float64, and so are features."""
+    _check(size, norm_training.drawn, first, 6, dtype, rel=rel)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+def test_own_models_learn_the_same(size, layout):
+    _check(size, norm_training.by_own, layout, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_models_over_node_types_learn_the_same(size):
+    _check(size, norm_training.typed)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_encoders_of_links_learn_the_same(size):
+    _check(size, norm_training.links)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("rows", ["parts", "whole"])
+def test_models_learn_the_same_on_parts(size, rows, tmp_path):
+    graph = graph_of()
+    save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows=rows)
+    _check(size, norm_training.on_parts, tmp_path / "parts")
+    for said in run(size, norm_training.on_parts, tmp_path / "parts"):
+        for kind in ("pyg", "own"):
+            assert said.result[f"{kind}, parts"]["losses"] == said.result[f"{kind}, whole"]["losses"]
+
+
+def test_what_cannot_be_shown_equal_is_warned_of():
+    alone = _of_one(norm_training.odd)
+    [first, second] = (said.result for said in run(3, norm_training.odd)[:2])
+    for name, found in first.items():
+        assert len(found["losses"]) == len(alone[name]["losses"])
+        if name == "frozen":
+            assert not found["said"]
+            assert found["losses"] == pytest.approx(alone[name]["losses"], rel=1e-6)
+        else:
+            assert found["said"].startswith(WARNS), name
+        assert not second[name]["said"]
+
+
+def test_one_row_on_all_ranks_is_refused_as_on_one():
+    alone = _of_one(norm_training.lone)
+    assert "met a single node" in alone
+    assert [said.result for said in run(3, norm_training.lone)] == [alone] * 3
