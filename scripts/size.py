@@ -29,7 +29,7 @@ BUDGETS = {
     ("cli",): 4380,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 107_400, 500, 87_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 107_700, 500, 88_500
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.hardware import Hardware, memory_group
 
 CPUINFO = """processor\t: 0
 model name\t: Great CPU 9000
@@ -89,6 +89,7 @@ def test_limits_of_a_container_count_version_2(machine):
     assert (
         hardware.memory_available_bytes == 3 << 30
     )  # what the container has left, not the 8 GB of the machine
+    assert memory_group(root=machine) == str(machine / "sys/fs/cgroup/pod/one")  # the outer one has no limit
 
 
 def test_limits_of_a_container_count_version_1(machine):
@@ -106,6 +107,7 @@ def test_limits_of_a_container_count_version_1(machine):
     )
     hardware = Hardware.detect(root=machine)
     assert (hardware.memory_limit_bytes, hardware.quota_cores) == (2 << 30, None)
+    assert memory_group(root=machine) == str(machine / "sys/fs/cgroup/memory/box")
 
 
 def test_a_machine_that_tells_nothing_still_gives_a_record(tmp_path):

@@ -17,9 +17,13 @@ from torch_geometric.nn import GCNConv
 import graphbraid
 from graphbraid import Graph, datasets
 from graphbraid.distributed import ShardedGraph, partition, save_partition
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.distributed.shards.pipeline import UNDER_WAY
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.estimates.machine import RankMemory
 from graphbraid.loader import LoaderSettings, NeighborLoader
 from graphbraid.train import Trainer
+from graphbraid.train.inference.infer import prepared_bytes
+from graphbraid.train.run import setup
 
 pytestmark = pytest.mark.distributed
 Results = Callable[[int, str], list[Said]]
@@ -195,6 +199,39 @@ def test_weights_and_features_of_edges_teach_what_they_do_on_the_whole_graph(
             assert parts["losses"] == whole["losses"]
             assert parts["weights"] == whole["weights"]
             assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
+
+
+def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = sharded(tmp_path, graph_of())
+    monkeypatch.setattr(setup, "own_anonymous_bytes", lambda: 0)
+    monkeypatch.setattr(setup, "memory_of_rank", lambda *_: RankMemory(100_000, None, ""))
+    trainer = Trainer(make("sage", parts), parts, **BASE | {"epochs": 1})
+    with pytest.raises(
+        ResourceError, match=r"rank 0 needs .* for 7 batches .* are free\. Give batch_size=\d+ or"
+    ):
+        trainer.fit()
+    assert trainer.progress.global_step == 0
+    monkeypatch.setattr(setup, "memory_of_rank", lambda *_: RankMemory(1_000_000, None, ""))
+    assert Trainer(make("sage", parts), parts, **BASE | {"epochs": 1}).fit().history
+
+
+def test_exact_batches_under_way_hold_the_memory_budget(tmp_path: Path) -> None:
+    parts, budget = sharded(tmp_path, graph_of()), 1 << 20
+    trainer = Trainer(make("sage", parts), parts, **BASE | {"memory_budget_bytes": budget})
+    sizes = list[int]()
+    kept = trainer.runner.on_batch
+
+    def counted(batch: Any) -> torch.Tensor:
+        sizes.append(prepared_bytes(trainer.runner, batch))
+        return kept(batch)
+
+    trainer.runner.on_batch = counted  # type: ignore[method-assign]
+    trainer.predict(torch.arange(600))
+    several = sizes[2:]  # after those that are tried
+    assert len(several) > 1
+    assert UNDER_WAY * max(several) <= 1.5 * budget  # neighbours overlap less in small batches
 
 
 def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lists(tmp_path: Path) -> None:

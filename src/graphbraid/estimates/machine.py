@@ -21,7 +21,7 @@ from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.schema import SavedRecord
 from graphbraid.files.writing import format_bytes
-from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
+from graphbraid.machine.hardware import Hardware, free_memory_bytes, memory_group, own_anonymous_bytes
 from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.signatures import typed
 from graphbraid.train.runtime import device_named
@@ -182,8 +182,8 @@ class RankMemory(NamedTuple):
 def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -> RankMemory:
     """Return a rank's parts of what is free now; all ranks of the job call it together.
 
-    Ranks of a machine divide its memory, and ranks whose devices have the same name divide the device's. Each
-    part is that of the least that any of them has found free.
+    Ranks of a machine divide its memory, or that of the cgroup whose limit they share. Ranks whose devices
+    have the same name divide the device's. Each part is that of the least that any of them has found free.
 
     Args:
         comm: the ranks.
@@ -193,7 +193,7 @@ def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -
     Raises:
         RankError: a rank was lost.
     """
-    here, own = machine_name(), own_anonymous_bytes()
+    here, own = f"{machine_name()} {memory_group()}".strip(), own_anonymous_bytes()
     free_there = None if device is None else device.free_bytes
     known = comm.gather([here, free_memory_bytes(), name, free_there])
     beside = [rank for rank, given in enumerate(known) if given[0] == here]

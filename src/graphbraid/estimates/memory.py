@@ -33,7 +33,7 @@ from graphbraid.train.step.links.runner import LinkRunner
 
 DEVICE_BATCHES = 2
 """Batches that a device holds: the one it trains on, and the next."""
-_STEP_BYTES = 4
+STEP_BYTES = 4
 """Bytes that a step is taken to allocate for each byte of its batch where nothing was tried."""
 
 
@@ -214,7 +214,7 @@ def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, 
     """Return what a step is expected to allocate, and whether it can be tried beside batches under way."""
     flying = sizes.in_flight(trial.config.workers, loader.ahead)
     if not may_be_tried(flying // FEWER):  # not even a small step can be tried
-        return _STEP_BYTES * sizes.nbytes, False
+        return STEP_BYTES * sizes.nbytes, False
     few = trial.config.updated(mode="sampled", plan=None, batch_size=max(1, trial.config.batch_size // FEWER))
     with make_loader(trial.runner, few, trial.nodes) as smaller:
         tried, nodes = _tried(trial, smaller)

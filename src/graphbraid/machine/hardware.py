@@ -61,8 +61,13 @@ def memory_limit(root: Path) -> tuple[int | None, int | None]:
 
 
 def memory_group(*, root: Path | None = None) -> str:
-    """Return a text that is the same for processes of a machine that share all limits of memory."""
-    return " ".join(map(str, _cgroup_folders(root or ROOT, "memory")))
+    """Return a text that is the same for processes of a machine that share their limits of memory."""
+    limited = []
+    for folder in _cgroup_folders(root or ROOT, "memory"):
+        limits = (read(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes"))
+        if any(limit.isdigit() and int(limit) < _UNLIMITED for limit in limits):
+            limited.append(str(folder))
+    return " ".join(limited)
 
 
 def _reclaimable(stat: str) -> int:

@@ -41,6 +41,8 @@ GROUP = 4
 """Number of batches in a group. Their messages travel together."""
 AHEAD = 2
 """Groups that are prepared or waiting while one is used."""
+UNDER_WAY = GROUP * (1 + AHEAD)
+"""Batches with feature rows that a rank holds at most."""
 _CLOSING_SECONDS = 5.0
 """Longest wait for a thread of an iteration that was left early."""
 

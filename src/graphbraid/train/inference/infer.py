@@ -162,6 +162,7 @@ def _by_ranks(
     All ranks call it together, each with nodes of its own, and make the same calls of loaders. A rank without
     nodes takes part with node 0, whose output nobody asked for.
     """
+    from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
     from graphbraid.loader import LoaderSettings
 
     hops = (module_traits.num_layers(runner.model) if runner.by_blocks else None) or (
@@ -188,9 +189,9 @@ def _by_ranks(
     for part, more in ((first, 0), (beside, 0 if runner.by_blocks else 1)):
         with loader(part, part.numel(), hops + more) as drawn, torch.no_grad():
             for batch in drawn.batches(0):
-                needed = needed or _batch_bytes(runner, batch)
+                needed = needed or _batch_bytes(runner, batch) + UNDER_WAY * prepared_bytes(runner, batch)
                 outputs.append(runner.on_batch(batch)[: first.numel()])
-    fits = first.numel() * config.memory_budget_bytes // max(1, 2 * needed)
+    fits = first.numel() * config.memory_budget_bytes // max(1, needed)
     own = min(max(fits, 1), config.eval_batch_size) if agree(*outputs) else 0
     if not (size := int(ranks.all_reduce(torch.tensor([own]), "min").wait())):
         raise ResourceError(
@@ -289,6 +290,15 @@ def _stand_alone(
 def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
     activations = batch.num_nodes * 3 * runner.widest * 4
     return runner.rows_bytes(batch) + activations + batch.num_edges * _edge_bytes(runner)
+
+
+def prepared_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
+    """Estimate the bytes of a batch that waits for its step: its rows, ids and edges, and what edges have."""
+    return (
+        runner.rows_bytes(batch)
+        + 8 * batch.num_nodes
+        + (16 + 4 * runner.graph.num_edge_features) * batch.num_edges
+    )
 
 
 def _feature_rows(runner: ModelRunner, node_type: int, nodes: Tensor) -> Tensor | SparseFeatures:

@@ -19,15 +19,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.estimates.limits import require_as_written, require_sampled
 from graphbraid.estimates.machine import memory_of_rank
+from graphbraid.estimates.memory import STEP_BYTES, width_and_bytes
 from graphbraid.estimates.plan import plan_run, set_training_threads
+from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import own_anonymous_bytes
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, Status
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.infer import prepared_bytes
 from graphbraid.train.inference.metrics import (
     AP,
     COMMON,
@@ -44,6 +47,7 @@ from graphbraid.train.step.feed import (
     Feed,
     Share,
     make_feed,
+    make_loader,
 )
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import (
@@ -55,7 +59,7 @@ from graphbraid.train.step.preflight import (
     shares_agree,
     split_nodes,
 )
-from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.runner import ModelRunner, divided_graph
 from graphbraid.train.step.step import LearningRateSchedule, make_optimizer
 from graphbraid.train.task import Task, check_own_loss, with_class_weights, with_own_loss
 
@@ -314,6 +318,8 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
     dry_run(state.runner, task, state.config, train_nodes)
     if not is_made:  # that run filled in widths; the model is read when it runs next
         dry_run(state.runner, task, state.config, train_nodes)
+    if (divided := divided_graph(state.graph)) is not None:
+        _require_groups(state, train_nodes, divided.shards.ranks)
     state.uncompiled_reason = state.runner.uncompiled_reason
     _check_shares(state, train_nodes)
 
@@ -383,13 +389,45 @@ def _require_sampled(state: RunState) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
     config, free = state.config, None
     if not state.graph.is_whole:
-        return  # lists and rows are mapped; what batches hold of others is not known before they are drawn
+        return  # what batches hold is known when one is drawn
     if state.comm is not None:
         config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
         here = memory_of_rank(state.comm, None, "").host_bytes
         if state.runner.device.type == "cpu" and here is not None:
             free = max(0, here - own_anonymous_bytes())
     require_sampled(state.runner.model, state.graph, config, state.mode_reason, free_bytes=free)
+
+
+def _require_groups(state: RunState, train_nodes: Tensor, ranks: Communicator) -> None:
+    """Check that groups of batches that are drawn from parts fit each rank's memory, by the first batch.
+
+    All ranks call it together.
+
+    Raises:
+        ResourceError: on some rank they do not fit; the same error on all.
+    """
+    from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
+
+    config, runner = state.config, state.runner
+    with make_loader(runner, config, train_nodes, share=Share.of(ranks)) as loader:
+        count = min(UNDER_WAY, len(loader))
+        drawn = loader.batches(0, 0, min(1, count))  # a rank may have no seeds
+        of_batch = sum(prepared_bytes(runner, batch) for batch in drawn)
+    _, learned = width_and_bytes(runner.model, state.graph)
+    needed = (count + STEP_BYTES) * of_batch + learned
+    memory = memory_of_rank(ranks, None, "").host_bytes
+    free = None if memory is None else max(0, memory - own_anonymous_bytes())
+    known = [(rank, *of_rank) for rank, of_rank in enumerate(ranks.gather([needed, free, of_batch]))]
+    lacking = [one for one in known if one[2] is not None and one[1] > one[2]]
+    if not lacking:
+        return
+    rank, needed, free, of_batch = max(lacking, key=lambda one: one[1] / max(one[2], 1))
+    size = max(1, config.batch_size * free // needed)
+    raise ResourceError(
+        f"rank {rank} needs {format_bytes(needed)} for {count} batches under way of {format_bytes(of_batch)} "
+        f"each, a step and what is learned; {format_bytes(free)} are free. Give batch_size={size} or smaller "
+        "fanouts, or start more ranks on machines of their own"
+    )
 
 
 def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:
