@@ -23,7 +23,7 @@ BUDGETS = {
     ("collective",): 4800,
     ("fullgraph",): 28_100,
     ("distributed",): 7700,
-    ("synth",): 4600,
+    ("synth",): 5800,
     ("train",): 10_350,
     ("estimates",): 4420,
     ("cli",): 4380,

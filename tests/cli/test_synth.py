@@ -93,10 +93,22 @@ def test_what_is_no_store_yet_is_told_how_to_become_one(call, data: str, tmp_pat
     assert "make one of it: graphbraid convert" in done.stderr
 
 
+def test_a_split_that_the_store_lacks_names_the_commands_options(call, tmp_path: Path):
+    graph = make_graph(train=30)
+    datasets.save_store(graph.replace(splits={"train": graph.split("train")}), tmp_path / "bare")
+    data = ("--data", str(tmp_path / "bare"))
+    done = call(program(after_epoch='gnn.evaluate("val");'), *data, code=3)
+    assert "one.gnn asks for the split val, and the store has train" in done.stderr
+    assert "graphbraid convert" in done.stderr and "--split" in done.stderr
+    assert "splits={" not in done.stderr
+
+
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
-    done = call(program(after_epoch='if (epoch == 3 || epoch == 4) { gnn.evaluate("val"); }'), code=2)
-    assert "one.gnn cannot be written for openmp: evaluations at epochs without a fixed" in done.stderr
+    options = ("--target", "cuda", "--transpose", "implicit")
+    done = call(program("GAT"), *options, code=2)
+    assert "one.gnn cannot be written for cuda: " in done.stderr
+    assert "calls gat_backward, which reads the" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,7 @@ from tests.synth.programs import LISTING, program
 
 from graphbraid.synth import ProgramError, parse_program
 from graphbraid.synth.language import words
-from graphbraid.synth.running import run
+from graphbraid.synth.specializing import specialize
 
 PROGRAMS_OF_A_CASE = 40
 LAYERS = (8, 16, 16, 4)
@@ -26,6 +26,11 @@ _SOUND = (
         after_layer='if (l < layers - 1 && !(l == 7)) { gnn.dropout(l, 0.5); gnn.activation(l, "elu"); }',
         after_epoch='if (epoch % 2 == 0) { gnn.evaluate("val"); } else { gnn.evaluate("test"); }',
         optimizer='"sgd", 0.1, 0.9',
+    ),
+    program(
+        before="float best = 0.0;",
+        after_epoch='best = gnn.evaluate("val"); while (best > 2) { best /= 2; } if (best < 1) { break; }',
+        optimizer='"sgd", 0.1 / (epoch + 1)',
     ),
 )
 _PARTS = (
@@ -65,6 +70,10 @@ _PARTS = (
         "if",
         "else",
         "break;",
+        "while",
+        "print(",
+        "return",
+        "gnn.loss()",
         "continue;",
         "true",
         "int",
@@ -109,7 +118,7 @@ def _tried(texts: list[str]) -> Verdict:
     status = "refused"
     for text in texts:
         try:
-            run(parse_program(text), LAYERS, {"totalEpoch": 3})
+            specialize(parse_program(text), LAYERS, {"totalEpoch": 3})
             status = "ok"
         except ProgramError as error:
             if not _names_its_place(error, text):

@@ -202,12 +202,6 @@ def test_what_the_target_lacks_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
-def test_evaluations_without_a_fixed_distance_are_refused(store: Path, tmp_path: Path):
-    synthesis = made("GCN", "Sum", after_epoch='if (epoch == 3 || epoch == 4) { gnn.evaluate("val"); }')
-    with pytest.raises(NotLoweredError, match="without a fixed distance"):
-        write_openmp(synthesis, datasets.open_store(store), tmp_path / "out")
-
-
 @pytest.mark.parametrize("model", ["GCN", "GIN"])
 @pytest.mark.whole
 def test_recording_leaves_the_model_and_torchs_state_alone(model: str, store: Path):

@@ -13,6 +13,18 @@ from graphbraid.synth import ProgramError, from_program, parse_program, read_pro
 
 HEAD = "function A(Graph g, GNN gnn, container<int>& n, String d) {\n"
 START = 'gnn.load(g, d); gnn.initializeLayers(n, "xavier");\n'
+PASSES = (
+    'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); gnn.backPropagation(1); gnn.backPropagation(0);'
+)
+TURNED = (
+    "while (gnn.loss() > 1) { gnn.backPropagation(1); gnn.backPropagation(0); "
+    'gnn.optimizer("sgd", 0.1); if (gnn.loss() > 2) { break; } '
+    'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); } '
+)
+TWICE = "function int twice(int x) { return 2 * x; }\n"
+KNOWN = "what describes the layers must be known before"
+FINITE = "it is a finite number of at least 0"
+LONG = "known are totalEpoch, g, gnn, n, d"
 LAYERS = (8, 16, 4)
 
 
@@ -24,13 +36,13 @@ def body(text: str) -> str:
 WRONG = [
     ("", 1, 1, "the program is empty", 'it begins with "function"'),
     ("fucntion A() {}", 1, 1, 'unexpected "fucntion"', "did you mean function?"),
-    ("function A(itn x) {}", 1, 12, 'unexpected "itn"', "did you mean int?"),
+    ("function A(itn x) {}", 1, 12, 'unknown type "itn"', "did you mean int?"),
     (
         "function A(Graph g, GNN gnn) {} x",
         1,
         33,
         'unexpected "x" after the function',
-        "a program is one function",
+        "a program is made of functions",
     ),
     (body("int x = 3 + ;"), 2, 13, 'unexpected ";"', "a value is missing"),
     (body("int x = 3"), 3, 1, 'unexpected "}"', '";" is missing'),
@@ -137,11 +149,17 @@ WRONG = [
     (body(START + 'gnn.forwardPass(1, "GCN");'), 3, 17, "forwardPass of layer 1; layer 0 is next", ""),
     (body(START + 'gnn.forwardPass(5, "GCN");'), 3, 17, "there is no layer 5", "there are 0 to 1"),
     (
-        body(START + 'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "SAGE");'),
+        body(
+            START
+            + PASSES
+            + 'gnn.optimizer("sgd", 0.1);'
+            + PASSES.replace('gnn.forwardPass(1, "GCN")', 'gnn.forwardPass(1, "SAGE")')
+            + 'gnn.optimizer("sgd", 0.1);'
+        ),
         3,
-        47,
-        "layer 1 is SAGE mean and layer 0 GCN sum",
-        "all layers must be alike",
+        234,
+        "the model changes between epochs",
+        "each must be the same",
     ),
     (
         body(START + 'gnn.forwardPass(0, "GCN"); gnn.backPropagation(1);'),
@@ -177,6 +195,13 @@ WRONG = [
         19,
         "dropout after the last layer",
         "its rows are the result",
+    ),
+    (
+        program(after_layer='gnn.normalization(0, "batches");'),
+        8,
+        28,
+        'unknown normalization "batches"',
+        "did you mean batch?",
     ),
     (program(before="gnn.seed(-1);"), 4, 12, "seed of -1", "0 to 4294967295 are possible"),
     (program(before="gnn.seed(1); gnn.seed(2);"), 4, 20, "seed is called twice", ""),
@@ -217,18 +242,25 @@ WRONG = [
         "take a multiple",
     ),
     (
-        program(optimizer='"adam", 0.1 / (epoch + 1)'),
+        program(after_epoch="").replace('"adam", 0.01', "epoch > 3, 0.01"),
         13,
-        9,
+        25,
+        "the optimizer must be written here as a text",
+        'as in "sgd"',
+    ),
+    (
+        body(START + PASSES + 'gnn.optimizer("sgd", 0.1);' + PASSES + 'gnn.optimizer("adam", 0.1);'),
+        3,
+        233,
         "the optimizer changes between epochs",
-        "a program has one",
+        "only its learning rate may change",
     ),
     (
         program(after_layer="if (l == 0 && epoch > 5) { gnn.dropout(l, 0.5); }"),
-        13,
-        9,
-        "the model changes between epochs",
-        "each must be the same",
+        8,
+        21,
+        '"epoch" is known only while the program trains',
+        "what describes the layers must be known before",
     ),
     (body(START + "for (;;) { }"), 3, 1, "the loop has run 1,000,000 statements and goes on", "does it end?"),
     (body(START + "int x = 1 / (2 - 2);"), 3, 11, "division by zero", ""),
@@ -240,11 +272,11 @@ WRONG = [
         "at most 9223372036854775807",
     ),
     (
-        body(START + 'gnn.heads(4); gnn.forwardPass(0, "SAGE");'),
-        3,
-        34,
+        program("SAGE", before="gnn.heads(4);"),
+        4,
+        7,
         "SAGE has no heads",
-        "take gnn.heads out, or use GAT",
+        "take it out, or use GAT",
     ),
     (body('if (d == "cora") { gnn.seed(1); }'), 2, 7, '"==" between String and String', ""),
     (body("if (g == g) { gnn.seed(1); }"), 2, 7, '"==" between Graph and Graph', ""),
@@ -263,6 +295,203 @@ WRONG = [
         "evaluate in the middle of an epoch",
         "call it after the optimizer",
     ),
+    # ---- control flow
+    (body("if (totalEpoch = 3) { }"), 2, 16, 'unexpected "="', 'a comparison is written "=="'),
+    (body("while (totalEpoch = 3) { }"), 2, 19, 'unexpected "="', 'a comparison is written "=="'),
+    (body("bool b = (totalEpoch = 3);"), 2, 22, 'unexpected "="', 'a comparison is written "=="'),
+    ("while (true) { }", 1, 1, 'unexpected "while"', '"function" is missing'),
+    (body("int x = while;"), 2, 9, 'unexpected "while"', "a value is missing"),
+    (body("while { }"), 2, 7, 'unexpected "{"', '"(" is missing'),
+    (body("while () { }"), 2, 8, 'unexpected ")"', "a value is missing"),
+    (body("while (3) { }"), 2, 8, "a condition must be bool; this is int", "compare it"),
+    (body("whlie (true) { }"), 2, 1, 'unknown word "whlie"', "did you mean while?"),
+    (body("flaot x = 3;"), 2, 1, 'unknown type "flaot"', "did you mean float?"),
+    (body("tensor x = 3;"), 2, 1, 'unknown type "tensor"', "variables are int, float, bool"),
+    (body("for (itn i = 0; i < 3; i++) { }"), 2, 6, 'unknown type "itn"', "did you mean int?"),
+    (
+        "function A(Graph g, GNN gnn, tensor t) {}",
+        1,
+        30,
+        'unknown type "tensor"',
+        "known are int, float, bool, String, Graph, GNN, container",
+    ),
+    (body("float x = 1e999;"), 2, 11, "the number is too large", "at most 1.797e308"),
+    (program(optimizer='"sgd", 1e308 * 10.0'), 13, 32, "a learning rate of inf", FINITE),
+    (program(optimizer='"sgd", -0.1'), 13, 26, "a learning rate of -0.1", FINITE),
+    (
+        program().replace("epoch < totalEpoch; epoch++", ";"),
+        5,
+        3,
+        "the loop never ends",
+        "it has no condition, and no break leaves it",
+    ),
+    (
+        program().replace("epoch < totalEpoch; epoch++", "true; epoch++"),
+        5,
+        3,
+        "the loop never ends",
+        "nothing changes its condition, and no break leaves it",
+    ),
+    (
+        program().replace("epoch++", ""),
+        5,
+        3,
+        "the loop never ends",
+        "nothing changes its condition, and no break leaves it",
+    ),
+    (
+        program().replace("epoch < totalEpoch; epoch++", "epoch >= 0; epoch++"),
+        5,
+        3,
+        "the loop has more than 1,000,000 rounds",
+        "does it end?",
+    ),
+    (
+        program(after_epoch="while (true) { print(1); }"),
+        14,
+        5,
+        "the loop never ends",
+        "nothing changes its condition, and no break leaves it",
+    ),
+    (
+        program(before="int n = gnn.loss();"),
+        4,
+        11,
+        "int is needed here; this is float",
+        "",
+    ),
+    (
+        program(before="float n = gnn.loss();"),
+        4,
+        17,
+        "loss before the first forward pass",
+        "call it behind",
+    ),
+    (
+        program(after_layer='gnn.evaluate("val");'),
+        8,
+        7,
+        '"evaluate" runs only while the program trains',
+        "a loop over layers runs before",
+    ),
+    (
+        program(after_epoch="gnn.loss();"),
+        14,
+        9,
+        "the value of loss is not used",
+        "",
+    ),
+    (
+        program(after_epoch='if (gnn.loss() < 1) { gnn.forwardPass(0, "GCN"); }'),
+        14,
+        20,
+        "a condition that is known only while the program trains changes the layers",
+        "every epoch runs them all alike",
+    ),
+    (
+        body(
+            START
+            + PASSES.replace("gnn.backPropagation(1)", TURNED + "gnn.backPropagation(1)")
+            + 'gnn.optimizer("sgd", 0.1);'
+        ),
+        3,
+        177,
+        "break where an epoch is further than at the loop's beginning",
+        "leave the loop there, or begin an epoch in it",
+    ),
+    (
+        program().replace('gnn.optimizer("adam", 0.01);', ""),
+        5,
+        3,
+        "the loop ends in the middle of an epoch",
+        "call the optimizer in it",
+    ),
+    (
+        program(optimizer='"sgd", 0.1, gnn.loss()'),
+        13,
+        31,
+        '"loss" runs only while the program trains',
+        "a loop over layers runs before",
+    ),
+    (
+        program(after_layer="if (totalEpoch > 3 && l == 0) { gnn.dropout(l, 0.5); }"),
+        8,
+        11,
+        '"totalEpoch" is known only while the program trains',
+        KNOWN,
+    ),
+    (
+        body(START + "int x = n[totalEpoch];"),
+        3,
+        11,
+        '"totalEpoch" is known only while the program trains',
+        KNOWN,
+    ),
+    (
+        program(before="for (int i = 0; i < totalEpoch; i++) { gnn.seed(3); }"),
+        4,
+        23,
+        '"totalEpoch" is known only while the program trains',
+        KNOWN,
+    ),
+    (body("print(d);"), 2, 7, "print of String", "it prints texts, int, float, bool"),
+    (body('print("a" "b");'), 2, 11, 'unexpected ""b""', '";" is missing'),
+    (body("return 3;"), 2, 1, "return in the function that trains", "leave a loop with break"),
+    (
+        program(
+            before='gnn.minimize("mean squared"); gnn.earlyStop("val", 3);',
+            after_epoch='gnn.evaluate("val");',
+        ),
+        4,
+        37,
+        "earlyStop looks for a higher accuracy",
+        "compare what evaluate gives, and leave the loop by break",
+    ),
+    (
+        program(before='gnn.minimize("hinge");'),
+        4,
+        16,
+        'unknown loss "hinge"',
+        "known are cross entropy, binary cross entropy, mean squared",
+    ),
+    # ---- functions
+    (body("int x = twice(3);"), 2, 9, 'unknown function "twice"', "the program has none"),
+    (TWICE + body("int x = twise(3);"), 3, 9, 'unknown function "twise"', "did you mean twice?"),
+    (TWICE + body("int x = twice(3, 4);"), 3, 9, "twice takes 1 argument; 2 given", "they are x"),
+    (TWICE + body("int x = twice(0.5);"), 3, 15, "x must be int; this is float", ""),
+    (TWICE + body("float twice = 1.0;"), 3, 7, '"twice" is the name of a function', "rename one"),
+    (TWICE + TWICE + body(""), 2, 14, 'a second function "twice"', "rename one"),
+    (
+        "function int f(int x) { if (x > 0) { return 1; } }\n" + body(""),
+        1,
+        14,
+        '"f" may end without a value',
+        "end it with return, in every branch",
+    ),
+    (
+        "function int f(int x) { return f(x); }\n" + body(""),
+        1,
+        32,
+        'unknown function "f"',
+        "the program has none",
+    ),
+    (
+        "function int f(GNN gnn) { return 1; }\n" + body(""),
+        1,
+        20,
+        "GNN in the function f",
+        "a function that gives a value works with int, float, bool",
+    ),
+    ("function int f(int x) { return 1.5; }\n" + body(""), 1, 32, "the value must be int; this is float", ""),
+    (
+        "function int f(int x) { return totalEpoch; }\n" + body(""),
+        1,
+        32,
+        'unknown name "totalEpoch"',
+        "known are x",
+    ),
+    ("function int f(int x) { return 1; }", 1, 35, 'the text ends after "}"', '"function" is missing'),
+    (body("int " + "x" * 10_000 + " = y;"), 2, 10_008, 'unknown name "y"', LONG),
 ]
 
 
@@ -280,8 +509,12 @@ def test_a_mistake_is_named_with_its_place(
     first, *shown = str(error).splitlines()
     assert first == f"wrong.gnn:{line}:{column}: {message}" + (f": {hint}" if hint else "")
     if shown:
-        assert shown[0] == "  " + text.splitlines()[line - 1]
-        assert shown[1].index("^") == column + 1
+        whole = text.splitlines()[line - 1]
+        part = shown[0].strip().removeprefix("...").removesuffix("...")
+        assert part in whole and len(shown[0]) <= 108
+        assert len(whole) > 100 or shown[0] == f"  {whole}"
+        at = shown[1].index("^")
+        assert at >= len(shown[0]) or shown[0][at] == whole[column - 1]
 
 
 def test_there_are_enough() -> None:
@@ -293,7 +526,6 @@ def test_there_are_enough() -> None:
     [
         ((8,), {}, "1 widths"),
         ((8, 0, 4), {}, "a layer of 0 columns"),
-        ((8, 16, 12, 4), {}, "hidden layers of 12 and 16 columns"),
         (LAYERS, {"epochs": 3}, 'the program has no setting "epochs"'),
         (LAYERS, {"totalEpoch": 1.5}, 'the setting "totalEpoch" must be int; got 1.5'),
         (LAYERS, {"totalEpoch": 0}, "the program trains nothing"),

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError
+from graphbraid.synth.language.parsing import parse
+from graphbraid.synth.language.syntax import Call, For, Helper, Literally, Statement, Train, walk
+from graphbraid.synth.language.words import LOSSES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelRecipe:
-    """A model of :mod:`graphbraid.nn`."""
+class LayerRecipe:
+    """A layer of :mod:`graphbraid.nn`, and what follows it."""
 
     kind: str
     """``GCN``, ``SAGE``, ``GIN`` or ``GAT``."""
     aggregation: str
     """``sum``, ``mean`` or ``max``."""
+    normalization: str = "none"
+    """``batch``, ``layer`` or ``none``."""
+    activation: str = "relu"
+    dropout: float = 0.0
+    """Probability of dropping an element."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRecipe:
+    """A stack of layers."""
+
+    layers: tuple[LayerRecipe, ...]
+    """What the last one has behind it is not used."""
     widths: tuple[int, ...]
     """Columns of the features, of each hidden layer, and of the output: one more than there are layers."""
     initialiser: str
     """``xavier``, ``kaiming`` or ``uniform``."""
-    activation: str = "relu"
-    """Activation between layers."""
-    dropout: float = 0.0
-    """Probability of dropping an element between layers."""
     heads: int = 1
-    """Attention heads of GAT's hidden layers."""
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-        return len(self.widths) - 1
+    """Attention heads of hidden layers of GAT."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +48,7 @@ class OptimizerRecipe:
     kind: str
     """``sgd``, ``adam`` or ``adamw``."""
     learning_rate: float
+    """The first one; 0 if a program computes it from what it learns while it trains."""
     momentum: float = 0.0
     """Momentum of ``sgd``."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -59,6 +69,34 @@ class EarlyStop:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """What runs while a program trains: its statements, without those that describe its layers."""
+
+    statements: tuple[Statement, ...]
+    helpers: tuple[Helper, ...] = ()
+    values: Mapping[str, int | float | bool] = field(default_factory=dict)
+    """Values of the program's parameters that are numbers."""
+    gnn: str = "gnn"
+    """Name of the parameter that is trained."""
+    reads_total: bool = True
+    """Whether ``totalEpoch`` matters."""
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are evaluated, in order of the text."""
+        calls = (node for node in walk(self.statements) if isinstance(node, Call))
+        names = [split_of(call) for call in calls if call.method.name == "evaluate"]
+        return list(dict.fromkeys(names))
+
+
+def split_of(call: Call) -> str:
+    """Return the split of a call of ``evaluate``."""
+    (split,) = call.arguments
+    assert isinstance(split, Literally)
+    return str(split.value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """A whole training run."""
 
@@ -70,15 +108,22 @@ class Recipe:
     evaluations: tuple[tuple[str, ...], ...] = ()
     """Splits evaluated after each epoch; as long as there are epochs."""
     early_stop: EarlyStop | None = None
+    loss: str = "cross entropy"
+    """``cross entropy`` of classes; ``binary cross entropy`` or ``mean squared`` of a number for each output
+    column. Evaluations then give the share of right signs, or the mean squared error."""
     seed: int = 0
     """Seed of the first weights and of dropout."""
+    script: Script | None = None
+    """What a program does while it trains, ``epochs`` being its ``totalEpoch``. If None, each of ``epochs``
+    is a step and its evaluations."""
 
     def __post_init__(self) -> None:
         """Check that its names can stand in source code.
 
         Raises:
-            ConfigError: one has other characters than letters, digits and ``_``.
+            ConfigError: one has other characters than letters, digits and ``_``; or there is no such loss.
         """
+        check_choice(self.loss, "loss", LOSSES)
         watched = () if self.early_stop is None else (self.early_stop.split,)
         evaluated = (name for names in self.evaluations for name in names)
         for name in (self.name, self.train_split, *watched, *evaluated):
@@ -88,5 +133,39 @@ class Recipe:
                     f"and _; got {name!r}"
                 )
 
+    @property
+    def steps(self) -> Script:
+        """What runs while it trains."""
+        return _usual_script(self) if self.script is None else self.script
 
-__all__ = ["EarlyStop", "ModelRecipe", "OptimizerRecipe", "Recipe"]
+
+def _usual_script(recipe: Recipe) -> Script:
+    """Return a loop over epochs, each a step and its evaluations."""
+    epochs_of: dict[tuple[str, ...], list[int]] = {}
+    for epoch, splits in enumerate(recipe.evaluations[: recipe.epochs]):
+        epochs_of.setdefault(splits, []).append(epoch)
+    evaluations = [
+        f"if ({condition}) {{" + " ".join(f'gnn.evaluate("{split}");' for split in splits) + "}"
+        for splits, epochs in epochs_of.items()
+        if splits
+        for condition in _conditions(epochs, recipe.epochs)
+    ]
+    body = "for (int epoch = 0; epoch < totalEpoch; epoch++) {" + " ".join(evaluations) + "}"
+    (loop,) = parse("function Usual(Graph g, GNN gnn) {" + body + "}").body
+    assert isinstance(loop, For)
+    rate = Literally(loop.place, recipe.optimizer.learning_rate)
+    update = Train(loop.place, "update", rate)
+    step = (Train(loop.place, "forward"), Train(loop.place, "backward"), update)
+    return Script(statements=(replace(loop, body=(*step, *loop.body)),))
+
+
+def _conditions(epochs: list[int], num_epochs: int) -> list[str]:
+    """Return conditions for some epochs: one if they are at a fixed distance, else one for each."""
+    every = epochs[1] - epochs[0] if len(epochs) > 1 else num_epochs
+    first = epochs[0] % every
+    if epochs != list(range(first, num_epochs, every)):
+        return [f"epoch == {epoch}" for epoch in epochs]
+    return ["true" if every == 1 else f"epoch % {every} == {first}"]
+
+
+__all__ = ["EarlyStop", "LayerRecipe", "ModelRecipe", "OptimizerRecipe", "Recipe", "Script", "split_of"]

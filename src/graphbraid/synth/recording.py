@@ -1,28 +1,31 @@
 """Recorder: takes a program's calls in the order they run and makes a recipe of them.
 
 The calls of one epoch are the forward passes of all layers in order, what follows each, the backward passes
-in reverse order, and the optimizer; every epoch must be the same.
+in reverse order, and the optimizer; every epoch must be the same but for its learning rate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from graphbraid.arguments import MOST_WIDTH
-from graphbraid.synth.language.syntax import Call, Place, ProgramError
+from graphbraid.synth.language.syntax import Call, Place, ProgramError, Statement, Train
 from graphbraid.synth.language.words import (
     ACTIVATIONS,
     AGGREGATIONS,
     INITIALISERS,
+    LOSSES,
     MODELS,
+    NORMALIZATIONS,
     OPTIMIZERS,
     SPLITS,
     USUAL,
     word_of,
 )
-from graphbraid.synth.recipe import EarlyStop, ModelRecipe, OptimizerRecipe, Recipe
+from graphbraid.synth.recipe import EarlyStop, LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe, split_of
 
 MOST_LAYERS = 64
 _MOST_HEADS = 1 << 10
@@ -31,7 +34,7 @@ _SETTINGS = {"sgd": ("momentum", "weight decay"), "adam": ("beta1", "beta2", "we
 
 
 class Recorder:
-    """The calls of a program so far.
+    """The calls of a program so far, in the order of its text.
 
     Args:
         name: name of the program.
@@ -43,12 +46,13 @@ class Recorder:
         self._initialiser = ""
         self._is_loaded = False
         self._once: dict[str, Any] = {}
+        self._once_at: dict[str, Place] = {}
         self._forward: list[tuple[str, str]] = []
         self._between: dict[tuple[str, int], Any] = {}
         self._num_back = 0
-        self._epoch: tuple[Any, ...] | None = None
+        self._epoch: tuple[LayerRecipe, ...] | None = None
         self._optimizer: OptimizerRecipe | None = None
-        self._evaluations: list[list[str]] = []
+        self._evaluated: set[str] = set()
         self._last: Place | None = None
 
     @property
@@ -56,13 +60,54 @@ class Recorder:
         """Number of layers."""
         return len(self._widths) - 1
 
-    def call(self, call: Call, arguments: tuple[Any, ...]) -> None:
-        """Take a call with the values of its arguments."""
-        if call.method.name not in ("load", "initializeLayers") and not self._initialiser:
-            message = f"{call.method.name} before initializeLayers"
+    @property
+    def progress(self) -> tuple[Any, ...]:
+        """How far the epoch is."""
+        return len(self._forward), self._num_back, tuple(self._between.items())
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether evaluations can end the training."""
+        return "earlyStop" in self._once
+
+    def call(self, call: Call, arguments: tuple[Any, ...], *, is_looped: bool = False) -> list[Statement]:
+        """Take a call with the values of its arguments; return the pass of all layers that it completes.
+
+        Args:
+            call: the call.
+            arguments: the values.
+            is_looped: whether it may run several times or not at all, as training decides.
+        """
+        method = call.method.name
+        if method not in ("load", "initializeLayers") and not self._initialiser:
+            message = f"{method} before initializeLayers"
             raise ProgramError(call.method.place, message, "initialise the layers first")
+        if is_looped and method in _SETUP:
+            raise ProgramError(call.method.place, f"{method} after training has begun", "call it before")
         self._last = call.method.place
-        _CALLS[call.method.name](self, call, *arguments)
+        passes = len(self._forward), self._num_back
+        _CALLS[method](self, call, *arguments)
+        if (len(self._forward), self._num_back) == passes:
+            return []
+        if len(self._forward) == self.num_layers and self._num_back in (0, self.num_layers):
+            return [Train(call.place, "backward" if self._num_back else "forward")]
+        return []
+
+    def require_begun(self, call: Call, *, is_looped: bool) -> None:
+        """Require that what training gives is asked for where there is some.
+
+        Args:
+            call: ``loss`` or ``evaluate``.
+            is_looped: whether it stands in a loop of epochs, of which there may have been one.
+        """
+        place, has_begun = call.method.place, self._epoch is not None or is_looped
+        if call.method.name == "evaluate":
+            if self._forward or not has_begun:
+                message = "evaluate in the middle of an epoch"
+                raise ProgramError(place, message, "call it after the optimizer")
+            self._evaluated.add(split_of(call).lower())
+        elif len(self._forward) < self.num_layers and not has_begun:
+            raise ProgramError(place, "loss before the first forward pass", "call it behind")
 
     def recipe(self, end: Place) -> tuple[ModelRecipe, Recipe]:
         """Return what the calls come to.
@@ -76,23 +121,19 @@ class Recorder:
             raise ProgramError(
                 end, "the program trains nothing", "call forwardPass, backPropagation, optimizer"
             )
-        (kind, aggregation), activation, dropout = self._epoch
         model = ModelRecipe(
-            kind=kind,
-            aggregation=aggregation,
+            layers=self._epoch,
             widths=self._widths,
             initialiser=self._initialiser,
-            activation=activation,
-            dropout=dropout,
             heads=self._once.get("heads", 1),
         )
         recipe = Recipe(
             name=self._name,
             optimizer=self._optimizer,
-            epochs=len(self._evaluations),
+            epochs=1,
             train_split=self._once.get("trainOn", "train"),
-            evaluations=tuple(tuple(splits) for splits in self._evaluations),
             early_stop=self._once.get("earlyStop"),
+            loss=self._once.get("minimize", LOSSES[0]),
             seed=self._once.get("seed", 0),
         )
         self._check_early_stop(recipe, end)
@@ -118,9 +159,6 @@ class Recorder:
             )
         if wrong := [width for width in widths if not 1 <= width <= MOST_WIDTH]:
             raise ProgramError(where, f"a layer of {wrong[0]} columns", f"1 to {MOST_WIDTH} are possible")
-        if len(hidden := set(widths[1:-1])) > 1:
-            shown = " and ".join(map(str, sorted(hidden)))
-            raise ProgramError(where, f"hidden layers of {shown} columns", "they must be alike")
 
     def _set_once(self, call: Call, value: Any) -> None:
         name = call.method.name
@@ -128,7 +166,7 @@ class Recorder:
             raise ProgramError(call.method.place, f"{name} after training has begun", "call it before")
         if name in self._once:
             raise ProgramError(call.method.place, f"{name} is called twice")
-        self._once[name] = value
+        self._once[name], self._once_at[name] = value, call.method.place
 
     def _seed(self, call: Call, seed: int) -> None:
         self._set_once(call, _between(call, 0, seed, 0, 2**32 - 1))
@@ -139,13 +177,19 @@ class Recorder:
     def _train_on(self, call: Call, split: str) -> None:
         self._set_once(call, word_of(split, SPLITS))
 
+    def _minimize(self, call: Call, loss: str) -> None:
+        self._set_once(call, word_of(loss, LOSSES))
+
     def _early_stop(self, call: Call, split: str, patience: int) -> None:
         patience = _between(call, 1, patience, 1, 2**31 - 1)
         self._set_once(call, EarlyStop(split=word_of(split, SPLITS) or "", patience=patience))
 
     def _check_early_stop(self, recipe: Recipe, end: Place) -> None:
         stop = recipe.early_stop
-        if stop is not None and not any(stop.split in splits for splits in recipe.evaluations):
+        if stop is not None and recipe.loss == "mean squared":
+            hint = "compare what evaluate gives, and leave the loop by break"
+            raise ProgramError(self._once_at["earlyStop"], "earlyStop looks for a higher accuracy", hint)
+        if stop is not None and stop.split not in self._evaluated:
             message = f'earlyStop looks at "{stop.split}", which is never evaluated'
             raise ProgramError(end, message, f'call evaluate("{stop.split}") in each epoch')
 
@@ -155,10 +199,6 @@ class Recorder:
         kind = word_of(model, MODELS) or ""
         chosen = (kind, (word_of(aggregation or USUAL[kind], AGGREGATIONS) or "").lower())
         self._layer(call, layer)
-        if "heads" in self._once and kind != "GAT":
-            raise ProgramError(
-                call.arguments[1].place, f"{kind} has no heads", "take gnn.heads out, or use GAT"
-            )
         if self._num_back:
             raise ProgramError(
                 call.method.place, "forwardPass after backPropagation", "call the optimizer first"
@@ -166,10 +206,6 @@ class Recorder:
         if layer != len(self._forward):
             message = f"forwardPass of layer {layer}; layer {len(self._forward)} is next"
             raise ProgramError(call.arguments[0].place, message)
-        if self._forward and chosen != self._forward[0]:
-            first, other = (f"{kind} {how}" for kind, how in (self._forward[0], chosen))
-            message = f"layer {layer} is {other} and layer 0 {first}"
-            raise ProgramError(call.arguments[1].place, message, "all layers must be alike")
         if (
             kind == "GAT"
             and layer < self.num_layers - 1
@@ -178,6 +214,9 @@ class Recorder:
             message = f"{self._widths[layer + 1]} columns cannot be shared by {self._once['heads']} heads"
             raise ProgramError(call.arguments[1].place, message, "take a multiple")
         self._forward.append(chosen)
+
+    def _normalization(self, call: Call, layer: int, normalization: str) -> None:
+        self._follow(call, layer, word_of(normalization, NORMALIZATIONS))
 
     def _activation(self, call: Call, layer: int, activation: str) -> None:
         self._follow(call, layer, word_of(activation, ACTIVATIONS))
@@ -212,35 +251,32 @@ class Recorder:
             raise ProgramError(call.arguments[0].place, f"backPropagation of layer {layer}{next_one}")
         self._num_back += 1
 
-    def _step(self, call: Call, kind: str, learning_rate: float, *settings: float) -> None:
-        if self._num_back != self.num_layers:
+    def update(self, call: Call, kind: str, learning_rate: float | None, settings: list[float]) -> None:
+        """Take a call of the optimizer; None for a learning rate that is known only while it trains."""
+        self._last = call.method.place
+        if not self._initialiser or self._num_back != self.num_layers:
             message = f"optimizer after {self._num_back} of {self.num_layers} backward passes"
             raise ProgramError(call.method.place, message)
-        found = _optimizer(call, word_of(kind, OPTIMIZERS) or "", float(learning_rate), settings)
-        if self._optimizer not in (None, found):
-            raise ProgramError(call.method.place, "the optimizer changes between epochs", "a program has one")
-        epoch = (self._forward[0], *(self._alike(call, name, usual) for name, usual in _BETWEEN))
+        found = _optimizer(call, word_of(kind, OPTIMIZERS) or "", learning_rate or 0.0, settings)
+        first = found if self._optimizer is None else self._optimizer
+        if first != replace(found, learning_rate=first.learning_rate):
+            hint = "only its learning rate may change"
+            raise ProgramError(call.method.place, "the optimizer changes between epochs", hint)
+        if "heads" in self._once and all(kind != "GAT" for kind, _ in self._forward):
+            kind, _ = self._forward[0]
+            raise ProgramError(self._once_at["heads"], f"{kind} has no heads", "take it out, or use GAT")
+        epoch = tuple(
+            LayerRecipe(
+                kind=kind,
+                aggregation=aggregation,
+                **{name: self._between[name, at] for name in _BETWEEN if (name, at) in self._between},
+            )
+            for at, (kind, aggregation) in enumerate(self._forward)
+        )
         if self._epoch not in (None, epoch):
             raise ProgramError(call.method.place, "the model changes between epochs", "each must be the same")
-        self._optimizer, self._epoch = found, epoch
+        self._optimizer, self._epoch = first, epoch
         self._forward, self._between, self._num_back = [], {}, 0
-        self._evaluations.append([])
-
-    def _alike(self, call: Call, name: str, usual: Any) -> Any:
-        """Return what follows every hidden layer."""
-        found = {self._between.get((name, layer), usual) for layer in range(self.num_layers - 1)}
-        if len(found) > 1:
-            raise ProgramError(call.method.place, f"{name} differs between layers", "it must be alike")
-        return found.pop() if found else usual
-
-    def _evaluate(self, call: Call, split: str) -> None:
-        if self._forward or not self._evaluations:
-            raise ProgramError(
-                call.method.place, "evaluate in the middle of an epoch", "call it after the optimizer"
-            )
-        chosen = word_of(split, SPLITS) or ""
-        if chosen not in self._evaluations[-1]:
-            self._evaluations[-1].append(chosen)
 
     def _layer(self, call: Call, layer: int) -> None:
         if not 0 <= layer < self.num_layers:
@@ -248,20 +284,21 @@ class Recorder:
             raise ProgramError(call.arguments[0].place, message, f"there are 0 to {self.num_layers - 1}")
 
 
-_BETWEEN = (("activation", "relu"), ("dropout", 0.0))
+_SETUP = ("load", "initializeLayers", "seed", "heads", "trainOn", "minimize", "earlyStop")
+_BETWEEN = ("normalization", "activation", "dropout")
 _CALLS: dict[str, Callable[..., None]] = {
     "load": Recorder._load,
     "initializeLayers": Recorder._initialize,
     "seed": Recorder._seed,
     "heads": Recorder._heads,
     "trainOn": Recorder._train_on,
+    "minimize": Recorder._minimize,
     "earlyStop": Recorder._early_stop,
     "forwardPass": Recorder._forward_pass,
+    "normalization": Recorder._normalization,
     "activation": Recorder._activation,
     "dropout": Recorder._dropout,
     "backPropagation": Recorder._back,
-    "optimizer": Recorder._step,
-    "evaluate": Recorder._evaluate,
 }
 
 
@@ -272,21 +309,21 @@ def _between(call: Call, at: int, value: int, least: int, most: int) -> int:
     return value
 
 
-def _optimizer(call: Call, kind: str, learning_rate: float, settings: tuple[float, ...]) -> OptimizerRecipe:
+def _optimizer(call: Call, kind: str, learning_rate: float, settings: list[float]) -> OptimizerRecipe:
     names = ("learning rate", *_SETTINGS["sgd" if kind == "sgd" else "adam"])
     if len(settings) >= len(names):
         given = ", ".join(names)
         raise ProgramError(
             call.arguments[len(names) + 1].place, f"{kind} takes {len(names)} numbers", f"they are {given}"
         )
-    numbers = dict(zip(names, (learning_rate, *map(float, settings)), strict=False))
+    numbers = dict(zip(names, (learning_rate, *settings), strict=False))
     for at, (name, value) in enumerate(numbers.items(), 1):
         below_one = name in ("beta1", "beta2")
         if not 0 <= value < (1 if below_one else math.inf):
             raise ProgramError(
                 call.arguments[at].place,
                 f"a {name} of {value:g}",
-                "it is at least 0" + " and below 1" * below_one,
+                f"it is {'at least 0 and below 1' if below_one else 'a finite number of at least 0'}",
             )
     if kind == "sgd":
         momentum, decay = numbers.get("momentum", 0.0), numbers.get("weight decay", 0.0)

@@ -1,13 +1,15 @@
-"""Running a program's loops and conditions, which decides what it trains before anything is trained."""
+"""Interpreter: runs statements of a program; what they ask of the model is told to a host."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from graphbraid.synth.language.parsing import MOST
 from graphbraid.synth.language.syntax import (
+    Apply,
     Assign,
     Binary,
     Call,
@@ -15,7 +17,8 @@ from graphbraid.synth.language.syntax import (
     Do,
     Expression,
     For,
-    Function,
+    Give,
+    Helper,
     If,
     Item,
     Leave,
@@ -23,164 +26,186 @@ from graphbraid.synth.language.syntax import (
     Name,
     Place,
     ProgramError,
+    Say,
     Statement,
+    Train,
     Unary,
 )
-from graphbraid.synth.language.words import TOTAL_EPOCHS
-from graphbraid.synth.recipe import ModelRecipe, Recipe
-from graphbraid.synth.recording import Recorder
 
 MOST_STATEMENTS = 1_000_000
-"""Statements that a program may run: more than any that ends needs."""
-USUAL_EPOCHS = 200
+"""Statements that may run before training: more than any program needs that ends."""
 Number = int | float | bool
-_Left = Literal["", "break", "continue"]
+_Left = Literal["", "break", "continue", "return"]
 
 
-def run(
-    function: Function, layers: Sequence[int], settings: Mapping[str, Number]
-) -> tuple[ModelRecipe, Recipe]:
-    """Run a checked program and return what it trains.
+class CallHost(Protocol):
+    """What the calls of a program act on: the record of its layers, or the engine that trains them."""
+
+    def call(self, call: Call, arguments: tuple[Any, ...]) -> Any:
+        """Take a call with the values of its arguments; return its value."""
+
+    def train(self, step: Train, rate: float) -> None:
+        """Run a pass or an update."""
+
+    def say(self, text: str) -> None:
+        """Take a printed line."""
+
+
+class Interpreter:
+    """The variables of a running program; no visible name is declared twice, so one table holds them all.
 
     Args:
-        function: the program.
-        layers: what its container holds: columns of the features, of each hidden layer and of the output.
-        settings: values of its ``int``, ``float`` and ``bool`` parameters, and of ``totalEpoch``.
-
-    Raises:
-        ProgramError: the program asks for what cannot be done, or does not end.
+        host: what calls act on.
+        helpers: the program's own functions.
+        values: values of the names that are known at the start; a container is the tuple of its entries.
+        limit: statements that may run; None for any number.
     """
-    runner = _RunningProgram(Recorder(function.name, tuple(layers)), tuple(layers))
-    runner.give(function, settings)
-    runner.block(function.body)
-    return runner.recorder.recipe(function.place)
 
-
-class _RunningProgram:
-    """The variables of a running program; no name is declared twice, so one table holds them all."""
-
-    def __init__(self, recorder: Recorder, layers: tuple[int, ...]) -> None:
-        self.recorder = recorder
-        self._layers = layers
-        self._values: dict[str, Any] = {TOTAL_EPOCHS: USUAL_EPOCHS}
-        self._types: dict[str, str] = {}
+    def __init__(
+        self,
+        host: CallHost,
+        helpers: Sequence[Helper],
+        values: Mapping[str, Any],
+        limit: int | None = MOST_STATEMENTS,
+    ) -> None:
+        self._host, self._helpers, self._limit = host, {helper.name: helper for helper in helpers}, limit
+        self.values: dict[str, Any] = dict(values)
+        self.types: dict[str, str] = {}
         self._num_run = 0
-
-    def give(self, function: Function, settings: Mapping[str, Number]) -> None:
-        """Give the parameters their values."""
-        kinds: dict[str, str] = {p.name: p.type for p in function.parameters}
-        open_kinds = {TOTAL_EPOCHS: "int"} | {n: k for n, k in kinds.items() if k in ("int", "float", "bool")}
-        for name, value in settings.items():
-            if name not in open_kinds:
-                known = ", ".join(open_kinds)
-                raise ProgramError(None, f'the program has no setting "{name}"', f"its settings are {known}")
-            self._values[name] = _as(open_kinds[name], name, value)
-        for parameter in function.parameters:
-            if parameter.name in open_kinds and parameter.name not in self._values:
-                raise ProgramError(
-                    parameter.place, f'"{parameter.name}" has no value', "give it as a setting"
-                )
-            self._values.setdefault(parameter.name, None)
-            if parameter.type == "container<int>":
-                self._values[parameter.name] = self._layers
+        self._given: Number = 0
 
     # ---- statements
 
     def block(self, statements: Sequence[Statement]) -> _Left:
         """Run statements; return how the block was left."""
         for statement in statements:
-            self._num_run += 1
-            if self._num_run > MOST_STATEMENTS:
-                message = f"the program has run {MOST_STATEMENTS:,} statements and goes on"
-                raise ProgramError(statement.place, message, "does its loop end?")
-            if left := self._statement(statement):
+            if left := self.statement(statement):
                 return left
         return ""
 
-    def _statement(self, statement: Statement) -> _Left:
+    def statement(self, statement: Statement) -> _Left:
+        """Run a statement; return how it was left."""
+        self._count(statement.place, "program")
         match statement:
             case Declare():
-                self._types[statement.name.name] = statement.type
-                self._set(statement.name.name, self._value(statement.value))
+                self.types[statement.name.name] = statement.type
+                self._set(statement.name.name, self.value(statement.value))
             case Assign():
-                self._assign(statement)
+                self.assign(statement)
             case Do(call=call):
-                self.recorder.call(call, tuple(self._value(argument) for argument in call.arguments))
+                self.value(call)
             case For():
                 return self._loop(statement)
             case If():
                 for condition, body in statement.branches:
-                    if self._value(condition):
+                    if self.value(condition):
                         return self.block(body)
                 return self.block(statement.otherwise)
             case Leave():
                 return statement.word
+            case Give():
+                self._given = self.value(statement.value)
+                return "return"
+            case Say():
+                self._host.say(" ".join(shown(self.value(value)) for value in statement.values))
+            case Train():
+                self._host.train(
+                    statement, 0.0 if statement.rate is None else float(self.value(statement.rate))
+                )
         return ""
+
+    def _count(self, place: Place, what: str) -> None:
+        self._num_run += 1
+        if self._limit is not None and self._num_run > self._limit:
+            message = f"the {what} has run {self._limit:,} statements and goes on"
+            raise ProgramError(place, message, "does it end?" if what == "loop" else "does its loop end?")
 
     def _loop(self, loop: For) -> _Left:
         if loop.first is not None:
-            self._statement(loop.first)
-        while loop.condition is None or self._value(loop.condition):
-            self._num_run += 1
-            if self._num_run > MOST_STATEMENTS:
-                message = f"the loop has run {MOST_STATEMENTS:,} statements and goes on"
-                raise ProgramError(loop.place, message, "does it end?")
-            if self.block(loop.body) == "break":
+            self.statement(loop.first)
+        while loop.condition is None or self.value(loop.condition):
+            self._count(loop.place, "loop")
+            if (left := self.block(loop.body)) == "break":
                 break
+            if left == "return":
+                return left
             if loop.step is not None:
-                self._assign(loop.step)
+                self.assign(loop.step)
         return ""
 
-    def _assign(self, assigned: Assign) -> None:
-        value = self._value(assigned.value)
+    def assign(self, assigned: Assign) -> None:
+        """Give a variable a new value."""
+        value = self.value(assigned.value)
         name = assigned.name.name
         if assigned.operator:
-            value = _joined(assigned.operator, self._values[name], self._number(value), assigned.place)
+            value = _joined(assigned.operator, self.values[name], self._number(value), assigned.place)
         self._set(name, value)
 
     def _set(self, name: str, value: Any) -> None:
-        self._values[name] = float(value) if self._types.get(name) == "float" else value
+        self.values[name] = float(value) if self.types.get(name) == "float" else value
 
     # ---- expressions
 
-    def _value(self, value: Expression) -> Any:
+    def value(self, value: Expression) -> Any:  # noqa: PLR0911 - one for each kind of node
+        """Return the value of an expression."""
         match value:
             case Literally():
                 return value.value
             case Name():
-                return self._values[value.name]
+                return self.values[value.name]
             case Item():
                 return self._item(value)
-            case Call():  # getLayers and size, the only methods with a value
-                return self.recorder.num_layers + (value.method.name == "size")
+            case Call():
+                container = self.values.get(value.receiver.name)
+                if isinstance(container, tuple):  # size, the only method of containers
+                    return len(container)
+                return self._host.call(value, tuple(self.value(argument) for argument in value.arguments))
+            case Apply():
+                return self._applied(value)
             case Unary():
-                inner = self._value(value.operand)
+                inner = self.value(value.operand)
                 return not inner if value.operator == "!" else -inner if value.operator == "-" else inner
             case Binary():
                 return self._binary(value)
 
+    def _applied(self, call: Apply) -> Number:
+        helper = self._helpers[call.function]
+        inside = Interpreter(self._host, (), {}, self._limit)
+        inside._helpers, inside._num_run = self._helpers, self._num_run
+        for parameter, argument in zip(helper.parameters, call.arguments, strict=True):
+            inside.types[parameter.name] = parameter.type
+            inside._set(parameter.name, self._number(self.value(argument)))
+        inside.block(helper.body)
+        self._num_run = inside._num_run
+        return float(inside._given) if helper.returns == "float" else inside._given
+
     def _item(self, item: Item) -> int:
-        index: int = self._value(item.index)
-        if not 0 <= index < len(self._layers):
+        container, index = self.values[item.container.name], self.value(item.index)
+        if not 0 <= index < len(container):
             message = f'"{item.container.name}" has no entry {index}'
-            raise ProgramError(item.place, message, f"it has 0 to {len(self._layers) - 1}")
-        return self._layers[index]
+            raise ProgramError(item.place, message, f"it has 0 to {len(container) - 1}")
+        entry: int = container[index]
+        return entry
 
     def _binary(self, value: Binary) -> Any:
-        left = self._value(value.left)
-        if value.operator in ("&&", "||"):
-            return (
-                left and self._value(value.right)
-                if value.operator == "&&"
-                else left or self._value(value.right)
-            )
-        return _joined(
-            value.operator, self._number(left), self._number(self._value(value.right)), value.place
-        )
+        left = self.value(value.left)
+        if value.operator == "&&":
+            return left and self.value(value.right)
+        if value.operator == "||":
+            return left or self.value(value.right)
+        right = self._number(self.value(value.right))
+        return _joined(value.operator, self._number(left), right, value.place)
 
     def _number(self, value: Any) -> Any:
         """Return a container's number of layers; any other value as it is."""
         return len(value) - 1 if isinstance(value, tuple) else value
+
+
+def shown(value: str | Number) -> str:
+    """Return a value as ``print`` shows it, and as C's ``%.9g`` does a float."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format(value, ".9g") if isinstance(value, float) else str(value)
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -195,13 +220,16 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": ope
 
 
 def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
+    """Join numbers as C does: an integer and a float as two floats, integers in 64 bits."""
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = float(left), float(right)
     if symbol in _COMPARE:
         return _COMPARE[symbol](left, right)
     if symbol in _ARITHMETIC:
         found = _ARITHMETIC[symbol](left, right)
     elif right == 0:
         raise ProgramError(place, "division by zero")
-    elif isinstance(left, int) and isinstance(right, int):
+    elif isinstance(left, int):
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)  # as in C: towards zero
         found = quotient if symbol == "/" else left - quotient * right
     else:
@@ -211,15 +239,23 @@ def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
     return found
 
 
-def _as(kind: str, name: str, value: Number) -> Number:
+def checked_setting(kind: str, name: str, value: Number) -> Number:
+    """Return the value of a setting as its type has it.
+
+    Raises:
+        ProgramError: it is of another type, or no finite number.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_right = {
         "bool": isinstance(value, bool),
-        "int": isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST,
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "int": isinstance(value, int) and is_number and abs(value) <= MOST,
+        "float": is_number,
     }
     if not is_right[kind]:
         raise ProgramError(None, f'the setting "{name}" must be {kind}; got {value!r}')
+    if kind == "float" and not math.isfinite(value):
+        raise ProgramError(None, f'the setting "{name}" must be a finite number; got {value!r}')
     return float(value) if kind == "float" else value
 
 
-__all__ = ["MOST_STATEMENTS", "run"]
+__all__ = ["MOST_STATEMENTS", "CallHost", "Interpreter", "Number", "checked_setting", "shown"]

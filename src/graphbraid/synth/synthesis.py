@@ -20,45 +20,95 @@ from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.graph import Graph
-from graphbraid.nn import GAT, GCN, GIN, GraphSAGE
-from graphbraid.nn.graph_model import GraphModel
+from graphbraid.nn import GAT, GCN, GIN, GCNConv, GraphSAGE
+from graphbraid.nn.graph_model import NORMS, GraphModel
 from graphbraid.nn.linear import glorot, kaiming
 from graphbraid.signatures import typed
 from graphbraid.synth.language.syntax import Function, ProgramError
-from graphbraid.synth.recipe import ModelRecipe, OptimizerRecipe, Recipe
-from graphbraid.synth.running import Number, run
+from graphbraid.synth.language.words import LOSSES
+from graphbraid.synth.recipe import LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe
+from graphbraid.synth.running import Number
+from graphbraid.synth.specializing import specialize
 
 UNIFORM_BOUND = 0.05
 """Largest weight that the ``uniform`` initialiser draws."""
 
 
-def make_model(recipe: ModelRecipe, seed: int) -> GraphModel:
+class LayerStack(nn.Module):
+    """Layers of any kinds and widths, each with a normalisation, an activation and dropout of its own.
+
+    Args:
+        recipe: what each layer is.
+    """
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = recipe.widths[0], recipe.widths[-1]
+        sizes = list(zip(recipe.widths, recipe.widths[1:], strict=False))
+        # A layer of a model of its own kind: what the model's last layer is, the last one here is, too.
+        self.convs = nn.ModuleList(
+            _model_of(one, (rows, columns), recipe.heads).convs[-1]
+            if at == len(sizes)
+            else _model_of(one, (rows, columns, 1), recipe.heads).convs[0]
+            for at, (one, (rows, columns)) in enumerate(zip(recipe.layers, sizes, strict=True), 1)
+        )
+        self.behind = nn.ModuleList(
+            _behind(one, width) for one, width in zip(recipe.layers[:-1], recipe.widths[1:-1], strict=True)
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """Run all layers over a graph; the weights of its edges go to the layers that take them."""
+        for at, conv in enumerate(self.convs):
+            x = conv(x, edge_index, edge_weight) if isinstance(conv, GCNConv) else conv(x, edge_index)
+            if at < len(self.behind):
+                x = self.behind[at](x)
+        return x
+
+
+def _behind(layer: LayerRecipe, width: int) -> nn.Sequential:
+    """Return what follows a hidden layer."""
+    make_norm, activation = NORMS[layer.normalization], _ACTIVATIONS[layer.activation]
+    return nn.Sequential(
+        *([] if make_norm is None else [make_norm(width)]),
+        *([] if activation is None else [activation()]),
+        *([nn.Dropout(layer.dropout)] if layer.dropout else []),
+    )
+
+
+def make_model(recipe: ModelRecipe, seed: int) -> nn.Module:
     """Make a model and draw its weights; torch's own random state does not change.
 
     Args:
-        recipe: the model.
+        recipe: the model. Hidden layers that are alike make a model of their kind.
         seed: seed of the draws. Biases are drawn, or zero, as the model's class does.
     """
-    classes: dict[str, type[GraphModel]] = {"GCN": GCN, "SAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
-    options: dict[str, Any] = {}
-    if recipe.kind == "SAGE":
-        options["aggr"] = recipe.aggregation
-    if recipe.kind == "GAT":
-        options["heads"] = recipe.heads
+    is_alike = len({(one.kind, one.aggregation) for one in recipe.layers}) == 1
+    is_alike &= len(set(recipe.layers[:-1])) <= 1 and len(set(recipe.widths[1:-1])) <= 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = classes[recipe.kind](
-            recipe.widths[0],
-            recipe.widths[1],
-            recipe.widths[-1],
-            recipe.num_layers,
-            dropout=recipe.dropout,
-            act=recipe.activation,
-            **options,
-        )
+        alone = _model_of(recipe.layers[0], recipe.widths, recipe.heads) if is_alike else None
+        model = LayerStack(recipe) if alone is None else alone
         for parameter in _weights_of(model):
             _INITIALISERS[recipe.initialiser](parameter)
     return model
+
+
+def _model_of(layer: LayerRecipe, widths: Sequence[int], heads: int) -> GraphModel:
+    """Make a model whose layers are all of one kind, and its hidden ones of one width."""
+    classes: dict[str, type[GraphModel]] = {"GCN": GCN, "SAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
+    options: dict[str, Any] = {"aggr": layer.aggregation} if layer.kind == "SAGE" else {}
+    if layer.kind == "GAT":
+        options["heads"] = heads
+    return classes[layer.kind](
+        widths[0],
+        widths[1] if len(widths) > 2 else heads,  # without a hidden layer it is not used
+        widths[-1],
+        len(widths) - 1,
+        dropout=layer.dropout,
+        act=layer.activation,
+        norm=layer.normalization,
+        **options,
+    )
 
 
 def _weights_of(model: nn.Module) -> list[Tensor]:
@@ -75,6 +125,14 @@ _INITIALISERS: dict[str, Callable[[Tensor], None]] = {
     "xavier": glorot,
     "kaiming": kaiming,
     "uniform": _uniform,
+}
+
+
+_ACTIVATIONS: dict[str, type[nn.Module] | None] = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "none": None,
 }
 
 
@@ -135,7 +193,7 @@ class Synthesis:
 def from_program(
     program: Function, layers: Sequence[int], settings: Mapping[str, Any] | None = None
 ) -> Synthesis:
-    """Run a program's loops and conditions, and make the model that it trains.
+    """Run a program's loops over layers, and make the model that it trains.
 
     Args:
         program: as :func:`.parse_program` returns it.
@@ -148,7 +206,7 @@ def from_program(
     """
     numbers: dict[str, Number] = dict(settings or {})
     try:
-        model, recipe = run(program, layers, numbers)
+        model, recipe = specialize(program, layers, numbers)
     except ProgramError as error:
         raise error.within(program.source, program.text) from None
     return Synthesis(make_model(model, recipe.seed), recipe)
@@ -187,12 +245,42 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
         raise DataError(
             f"the first layer takes {wanted} columns of features; the graph has {graph.x.shape[1]}"
         )
-    width = getattr(model, "out_channels", None)
-    if graph.y.ndim != 1 or graph.y.is_floating_point():
-        raise DataError("training needs one class per node; the graph's labels are not")
-    classes = int(graph.y.max()) + 1 if graph.y.numel() else 0
-    if isinstance(width, Integral) and classes > width:
-        raise DataError(f"the last layer has {width} columns; the graph has {classes} classes")
-    named = {recipe.train_split, *(split for splits in recipe.evaluations for split in splits)}
+    width, y = getattr(model, "out_channels", None), targets_of(graph, recipe)
+    if recipe.loss != LOSSES[0]:
+        if isinstance(width, Integral) and y.shape[1] != width:
+            raise DataError(f"the last layer has {width} columns; the graph has {y.shape[1]} targets a node")
+    else:
+        classes = int(y.max()) + 1 if y.numel() else 0
+        if isinstance(width, Integral) and classes > width:
+            raise DataError(f"the last layer has {width} columns; the graph has {classes} classes")
+    named = {recipe.train_split, *recipe.steps.splits}
     for split in sorted(named):
         graph.split(split)
+
+
+def targets_of(graph: Graph, recipe: Recipe) -> Tensor:
+    """Return what a recipe's loss compares with the outputs.
+
+    Returns:
+        ``(num_nodes,)`` int64 classes; ``(num_nodes, columns)`` float32 for other losses than cross entropy.
+
+    Raises:
+        DataError: the graph's labels are of another kind.
+    """
+    y = graph.y
+    assert y is not None
+    if recipe.loss == LOSSES[0]:
+        if y.ndim != 1 or y.is_floating_point():
+            raise DataError(
+                "training needs one class per node; the graph's labels are not. A program of numbers calls "
+                'gnn.minimize("binary cross entropy") or gnn.minimize("mean squared")'
+            )
+        return y
+    if not y.is_floating_point():
+        raise DataError(f"{recipe.loss} needs labels of floats; the graph's are {y.dtype}")
+    targets = y.float().reshape(y.shape[0], -1)
+    most = 1.0 if recipe.loss == "binary cross entropy" else torch.finfo(torch.float32).max
+    if not bool(((targets >= (0.0 if most == 1.0 else -most)) & (targets <= most)).all()):
+        what = "0 to 1" if most == 1.0 else "finite"
+        raise DataError(f"{recipe.loss} needs labels that are {what}; leave out nodes without one")
+    return targets

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +16,11 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
-from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe
-from graphbraid.synth.synthesis import Synthesis, check_fits
+from graphbraid.synth.language.syntax import Call, ProgramError, Train
+from graphbraid.synth.language.words import LOSSES, TOTAL_EPOCHS
+from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe, split_of
+from graphbraid.synth.running import Interpreter
+from graphbraid.synth.synthesis import Synthesis, check_fits, targets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class Trained:
     """Loss of each epoch, before its update."""
     accuracies: tuple[dict[str, float], ...]
     """Accuracy of each split that the recipe evaluates, after each epoch."""
+    said: tuple[str, ...] = ()
+    """The lines that the program prints, which are not printed here."""
 
 
 @typed
@@ -43,26 +52,93 @@ def train(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = N
     model, recipe = synthesis.model.train(), synthesis.recipe
     engine = Engine(model, graph, recipe.train_split, options)
     optimizer = make_optimizer(recipe.optimizer, list(model.parameters()))
-    assert graph.y is not None
-    labels = graph.y[graph.split(recipe.train_split)]
+    labels = targets_of(graph, recipe)[graph.split(recipe.train_split)]
     width = engine.program.width(engine.program.output)
-    if labels.numel() and int(labels.max()) >= width:
+    if recipe.loss == LOSSES[0] and labels.numel() and int(labels.max()) >= width:
         raise DataError(f"the model's output has {width} columns; a label is {int(labels.max())}")
-    losses: list[float] = []
-    accuracies: list[dict[str, float]] = []
+    if recipe.loss != LOSSES[0] and labels.shape[1] != width:
+        raise DataError(
+            f"the model's output has {width} columns; the graph has {labels.shape[1]} targets a node"
+        )
+    followed = _Followed(recipe, graph, engine, optimizer, labels)
+    script = recipe.steps
+    values = {**script.values, TOTAL_EPOCHS: recipe.epochs}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        for epoch in range(recipe.epochs):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(engine(), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            losses.append(loss.item())
-            splits = recipe.evaluations[epoch] if epoch < len(recipe.evaluations) else ()
-            accuracies.append(_evaluated(engine, graph, splits))
-            if recipe.early_stop is not None and is_over(recipe.early_stop, accuracies):
-                break
-    return Trained(tuple(losses), tuple(accuracies))
+        with suppress(_StoppedEarly):
+            Interpreter(followed, script.helpers, values, limit=None).block(script.statements)
+    return Trained(tuple(followed.losses), tuple(followed.accuracies), tuple(followed.said))
+
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross entropy": F.cross_entropy,
+    "binary cross entropy": F.binary_cross_entropy_with_logits,
+    "mean squared": F.mse_loss,
+}
+_JUDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross entropy": lambda out, y: out.argmax(1) == y,
+    "binary cross entropy": lambda out, y: (out > 0) == (y > 0.5),
+    "mean squared": lambda out, y: (out - y).square(),
+}
+"""What is averaged over the nodes of a split, and over the output's columns, to evaluate it."""
+
+
+class _StoppedEarly(Exception):  # noqa: N818 - it is no error
+    """The recipe's early stop ends the training."""
+
+
+class _Followed:
+    """What a program's statements act on: an engine and its optimizer."""
+
+    def __init__(
+        self, recipe: Recipe, graph: Graph, engine: Engine, optimizer: torch.optim.Optimizer, labels: Tensor
+    ) -> None:
+        self._recipe, self._graph, self._engine, self._optimizer = recipe, graph, engine, optimizer
+        self._labels = labels
+        self._loss: Tensor | None = None
+        self._judged: Tensor | None = None  # what is right of each node, until the next update
+        self.losses: list[float] = []
+        self.accuracies: list[dict[str, float]] = []
+        self.said: list[str] = []
+
+    def train(self, step: Train, rate: float) -> None:
+        if step.what == "forward":
+            self._optimizer.zero_grad()
+            self._loss = _LOSSES[self._recipe.loss](self._engine(), self._labels)
+            return
+        assert self._loss is not None
+        if step.what == "backward":
+            self._loss.backward()  # type: ignore[no-untyped-call]
+            return
+        if not 0 <= rate < math.inf:
+            raise ProgramError(step.place, f"the learning rate of epoch {len(self.losses)} is {rate:g}")
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self.losses.append(self._loss.item())
+        self.accuracies.append({})
+        self._judged = None
+
+    def call(self, call: Call, arguments: tuple[Any, ...]) -> float:
+        if call.method.name == "loss":
+            if self._loss is None:
+                raise ProgramError(call.place, "the loss is asked for before the first forward pass")
+            return self._loss.item()
+        if not self.losses:
+            raise ProgramError(call.place, "an accuracy is asked for before the first epoch")
+        if self._judged is None:
+            self._judged = _JUDGES[self._recipe.loss](
+                self._engine.predict(), targets_of(self._graph, self._recipe)
+            )
+        split, stop = split_of(call), self._recipe.early_stop
+        found = self._judged[self._graph.split(split)].double().mean().item()
+        self.accuracies[-1][split] = found
+        if stop is not None and stop.split == split and is_over(stop, self.accuracies):
+            raise _StoppedEarly
+        return found
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
 
 def make_optimizer(recipe: OptimizerRecipe, parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -92,14 +168,6 @@ def is_over(stop: EarlyStop, accuracies: list[dict[str, float]]) -> bool:
     if len(found) <= stop.patience or stop.split not in accuracies[-1]:
         return False
     return max(found[-stop.patience :]) <= max(found[: -stop.patience])
-
-
-def _evaluated(engine: Engine, graph: Graph, splits: tuple[str, ...]) -> dict[str, float]:
-    if not splits:
-        return {}
-    assert graph.y is not None
-    is_right = engine.predict().argmax(1) == graph.y
-    return {split: is_right[graph.split(split)].double().mean().item() for split in splits}
 
 
 __all__ = ["Trained", "is_over", "make_optimizer", "train"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed import Partition
     from graphbraid.graph import Graph
     from graphbraid.synth.language.syntax import Function
+    from graphbraid.synth.recipe import Recipe
 
 _HIDDEN = 32
 _TARGETS = ("openmp", "cuda", "mpi")
@@ -105,6 +106,7 @@ def synth(
     graph = _opened(data)
     widths = _widths(layers, graph)
     synthesis = room.from_program(function, widths, numbers)
+    _check_splits(function.source, synthesis.recipe, graph)
     divided = _divided(graph, ranks, partition) if target == "mpi" else None
     try:
         if divided is not None:
@@ -150,6 +152,15 @@ def _opened(data: Path) -> Graph:
             f"a program reads a store, and {data} is none; make one of it: graphbraid convert {data} STORE"
         )
     return datasets.open_store(data)
+
+
+def _check_splits(source: str, recipe: Recipe, graph: Graph) -> None:
+    for split in (recipe.train_split, *recipe.steps.splits):
+        if split not in graph.splits:
+            raise DataError(
+                f"{source} asks for the split {split}, and the store has {', '.join(graph.splits) or 'none'}"
+                "; make the store with one: graphbraid convert --split COLUMN, or --split-seed SEED"
+            )
 
 
 def _check_ranks(target: str, ranks: int | None, partition: Path | None) -> None:

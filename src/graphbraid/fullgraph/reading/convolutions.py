@@ -94,7 +94,7 @@ def _sorted_edges(weighted: tuple[Tensor, Tensor], num_nodes: int) -> tuple[Tens
     return key, weight[stable]
 
 
-@reads_own("gcn.GCNConv", _GCN, ("lin",))
+@reads_own("gcn.GCNConv", _GCN, ("lin",), takes=("x", "csc", "edge_weight"))
 def _read_own_gcn(call: LayerCall) -> str:
     return _gcn(call, 2.0 if call.layer.improved else 1.0)
 

@@ -108,6 +108,8 @@ def reads_own(
     attributes: Mapping[str, Allowed],
     children: tuple[str, ...],
     parameters: tuple[str, ...] = (),
+    *,
+    takes: tuple[str, ...] = ("x", "csc"),
     **known: tuple[str, ...],
 ) -> Callable[[_Read], _Read]:
     """Enter a function as the reader of a layer of graphbraid, ``file.Class``.
@@ -116,7 +118,7 @@ def reads_own(
     """
     known = {"optional": ("bias",)} | known
     allowed = Known({**attributes, "bias": one_of(None)}, parameters, children=children, **known)
-    return reads(f"{OWN}.{name}", known=allowed, takes=("x", "csc"))
+    return reads(f"{OWN}.{name}", known=allowed, takes=takes)
 
 
 def _check_aggregation(call: LayerCall) -> None:

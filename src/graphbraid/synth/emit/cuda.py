@@ -323,7 +323,9 @@ def sources_for_gpu(
 
 def _workspace(made: Sequence[GpuCallWriter], context: dict[str, Any]) -> int:
     """Return the bytes of scratch memory of the kernel that needs the most, loss and accuracy among them."""
-    counts = [int(of["nodes"]["count"]) for of in (context["loss"], *context["splits"])]
+    counts: list[int] = [
+        context["columns"] * int(of["nodes"]["count"]) for of in (context["loss"], *context["splits"])
+    ]
     return 4 * max(*(calls.workspace for calls in made), *(count + count % 2 + 2 for count in counts))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import graphbraid
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import atomic_directory
+from graphbraid.synth.emit.control import script_lines
 from graphbraid.synth.emit.layout import CppStatement, Fields, aligned, comment_lines, lines_of
 from graphbraid.synth.weights import save_weights
 
@@ -25,7 +26,7 @@ _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
 _ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _EMIT / "runtime_cuda", _PACKAGE / "csrc")
 """Folders of the sources, in the order in which an include is looked for."""
-_COMMON = ("arrays.cpp", "epochs.cpp", "options.cpp", "peak_memory.cpp", "weights.cpp")
+_COMMON = ("arrays.cpp", "epochs.cpp", "following.h", "options.cpp", "peak_memory.cpp", "weights.cpp")
 _OPENMP = (
     *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_loss.cpp", "kernels_spmm.cpp"),
     *("threads/threads.cpp", "training.cpp", "variants/variants.cpp"),
@@ -80,6 +81,7 @@ def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, 
     """
     sources = tuple(files)
     shown = context | {
+        "script": script_lines(context["recipe"].steps),
         "title": f"{context['recipe'].name}: full-graph training",
         "version": graphbraid.__version__,
         "format": FORMAT,

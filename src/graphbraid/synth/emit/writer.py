@@ -19,8 +19,9 @@ from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
 from graphbraid.synth.emit.shares import RankShare
-from graphbraid.synth.recipe import OptimizerRecipe, Recipe
-from graphbraid.synth.synthesis import Synthesis
+from graphbraid.synth.language.words import LOSSES
+from graphbraid.synth.recipe import OptimizerRecipe
+from graphbraid.synth.synthesis import Synthesis, targets_of
 from graphbraid.synth.weights import weights_of
 
 
@@ -68,6 +69,7 @@ class TemplateWriter:
         self._share, self._num_nodes = share, num_nodes
         lowered = share.lowered
         self._graph = graph = lowered.graph
+        self._targets = targets_of(graph, self._recipe)
         request = StepRequest(
             program=lowered.program, graph=graph, blocks=lowered.blocks, training=True, comm=share.comm
         )
@@ -109,9 +111,9 @@ class TemplateWriter:
             "nbytes": max(step["nbytes"] for step in steps),
             "loss": loss,
             "splits": splits,
+            "columns": 1 if self._recipe.loss == LOSSES[0] else self._targets.shape[1],
             "prediction": output,
             "optimizer": _optimizer(self._recipe.optimizer),
-            "evaluations": _evaluations(self._recipe),
             **self._weights(),
             "num_seeds": len(trains.seeds),
         }
@@ -162,14 +164,13 @@ class TemplateWriter:
 
     def _loss(self) -> dict[str, Any]:
         lowered, (train, _), memory = self._share.lowered, self._steps, self._calls[0].memory
-        assert self._graph.y is not None
         count = lowered.nodes.numel()
         rows = torch.arange(count) if lowered.rows is None else lowered.rows
         at = len(train.recording.forward)  # the task between the passes
         return {
             "output": memory.matrix(train.step.output.tensor, at),
             "grad": memory.matrix(train.step.output_grad, at),
-            "nodes": self._rows(rows, self._graph.y[lowered.nodes], "train", self._num_nodes),
+            "nodes": self._rows(rows, self._targets[lowered.nodes], "train", self._num_nodes),
         }
 
     def _split(self, split: str) -> dict[str, Any]:
@@ -178,30 +179,33 @@ class TemplateWriter:
         if row_of is not None:
             nodes = nodes[row_of[nodes] >= 0]
         rows = nodes if row_of is None else row_of[nodes]
-        assert self._graph.y is not None
-        return {"name": split, "nodes": self._rows(rows, self._graph.y[nodes], f"split_{split}", total)}
+        return {"name": split, "nodes": self._rows(rows, self._targets[nodes], f"split_{split}", total)}
 
     def _rows(self, rows: Tensor, labels: Tensor, name: str, total: int) -> Fields:
-        rows, labels = rows.long().contiguous(), labels.long().contiguous()
+        rows, is_class = rows.long().contiguous(), self._recipe.loss == LOSSES[0]
+        labels = (labels.long() if is_class else labels).contiguous()
         width = self._steps[0].step.output.tensor.shape[1]
-        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < width:
+        if is_class and labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < width:
             wrong = int(labels.min() if labels.min() < 0 else labels.max())
             raise DataError(
                 f"a label in the rows {name!r} is {wrong}, and the model has {width} classes; leave out nodes"
                 " without one"
             )
+        labels = labels.long() if is_class else labels
         made = [
             self.arrays.add(rows.clone(), f"{name}_rows"),
             self.arrays.add(labels.clone(), f"{name}_labels"),
         ]
-        names = [f"plan.{array.name}.int64s()" for array in made]
-        return {"rows": names[0], "labels": names[1], "count": str(rows.numel()), "total": str(total)}
+        compared = {
+            "labels" if is_class else "targets": f"plan.{made[1].name}.{'int64s' if is_class else 'floats'}()"
+        }
+        count = {"count": str(rows.numel()), "total": str(total)}
+        return {"rows": f"plan.{made[0].name}.int64s()", **compared, **count}
 
     def _splits(self) -> list[str]:
         """Return the splits whose accuracy is shown at the end, or in between."""
         usual = [split for split in ("train", "val", "test") if split in self._graph.splits]
-        asked = [split for splits in self._recipe.evaluations for split in splits]
-        return list(dict.fromkeys((*usual, *asked)))
+        return list(dict.fromkeys((*usual, *self._recipe.steps.splits)))
 
 
 def _shown(buffer: Buffer) -> str:
@@ -226,25 +230,3 @@ def _optimizer(recipe: OptimizerRecipe) -> Fields:
         "weight_decay": repr(recipe.weight_decay),
         "eps": repr(recipe.eps),
     }
-
-
-def _evaluations(recipe: Recipe) -> list[dict[str, Any]]:
-    """Return the splits that are evaluated together, each with the condition on the epoch.
-
-    Raises:
-        NotLoweredError: no number divides the epochs of an evaluation.
-    """
-    epochs_of: dict[tuple[str, ...], list[int]] = {}
-    for epoch, splits in enumerate(recipe.evaluations):
-        if splits:
-            epochs_of.setdefault(splits, []).append(epoch)
-    return [{"splits": s, "condition": _condition(epochs, recipe.epochs)} for s, epochs in epochs_of.items()]
-
-
-def _condition(epochs: list[int], num_epochs: int) -> str:
-    every = epochs[1] - epochs[0] if len(epochs) > 1 else num_epochs
-    first = epochs[0] % every
-    if epochs != list(range(first, num_epochs, every)):
-        what = "evaluations at epochs without a fixed distance"
-        raise NotLoweredError("synthesis", what, "a condition such as epoch % 10 == 9")
-    return "true" if every == 1 else f"epoch % {every} == {first}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from graphbraid.synth.language.syntax import (
+    Apply,
     Assign,
     Binary,
     Call,
@@ -13,6 +14,8 @@ from graphbraid.synth.language.syntax import (
     Expression,
     For,
     Function,
+    Give,
+    Helper,
     If,
     Item,
     Leave,
@@ -20,6 +23,7 @@ from graphbraid.synth.language.syntax import (
     Name,
     Place,
     ProgramError,
+    Say,
     Statement,
     Type,
     Unary,
@@ -38,18 +42,43 @@ def check(function: Function) -> None:
     Raises:
         ProgramError: the first mistake.
     """
-    checker = _Checker()
+    helpers: dict[str, Helper] = {}
+    for helper in function.helpers:
+        _Checker(helpers, helper.returns).helper(helper)
+        helpers[helper.name] = helper
+    checker = _Checker(helpers)
     checker.parameters(function)
     checker.block(function.body)
 
 
 class _Checker:
-    """Walks a program in the order of its text with the variables that are known there."""
+    """Walks a function in the order of its text with the variables that are known there.
 
-    def __init__(self) -> None:
+    Args:
+        helpers: the functions that it can call, by name.
+        returns: type of its value; None for the function that trains.
+    """
+
+    def __init__(self, helpers: dict[str, Helper], returns: Type | None = None) -> None:
         self._scopes: list[dict[str, tuple[Type, Place | None]]] = [{TOTAL_EPOCHS: ("int", None)}]
         self._fixed = {TOTAL_EPOCHS}
         self._num_loops = 0
+        self._helpers, self._returns = helpers, returns
+
+    def helper(self, helper: Helper) -> None:
+        if helper.name in self._helpers:
+            raise ProgramError(helper.place, f'a second function "{helper.name}"', "rename one")
+        self._scopes = [{}, {}]
+        for part, kind in ((helper, helper.returns), *((p, p.type) for p in helper.parameters)):
+            if kind not in _VARIABLES:
+                hint = f"a function that gives a value works with {', '.join(_VARIABLES)}"
+                raise ProgramError(part.place, f"{kind} in the function {helper.name}", hint)
+        for parameter in helper.parameters:
+            self._declare(parameter.name, parameter.type, parameter.place)
+        self.block(helper.body)
+        if not _always_gives(helper.body):
+            hint = "end it with return, in every branch"
+            raise ProgramError(helper.place, f'"{helper.name}" may end without a value', hint)
 
     def parameters(self, function: Function) -> None:
         taken: dict[Type, str] = {}
@@ -76,14 +105,15 @@ class _Checker:
             self._statement(statement)
         self._scopes.pop()
 
-    def _statement(self, statement: Statement) -> None:
+    def _statement(self, statement: Statement) -> None:  # noqa: PLR0912 - one for each kind of node
         match statement:
             case Declare():
                 self._declaration(statement)
             case Assign():
                 self._assignment(statement)
             case Do(call=call):
-                if self._call(call) is not None:
+                returned = self._call(call)
+                if returned is not None and not self._method(call).has_effect:
                     message = f"the value of {call.method.name} is not used"
                     raise ProgramError(call.method.place, message)
             case For():
@@ -96,6 +126,17 @@ class _Checker:
             case Leave():
                 if self._num_loops == 0:
                     raise ProgramError(statement.place, f'"{statement.word}" outside of a loop')
+            case Give():
+                if self._returns is None:
+                    hint = "leave a loop with break"
+                    raise ProgramError(statement.place, "return in the function that trains", hint)
+                self._fits(statement.value, self._returns, "the value")
+            case Say():
+                for value in statement.values:
+                    is_text = isinstance(value, Literally) and isinstance(value.value, str)
+                    if not is_text and (kind := self._type(value)) not in _VARIABLES:
+                        hint = f"it prints texts, {', '.join(_VARIABLES)}"
+                        raise ProgramError(value.place, f"print of {kind}", hint)
 
     def _loop(self, loop: For) -> None:
         self._scopes.append({})
@@ -115,6 +156,9 @@ class _Checker:
             message = f"a variable of type {declared.type}"
             raise ProgramError(declared.place, message, f"variables are {', '.join(_VARIABLES)}")
         self._fits(declared.value, declared.type)
+        if declared.name.name in self._helpers:
+            message = f'"{declared.name.name}" is the name of a function'
+            raise ProgramError(declared.name.place, message, "rename one")
         self._declare(declared.name.name, declared.type, declared.name.place)
 
     def _assignment(self, assigned: Assign) -> None:
@@ -158,7 +202,7 @@ class _Checker:
         of = f"{what} must be {wanted}" if what else f"{wanted} is needed here"
         raise ProgramError(value.place, f"{of}; this is {kind}")
 
-    def _type(self, value: Expression) -> Type:
+    def _type(self, value: Expression) -> Type:  # noqa: PLR0911 - one for each kind of node
         match value:
             case Literally():
                 return _type_of(value)
@@ -176,6 +220,8 @@ class _Checker:
                     message = f"{value.method.name} gives no value"
                     raise ProgramError(value.method.place, message, "call it in a statement of its own")
                 return returned
+            case Apply():
+                return self._applied(value)
             case Unary():
                 return self._unary(value)
             case Binary():
@@ -210,6 +256,11 @@ class _Checker:
     # ---- calls
 
     def _call(self, call: Call) -> Type | None:
+        method = self._method(call)
+        self._arguments(call, method)
+        return method.returns
+
+    def _method(self, call: Call) -> Method:
         kind = self._variable(call.receiver)
         methods = METHODS.get(kind)
         if methods is None:
@@ -218,8 +269,22 @@ class _Checker:
         if method is None:
             message = f'unknown method "{call.method.name}" of {kind}'
             raise ProgramError(call.method.place, message, hint_of(call.method.name, methods))
-        self._arguments(call, method)
-        return method.returns
+        return method
+
+    def _applied(self, call: Apply) -> Type:
+        helper = self._helpers.get(call.function)
+        if helper is None:
+            hint = hint_of(call.function, self._helpers) if self._helpers else "the program has none"
+            raise ProgramError(call.place, f'unknown function "{call.function}"', hint)
+        given, needed = len(call.arguments), len(helper.parameters)
+        if given != needed:
+            message = f"{helper.name} takes {needed} argument{'' if needed == 1 else 's'}; {given} given"
+            raise ProgramError(
+                call.place, message, f"they are {', '.join(p.name for p in helper.parameters)}"
+            )
+        for value, parameter in zip(call.arguments, helper.parameters, strict=True):
+            self._fits(value, parameter.type, parameter.name)
+        return helper.returns
 
     def _arguments(self, call: Call, method: Method) -> None:
         given, most = len(call.arguments), len(method.arguments)
@@ -247,6 +312,14 @@ class _Checker:
         if word_of(value.value, argument.choices) is None:
             message = f'unknown {argument.name} "{value.value}"'
             raise ProgramError(value.place, message, hint_of(value.value, argument.choices))
+
+
+def _always_gives(body: tuple[Statement, ...]) -> bool:
+    """Return whether every way through a block meets a return."""
+    last = body[-1] if body else None
+    if isinstance(last, If):
+        return all(_always_gives(block) for block in (*(b for _, b in last.branches), last.otherwise))
+    return isinstance(last, Give)
 
 
 def _check_aggregation(call: Call) -> None:

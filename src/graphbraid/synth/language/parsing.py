@@ -9,7 +9,9 @@ their variable here, so the place of the brace is known, and it is supplied.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any, Literal, cast
 
@@ -17,6 +19,8 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 
 from graphbraid.errors import did_you_mean
 from graphbraid.synth.language.syntax import (
+    MOST_SHOWN,
+    Apply,
     Assign,
     Binary,
     Call,
@@ -25,6 +29,8 @@ from graphbraid.synth.language.syntax import (
     Expression,
     For,
     Function,
+    Give,
+    Helper,
     If,
     Item,
     Leave,
@@ -33,6 +39,7 @@ from graphbraid.synth.language.syntax import (
     Parameter,
     Place,
     ProgramError,
+    Say,
     Statement,
     Type,
     Unary,
@@ -129,9 +136,16 @@ Statements = tuple[Statement, ...]
 class Builder(Transformer[Token, Any]):
     """Makes a node of each rule of the grammar."""
 
-    def start(self, function: Function) -> Function:
+    def start(self, *functions: Function | Helper) -> Function:
         """Return the program."""
-        return function
+        helpers = tuple(each for each in functions if isinstance(each, Helper))
+        return replace(next(each for each in functions if isinstance(each, Function)), helpers=helpers)
+
+    def helper(self, _: Token, kind: Token, name: Token, *parts: Any) -> Helper:
+        """Make a function of numbers."""
+        *parameters, body = parts
+        given = tuple(p for p in parameters if p is not None)
+        return Helper(place_of(name), _type(kind), str(name), given, body)
 
     def function(self, word: Token, name: Token, *parts: Any) -> Function:
         """Make the program of its parameters and block."""
@@ -164,6 +178,14 @@ class Builder(Transformer[Token, Any]):
         """Make a jump out of a loop's body."""
         return Leave(place_of(word), cast("Literal['break', 'continue']", str(word)))
 
+    def give(self, word: Token, value: Expression) -> Give:
+        """Make a function's return."""
+        return Give(place_of(word), value)
+
+    def say(self, word: Token, *values: Expression | None) -> Say:
+        """Make a line of output."""
+        return Say(place_of(word), tuple(value for value in values if value is not None))
+
     def declaration(self, kind: Token, name: Token, value: Expression) -> Declare:
         """Make a declaration."""
         return Declare(place_of(kind), _type(kind), _name(name), value)
@@ -194,6 +216,10 @@ class Builder(Transformer[Token, Any]):
     ) -> For:
         """Make a loop."""
         return For(place_of(word), first, condition, step, body)
+
+    def while_loop(self, word: Token, condition: Expression, body: Statements) -> For:
+        """Make a loop of a condition alone."""
+        return For(place_of(word), None, condition, None, body)
 
     def choice(self, word: Token, condition: Expression, body: Statements, *others: Any) -> If:
         """Make a chain of branches."""
@@ -229,6 +255,8 @@ class Builder(Transformer[Token, Any]):
 
     def decimal(self, word: Token) -> Literally:
         """Make a decimal number."""
+        if math.isinf(float(word)):
+            raise ProgramError(place_of(word), "the number is too large", "at most 1.797e308")
         return Literally(place_of(word), float(word))
 
     def text(self, word: Token) -> Literally:
@@ -242,6 +270,11 @@ class Builder(Transformer[Token, Any]):
     def name(self, word: Token) -> Name:
         """Make a variable's value."""
         return _name(word)
+
+    def apply(self, function: Token, *arguments: Expression | None) -> Apply:
+        """Make a call of one of the program's functions."""
+        given = tuple(argument for argument in arguments if argument is not None)
+        return Apply(place_of(function), str(function), given)
 
     def item(self, container: Token, index: Expression) -> Item:
         """Make an entry of a container."""
@@ -279,7 +312,7 @@ _WORDS = {
 }
 """The names of marks in errors, the likeliest to be missing first."""
 _BEGIN_VALUES = {"INTEGER", "TEXT", "TRUTH"}
-_KEYWORDS = ("function", "for", "if", "else", "break", "continue", "container")
+_KEYWORDS = ("function", "for", "while", "if", "else", "break", "continue", "return", "print", "container")
 _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container")
 
 
@@ -294,14 +327,15 @@ def parse(text: str) -> Function:
     tokens, notes = closed(_tokens(text))
     if not tokens:
         raise ProgramError(Place(1, 1), "the program is empty", 'it begins with "function"')
-    parser = _parser().parse_interactive()
+    parser, before = _parser().parse_interactive(), tokens[0]
     try:
         for token in tokens:
             parser.feed_token(token)
+            before = token
         found: Function = parser.feed_eof(tokens[-1])  # type: ignore[no-untyped-call]
     except UnexpectedToken as error:
-        raise _unexpected(error, text, tokens[-1]) from None
-    return Function(found.place, found.name, found.parameters, found.body, notes)
+        raise _unexpected(error, text, before) from None
+    return replace(found, notes=notes)
 
 
 @functools.cache
@@ -320,23 +354,44 @@ def _tokens(text: str) -> list[Token]:
         raise ProgramError(place, f"unexpected character {found!r}") from None
 
 
-def _unexpected(error: UnexpectedToken, text: str, last: Token) -> ProgramError:
+def _unexpected(  # noqa: PLR0911 - one for each kind of mistake
+    error: UnexpectedToken, text: str, before: Token
+) -> ProgramError:
+    """Return what is wrong with a token that the grammar does not allow behind the one ``before``."""
     token, expected = error.token, set(error.expected)
     if token.type == "$END":
-        return ProgramError(
-            place_of(last), f'the text ends after "{last}"', f"{_wanted(expected)} is missing"
-        )
-    place = place_of(token)
+        wanted = f"{_wanted(expected)} is missing"
+        return ProgramError(place_of(before), f'the text ends after "{_cut(before)}"', wanted)
+    place, is_type = place_of(token), "TYPE" in expected and "FOR" not in expected
     if text.startswith("/*", token.start_pos):
         return ProgramError(place, "a comment is never closed")
-    if expected == {"$END"}:
-        return ProgramError(place, f'unexpected "{token}" after the function', "a program is one function")
-    hint = f"{_wanted(expected)} is missing"
-    if token.type == "NAME":
-        known = _TYPES if "TYPE" in expected and "FOR" not in expected else _KEYWORDS
-        near = did_you_mean(str(token), known)
-        hint = near.strip().replace("Did", "did").replace("'", "") or hint
-    return ProgramError(place, f'unexpected "{token}"', hint)
+    if expected <= {"$END", "FUNCTION"} and before is not token:
+        return ProgramError(
+            place, f'unexpected "{_cut(token)}" after the function', "a program is made of functions"
+        )
+    if token.type == "NAME" and is_type:
+        return _unknown("type", token, _TYPES, f"known are {', '.join(_TYPES)}")
+    if token.type == "NAME" and before.type == "NAME" and "STEP" in expected:
+        return _unknown("type", before, _TYPES, "variables are int, float, bool")
+    if before.type == "NAME" and "DOT" in expected and did_you_mean(str(before), _KEYWORDS):
+        return _unknown("word", before, _KEYWORDS, "")
+    if token.type == "EQUAL" and "EQUALITY" in expected:
+        return ProgramError(place, 'unexpected "="', 'a comparison is written "=="')
+    hint = _near(token, _KEYWORDS) if token.type == "NAME" else ""
+    return ProgramError(place, f'unexpected "{_cut(token)}"', hint or f"{_wanted(expected)} is missing")
+
+
+def _unknown(what: str, word: Token, known: tuple[str, ...], hint: str) -> ProgramError:
+    return ProgramError(place_of(word), f'unknown {what} "{_cut(word)}"', _near(word, known) or hint)
+
+
+def _near(word: Token, known: tuple[str, ...]) -> str:
+    return did_you_mean(str(word), known).strip().replace("Did", "did").replace("'", "")
+
+
+def _cut(word: Token) -> str:
+    """Return a word as errors show it: its beginning, if it is long."""
+    return str(word) if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}..."
 
 
 def _wanted(expected: set[str]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from graphbraid.errors import ConfigError, nearest_name
+
+MOST_SHOWN = 100
+"""Characters of a line that an error shows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,8 +52,12 @@ class ProgramError(ConfigError):
         head = f"{self.source or 'program'}:{self.place.line}:{self.place.column}: {said}"
         if not self.text.strip():
             return head
-        pad = "".join("\t" if c == "\t" else " " for c in self.text[: self.place.column - 1])
-        return f"{head}\n  {self.text}\n  {pad}^"
+        at = self.place.column - 1
+        begin = max(0, at - MOST_SHOWN // 2) if len(self.text) > MOST_SHOWN else 0
+        shown, left_out = self.text[begin : begin + MOST_SHOWN], "..." if begin else ""
+        pad = "".join("\t" if c == "\t" else " " for c in left_out + shown[: at - begin])
+        more = "..." if begin + MOST_SHOWN < len(self.text) else ""
+        return f"{head}\n  {left_out}{shown}{more}\n  {pad}^"
 
 
 def hint_of(name: str, known: Iterable[str]) -> str:
@@ -122,7 +129,15 @@ class Binary(Node):
     right: Expression
 
 
-Expression = Literally | Name | Item | Call | Unary | Binary
+@dataclass(frozen=True, slots=True)
+class Apply(Node):
+    """A call of one of the program's own functions, ``function(arguments)``."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+
+Expression = Literally | Name | Item | Call | Apply | Unary | Binary
 
 
 # ---- statements
@@ -156,7 +171,7 @@ class Do(Node):
 
 @dataclass(frozen=True, slots=True)
 class For(Node):
-    """A loop."""
+    """A loop; ``while`` has neither a first statement nor a step."""
 
     first: Declare | Assign | None
     condition: Expression | None
@@ -166,7 +181,7 @@ class For(Node):
 
 @dataclass(frozen=True, slots=True)
 class If(Node):
-    """Branches: the first one whose condition holds runs."""
+    """Branches: the first one whose condition holds runs; ``otherwise`` alone is a plain block."""
 
     branches: tuple[tuple[Expression, tuple[Statement, ...]], ...]
     otherwise: tuple[Statement, ...]
@@ -179,7 +194,30 @@ class Leave(Node):
     word: Literal["break", "continue"]
 
 
-Statement = Declare | Assign | Do | For | If | Leave
+@dataclass(frozen=True, slots=True)
+class Give(Node):
+    """``return`` with the value of a function."""
+
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Say(Node):
+    """``print``: texts and numbers on one line."""
+
+    values: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Train(Node):
+    """The calls of all layers together: a forward pass, a backward pass, or an update of the weights."""
+
+    what: Literal["forward", "backward", "update"]
+    rate: Expression | None = None
+    """The update's learning rate."""
+
+
+Statement = Declare | Assign | Do | For | If | Leave | Give | Say | Train
 
 
 # ---- the program
@@ -194,14 +232,41 @@ class Parameter(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Helper(Node):
+    """A function of numbers that the program calls."""
+
+    returns: Type
+    name: str
+    parameters: tuple[Parameter, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Function(Node):
-    """A whole program."""
+    """A whole program: the function that trains, and the others that it calls."""
 
     name: str
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
+    helpers: tuple[Helper, ...] = ()
     notes: tuple[tuple[Place, str], ...] = ()
     """What was supplied that the text does not have, each with the place it concerns."""
     source: str = "program"
     """Name of the text in errors."""
     text: str = ""
+
+
+def walk(part: object) -> Iterator[Node]:
+    """Yield a node, or those of a tuple, with all nodes inside; names of methods are left out."""
+    if isinstance(part, Call):
+        inside: Iterable[object] = (part.receiver, part.arguments)
+    elif isinstance(part, Node):
+        inside = (getattr(part, field.name) for field in fields(part))
+    elif isinstance(part, tuple):
+        inside = part
+    else:
+        return
+    if isinstance(part, Node):
+        yield part
+    for each in inside:
+        yield from walk(each)

@@ -20,6 +20,8 @@ USUAL = {"GCN": "Sum", "SAGE": "Mean", "GIN": "Sum", "GAT": "Sum"}
 INITIALISERS = ("xavier", "kaiming", "uniform")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 ACTIVATIONS = ("relu", "elu", "leaky_relu", "none")
+NORMALIZATIONS = ("batch", "layer", "none")
+LOSSES = ("cross entropy", "binary cross entropy", "mean squared")
 SPLITS = ("train", "val", "test")
 SPELLINGS = {"xaviers": "xavier", "leakyrelu": "leaky_relu", "add": "sum"}
 """Other spellings of known words, in small letters."""
@@ -47,7 +49,11 @@ class Method:
     least: int | None = None
     """Number of arguments that must be given; None for all."""
     returns: Type | None = None
-    """Type of its value; None if it is called for its effect."""
+    """Type of its value; None if it is called for its effect alone."""
+    has_effect: bool = False
+    """Whether it may be called without use of its value."""
+    at_run_time: bool = False
+    """Whether its effect or value is known only while the program trains."""
 
     @property
     def required(self) -> int:
@@ -66,10 +72,12 @@ _GNN = {
     "seed": Method((Argument("seed", "int"),)),
     "heads": Method((Argument("heads", "int"),)),
     "trainOn": Method((_SPLIT,)),
+    "minimize": Method((Argument("loss", "String", LOSSES),)),
     "earlyStop": Method((_SPLIT, Argument("patience", "int"))),
     "forwardPass": Method(
         (_LAYER, Argument("model", "String", MODELS), Argument("aggregation", "String", AGGREGATIONS)), 2
     ),
+    "normalization": Method((_LAYER, Argument("normalization", "String", NORMALIZATIONS))),
     "activation": Method((_LAYER, Argument("activation", "String", ACTIVATIONS))),
     "dropout": Method((_LAYER, Argument("probability", "float"))),
     "backPropagation": Method((_LAYER,)),
@@ -80,8 +88,10 @@ _GNN = {
             *(Argument("setting", "float") for _ in range(3)),
         ),
         2,
+        at_run_time=True,
     ),
-    "evaluate": Method((_SPLIT,)),
+    "loss": Method(returns="float", at_run_time=True),
+    "evaluate": Method((_SPLIT,), returns="float", has_effect=True, at_run_time=True),
 }
 METHODS: dict[Type, dict[str, Method]] = {
     "GNN": _GNN,

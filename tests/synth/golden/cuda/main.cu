@@ -34,13 +34,13 @@
 //     bits
 //   - long rows: a row of more than 1,024 edges is summed in parts
 //   - memory: 63,232 bytes: arrays 14,336, weights 7,168, arena 8,960, between tasks 0, workspace 32,768
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "following.h"
 #include "gpu_kernels.h"
 #include "gpu_memory.h"
 #include "gpu_training.h"
@@ -284,10 +284,17 @@ class Program {
     return own;
   }
 
+  // The update of all parameters by the optimizer.
+  void update(double rate) {
+    optimizer.learning_rate = rate;
+    optimizer.step(weights);
+    wait_for_gpu();
+  }
+
   // The share of labelled nodes whose largest output is their label.
   double accuracy(const LabelledRows& nodes) {
-    const auto right = static_cast<double>(num_right(evaluate.v6(80, 5), nodes));
-    return right / static_cast<double>(nodes.total);
+    const auto found = static_cast<double>(num_right(evaluate.v6(80, 5), nodes));
+    return found / static_cast<double>(nodes.total);
   }
 
   Memory gpu{63232};  // bytes, of all that follows
@@ -340,8 +347,17 @@ class Program {
   uint64_t seeds[1] = {};  // of the masks of dropout in this step
 };
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// ---- What the program decides while it trains, statement by statement
+
+void follow(Training<Program>& gnn, [[maybe_unused]] Int totalEpoch) {
+  for (Int epoch = 0; epoch < totalEpoch; ++epoch) {
+    gnn.forward_pass();
+    gnn.back_propagation();
+    gnn.optimizer(0.01);
+    if (epoch % 5 == 4) {
+      gnn.evaluate("val", &Program::split_val);
+    }
+  }
 }
 
 void run(const Options& options, double started) {
@@ -349,31 +365,14 @@ void run(const Options& options, double started) {
   Program program(options.data, options.home + "/plan", first_weights);
   std::printf("memory %s\n", program.gpu.shown().c_str());
   std::printf("seconds to load %.6f\n", seconds() - started);
-  double total = 0;
-  int64_t num_epochs = 0;
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    const double begin = seconds();
-    program.forward();
-    const double loss = program.loss();
-    require_finite(loss, epoch);
-    program.backward();
-    program.optimizer.step(program.weights);
-    wait_for_gpu();
-    const double taken = seconds() - begin;
-    total += taken;
-    ++num_epochs;
-    std::printf("epoch %lld loss %.9g seconds %.6f\n", static_cast<long long>(epoch), loss, taken);
-    if (epoch % 5 == 4) {
-      program.predict();
-      const double of_val = program.accuracy(program.split_val);
-      std::printf("epoch %lld val %.6f\n", static_cast<long long>(epoch), of_val);
-    }
-  }
+  Training<Program> training(program);
+  follow(training, options.epochs);
   program.predict();
   std::printf("accuracy train %.6f\n", program.accuracy(program.split_train));
   std::printf("accuracy val %.6f\n", program.accuracy(program.split_val));
   std::printf("accuracy test %.6f\n", program.accuracy(program.split_test));
-  if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
+  const double num_epochs = static_cast<double>(training.num_epochs());
+  if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", training.total_seconds() / num_epochs);
   std::printf("peak memory %lld bytes of the processor's\n", static_cast<long long>(peak_memory()));
   if (!options.save.empty()) program.weights.save(options.save);
 }

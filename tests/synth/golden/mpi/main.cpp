@@ -34,7 +34,6 @@
 // Divided among 2 ranks by by hand
 //   rank 0: 17 training nodes; rows per level 64 -> 33 -> 47 -> 17
 //   rank 1: 13 training nodes; rows per level 57 -> 27 -> 43 -> 13
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -43,6 +42,7 @@
 
 #include "arrays.h"
 #include "exchange.h"
+#include "following.h"
 #include "options.h"
 #include "peak_memory.h"
 #include "ranks.h"
@@ -420,10 +420,16 @@ class Program {
     return ranks.sum(own);
   }
 
+  // The update of all parameters by the optimizer.
+  void update(double rate) {
+    optimizer.learning_rate = rate;
+    optimizer.step(weights.parameters);
+  }
+
   // The share of labelled nodes whose largest output is their label.
   double accuracy(const LabelledRows& nodes) {
-    const auto right = static_cast<double>(num_right(evaluate.v6(sizes[24], 5), nodes));
-    return ranks.sum(right) / static_cast<double>(nodes.total);
+    const auto found = static_cast<double>(num_right(evaluate.v6(sizes[24], 5), nodes));
+    return ranks.sum(found) / static_cast<double>(nodes.total);
   }
 
   Ranks& ranks;
@@ -493,43 +499,34 @@ class Program {
   uint64_t seeds[1] = {};  // of the masks of dropout in this step
 };
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// ---- What the program decides while it trains, statement by statement
+
+void follow(Training<Program>& gnn, [[maybe_unused]] Int totalEpoch) {
+  for (Int epoch = 0; epoch < totalEpoch; ++epoch) {
+    gnn.forward_pass();
+    gnn.back_propagation();
+    gnn.optimizer(0.01);
+    if (epoch % 5 == 4) {
+      gnn.evaluate("val", &Program::split_val);
+    }
+  }
 }
 
 void run(Ranks& ranks, const Options& options, double started) {
   const std::string first_weights = options.load.empty() ? options.home + "/weights" : options.load;
   Program program(ranks, options.home + "/plan/rank-" + std::to_string(ranks.rank()), first_weights);
   std::printf("seconds to load %.6f\n", seconds() - started);
-  double total = 0;
-  int64_t num_epochs = 0, num_sent = 0;
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    ranks.forget_sent();
-    const double begin = seconds();
-    program.forward();
-    const double loss = program.loss();
-    require_finite(loss, epoch);
-    program.backward();
-    program.optimizer.step(program.weights.parameters);
-    const double taken = seconds() - begin;
-    total += taken;
-    ++num_epochs;
-    num_sent += ranks.sent_bytes();
-    std::printf("epoch %lld loss %.9g seconds %.6f\n", static_cast<long long>(epoch), loss, taken);
-    if (epoch % 5 == 4) {
-      program.predict();
-      const double of_val = program.accuracy(program.split_val);
-      std::printf("epoch %lld val %.6f\n", static_cast<long long>(epoch), of_val);
-    }
-  }
+  Training<Program> training(program);
+  follow(training, options.epochs);
   program.predict();
   std::printf("accuracy train %.6f\n", program.accuracy(program.split_train));
   std::printf("accuracy val %.6f\n", program.accuracy(program.split_val));
   std::printf("accuracy test %.6f\n", program.accuracy(program.split_test));
-  if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
-  const double sent = ranks.sum(static_cast<double>(num_sent));
+  const double num_epochs = static_cast<double>(training.num_epochs());
+  if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", training.total_seconds() / num_epochs);
+  const double sent = ranks.sum(static_cast<double>(training.sent_bytes()));
   const double peak = ranks.sum(static_cast<double>(peak_memory()));
-  if (num_epochs > 0) std::printf("bytes sent per epoch %.0f\n", sent / static_cast<double>(num_epochs));
+  if (num_epochs > 0) std::printf("bytes sent per epoch %.0f\n", sent / num_epochs);
   std::printf("peak memory %.0f bytes of all ranks\n", peak);
   ranks.require_alike(program.weights.digest(), "weights after training");
   if (!options.save.empty() && ranks.rank() == 0) program.weights.save(options.save);

@@ -175,14 +175,21 @@ void batch_norm_backward(const BatchNormBackward& a);
 
 // The cross entropy of labelled rows, summed and divided by their number on all ranks; writes its gradient,
 // which is 0 elsewhere.
-struct CrossEntropy {
+struct LossInput {
   ConstMatrix outputs = {};
   LabelledRows nodes = {};
   Matrix grad = {};
 };
-double cross_entropy(const CrossEntropy& a);
+double cross_entropy(const LossInput& a);
 // The number of labelled rows whose largest column is their label.
 int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes);
+
+// The same of targets, one for each output of a row: losses are divided by `total` times the columns.
+double binary_cross_entropy(const LossInput& a);
+double mean_squared(const LossInput& a);
+// The number of outputs above 0 just where their target is above 1/2; the sum of squared differences.
+int64_t num_right_signs(ConstMatrix outputs, const LabelledRows& nodes);
+double squared_errors(ConstMatrix outputs, const LabelledRows& nodes);
 
 // out = 0, out = x, out += x, out = x / divisor, element by element.
 void set_zero(Matrix out);

@@ -8,6 +8,7 @@
 
 #include "base/dtypes.h"
 #include "cpu_kernels.h"
+#include "element_losses.h"
 #include "rowwise/cross_entropy.h"
 #include "threads/parallel.h"
 #include "threads/worth.h"
@@ -18,8 +19,34 @@
 #include "variants/for_each_variant.h"
 
 namespace program {
+namespace {
 
-double cross_entropy(const CrossEntropy& a) {
+// The sum of a loss over the numbers of rows; its gradient, times `share`, goes to the rows of `grad`.
+template <typename Loss>
+double sum_of(const LossInput& a, float share) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.nodes.count; ++i) {
+    const int64_t row = a.nodes.rows[i], columns = a.outputs.columns;
+    for (int64_t j = 0; j < columns; ++j) {
+      const float output = a.outputs.data[row * a.outputs.row_stride + j];
+      const ElementLoss found = Loss::of(output, a.nodes.targets[i * columns + j]);
+      sum += static_cast<double>(found.loss);
+      if (a.grad.data != nullptr) a.grad.data[row * a.grad.row_stride + j] = found.grad * share;
+    }
+  }
+  return sum;
+}
+
+template <typename Loss>
+double mean_of(const LossInput& a) {
+  set_zero(a.grad);
+  const double all = static_cast<double>(a.nodes.total * a.outputs.columns);
+  return sum_of<Loss>(a, static_cast<float>(1.0 / all)) / all;
+}
+
+}  // namespace
+
+double cross_entropy(const LossInput& a) {
   if (a.nodes.count < a.grad.rows) set_zero(a.grad);
   const double total = static_cast<double>(a.nodes.total);
   gb::CrossEntropyArgs c;
@@ -43,6 +70,18 @@ int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes) {
     right += std::max_element(from, from + outputs.columns) - from == nodes.labels[i];
   }
   return right;
+}
+
+double binary_cross_entropy(const LossInput& a) { return mean_of<BinaryLoss>(a); }
+
+double mean_squared(const LossInput& a) { return mean_of<SquaredLoss>(a); }
+
+int64_t num_right_signs(ConstMatrix outputs, const LabelledRows& nodes) {
+  return static_cast<int64_t>(sum_of<RightSign>({outputs, nodes}, 0));
+}
+
+double squared_errors(ConstMatrix outputs, const LabelledRows& nodes) {
+  return sum_of<SquaredLoss>({outputs, nodes}, 0);
 }
 
 }  // namespace program

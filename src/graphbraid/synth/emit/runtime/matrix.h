@@ -115,7 +115,8 @@ struct Attention {
 // ranks' rows.
 struct LabelledRows {
   const int64_t* rows = nullptr;
-  const int64_t* labels = nullptr;
+  const int64_t* labels = nullptr;  // one class for each row
+  const float* targets = nullptr;   // or a number for each output of each row
   int64_t count = 0, total = 0;
 };
 

@@ -64,6 +64,8 @@ Options read_options(int count, char** words, const Command& command, int64_t us
     std::string* text = text_option(options, command, name);
     if (text == nullptr && name != "--epochs") throw UsageError("there is no option " + name);
     if (i + 1 == count) throw UsageError(name + " needs a value");
+    if (text == nullptr && usual_epochs < 0)
+      throw UsageError("--epochs sets totalEpoch, which this program does not read");
     if (text != nullptr)
       *text = words[i + 1];
     else

@@ -32,7 +32,7 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads the command line; throws UsageError.
+// Reads the command line; throws UsageError. A program with usual_epochs < 0 counts its epochs itself.
 Options read_options(int count, char** words, const Command& command, int64_t usual_epochs);
 
 // Checks that the folders to read are there, and makes the one to write; throws std::runtime_error.

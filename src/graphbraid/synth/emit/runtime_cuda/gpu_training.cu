@@ -27,6 +27,22 @@ float* workspace_for(int64_t count) {
   return static_cast<float*>(Workspace::begin(static_cast<int64_t>(bytes_of((count + 1) / 2 * 2 + 2))));
 }
 
+// The sum of a loss over the numbers of rows; its gradient, times `share`, goes to the rows of `grad`.
+template <typename Loss>
+double sum_of(const LossInput& a, float share) {
+  const int64_t all = a.nodes.count * a.outputs.columns;
+  float* losses = workspace_for(all);
+  launch("lose_elements", lose_elements<Loss>, all, a, share, losses);
+  return sum_of_workspace(all, losses);
+}
+
+template <typename Loss>
+double mean_of(const LossInput& a) {
+  set_zero(a.grad);
+  const double all = static_cast<double>(a.nodes.total * a.outputs.columns);
+  return sum_of<Loss>(a, static_cast<float>(1.0 / all)) / all;
+}
+
 }  // namespace
 
 DeviceWeights::DeviceWeights(Memory& memory, Weights weights)
@@ -86,7 +102,7 @@ void Optimizer::step(DeviceWeights& weights) {
          weights.gradients_, weights.first_, weights.second_);
 }
 
-double cross_entropy(const CrossEntropy& a) {
+double cross_entropy(const LossInput& a) {
   set_zero(a.grad);
   float* losses = workspace_for(a.nodes.count);
   launch("cross_entropy", lose, a.nodes.count * kWarp, a, losses);
@@ -97,6 +113,18 @@ int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes) {
   float* right = workspace_for(nodes.count);
   launch("num_right", judge, nodes.count, outputs, nodes, right);
   return static_cast<int64_t>(sum_of_workspace(nodes.count, right));
+}
+
+double binary_cross_entropy(const LossInput& a) { return mean_of<BinaryLoss>(a); }
+
+double mean_squared(const LossInput& a) { return mean_of<SquaredLoss>(a); }
+
+int64_t num_right_signs(ConstMatrix outputs, const LabelledRows& nodes) {
+  return static_cast<int64_t>(sum_of<RightSign>({outputs, nodes}, 0));
+}
+
+double squared_errors(ConstMatrix outputs, const LabelledRows& nodes) {
+  return sum_of<SquaredLoss>({outputs, nodes}, 0);
 }
 
 }  // namespace program

@@ -1,6 +1,7 @@
 // The loss and the accuracy of rows with labels, and the update of parameters.
 #pragma once
 
+#include "element_losses.h"
 #include "gpu_kernels.h"
 #include "warp.cuh"
 
@@ -8,7 +9,7 @@ namespace program {
 
 // losses[i] = the cross entropy of labelled row i; its share of the mean's gradient into grad. A warp has a
 // row.
-static __global__ void lose(const CrossEntropy given, float* losses) {
+static __global__ void lose(const LossInput given, float* losses) {
   const int64_t i = thread_number() / kWarp, lane = threadIdx.x % kWarp;
   if (i >= given.nodes.count) return;
   const float share = 1.0f / static_cast<float>(given.nodes.total);
@@ -49,6 +50,19 @@ static __global__ void judge(const ConstMatrix outputs, const LabelledRows nodes
   for (int64_t j = 1; j < outputs.columns; ++j)
     if (from[best] < from[j]) best = j;
   right[i] = best == nodes.labels[i] ? 1.0f : 0.0f;
+}
+
+// losses[i] = the loss of output i of rows with targets; its gradient times `share` into grad, where there is
+// one.
+template <typename Loss>
+__global__ void lose_elements(const LossInput given, float share, float* losses) {
+  const int64_t i = thread_number(), columns = given.outputs.columns;
+  if (i >= given.nodes.count * columns) return;
+  const int64_t row = given.nodes.rows[i / columns], column = i % columns;
+  const float output = given.outputs.data[row * given.outputs.row_stride + column];
+  const ElementLoss found = Loss::of(output, given.nodes.targets[i]);
+  losses[i] = found.loss;
+  if (given.grad.data != nullptr) given.grad.data[row * given.grad.row_stride + column] = found.grad * share;
 }
 
 // The rules of PyTorch's SGD, Adam and AdamW for one number; as in runtime/training.cpp.

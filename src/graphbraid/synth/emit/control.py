@@ -1,0 +1,282 @@
+"""Control: what a program does while it trains, written as the same statements in C++."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphbraid.synth.language.syntax import (
+    Apply,
+    Assign,
+    Binary,
+    Call,
+    Declare,
+    Do,
+    Expression,
+    For,
+    Give,
+    Helper,
+    If,
+    Leave,
+    Literally,
+    Name,
+    Say,
+    Statement,
+    Train,
+    Unary,
+    walk,
+)
+from graphbraid.synth.language.words import TOTAL_EPOCHS
+from graphbraid.synth.recipe import Script, split_of
+from graphbraid.synth.running import shown
+
+_TYPES = {"int": "Int", "float": "double", "bool": "bool"}
+_PASSES = {"forward": "forward_pass()", "backward": "back_propagation()"}
+_LEVELS = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4, "+": 5, "-": 5}
+_PRODUCT, _SIGNED, _ATOM = 6, 7, 8
+_TAKEN = re.compile(
+    r"""
+    alignas | alignof | and | and_eq | asm | assert | auto | bitand | bitor | case | catch | char |
+    char8_t | char16_t | char32_t | class | compl | concept | const | consteval | constexpr | constinit
+    | const_cast | co_await | co_return | co_yield | decltype | default | delete | do | dynamic_cast |
+    enum | errno | explicit | export | extern | friend | goto | inline | linux | long | mutable |
+    namespace | new | noexcept | not | not_eq | nullptr | operator | or | or_eq | private | protected |
+    public | quotient | real | register | reinterpret_cast | requires | say | short | shown | signed |
+    sizeof | static | static_assert | static_cast | stderr | stdin | stdout | struct | switch | template
+    | this | thread_local | throw | try | typedef | typeid | typename | union | unix | unsigned | using
+    | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | follow
+    | _.* | v_.* | [A-Z_0-9]+  # also names that macros may have
+    """,
+    re.VERBOSE,
+)
+"""Words that a variable of a program may have, and one of C++ here may not."""
+
+
+class _Text(NamedTuple):
+    """An expression in C++."""
+
+    code: str
+    kind: str
+    """Its type in the language."""
+    level: int = _ATOM
+    """How tightly its operator binds."""
+    is_literal: bool = False
+
+
+def script_lines(script: Script) -> dict[str, object]:
+    """Return what the template shows: the program's own functions, and the body of the one that trains."""
+    writer = _Writer(script)
+    return {
+        "gnn": cpp_variable(script.gnn),
+        "total": cpp_variable(TOTAL_EPOCHS),
+        "helpers": [writer.helper(helper) for helper in script.helpers],
+        "lines": list(writer.main()),
+    }
+
+
+def cpp_variable(name: str) -> str:
+    """Return a variable's name in C++: its own, unless C++ or its headers might use it."""
+    return f"v_{name}" if _TAKEN.fullmatch(name) else name
+
+
+class _Writer:
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._helpers = {helper.name: helper for helper in script.helpers}
+        self._kinds = {TOTAL_EPOCHS: "int"}
+        self._read = set[str]()
+
+    def main(self) -> Iterator[str]:
+        """Yield the lines of the function that trains; its parameters are constants."""
+        self._read = _read(self._script.statements)
+        for name, value in self._script.values.items():
+            self._kinds[name] = {bool: "bool", int: "int", float: "float"}[type(value)]
+            if name in self._read:
+                yield f"const {_TYPES[self._kinds[name]]} {cpp_variable(name)} = {_number(value)};"
+        yield from self.block(self._script.statements)
+
+    def helper(self, helper: Helper) -> list[str]:
+        """Return a function of numbers."""
+        self._read = _read(helper.body)
+        given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
+        head = f"[[maybe_unused]] {_TYPES[helper.returns]} {cpp_variable(helper.name)}({given}) {{"
+        return [head, *self._inside(helper.body, helper.returns), "}"]
+
+    def _declared(self, kind: str, name: str) -> str:
+        self._kinds[name] = kind
+        return f"{'' if name in self._read else '[[maybe_unused]] '}{_TYPES[kind]} {cpp_variable(name)}"
+
+    def block(self, statements: Sequence[Statement], returns: str = "") -> Iterator[str]:
+        """Yield the lines of statements."""
+        for statement in statements:
+            yield from self._statement(statement, returns)
+
+    def _inside(self, statements: Sequence[Statement], returns: str) -> Iterator[str]:
+        return (f"  {line}" for line in self.block(statements, returns))
+
+    def _statement(self, statement: Statement, returns: str) -> Iterator[str]:
+        match statement:
+            case For():
+                yield f"{self._head(statement)} {{"
+                yield from self._inside(statement.body, returns)
+                yield "}"
+            case If():
+                yield from self._choice(statement, returns)
+            case Give():
+                yield f"return {self._as(statement.value, returns)};"
+            case _:
+                yield f"{self._simple(statement)};"
+
+    def _simple(  # noqa: PLR0911 - one for each kind of node
+        self, statement: Statement | None
+    ) -> str:
+        """Return a statement of one line, without its semicolon."""
+        gnn = cpp_variable(self._script.gnn)
+        match statement:
+            case Declare():
+                self._kinds[statement.name.name] = statement.type
+                unused = "" if statement.name.name in self._read else "[[maybe_unused]] "
+                name = cpp_variable(statement.name.name)
+                return (
+                    f"{unused}{_TYPES[statement.type]} {name} = {self._as(statement.value, statement.type)}"
+                )
+            case Assign():
+                return self._assigned(statement)
+            case Do():
+                return self._text(statement.call).code
+            case Leave():
+                return statement.word
+            case Say():
+                values = (
+                    _quoted(shown(value.value)) if isinstance(value, Literally) else self._text(value).code
+                    for value in statement.values
+                )
+                return f"say({', '.join(values)})"
+            case Train(what="update", rate=rate) if rate is not None:
+                return f"{gnn}.optimizer({self._as(rate, 'float')})"
+            case Train():
+                return f"{gnn}.{_PASSES[statement.what]}"
+        return ""
+
+    def _assigned(self, assigned: Assign) -> str:
+        name, kind = cpp_variable(assigned.name.name), self._kinds[assigned.name.name]
+        is_one = isinstance(assigned.value, Literally) and assigned.value.value == 1 and kind == "int"
+        if is_one and assigned.operator in {"+", "-"}:
+            return f"{assigned.operator * 2}{name}"
+        value = assigned.value
+        if assigned.operator:
+            value = Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
+        return f"{name} = {self._as(value, kind)}"
+
+    def _head(self, loop: For) -> str:
+        if loop.first is None and loop.step is None and loop.condition is not None:
+            return f"while ({self._text(loop.condition).code})"
+        first = self._simple(loop.first)
+        condition = "" if loop.condition is None else f" {self._text(loop.condition).code}"
+        step = "" if loop.step is None else f" {self._simple(loop.step)}"
+        return f"for ({first};{condition};{step})"
+
+    def _choice(self, choice: If, returns: str) -> Iterator[str]:
+        start = ""
+        for condition, body in choice.branches:
+            yield f"{start}if ({self._text(condition).code}) {{"
+            yield from self._inside(body, returns)
+            start = "} else "
+        if choice.otherwise or not choice.branches:
+            yield f"{start}{{"
+            yield from self._inside(choice.otherwise, returns)
+        yield "}"
+
+    # ---- expressions
+
+    def _as(self, value: Expression, wanted: str) -> str:
+        """Return an expression of a wanted type; an integer may stand for a float."""
+        return _converted(self._text(value), wanted).code
+
+    def _text(self, value: Expression) -> _Text:
+        match value:
+            case Literally(value=number):
+                assert not isinstance(number, str)
+                kind = {bool: "bool", int: "int", float: "float"}[type(number)]
+                return _Text(_number(number), kind, _SIGNED if _number(number)[0] == "-" else _ATOM, True)
+            case Name():
+                return _Text(cpp_variable(value.name), self._kinds[value.name])
+            case Call():
+                return _Text(self._call(value), "float")
+            case Apply():
+                helper = self._helpers[value.function]
+                pairs = zip(value.arguments, helper.parameters, strict=True)
+                given = ", ".join(self._as(argument, parameter.type) for argument, parameter in pairs)
+                return _Text(f"{cpp_variable(helper.name)}({given})", helper.returns)
+            case Unary():
+                inner = self._text(value.operand)
+                code = inner.code if inner.level == _ATOM else f"({inner.code})"
+                return _Text(f"{value.operator}{code}", inner.kind, _SIGNED, inner.is_literal)
+            case Binary():
+                return self._binary(value)
+        raise AssertionError(value)
+
+    def _call(self, call: Call) -> str:
+        gnn = cpp_variable(call.receiver.name)
+        if call.method.name == "loss":
+            return f"{gnn}.loss()"
+        split = split_of(call)
+        return f"{gnn}.evaluate({_quoted(split)}, &Program::split_{split})"
+
+    def _binary(self, value: Binary) -> _Text:
+        left, right, sign = self._text(value.left), self._text(value.right), value.operator
+        if "float" in {left.kind, right.kind}:
+            left, right = _converted(left, "float"), _converted(right, "float")
+        level = _LEVELS.get(sign, _PRODUCT)
+        joins = level >= _LEVELS["+"]
+        if sign == "/" and left.kind == "float":
+            return _Text(f"quotient({left.code}, {right.code})", "float")
+        if joins and left.kind == "int" and left.is_literal and right.is_literal:
+            left = _Text(f"Int({left.code})", "int")  # two plain integers of C++ would have 32 bits
+        codes = [
+            f"({part.code})" if _needs_brackets(part.level, level, side) else part.code
+            for side, part in enumerate((left, right))
+        ]
+        return _Text(f"{codes[0]} {sign} {codes[1]}", left.kind if joins else "bool", level)
+
+
+def _needs_brackets(inner: int, outer: int, side: int) -> bool:
+    """Return whether an operand needs brackets, or has them because compilers warn where it has none."""
+    if outer >= _LEVELS["+"]:
+        return inner < outer + side
+    return inner <= _LEVELS["<"] if outer > _LEVELS["&&"] else inner <= _LEVELS["&&"] and inner != outer
+
+
+def _converted(text: _Text, wanted: str) -> _Text:
+    if text.kind != "int" or wanted != "float":
+        return text
+    if text.is_literal:
+        return _Text(f"{text.code}.0", "float", text.level, True)
+    return _Text(f"real({text.code})", "float")
+
+
+def _read(part: object) -> set[str]:
+    """Return the variables whose values are read: not those that are only given one."""
+    names = [node.name for node in walk(part) if isinstance(node, Name)]
+    for node in walk(part):
+        if isinstance(node, Declare) or (isinstance(node, Assign) and not node.operator):
+            names.remove(node.name.name)
+    return set(names)
+
+
+def _number(value: float) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _quoted(text: str) -> str:
+    """Return a text of C++; a question mark is escaped, since two of them begin a trigraph."""
+    escaped = re.sub(r'[\\"?]', lambda found: f"\\{found[0]}", text)
+    return '"' + re.sub(r"[^\x20-\x7e]", lambda found: _octal(found[0]), escaped) + '"'
+
+
+def _octal(character: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in character.encode())
+
+
+__all__ = ["script_lines"]

@@ -1,0 +1,39 @@
+// The losses of a number and its target, which the kernels of every target have in common.
+#pragma once
+
+#include <cmath>
+
+#ifdef __CUDACC__
+#define GB_EVERYWHERE __host__ __device__
+#else
+#define GB_EVERYWHERE
+#endif
+
+namespace program {
+
+struct ElementLoss {
+  float loss, grad;
+};
+
+struct BinaryLoss {
+  GB_EVERYWHERE static ElementLoss of(float output, float target) {
+    const float small = expf(-fabsf(output));  // at most 1, so that nothing overflows
+    const float likely = output >= 0 ? 1.0f / (1.0f + small) : small / (1.0f + small);
+    return {fmaxf(output, 0.0f) - output * target + log1pf(small), likely - target};
+  }
+};
+
+struct SquaredLoss {
+  GB_EVERYWHERE static ElementLoss of(float output, float target) {
+    const float rest = output - target;
+    return {rest * rest, 2.0f * rest};
+  }
+};
+
+struct RightSign {
+  GB_EVERYWHERE static ElementLoss of(float output, float target) {
+    return {(output > 0.0f) == (target > 0.5f) ? 1.0f : 0.0f, 0.0f};
+  }
+};
+
+}  // namespace program

@@ -1,0 +1,292 @@
+"""What a program decides while it trains: the engine in this process and the programs decide alike."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.distributed.whole import owners
+from tests.extras import NO_KERNELS
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.synth.building import Compiled, built, compiled, losses_of, run
+from tests.synth.on_host import HostPrograms, run_on_host
+from tests.synth.programs import program
+from tests.synth.ranks import Parts, built_for_ranks, parts_of_programs, run_ranks, tool
+
+from graphbraid import Graph, datasets, native
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.synth import (
+    OptimizerRecipe,
+    Recipe,
+    Synthesis,
+    from_model,
+    from_program,
+    parse_program,
+    train,
+)
+
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "synth").glob("*.gnn"))
+GRAPH = make_graph(train=30)
+_DRAW = torch.Generator().manual_seed(7)
+GRAPHS = {
+    "regression": GRAPH.replace(y=torch.randn(NUM_NODES, CLASSES, generator=_DRAW)),
+    "labels": GRAPH.replace(y=(torch.rand(NUM_NODES, CLASSES, generator=_DRAW) < 0.3).float()),
+}
+"""The graphs of programs that learn something other than classes."""
+SETTINGS = {"gat": {"rate": 0.01}, "choice": {"attend": True, "every": 4}}
+WIDTHS = {"mixed": (CHANNELS, 16, 24, CLASSES)}
+NUMBERS = """
+function int half(int x) { return x / 2; }
+function float mixed(int a, float b, bool c) {
+  float found = a;
+  while (found < 9) { found += b; if (c && found > 5) { break; } }
+  return found;
+}
+function bool odd(int x) { if (x % 2 == 1) { return true; } else { return false; } }
+function Train(Graph g, GNN gnn, container<int>& layers, String d, int class, float _rate, bool NULL) {
+  gnn.load(g, d);
+  gnn.initializeLayers(layers, "xavier");
+  int unused = 3;
+  int negative = -7;
+  int large = 4611686018427387904;
+  int total = 0;
+  for (int i = 0; i < 5; i++) { total += layers[1] * i; }
+  for (int epoch = 0; epoch < totalEpoch; epoch += 2) {
+    for (int l = 0; l < layers; l++) { gnn.forwardPass(l, "GCN"); if (l == 0) { gnn.activation(l, "elu"); } }
+    for (int l = layers.size() - 2; l >= 0; --l) { gnn.backPropagation(l); }
+    gnn.optimizer("sgd", _rate / (epoch + 1), 0.5);
+    print("numbers", epoch, half(epoch + 7), half(negative), negative % 4, negative * -2 - 3 - (2 - 1));
+    print(total);
+    print(mixed(epoch, 1.5, odd(epoch + 1)), mixed(1, 0.25, false), 7 / 2 + 0.5, 100000 * 100000, 1 / 3.0);
+    print(odd(class) || NULL && !odd(2), (1 < 2) == (epoch < 3), "a \\ ? \t é");
+    print(large - 1 + large, true, -0.5);
+    if (epoch == 2 || odd(epoch)) { continue; } else if (gnn.loss() < 0) { print("never"); }
+    int class_ = 0;
+    do_nothing(class_);
+    for (; class_ < 2; ++class_) { if (class_ == 1) { print("inner", class_ - epoch, 2.0 * epoch); } }
+  }
+}
+function int do_nothing(int unread) { return 0; }
+"""
+NUMBERS = NUMBERS.replace("    do_nothing(class_);\n", "    int nothing = do_nothing(class_);\n")
+
+
+def made(text: str, name: str = "", epochs: int = 30) -> Synthesis:
+    settings = {"totalEpoch": epochs} | SETTINGS.get(name, {})
+    return from_program(parse_program(text), WIDTHS.get(name, (CHANNELS, 16, CLASSES)), settings)
+
+
+def lines_of(said: str) -> list[str]:
+    """What a program's own statements print: all lines but those of the runtime."""
+    own = r"epoch \d+ (loss|train|val|test) |(accuracy|error|seconds|bytes|peak|input|kernels|memory) "
+    return [line for line in said.splitlines() if not re.match(own, line)]
+
+
+def graph_of(name: str) -> Graph:
+    return GRAPHS.get(name, GRAPH)
+
+
+def assert_alike(said: str, synthesis: Synthesis, name: str) -> None:
+    """A program printed the losses, the accuracies and the lines of the engine."""
+    trained = train(synthesis, graph_of(name))
+    assert losses_of(said) == pytest.approx(trained.losses, rel=1e-5)
+    found = re.findall(r"^epoch (\d+) (train|val|test) (\S+)", said, re.MULTILINE)
+    expected = [(e, s, a) for e, of_epoch in enumerate(trained.accuracies) for s, a in of_epoch.items()]
+    assert [(int(e), s) for e, s, _ in found] == [(e, s) for e, s, _ in expected]
+    assert [float(a) for *_, a in found] == pytest.approx([a for *_, a in expected], rel=1e-4, abs=1e-6)
+    for line, ours in zip(lines_of(said), trained.said, strict=True):
+        assert line == ours or (name == "regression" and line.split()[:-1] == ours.split()[:-1])
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("control")
+    for name, graph in {"": GRAPH, **GRAPHS}.items():
+        datasets.save_store(graph, folder / f"store{name}")
+    return {name: folder / f"store{name if name in GRAPHS else ''}" for name in ("", *TEXTS)}
+
+
+@pytest.fixture
+def store(stores: dict[str, Path], request: pytest.FixtureRequest) -> Path:
+    return stores[
+        (getattr(request.node, "callspec", None) and request.node.callspec.params.get("name")) or ""
+    ]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory) -> Compiled:
+    return compiled(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def rank_parts(tmp_path_factory) -> Parts:
+    tool("mpirun")
+    return parts_of_programs(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> HostPrograms:
+    return HostPrograms(tmp_path_factory.mktemp("objects"))
+
+
+TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in EXAMPLES} | {"numbers": NUMBERS}
+SETTINGS["numbers"] = {"class": 3, "_rate": 0.5, "NULL": False}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.slow
+def test_openmp_programs_decide_as_the_engine(name: str, store: Path, parts: Compiled, tmp_path: Path):
+    folder = built(made(TEXTS[name], name), store, parts, tmp_path / "out")
+    assert_alike(run(folder, "--data", str(store)), made(TEXTS[name], name), name)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.slow
+def test_ranks_decide_as_the_engine(name: str, rank_parts: Parts, tmp_path: Path):
+    owner = owners([(node * 7) % 2 for node in range(NUM_NODES)], 2)
+    folder = built_for_ranks(made(TEXTS[name], name), graph_of(name), owner, rank_parts, tmp_path / "out")
+    assert_alike(run_ranks(folder, 2), made(TEXTS[name], name), name)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.slow
+def test_programs_for_a_gpu_decide_as_the_engine(
+    name: str, store: Path, programs: HostPrograms, tmp_path: Path
+):
+    folder = programs.built(made(TEXTS[name], name, 12), store, tmp_path / "out")
+    assert_alike(run_on_host(folder, "--data", str(store)), made(TEXTS[name], name, 12), name)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_layers_of_any_kind_train_as_by_hand(is_weighted: bool):
+    """PyTorch runs the same modules; the weights of edges go to GCN alone."""
+    graph, text = make_graph(train=30, weighted=is_weighted), TEXTS["mixed"].replace("0.4", "0.0")
+    synthesis = made(text, "mixed", epochs=8)
+    assert [type(conv).__name__ for conv in synthesis.model.convs] == ["GCNConv", "GATConv", "SAGEConv"]
+    by_hand = copy.deepcopy(synthesis.model).double()
+    optimizer, nodes = torch.optim.SGD(by_hand.parameters(), lr=0.05, momentum=0.9), graph.split("train")
+    edges = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
+    weight = None if graph.csc.weight is None else graph.csc.weight.double()
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(by_hand(graph.x.double(), edges, weight)[nodes], graph.y[nodes])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert train(synthesis, graph).losses == pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "GAT"])
+@pytest.mark.parametrize("normalization", ["batch", "layer"])
+def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, normalization: str):
+    behind = f'if (l < layers - 1) {{ gnn.normalization(l, "{normalization}"); }}'
+    model = made(program(kind, after_layer=behind)).model
+    assert type(model).__name__ == {"SAGE": "GraphSAGE"}.get(kind, kind)
+    assert type(model.norms[0]).__name__ == {"batch": "BatchNorm1d", "layer": "LayerNorm"}[normalization]
+
+
+@pytest.mark.slow
+def test_weights_of_edges_reach_the_layers_that_take_them(parts: Compiled, tmp_path: Path):
+    graph, text = make_graph(train=30, weighted=True), TEXTS["mixed"]
+    datasets.save_store(graph, tmp_path / "store")
+    folder = built(made(text, "mixed"), tmp_path / "store", parts, tmp_path / "out")
+    losses = losses_of(run(folder, "--data", str(tmp_path / "store")))
+    assert losses == pytest.approx(train(made(text, "mixed"), graph).losses, rel=1e-5)
+    assert losses != pytest.approx(train(made(text, "mixed"), GRAPH).losses, rel=1e-2)
+
+
+def test_a_loop_of_many_epochs_is_no_endless_one():
+    assert made(program(), epochs=100_000).recipe.epochs == 100_000
+
+
+def test_a_schedule_sets_the_rate_of_each_epoch():
+    halved = made(program(optimizer='"sgd", 0.4 / (epoch + 1)'), epochs=3)
+    by_hand = made(program(optimizer='"sgd", 0.4'), epochs=1)
+    losses = []
+    for rate in (0.4, 0.2, 0.4 / 3):
+        recipe = Recipe(name="one", optimizer=OptimizerRecipe(kind="sgd", learning_rate=rate), epochs=1)
+        losses += train(from_model(by_hand.model, recipe), GRAPH).losses
+    assert train(halved, GRAPH).losses == tuple(losses)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_losses_of_numbers_are_pytorchs(name: str):
+    graph, text = GRAPHS[name], TEXTS[name].replace("0.2", "0.0")
+    synthesis = made(text, epochs=8)
+    by_hand = copy.deepcopy(synthesis.model).double()
+    loss_of = F.mse_loss if name == "regression" else F.binary_cross_entropy_with_logits
+    kind = torch.optim.AdamW if name == "regression" else torch.optim.Adam
+    optimizer, nodes, losses = kind(by_hand.parameters(), lr=0.01), graph.split("train"), []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = loss_of(by_hand(graph.x.double(), graph.csc)[nodes], graph.y[nodes].double())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    trained = train(synthesis, graph)
+    assert trained.losses == pytest.approx(losses, rel=1e-4)
+    out, val = by_hand.eval()(graph.x.double(), graph.csc), graph.split("val")
+    right = (out > 0) == (graph.y > 0.5) if name == "labels" else (out - graph.y).square()
+    assert trained.accuracies[-1]["val"] == pytest.approx(right[val].double().mean().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "message"),
+    [
+        ("labels", GRAPH.y, "binary cross entropy needs labels of floats; the graph's are torch.int64"),
+        ("labels", 2 * GRAPHS["labels"].y, "binary cross entropy needs labels that are 0 to 1"),
+        ("regression", GRAPHS["regression"].y / 0, "mean squared needs labels that are finite"),
+        (
+            "regression",
+            GRAPHS["regression"].y[:, :2],
+            "layer has 5 columns; the graph has 2 targets",
+        ),
+        ("schedule", GRAPHS["labels"].y, "training needs one class per node.*gnn.minimize"),
+    ],
+)
+def test_labels_that_do_not_fit_a_loss_are_refused(name: str, y: torch.Tensor, message: str):
+    with pytest.raises(DataError, match=message):
+        train(made(TEXTS[name]), GRAPH.replace(y=y.contiguous()))
+
+
+def test_evaluations_at_any_epochs_are_followed():
+    evaluations = tuple(("val",) if epoch in (0, 3, 4) else () for epoch in range(7))
+    adam = OptimizerRecipe(kind="adam", learning_rate=0.01)
+    recipe = Recipe(name="some", optimizer=adam, epochs=7, evaluations=evaluations)
+    found = train(from_model(made(program()).model, recipe), GRAPH).accuracies
+    assert [tuple(of_epoch) for of_epoch in found] == list(evaluations)
+
+
+@pytest.mark.slow
+def test_a_program_refuses_what_goes_wrong_while_it_trains(store: Path, parts: Compiled, tmp_path: Path):
+    wrong = {
+        "rate": (program(optimizer='"sgd", 0.1 - epoch'), "the learning rate of epoch 1 is -0.9"),
+        "zero": (program(after_epoch="int x = 6 / (3 - epoch);"), "the program divides by zero"),
+        "large": (
+            program(before="int x = 9;", after_epoch="x = x * x;"),
+            "an integer of the program is too large",
+        ),
+        "early": (
+            program()
+            .replace("gnn.forwardPass(l,", "gnn.forwardPass(l,", 1)
+            .replace(
+                "    for (int l = 0;", "    if (epoch == 0) { print(gnn.loss()); }\n    for (int l = 0;", 1
+            ),
+            "the loss is asked for before the first forward pass",
+        ),
+    }
+    for name, (text, message) in wrong.items():
+        folder = built(made(text), store, parts, tmp_path / name)
+        assert f"train: {message}" in run(folder, "--data", str(store), code=1)
+        with pytest.raises(ConfigError):
+            train(made(text), GRAPH)
+    text = program().replace("epoch < totalEpoch", "epoch < 3")
+    folder = built(made(text), store, parts, tmp_path / "own")
+    assert len(losses_of(run(folder, "--data", str(store)))) == 3
+    assert "--epochs sets totalEpoch" in run(folder, "--data", str(store), "--epochs", "5", code=2)
