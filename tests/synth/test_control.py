@@ -41,6 +41,8 @@ GRAPHS = {
 SETTINGS = {"gat": {"rate": 0.01}, "choice": {"attend": True, "every": 4}}
 WIDTHS = {"mixed": (CHANNELS, 16, 24, CLASSES)}
 NUMBERS = """
+function int log(int x) { return x; }
+function int run(int x) { while (true) { if (x > 5) { return log(x); } x++; } return 0; }
 function int half(int x) { return x / 2; }
 function float mixed(int a, float b, bool c) {
   float found = a;
@@ -71,9 +73,10 @@ function Train(Graph g, GNN gnn, container<int>& layers, String d, int class, fl
     for (; class_ < 2; ++class_) { if (class_ == 1) { print("inner", class_ - epoch, 2.0 * epoch); } }
   }
 }
-function int do_nothing(int unread) { return 0; }
+function int seconds() { for (;;) { return run(2); } return 1; }
+function int do_nothing(int unread) { return seconds(); }
 """
-NUMBERS = NUMBERS.replace("    do_nothing(class_);\n", "    int nothing = do_nothing(class_);\n")
+NUMBERS = NUMBERS.replace("    do_nothing(class_);\n", "    print(do_nothing(class_));\n")
 
 
 def made(text: str, name: str = "", epochs: int = 30) -> Synthesis:

@@ -490,6 +490,13 @@ WRONG = [
         'unknown name "totalEpoch"',
         "known are x",
     ),
+    (
+        "function int f(int x) { while (true) { for (;;) { break; } } return 1; }\n" + body(""),
+        1,
+        25,
+        "the loop never ends",
+        "no break and no return leaves it",
+    ),
     ("function int f(int x) { return 1; }", 1, 35, 'the text ends after "}"', '"function" is missing'),
     (body("int " + "x" * 10_000 + " = y;"), 2, 10_008, 'unknown name "y"', LONG),
 ]

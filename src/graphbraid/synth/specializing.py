@@ -31,6 +31,7 @@ from graphbraid.synth.language.syntax import (
     Say,
     Statement,
     Train,
+    leaves_loop,
     walk,
 )
 from graphbraid.synth.language.words import METHODS, TOTAL_EPOCHS
@@ -320,7 +321,7 @@ class _Specializer:
     def _check_ends(self, loop: For) -> None:
         """Refuse a loop that cannot end, as far as its condition and its step tell."""
         reads = set() if loop.condition is None else _names(loop.condition)
-        if _leaves(loop.body) or (self.recorder.stops_early and _calls(loop.body, "evaluate")):
+        if leaves_loop(loop.body) or (self.recorder.stops_early and _calls(loop.body, "evaluate")):
             return
         if loop.condition is not None and (_at_run_time(loop.condition) or not reads <= self._values.keys()):
             return
@@ -388,21 +389,6 @@ def _numbers_layers(body: object, name: str) -> bool:
 
 def _calls(part: object, method: str) -> bool:
     return any(isinstance(node, Call) and node.method.name == method for node in walk(part))
-
-
-def _leaves(body: tuple[Statement, ...]) -> bool:
-    """Return whether a ``break`` in a loop's body leaves it, and not a loop inside."""
-    for statement in body:
-        if isinstance(statement, Leave) and statement.word == "break":
-            return True
-        blocks = (
-            [*(block for _, block in statement.branches), statement.otherwise]
-            if isinstance(statement, If)
-            else []
-        )
-        if any(_leaves(block) for block in blocks):
-            return True
-    return False
 
 
 __all__ = ["MOST_ROUNDS", "specialize"]

@@ -208,7 +208,7 @@ class _Writer:
                 helper = self._helpers[value.function]
                 pairs = zip(value.arguments, helper.parameters, strict=True)
                 given = ", ".join(self._as(argument, parameter.type) for argument, parameter in pairs)
-                return _Text(f"{cpp_variable(helper.name)}({given})", helper.returns)
+                return _Text(f"script::{cpp_variable(helper.name)}({given})", helper.returns)
             case Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"

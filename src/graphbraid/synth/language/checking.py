@@ -28,6 +28,7 @@ from graphbraid.synth.language.syntax import (
     Type,
     Unary,
     hint_of,
+    leaves_loop,
 )
 from graphbraid.synth.language.words import METHODS, OF_MODEL, TOTAL_EPOCHS, Argument, Method, word_of
 
@@ -146,6 +147,9 @@ class _Checker:
             self._condition(loop.condition)
         if loop.step is not None:
             self._assignment(loop.step)
+        is_true = loop.condition is None or (isinstance(loop.condition, Literally) and loop.condition.value)
+        if self._returns is not None and is_true and not leaves_loop(loop.body):
+            raise ProgramError(loop.place, "the loop never ends", "no break and no return leaves it")
         self._num_loops += 1
         self.block(loop.body)
         self._num_loops -= 1

@@ -270,3 +270,18 @@ def walk(part: object) -> Iterator[Node]:
         yield part
     for each in inside:
         yield from walk(each)
+
+
+def leaves_loop(body: tuple[Statement, ...]) -> bool:
+    """Return whether a ``return``, or a ``break`` of no loop inside, leaves a loop with this body."""
+    for statement in body:
+        match statement:
+            case Leave(word="break") | Give():
+                return True
+            case If():
+                blocks = [*(block for _, block in statement.branches), statement.otherwise]
+                if any(leaves_loop(block) for block in blocks):
+                    return True
+            case For() if any(isinstance(node, Give) for node in walk(statement.body)):
+                return True
+    return False
