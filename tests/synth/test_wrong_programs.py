@@ -498,7 +498,15 @@ WRONG = [
         "no break and no return leaves it",
     ),
     ("function int f(int x) { return 1; }", 1, 35, 'the text ends after "}"', '"function" is missing'),
-    (body("int " + "x" * 10_000 + " = y;"), 2, 10_008, 'unknown name "y"', LONG),
+    (body("int " + "x" * 10_000 + " = 3;"), 2, 5, "a name of 10,000 characters", "at most 100 are possible"),
+    (body('print("' + "x" * 10_000 + '", y);'), 2, 10_011, 'unknown name "y"', LONG),
+    (
+        body('gnn.evaluate("' + "x" * 10_000 + '");'),
+        2,
+        14,
+        'unknown split "' + "x" * 100 + '"',
+        "known are train, val, test",
+    ),
 ]
 
 

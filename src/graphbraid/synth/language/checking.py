@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from graphbraid.synth.language.syntax import (
+    MOST_SHOWN,
     Apply,
     Assign,
     Binary,
@@ -314,7 +315,7 @@ class _Checker:
             hint = "as in " + f'"{argument.choices[0]}"'
             raise ProgramError(value.place, f"the {argument.name} must be written here as a text", hint)
         if word_of(value.value, argument.choices) is None:
-            message = f'unknown {argument.name} "{value.value}"'
+            message = f'unknown {argument.name} "{value.value[:MOST_SHOWN]}"'
             raise ProgramError(value.place, message, hint_of(value.value, argument.choices))
 
 

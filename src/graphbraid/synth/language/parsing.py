@@ -94,6 +94,9 @@ def _check_lengths(tokens: Sequence[Token]) -> None:
             depth -= 1
         if depth > MOST_NESTED:
             raise ProgramError(place_of(token), f"brackets are nested more than {MOST_NESTED} deep")
+        if token.type == "NAME" and len(token) > MOST_SHOWN:
+            message = f"a name of {len(token):,} characters"
+            raise ProgramError(place_of(token), message, f"at most {MOST_SHOWN} are possible")
         if words > MOST_WORDS:
             raise ProgramError(place_of(token), f"a statement of more than {MOST_WORDS} words", "divide it")
 
