@@ -40,6 +40,7 @@ from graphbraid.synth.emit.cuda import sources_for_gpu
 from graphbraid.synth.emit.layout import WIDTH
 from graphbraid.synth.emit.mpi import sources_of_ranks
 from graphbraid.synth.emit.openmp import sources_of
+from graphbraid.synth.training import make_optimizer
 from graphbraid.synth.weights import weights_of
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -73,6 +74,31 @@ def test_a_program_has_the_engines_losses(
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
     assert numbers_of(said, "peak memory")[0] > 1e6
+
+
+@pytest.mark.parametrize(("model", "aggregation"), [("GCN", "Sum"), ("SAGE", "Max"), ("GAT", "Sum")])
+@pytest.mark.slow
+def test_early_losses_are_those_of_float64(
+    model: str, aggregation: str, store: Path, parts: Compiled, tmp_path: Path
+):
+    """Rounding grows with the epochs and is another in each variant of the kernels."""
+    synthesis, exact = (made(model, aggregation, after_layer="") for _ in range(2))
+    graph = datasets.open_store(store)
+    assert graph.x is not None
+    folder = built(synthesis, store, parts, tmp_path / "out")
+    found = losses_of(run(folder, "--data", str(store), "--epochs", "5"))
+    exact.model.double().train()
+    optimizer = make_optimizer(exact.recipe.optimizer, list(exact.model.parameters()))
+    train_nodes, losses = graph.split("train"), []
+    for _ in found:
+        optimizer.zero_grad()
+        out = exact.model(graph.x.double(), graph.csc)
+        loss = torch.nn.functional.cross_entropy(out[train_nodes], graph.y[train_nodes])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert found == pytest.approx(losses, rel=2e-6)
+    assert train(synthesis, graph).losses[:5] == pytest.approx(losses, rel=2e-6)
 
 
 @pytest.mark.parametrize("layers", MORE)
