@@ -33,10 +33,7 @@ from graphbraid.synth import (
     write_openmp,
 )
 
-pytestmark = [
-    pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS),
-    pytest.mark.long,
-]
+pytestmark = [pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS), pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 HIDDEN = {ROOT, Path(sys.prefix), Path(torch.__file__).parents[1]}
 EXAMPLES = {"listing1": {"totalEpoch": 12}, "gat": {"totalEpoch": 12, "rate": 0.01}}
@@ -45,6 +42,13 @@ GRAPHS = {
     "weighted": make_graph(train=30, weighted=True),
     "bags of words": make_graph(train=30, density=0.2, binary="row"),
 }
+CASES = [
+    pytest.param(
+        example, graph, marks=() if (example, graph) == ("listing1", "directed") else pytest.mark.long
+    )
+    for example in EXAMPLES
+    for graph in GRAPHS
+]
 EARLY = 6
 """Epochs whose losses are compared closely: another variant's rounding grows from epoch to epoch."""
 
@@ -122,8 +126,7 @@ def store(graph: str, tmp_path: Path) -> Path:
     return datasets.save_store(GRAPHS[graph], tmp_path / "store")
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize(("example", "graph"), CASES)
 def test_openmp(example: str, graph: str, store: Path, parts: Compiled, tmp_path: Path):
     folder = write_openmp(made(example), datasets.open_store(store), tmp_path / "out")
     options = f"{QUICK_BUILD} -DCMAKE_CXX_COMPILER_LAUNCHER={taking(parts.objects, tmp_path)}"
@@ -131,8 +134,7 @@ def test_openmp(example: str, graph: str, store: Path, parts: Compiled, tmp_path
     assert_as_the_engine(said, example, GRAPHS[graph])
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize(("example", "graph"), CASES)
 def test_mpi(example: str, graph: str, store: Path, rank_parts: Parts, tmp_path: Path):
     bring_mpi(tmp_path / "mpi")
     partition = owners([node % 3 for node in range(NUM_NODES)], 3)
@@ -144,8 +146,7 @@ def test_mpi(example: str, graph: str, store: Path, rank_parts: Parts, tmp_path:
     assert_as_the_engine(said, example, GRAPHS[graph])
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize(("example", "graph"), CASES)
 def test_cuda_on_the_host(example: str, graph: str, store: Path, gpu_programs: HostPrograms, tmp_path: Path):
     folder = write_cuda(made(example), datasets.open_store(store), tmp_path / "out")
     launcher = taking(gpu_programs.objects_of(folder), tmp_path)

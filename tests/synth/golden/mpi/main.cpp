@@ -555,7 +555,8 @@ int main(int count, char** words) {
     }
     if (ranks.size() != program::kRanks)
       throw program::UsageError("it was written for " + std::to_string(program::kRanks) +
-                                " ranks and started on " + std::to_string(ranks.size()));
+                                " ranks and started on " + std::to_string(ranks.size()) +
+                                "; another number of ranks needs another program: graphbraid synth --ranks");
     program::train(ranks, options);
     return 0;
   } catch (const program::UsageError& error) {  // on all ranks alike
