@@ -316,6 +316,7 @@ PARTS = (
         results="distributed_mini_batches",
         minutes=6,
     ),
+    Part(name="ranks-rounding", module="distributed.rounding", results="distributed_rounding", minutes=2),
     Part(
         name="ranks-kept-rows",
         module="distributed.kept_rows",

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.common.rows import read_rows
 from benchmarks.distributed.mini_batches import ranged as ranged_shares
+from benchmarks.distributed.rounding import FLOAT64, SHOWN, distances
 from benchmarks.distributed.scaling import HEADS, cells_of
 from benchmarks.distributed.shaped import MODES, derived, ranged
 from benchmarks.distributed.whole_graph import beside
@@ -209,6 +210,19 @@ def sharded() -> str:
         "seconds from the kill to the last message",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.sharded")])
+
+
+def rounding() -> str:
+    """How far losses of ranks in float32 are from those in float64, by epochs."""
+    rows = read_rows("distributed_rounding")
+    lines = [
+        [row["row"], run, *(f"{one:.1e}" for one in distances(row, run))]
+        for row in rows
+        for run in row["losses"]
+        if run != FLOAT64
+    ]
+    heads = ("model", "run", *(f"in {count} epoch{'s' * (count > 1)}" for count in SHOWN))
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.rounding")])
 
 
 def kept_rows() -> str:

@@ -68,6 +68,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "ranks behind links": ("distributed_shaped", distributed.shaped),
     "simulated scaling": ("distributed_scaling", distributed.scaling),
     "ways between ranks": ("distributed_machine", distributed.ways),
+    "rounding on ranks": ("distributed_rounding", distributed.rounding),
     "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
     "ranks within limits": ("distributed_sharded", distributed.sharded),
     "rows of other ranks": ("distributed_kept_rows", distributed.kept_rows),
