@@ -107,7 +107,7 @@ class RankNorms(TorchFunctionMode):
         with self:
             while number := self._announced(0):
                 norm = self.modules[number - 1]
-                norm(torch.empty(0, norm.num_features))
+                norm(next(norm.buffers()).new_empty(0, norm.num_features))  # like its running mean
         self._chain.backward()  # type: ignore[no-untyped-call]
 
     def joined(self, loss: Tensor) -> Tensor:
