@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from graphbraid.train.callbacks import Callback, EarlyStopping, EpochRecord, RunResult, StepRecord
     from graphbraid.train.config import TrainConfig
     from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
+    from graphbraid.train.run_folder.loggers import LogTo
     from graphbraid.train.trainer import Trainer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "EpochRecord",
     "Estimate",
     "HardwareFile",
+    "LogTo",
     "Ranking",
     "RunResult",
     "StepRecord",
@@ -35,6 +37,7 @@ __getattr__ = names_of(
         "callbacks": "Callback EarlyStopping EpochRecord RunResult StepRecord",
         "config": "TrainConfig",
         "inference.ranking": "Ranking link_auc rank_links",
+        "run_folder.loggers": "LogTo",
         "trainer": "Trainer",
     },
 )

@@ -1,4 +1,4 @@
-"""The log files of a run: ``steps.jsonl``, ``metrics.csv`` and, if requested, TensorBoard events.
+"""The log files of a run: ``steps.jsonl``, ``metrics.csv`` and, if requested, TensorBoard or other loggers.
 
 A checkpoint holds the sizes of both text files at the time it was written (:meth:`RunLog.position`). A
 resumed run truncates them to these sizes, so that no step is missing or repeated, however the last run ended.
@@ -12,14 +12,17 @@ import dataclasses
 import io
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from graphbraid.errors import DataError, MissingPackageError, ResourceError
+from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
 from graphbraid.files.opening import open_descriptor
 from graphbraid.files.writing import atomic_write, resource_error
+from graphbraid.signatures import typed
 from graphbraid.train.callbacks import Callback, EpochRecord, RunResult, StepRecord
+from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer
@@ -124,7 +127,82 @@ def _csv_line(values: Sequence[Any]) -> str:
     return text.getvalue()
 
 
-class TensorBoard(Callback):
+class _Numbers(Callback):
+    """Base class of callbacks that write losses, metrics and stage times by name, each at its step."""
+
+    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
+        """Write a step's loss and learning rate."""
+        of_step = {"train/loss": record.loss, "train/learning_rate": record.learning_rate}
+        self._write(of_step, record.global_step)
+
+    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
+        """Write an epoch's metrics and times at its last step."""
+        of_epoch = {f"val/{name}": value for name, value in record.val.items()}
+        of_epoch |= {f"seconds/{name}": value for name, value in record.seconds.items()}
+        self._write(of_epoch, record.global_step - 1)
+
+    @abstractmethod
+    def _write(self, values: dict[str, float], step: int) -> None: ...
+
+
+@typed
+class LogTo(_Numbers):
+    """A callback that writes to a logger of PyTorch Lightning or Fabric: W&B, MLflow, Comet, CSV and others.
+
+    Example::
+
+        from pytorch_lightning.loggers import WandbLogger
+
+        trainer = Trainer(model, graph, callbacks=[LogTo(WandbLogger(project="shop", offline=True))])
+
+    ``train/loss`` and ``train/learning_rate`` are written each step, ``val/...`` and ``seconds/...`` each
+    epoch, ``test/...`` at the end, and the options of the run as its hyperparameters. Of several ranks the
+    first one writes.
+
+    Args:
+        logger: object with ``log_metrics(metrics, step)``; ``log_hyperparams(params)``, ``save()`` and
+            ``finalize(status)`` are called where it has them.
+
+    Raises:
+        ConfigError: ``logger`` has no ``log_metrics``.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        if not callable(getattr(logger, "log_metrics", None)):
+            raise ConfigError(
+                f"logger must have log_metrics, as Lightning's have; got {type(logger).__name__}"
+            )
+        self.logger, self._writes = logger, True
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Write the options that differ from the defaults, and what ``info`` says."""
+        self._writes = trainer.comm is None or trainer.comm.rank == 0
+        plain, own = TrainConfig().to_json(), trainer.config.to_json()
+        options = {name: value for name, value in own.items() if value != plain[name]}
+        self._call("log_hyperparams", options | dict(trainer.info))
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        if self._writes and values:
+            self.logger.log_metrics(values, step=step)
+
+    def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
+        """Write the test's metrics, and finish the logger's run."""
+        if result.test:
+            of_test = {f"test/{name}": value for name, value in result.test.items()}
+            self._write(of_test, max(result.global_step - 1, 0))
+        self._call("save")
+        self._call("finalize", "success" if result.status != "interrupted" else "aborted")
+
+    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
+        """Finish the logger's run as failed."""
+        self._call("finalize", "failed")
+
+    def _call(self, name: str, *values: Any) -> None:
+        if self._writes and callable(method := getattr(self.logger, name, None)):
+            method(*values)
+
+
+class TensorBoard(_Numbers):
     """A callback that writes losses, metrics and stage times as TensorBoard events."""
 
     def __init__(self, folder: Path) -> None:
@@ -147,18 +225,14 @@ class TensorBoard(Callback):
         """Open the writer; a resumed run hides the events past its checkpoint."""
         self._writer = self._make(str(self._folder), purge_step=trainer.progress.global_step)
 
-    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
-        """Write a step's loss and learning rate."""
-        self._writer.add_scalar("train/loss", record.loss, record.global_step)
-        self._writer.add_scalar("train/learning_rate", record.learning_rate, record.global_step)
-
     def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
-        """Write an epoch's metrics and times at its last step."""
-        for name, value in record.val.items():
-            self._writer.add_scalar(f"val/{name}", value, record.global_step - 1)
-        for name, value in record.seconds.items():
-            self._writer.add_scalar(f"seconds/{name}", value, record.global_step - 1)
+        """Write an epoch's metrics and times, and flush them."""
+        super().on_epoch_end(trainer, record)
         self._writer.flush()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
         """Close the writer."""
