@@ -317,7 +317,7 @@ def disk_too_small(w: Workplace):
 @command(PLACES, 4, "checkpoints/last.pt", "is the disk full? (0 B free)")
 def disk_really_full(w: Workplace):
     """A disk that is really full."""
-    disk = w.small_disk(16 << 10)
+    disk = w.small_disk(20 << 10)
     return "train", "--data", w.npz(), "--out", disk / "run", "--quiet", "--fanouts", "3,3"
 
 
