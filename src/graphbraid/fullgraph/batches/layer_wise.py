@@ -460,6 +460,7 @@ class _ChunkRun:
 
     def __init__(self, walk: LayerWise, one: LevelPass, nodes: Tensor) -> None:
         self._walk, self._pass, self._nodes = walk, one, nodes
+        self.program = walk.program
         self._values: dict[str, Tensor] = {}
         self._at_sources: dict[tuple[str, Relation | None], Tensor] = {}
         self._blocks: dict[Relation | None, ChunkEdges] = {}
