@@ -90,6 +90,7 @@ def outputs(comm: Communicator, folder: str) -> list[list[float]]:
     graph = ShardedGraph.open(folder, comm)
     nodes = torch.arange(comm.rank * 90, 600 - 50 * comm.rank) if comm.rank < comm.size - 1 else [7]
     trainer = Trainer(make("own", graph), graph, **RUN | {"memory_budget_bytes": 1 << 20})
+    assert trainer.embed(nodes).shape == (len(nodes), 8)
     return [trainer.predict(nodes, mode=mode).double().abs().sum(1).tolist() for mode in ("exact", "sampled")]
 
 

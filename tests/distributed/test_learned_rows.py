@@ -168,6 +168,26 @@ def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
     assert last.result == [pytest.approx([float(every[7])], rel=1e-5), pytest.approx(one[1], rel=1e-5)]
 
 
+@pytest.mark.parametrize("kind", ["own", "pyg"])
+def test_embeddings_are_those_of_a_model_that_holds_all_rows(kind: str) -> None:
+    graph = graph_of()
+    divided, nodes = (
+        Trainer(make(kind, graph), graph, **RUN | {"layout": "subgraph"}),
+        torch.arange(90, 40, -1),
+    )
+    if kind == "own":
+        plain: nn.Module = NodeEmbedding(600, 8, divided.model.model)
+        plain.rows.data.copy_(divided.model.rows.held.rows)
+    else:
+        plain = BesideFeatures(graph, nn.Embedding)
+        plain.load_state_dict(divided.model.state_dict(), strict=False)
+        for one, other in ((plain.rows, divided.model.rows), (plain.few, divided.model.few)):
+            one.weight.data.copy_(other.held.rows)
+    whole = Trainer(plain, graph, **RUN | {"layout": "subgraph"})
+    torch.testing.assert_close(divided.predict(nodes), whole.predict(nodes))
+    torch.testing.assert_close(divided.embed(nodes), whole.embed(nodes))
+
+
 def checkpoints(at: Path) -> list[str]:
     """Return the names of a run's checkpoints, without the step and the random part of folders."""
     return sorted(name.name.rpartition("-")[0] or name.name for name in (at / "checkpoints").iterdir())

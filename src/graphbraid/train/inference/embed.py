@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError, MissingPackageError, did_you_mean
 from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph.reading.modes import in_mode
-from graphbraid.nn import MODELS, RGCN, GraphModel, module_traits
+from graphbraid.nn import MODELS, RGCN, GraphModel, NodeEmbedding, module_traits
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk
@@ -39,13 +39,16 @@ def hidden_runner(
     Raises:
         ConfigError: the model has no such layer, or its input is no matrix with a row for each node.
     """
-    model = runner.model
+    whole = runner.model
+    model = whole.model if type(whole) is NodeEmbedding and layer is None else whole
     if isinstance(model, GraphModel | RGCN) and type(model) in (*MODELS.values(), RGCN):
         if layer is not None:
             raise ConfigError(
                 f"layer={layer!r} is for other modules; of graphbraid.nn the last layer is known"
             )
         made: nn.Module = model.hidden(node_type) if isinstance(model, RGCN) else model.hidden()
+        if model is not whole:  # learned rows are in front of it
+            made = _with_child(whole, "model", made)
         fanouts = config.eval_fanouts or config.fanouts
         fanouts = fanouts[1:] or fanouts  # those of the nodes that the last layer reads
         return runner.of_model(made, node_type), config.updated(fanouts=fanouts, eval_fanouts=None)
@@ -55,7 +58,7 @@ def hidden_runner(
             f"the module {name!r} reads rows of nodes of type {runner.learned_type!r} alone; "
             f"those of {node_type!r} are not read by one layer"
         )
-    return runner.of_model(_UpTo(model, name), node_type), config
+    return runner.of_model(_UpTo(whole, name), node_type), config
 
 
 # ---- models that graphbraid did not make
@@ -98,10 +101,15 @@ def _replaced(module: nn.Module, path: list[str]) -> nn.Module:
     """Return a copy of a module, of shared parts, in which the module at ``path`` ends the call."""
     if not path:
         return _EndsHere()
-    made = copy.copy(module)
     child = module._modules[path[0]]
     assert child is not None, "it was called"
-    made._modules = module._modules | {path[0]: _replaced(child, path[1:])}
+    return _with_child(module, path[0], _replaced(child, path[1:]))
+
+
+def _with_child(module: nn.Module, name: str, child: nn.Module) -> nn.Module:
+    """Return a copy of a module, of shared parts, with another child of that name."""
+    made = copy.copy(module)
+    made._modules = module._modules | {name: child}
     return made
 
 

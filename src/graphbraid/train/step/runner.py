@@ -174,7 +174,10 @@ class ModelRunner:
 
     def of_model(self, model: nn.Module, node_type: str | None) -> ModelRunner:
         """Return a runner of another model on the same graph, place and rows."""
-        return ModelRunner(model, self.graph, self._place, self.rows, self.lists, node_type=node_type)
+        made = ModelRunner(model, self.graph, self._place, self.rows, self.lists, node_type=node_type)
+        if self.learned is not None:  # which the other model reads, too
+            made.learned, made.batches = self.learned, None
+        return made
 
     @property
     def learned_type(self) -> str | None:
