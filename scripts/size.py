@@ -26,10 +26,11 @@ BUDGETS = {
     ("synth",): 5800,
     ("train",): 10_350,
     ("estimates",): 4420,
-    ("cli",): 4380,
+    ("report",): 620,
+    ("cli",): 4500,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 107_700, 500, 88_500
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 109_000, 520, 90_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

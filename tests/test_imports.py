@@ -31,6 +31,7 @@ FLOORS = (
     ("loader", "fullgraph", "distributed"),
     ("synth",),
     ("train", "estimates"),
+    ("report",),
     ("cli",),
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.

@@ -19,6 +19,7 @@ from graphbraid.cli.commands import (
     plan,
     predict,
     reorder,
+    report,
     synth,
     train,
 )
@@ -83,6 +84,8 @@ app.command("train", epilog=EPILOG)(train.train)
 app.command("estimate", epilog=EPILOG)(estimate.estimate)
 app.command("plan", epilog=EPILOG)(plan.plan)
 app.command("predict", epilog=EPILOG)(predict.predict)
+app.command("report", epilog=EPILOG)(report.report)
+app.command("compare", epilog=EPILOG)(report.compare)
 app.command("convert", epilog=EPILOG)(convert.convert)
 app.command("info", epilog=EPILOG)(info.info)
 app.command("reorder", epilog=EPILOG)(reorder.reorder)

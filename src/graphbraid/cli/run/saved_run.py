@@ -120,7 +120,14 @@ class TrainedRun:
 
 
 def trained(
-    run_dir: Path, *, data: str | None, checkpoint: str, trust: bool, verify: bool, draws_split: bool
+    run_dir: Path,
+    *,
+    data: str | None = None,
+    checkpoint: str = "best",
+    trust: bool = False,
+    verify: bool = False,
+    draws_split: bool,
+    labels: bool = False,
 ) -> TrainedRun:
     """Load the run in a folder.
 
@@ -131,6 +138,7 @@ def trained(
         trust: whether the checkpoint may hold Python objects.
         verify: whether to compare all of a store with its checksums.
         draws_split: whether a random split of the nodes is needed; other data may have no labels to draw one.
+        labels: whether the graph keeps its labels, which are checked like those to train on.
 
     Raises:
         ConfigError: the folder holds no run, or the checkpoint is of another model.
@@ -148,7 +156,7 @@ def trained(
     if of_links:
         check_values_of(graph, run.settings)
     if contract is not None:
-        graph = contract.matched(graph, labels=False)
+        graph = contract.matched(graph, labels=labels)
     if not of_links:
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)

@@ -1,0 +1,62 @@
+"""Several runs side by side: ``graphbraid compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphbraid.report.charts import line_chart
+from graphbraid.report.page import figures, page, table
+from graphbraid.report.run_report import RunFiles
+
+_OF_THE_FOLDER = ("out_dir", "resume", "overwrite")
+
+
+def comparison(runs: Sequence[RunFiles]) -> str:
+    """Return the page: results, the options that differ, and curves over common axes."""
+    names = [str(run.path) for run in runs]
+    columns = dict.fromkeys(name for run in runs for name in run.metrics())
+    charts = [
+        line_chart(
+            {n: run.line("train_loss") for n, run in zip(names, runs, strict=True)}, x="epoch", y="Loss"
+        ),
+        *(
+            line_chart(
+                {n: run.line(m) for n, run in zip(names, runs, strict=True)},
+                x="epoch",
+                y=f"Validation {m[4:]}",
+            )
+            for m in columns
+        ),
+    ]
+    heads, rows = result_table(runs)
+    return page(
+        f"{len(runs)} runs",
+        [
+            ("Results", table(rows, heads)),
+            ("Options that differ", table(differing_options(runs), ("option", *names))),
+            ("Epochs", figures(charts)),
+        ],
+    )
+
+
+def result_table(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[Any]]]:
+    """Return the heads and a row per run: status, epochs, seconds, best value, and every test metric."""
+    tests = list(dict.fromkeys(name for run in runs for name in run.result.get("test", {})))
+    heads = ["run", "status", "epochs", "seconds", "best validation", *(f"test {name}" for name in tests)]
+    rows = []
+    for run in runs:
+        found = run.result
+        cells = [found.get(key, "") for key in ("status", "num_epochs", "seconds", "best_value")]
+        test = found.get("test", {})
+        rows.append(
+            [str(run.path), *(c if c is not None else "" for c in cells), *(test.get(n, "") for n in tests)]
+        )
+    return heads, rows
+
+
+def differing_options(runs: Sequence[RunFiles]) -> list[list[Any]]:
+    """Return a row per option that is not the same in all runs."""
+    options = dict.fromkeys(name for run in runs for name in run.settings if name not in _OF_THE_FOLDER)
+    rows = [[name, *(run.settings.get(name) for run in runs)] for name in options]
+    return [row for row in rows if any(value != row[1] for value in row[2:])]
