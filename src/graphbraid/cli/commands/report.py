@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,6 +97,8 @@ def _finish(page: str, out: Path, *, json_output: bool) -> None:
 
 def _of_model(run: Path) -> tuple[str, str]:
     """Return the sections on predictions and on the graph, or the reason why they cannot be had."""
+    from html import escape
+
     import numpy as np
 
     from graphbraid.cli.run.saved_run import trained
