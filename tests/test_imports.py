@@ -37,7 +37,7 @@ FLOORS = (
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
     "fullgraph/step": ((...,), ("operations",), ("differentiable", "planned_step", "replay")),
-    "graph": ((...,), ("interop",), ("graph",)),
+    "graph": ((...,), ("interop",), ("graph",), ("graph_set",)),
     "ops": (
         ("derived", "library"),
         ("dropout",),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph import Engine, compile  # noqa: A004 - as torch.compile
     from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
     from graphbraid.graph.csc import Csc
+    from graphbraid.graph.graph_set import GraphSet
     from graphbraid.loader import NeighborLoader
     from graphbraid.machine.hardware import Hardware
     from graphbraid.sampling import MiniBatch, SamplerConfig
@@ -40,6 +41,7 @@ __all__ = [
     "Csc",
     "Engine",
     "Graph",
+    "GraphSet",
     "GraphbraidError",
     "Hardware",
     "MiniBatch",
@@ -73,6 +75,7 @@ _HOMES = {
     "Csc": "graph.csc",
     "Engine": "fullgraph",
     "Graph": "graph",
+    "GraphSet": "graph.graph_set",
     "GraphbraidError": "errors",
     "Hardware": "machine.hardware",
     "MiniBatch": "sampling",

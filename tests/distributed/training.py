@@ -12,11 +12,13 @@ import torch
 from benchmarks.distributed.links import INTERFACE
 from tests.collective.cases import stage_times
 from tests.train.communities import community_graph, new_model
+from tests.train.molecules import SPLITS, molecules
 from torch import nn
 
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.graph import Graph
-from graphbraid.nn import GCN, GraphSAGE
+from graphbraid.graph.graph_set import GraphSet
+from graphbraid.nn import GCN, GraphSAGE, PooledModel
 from graphbraid.train import Callback, Trainer
 
 # 200 training nodes: 7 steps an epoch, the last one of 8 seeds.
@@ -92,6 +94,10 @@ def every_case(comm) -> dict[str, object]:
     found = {name: trained(graph, make(kind, graph), **options) for name, (kind, options) in CASES.items()}
     sparse = with_missing_cells(graph)
     found["missing cells"] = trained(sparse, make("sage", sparse), metrics=("accuracy", "f1_macro"))
+    graphs = GraphSet.from_pyg(molecules(dtype=torch.float32), splits=SPLITS)
+    torch.manual_seed(0)
+    pooled = PooledModel(GraphSAGE(3, 8, 8, dropout=0.5), nn.Linear(8, 2))
+    found["graphs"] = fitted(Trainer(pooled, graphs, task="graph", epochs=2, batch_size=7, lr=0.01))
     found["all neighbours, as a model of PyG"] = trained(
         graph, make("pyg", graph), layout="subgraph", fanouts=(-1, -1), epochs=1
     )

@@ -20,6 +20,7 @@ from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Columns, Graph, NodeSet
 from graphbraid.graph.checks import named
+from graphbraid.graph.graph_set import GRAPHS, GraphSet
 from graphbraid.graph.labelled import has_labels
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.sampling.rng import PHI, mix, mix_array
@@ -116,6 +117,26 @@ def split_nodes(
         with named(f"nodes of type {name!r}"):
             nodes[name] = replace(one, splits=_parts(graph, name, way.strip(), seed, values))
     return graph.replace(types=replace(graph.types, nodes=nodes), schema=graph.schema)
+
+
+@typed
+def split_graphs(
+    graphs: GraphSet, how: str, *, seed: int = 0, values: Tensor | Sequence[int | float | str] | None = None
+) -> GraphSet:
+    """Split the graphs that have labels into ``train``, ``val`` and ``test``, as :func:`split_nodes` does.
+
+    Args:
+        graphs: The graphs.
+        how: Such as ``"0.8,0.1"``, ``"stratified:0.8,0.1"``, ``"per-class:20,30"``, ``"group::0.8,0.1"`` or
+            ``"time:2026-01-01,2026-02-01"``.
+        seed: Seed of the draws.
+        values: The time or the group of each graph.
+
+    Raises:
+        ConfigError: The text is none of these, or shares or times are impossible.
+        DataError: There are no labels, times or groups, or a part would be empty; names it.
+    """
+    return graphs.with_splits(_parts(graphs.graph, GRAPHS, how, seed, values))
 
 
 def with_drawn_splits(graph: Graph, seed: int) -> Graph:

@@ -32,6 +32,7 @@ from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_checks import (
     config_by_types,
+    config_of_graphs,
     config_of_learned_rows,
     config_of_links,
     config_of_parts,
@@ -167,6 +168,8 @@ def _by_kind(
         )
     if config.task == "link":
         return config_of_links(model, config, passed._asdict(), num_ranks), ""
+    if config.task == "graph":
+        return config_of_graphs(config, passed._asdict()), ""
     if isinstance(model, LinkModel):
         raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
     if reason:

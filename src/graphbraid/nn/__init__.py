@@ -8,6 +8,7 @@ from graphbraid.nn.gin import GINConv
 from graphbraid.nn.graph_model import GraphModel
 from graphbraid.nn.link_predictors import DotProduct, LinkModel, LinkPredictor, MLPPredictor
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
+from graphbraid.nn.pooled import PooledModel
 from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_model, model_options
 from graphbraid.nn.relation_predictors import ComplEx, DistMult, RelationPredictor, RotatE, TransE
 from graphbraid.nn.rgcn import RGCNConv
@@ -39,6 +40,7 @@ __all__ = [
     "LinkPredictor",
     "MLPPredictor",
     "NodeEmbedding",
+    "PooledModel",
     "RGCNConv",
     "RGCNEncoder",
     "RelationPredictor",

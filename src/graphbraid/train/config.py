@@ -62,10 +62,13 @@ class TrainConfig:
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
     node_type: str | None = None
     """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
-    task: Literal["node", "link"] = option("node", "node: labels of nodes; link: which links there are.")
-    """What is learned: the labels of nodes, or with ``link`` which edges there are, by a
-    :class:`graphbraid.nn.LinkModel`. ``batch_size`` then counts links, and an epoch is a pass over those to
-    train on."""
+    task: Literal["node", "link", "graph"] = option(
+        "node", "node: labels of nodes; link: which links there are."
+    )
+    """What is learned: the labels of nodes; with ``link`` which edges there are, by a
+    :class:`graphbraid.nn.LinkModel`; with ``graph`` the labels of the graphs of a
+    :class:`graphbraid.GraphSet`, by any model that returns a row per graph. ``batch_size`` then counts links
+    or graphs, and an epoch is a pass over those to train on."""
     negatives: Literal["binary", "triplet", "shared", "self-adversarial", "one-vs-all"] = option(
         "binary", "Of links: binary, triplet, shared, self-adversarial or one-vs-all.", traits="links"
     )

@@ -119,8 +119,10 @@ def _check_tiers(config: TrainConfig) -> None:
 def _check_links(config: TrainConfig) -> None:
     for name in names_with("links", type(config)):
         value = getattr(config, name)
-        if config.task == "node" and value != _default(config, name):
-            raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
+        if config.task in ("node", "graph") and value != _default(config, name):
+            raise ConfigError(
+                f"{name}={value!r} is for links, and task={config.task!r} has none; set task='link'."
+            )
     if config.negatives == "triplet" and config.num_negatives != int(config.num_negatives):
         raise ConfigError(
             f"num_negatives must be a whole number with negatives='triplet'; got {config.num_negatives:g}."
@@ -230,6 +232,29 @@ def config_of_links(
             "with temporal_strategy each end of a link draws by its place in the whole batch: several ranks "
             f"share batches of layout='subgraph' alone; got layout={config.layout!r}."
         )
+    return config.updated(mode="sampled")
+
+
+def config_of_graphs(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the options of a run on many graphs, whose mode is ``sampled``.
+
+    Args:
+        config: options of the run.
+        given: as for :func:`config_of_links`.
+
+    Raises:
+        ConfigError: an option does not go with batches of whole graphs.
+    """
+    whole = "batches are of whole graphs"
+    names = ("fanouts", "eval_fanouts", "layout", "replace", "hops")
+    changed = [(name, getattr(config, name)) for name in names]
+    refused = [
+        ("mode", "full" if config.mode == "full" else None, "graphs are learned batch by batch"),
+        ("node_type", config.node_type, "labels are those of graphs"),
+        ("plan", config.plan, "one thread joins graphs"),
+        *((name, None if value == _default(config, name) else value, whole) for name, value in changed),
+    ]
+    _refuse("task='graph'", refused + _of_placement(config, given, whole, whole))
     return config.updated(mode="sampled")
 
 

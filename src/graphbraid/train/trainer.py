@@ -22,6 +22,7 @@ from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph.graph_set import GraphSet
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
@@ -63,7 +64,8 @@ class Trainer:
             parameters, such as ``x``, ``edge_index`` and ``edge_attr``; on a graph with types, ``x_dict``.
             With ``task="link"``, a :class:`graphbraid.nn.LinkModel`. It is trained in place.
         graph: topology, features, labels and splits; used in place, never copied. In a graph with types,
-            the nodes of one type are learned, and ids of nodes are theirs.
+            the nodes of one type are learned, and ids of nodes are theirs. With ``task="graph"``, a
+            :class:`graphbraid.GraphSet` or what :meth:`graphbraid.GraphSet.from_pyg` takes.
         config: training options. If None, the defaults.
         callbacks: callbacks, called in this order.
         info: plain values to keep with the run, such as how the model was built; they are stored in
@@ -93,7 +95,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        graph: Graph,
+        graph: Graph | GraphSet | Any,
         *,
         config: TrainConfig | Mapping[str, Any] | None = None,
         callbacks: Iterable[Callback] = (),
@@ -105,17 +107,8 @@ class Trainer:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-        if not isinstance(graph, Graph):
-            raise ConfigError(
-                f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
-                "example with Graph.from_pyg(data)."
-            )
-        of_types = [graph.nodes_of(one).x for one in graph.node_types] if graph.is_typed else []
-        if GraphWatch(graph, of_types).wants_gradients():
-            raise ConfigError(
-                "the graph's features or edges require gradients, but a Trainer updates only the model's "
-                "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
-            )
+        given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
+        graph, self.graphs = _checked(graph, overrides.get("task", given.task))
         self.model = model
         learned = learned_by.get(model)
         if learned is not None:
@@ -123,7 +116,6 @@ class Trainer:
         self.graph = graph
         if isinstance(tiers, str):
             overrides, tiers = overrides | {"tiers": tiers}, None
-        given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
         joined = distributed.current()
         self.comm = joined if joined is not None and joined.size > 1 else None
         """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
@@ -172,6 +164,10 @@ class Trainer:
         place = self._place
         if isinstance(self.model, LinkModel):
             return LinkRunner(self.model, self.graph, place, self.config)
+        if self.graphs is not None:
+            from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
+
+            return GraphsRunner(self.model, self.graphs, place)
         of_type = self.config.node_type
         runner = ModelRunner(self.model, self.graph, place, self.tiers, self.topology, node_type=of_type)
         runner.divide_rows(self.config, self.comm)
@@ -319,6 +315,8 @@ class Trainer:
         Raises:
             ResourceError: what measuring takes would not fit the free memory.
         """
+        if self.graphs is not None:
+            raise ConfigError("stages are those of sampled batches, and task='graph' has none.")
         with self.turn():
             return profile_run(
                 self.runner,
@@ -472,6 +470,8 @@ class Trainer:
             ConfigError: there is no such type, or none is given and links join two.
         """
         runner = self.runner
+        if self.graphs is not None:
+            raise ConfigError("embed is for models of nodes and of links; this one returns rows of graphs.")
         if not self.graph.is_typed:
             if node_type is not None:
                 raise ConfigError(f"node_type={node_type!r}: the graph has no types; leave it out")
@@ -662,6 +662,35 @@ class Trainer:
             raise ConfigError(f"mode must be 'sampled' or 'exact'; got {mode!r}.")
         if mode == "sampled":
             check_fanouts(self.model, self.config)
+
+
+def _checked(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
+    """Return the graph to learn, and the set of graphs whose union it is with ``task="graph"``."""
+    graphs = None
+    if isinstance(graph, GraphSet) and task != "graph":
+        raise ConfigError(
+            f"a GraphSet has labels of graphs, and task={task!r} learns others; set task='graph'."
+        )
+    if task == "graph":
+        if isinstance(graph, Graph):
+            raise ConfigError(
+                "task='graph' learns labels of many graphs; give a GraphSet, or a list or dataset of "
+                "PyG's Data."
+            )
+        graphs = graph if isinstance(graph, GraphSet) else GraphSet.from_pyg(graph)
+        graph = graphs.graph
+    if not isinstance(graph, Graph):
+        raise ConfigError(
+            f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
+            "example with Graph.from_pyg(data), or set task='graph' for a list of graphs."
+        )
+    of_types = [graph.nodes_of(one).x for one in graph.node_types] if graph.is_typed else []
+    if GraphWatch(graph, of_types).wants_gradients():
+        raise ConfigError(
+            "the graph's features or edges require gradients, but a Trainer updates only the model's "
+            "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
+        )
+    return graph, graphs
 
 
 def _matched(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:

@@ -434,6 +434,11 @@ def learning(run: ResolvedRun) -> Learning:
         DataError: the data is not there, is broken, or lacks what training needs.
         ResourceError: the model's weights with what training adds need more than the free memory.
     """
+    if run.train.task == "graph":
+        raise ConfigError(
+            "--task graph is for Python so far, as stores and files hold one graph: "
+            "Trainer(model, GraphSet.from_pyg(graphs), task='graph')"
+        )
     if run.train.task == "link":
         graph = load_graph(run.settings)
         check_values_of(graph, run.settings)

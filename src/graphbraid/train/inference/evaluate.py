@@ -38,9 +38,11 @@ def outputs_in_chunks(
 ) -> Iterator[Chunk]:
     """Return the model's outputs for ``nodes`` in chunks, in order; mode ``full`` is always exact.
 
+    Batches of whole graphs are exact, too.
+
     With ``steps``, a sampled evaluation makes only the mini-batches from the first up to before the second.
     """
-    if mode == "exact" or config.mode == "full":
+    if (mode == "exact" and config.task != "graph") or config.mode == "full":
         yield from exact_chunks(runner, config, nodes, check=check)
     else:
         yield from _sampled_chunks(runner, config, nodes, check, steps)

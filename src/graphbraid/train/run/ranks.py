@@ -22,7 +22,7 @@ from graphbraid.train.inference.evaluate import EvalMode, score, score_by_ranks
 from graphbraid.train.inference.metrics import Kinds
 from graphbraid.train.option_values import names_with
 from graphbraid.train.run.setup import RunState, SignalGuard
-from graphbraid.train.run_folder.contract import graph_identity, model_identity
+from graphbraid.train.run_folder.contract import model_identity
 from graphbraid.train.step.runner import divided_graph
 from graphbraid.train.task import Task
 
@@ -77,7 +77,7 @@ class RunRanks:
         own = names_with("own", type(config))  # where and when a rank works, or what only the first one heeds
         options = {name: value for name, value in config.to_json().items() if name not in own}
         check_alike(self._comm, options, "start all ranks with the same options")
-        graph = {f"graph's {name}": value for name, value in graph_identity(self._state.graph).items()}
+        graph = {f"graph's {name}": value for name, value in self._state.identity.items()}
         check_alike(self._comm, graph, "load the same graph on all ranks")
         built = model_identity(self._state.runner.model) | options_of(self._state.runner.model)
         model = {f"model's {name}": value for name, value in built.items()}

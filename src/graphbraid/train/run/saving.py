@@ -17,7 +17,7 @@ from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import RunParts, RunState
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.checkpoint import check_fits
-from graphbraid.train.run_folder.contract import check_same, graph_identity, model_identity
+from graphbraid.train.run_folder.contract import check_same, model_identity
 from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder, environment, keep
 from graphbraid.train.run_folder.loggers import RunLog
 from graphbraid.train.step.runner import ModelRunner
@@ -82,7 +82,7 @@ class Saving:
         """Prepare the folder of a new run."""
         if self._folder is None:
             return
-        self._graph_identity = graph_identity(self._state.graph)
+        self._graph_identity = self._state.identity
         self._folder.clear()
         self._describe(self._folder)
         keep(self._folder.path, self._state.runner.engine, self._state.plan)
@@ -165,7 +165,7 @@ class Saving:
         state, parts, model = self._state, self._parts, self._state.runner.model
         path = None if folder is None else folder.last
         contents = self._ranks.read_file(path, self._read)
-        self._graph_identity = graph_identity(state.graph)
+        self._graph_identity = state.identity
         where = path or Path("the checkpoint of rank 0")
         check_same(contents, model, self._graph_identity, state.config, where)
         check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)

@@ -26,6 +26,7 @@ from graphbraid.estimates.memory import STEP_BYTES, width_and_bytes
 from graphbraid.estimates.plan import plan_run, set_training_threads
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import mark
 from graphbraid.machine.hardware import own_anonymous_bytes
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, Status
@@ -42,6 +43,7 @@ from graphbraid.train.inference.metrics import (
     metric_kinds,
     monitored,
 )
+from graphbraid.train.run_folder.contract import graph_identity
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
 from graphbraid.train.step.feed import (
     Feed,
@@ -160,6 +162,12 @@ class RunState:
     def task(self) -> Task:
         """Task that the graph's labels describe."""
         return with_own_loss(self.runner.task(), self.config.loss)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Sizes of the data and the mark of each of their arrays."""
+        further = {f"array {name}": mark(values) for name, values in self.runner.further_arrays()}
+        return graph_identity(self.graph) | further
 
     @cached_property
     def metrics(self) -> Kinds:
@@ -388,6 +396,8 @@ def _all_ranks(comm: Communicator, holds: bool) -> bool:
 def _require_sampled(state: RunState) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
     config, free = state.config, None
+    if config.task in ("edge", "graph"):
+        return  # estimates do not know them
     if not state.graph.is_whole:
         return  # what batches hold is known when one is drawn
     if state.comm is not None:

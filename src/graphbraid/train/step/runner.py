@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -188,6 +188,10 @@ class ModelRunner:
     def labels(self) -> Graph | NodeSet:
         """The nodes whose labels are learned, with their splits: those of the graph, or of one type."""
         return self.graph.nodes_of(self.node_type) if self.graph.is_typed else self.graph
+
+    def further_arrays(self) -> Iterable[tuple[str, Tensor]]:
+        """Return names and values of what a run reads beside the graph's own arrays."""
+        return ()
 
     def task(self) -> Task:
         """Return the task that the labels describe."""
