@@ -23,7 +23,7 @@ from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import SignalGuard
 
 pytestmark = pytest.mark.distributed
-EQUAL = [*training.CASES, "missing cells", "graphs", "all neighbours, as a model of PyG", "dropout"]
+EQUAL = [*training.CASES, "missing cells", "graphs", "edges", "all neighbours, as a model of PyG", "dropout"]
 SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
 """Of 4 ranks one may have no seed."""
 

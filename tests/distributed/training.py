@@ -12,10 +12,12 @@ import torch
 from benchmarks.distributed.links import INTERFACE
 from tests.collective.cases import stage_times
 from tests.train.communities import community_graph, new_model
+from tests.train.labelled_edges import TO, own_model, people
 from tests.train.molecules import SPLITS, molecules
 from torch import nn
 
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.datasets import split_edges
 from graphbraid.graph import Graph
 from graphbraid.graph.graph_set import GraphSet
 from graphbraid.nn import GCN, GraphSAGE, PooledModel
@@ -98,6 +100,8 @@ def every_case(comm) -> dict[str, object]:
     torch.manual_seed(0)
     pooled = PooledModel(GraphSAGE(3, 8, 8, dropout=0.5), nn.Linear(8, 2))
     found["graphs"] = fitted(Trainer(pooled, graphs, task="graph", epochs=2, batch_size=7, lr=0.01))
+    labelled = split_edges(people(), TO, "0.6,0.2")
+    found["edges"] = trained(labelled, own_model(), task="edge", batch_size=64)
     found["all neighbours, as a model of PyG"] = trained(
         graph, make("pyg", graph), layout="subgraph", fanouts=(-1, -1), epochs=1
     )

@@ -345,7 +345,7 @@ def test_a_graph_a_model_of_nodes_and_unknown_attributes_are_refused():
         Trainer(ByNames(out=3), graphs, **OPTIONS).fit()
     with pytest.raises(DataError, match="no split 'train'"):
         Trainer(ByNames(), data, **OPTIONS).fit()
-    with pytest.raises(ConfigError, match="stages are those of sampled batches"):
+    with pytest.raises(ConfigError, match="stages are measured for nodes and links"):
         Trainer(ByNames(), graphs, **OPTIONS).profile()
     with pytest.raises(ConfigError, match="this one returns rows of graphs"):
         Trainer(ByNames(), graphs, **OPTIONS).embed()

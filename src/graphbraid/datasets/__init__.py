@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from graphbraid.datasets.ogb.graphs import from_ogb, load_ogb
     from graphbraid.datasets.pyg import from_pyg_dataset
     from graphbraid.datasets.registry import load, prepare
-    from graphbraid.datasets.splits import random_share_split, random_split, split_graphs, split_nodes
+    from graphbraid.datasets.splits import (
+        random_share_split,
+        random_split,
+        split_edges,
+        split_graphs,
+        split_nodes,
+    )
     from graphbraid.datasets.store.manifest import StoreNames
     from graphbraid.datasets.store.narrowing import Narrowing, Rounding
     from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
@@ -50,6 +56,7 @@ __all__ = [
     "random_share_split",
     "random_split",
     "save_store",
+    "split_edges",
     "split_graphs",
     "split_nodes",
 ]
@@ -62,7 +69,7 @@ __getattr__ = names_of(
         "ogb.graphs": "from_ogb load_ogb",
         "pyg": "from_pyg_dataset",
         "registry": "load prepare",
-        "splits": "random_share_split random_split split_graphs split_nodes",
+        "splits": "random_share_split random_split split_edges split_graphs split_nodes",
         "store.manifest": "StoreNames",
         "store.narrowing": "Narrowing Rounding",
         "store.on_disk": "is_store open_names open_store save_store",

@@ -9,25 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_count, check_tensor
+from graphbraid.arguments import as_count, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.graph import Columns, Graph, NodeSet
+from graphbraid.graph import Columns, EdgeSet, EdgeType, Graph, NodeSet
 from graphbraid.graph.checks import named
-from graphbraid.graph.graph_set import GRAPHS, GraphSet
 from graphbraid.graph.labelled import has_labels
+from graphbraid.graph.schema import NodesOrEdges
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.sampling.rng import PHI, mix, mix_array
 from graphbraid.signatures import typed
 
+if TYPE_CHECKING:
+    from graphbraid.graph.graph_set import GraphSet
+
 NodeNumbers = npt.NDArray[Any]
 """int64 ids of nodes."""
+Labelled = Graph | NodeSet | EdgeSet
+"""What has labels, one row per node or edge."""
 WAYS = ("fractions", "stratified", "time", "group", "per-class")
 """Ways to split the nodes with labels; ``fractions`` is the one that a text without a name asks for."""
 
@@ -120,6 +125,35 @@ def split_nodes(
 
 
 @typed
+def split_edges(
+    graph: Graph,
+    edge_type: EdgeType,
+    how: str,
+    *,
+    seed: int = 0,
+    values: Tensor | Sequence[int | float | str] | None = None,
+) -> Graph:
+    """Split the edges of a relation that have labels, as :func:`split_nodes` splits nodes.
+
+    Args:
+        graph: A graph with types.
+        edge_type: The relation.
+        how: As for :func:`split_nodes`; ``"time:..."`` reads the times of the edges.
+        seed: Seed of the draws.
+        values: The time or the group of each edge, in the order of the relation's list.
+
+    Raises:
+        ConfigError: The text is no split, or shares or times are impossible.
+        DataError: There is no such relation, no labels, times or groups, or a part would be empty.
+    """
+    if graph.types is None:
+        raise DataError("labels of edges are those of a relation; make the graph by Graph.from_relations")
+    with named(edge_type):
+        edges = replace(graph.edges_of(edge_type), splits=_parts(graph, edge_type, how, seed, values))
+    types = replace(graph.types, edges={**graph.types.edges, edge_type: edges})
+    return graph.replace(types=types, schema=graph.schema)
+
+
 def split_graphs(
     graphs: GraphSet, how: str, *, seed: int = 0, values: Tensor | Sequence[int | float | str] | None = None
 ) -> GraphSet:
@@ -136,6 +170,9 @@ def split_graphs(
         ConfigError: The text is none of these, or shares or times are impossible.
         DataError: There are no labels, times or groups, or a part would be empty; names it.
     """
+    from graphbraid.graph.graph_set import GRAPHS, GraphSet  # here: few runs are of many graphs
+
+    check_type(graphs, "graphs", GraphSet, "a graphbraid.GraphSet")
     return graphs.with_splits(_parts(graphs.graph, GRAPHS, how, seed, values))
 
 
@@ -160,9 +197,9 @@ def with_drawn_splits(graph: Graph, seed: int) -> Graph:
     return graph
 
 
-def _parts(graph: Graph, node_type: str, how: str, seed: int, values: Any) -> dict[str, Tensor]:
-    """Return the splits of the nodes of one type."""
-    nodes = graph.nodes_of(node_type)
+def _parts(graph: Graph, node_type: NodesOrEdges, how: str, seed: int, values: Any) -> dict[str, Tensor]:
+    """Return the splits of the nodes of one type, or of the edges of a relation."""
+    nodes = _of(graph, node_type)
     way, colon, rest = how.partition(":")
     if not colon and way != "per-class":
         way, rest = "fractions", how
@@ -190,6 +227,10 @@ def _parts(graph: Graph, node_type: str, how: str, seed: int, values: Any) -> di
     return _by_share(nodes, shares, seed)
 
 
+def _of(graph: Graph, one: NodesOrEdges) -> Labelled:
+    return graph.nodes_of(one) if isinstance(one, str) else graph.edges_of(one)
+
+
 def _number(text: str, how: str) -> float:
     try:
         return float(text)
@@ -210,9 +251,7 @@ def _named_parts(train: NodeNumbers, val: NodeNumbers, test: NodeNumbers, why: s
     return {name: torch.from_numpy(np.sort(ids)) for name, ids in parts.items()}
 
 
-def _by_class(
-    nodes: Graph | NodeSet, train_per_class: int, val_per_class: int, seed: int
-) -> dict[str, Tensor]:
+def _by_class(nodes: Labelled, train_per_class: int, val_per_class: int, seed: int) -> dict[str, Tensor]:
     if nodes.task != "single-label" or nodes.y is None:
         raise ConfigError(
             f"a split by class needs single-label classes; the labels are {nodes.task}. "
@@ -264,14 +303,14 @@ def _ends(shares: Sequence[float], count: Any) -> list[Any]:
     return [np.rint(end * count).astype(np.int64) for end in sums]
 
 
-def _by_share(nodes: Graph | NodeSet, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
+def _by_share(nodes: Labelled, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
     order = _shuffled(_labelled(nodes), seed)
     first, second, last = _ends(shares, np.asarray(len(order)))
     why = f"{len(order)} labelled nodes are too few for shares of {' and '.join(map(str, shares))}"
     return _named_parts(order[:first], order[first:second], order[second:last], why)
 
 
-def _stratified(nodes: Graph | NodeSet, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
+def _stratified(nodes: Labelled, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
     """Draw the shares from the nodes of every class."""
     if nodes.task != "single-label" or nodes.y is None:
         raise ConfigError(f"a stratified split needs single-label classes; the labels are {nodes.task}")
@@ -291,9 +330,9 @@ def _by_label(y: Tensor, seed: int) -> tuple[NodeNumbers, NodeNumbers, NodeNumbe
     return order, np.arange(len(order)) - np.repeat(starts, counts), counts, classes
 
 
-def _by_time(nodes: Graph | NodeSet, bounds: str, values: Any) -> dict[str, Tensor]:
+def _by_time(nodes: Labelled, bounds: str, values: Any) -> dict[str, Tensor]:
     """Train on nodes from before the first time, validate on those before the second, test on the others."""
-    own = nodes.time if isinstance(nodes, NodeSet) else None
+    own = None if isinstance(nodes, Graph) else nodes.time
     if values is None and own is None:
         raise DataError("a split by time needs times of the nodes; name their column: `time: COLUMN`")
     time = _checked_values(own if values is None else values, nodes.num_nodes, "times")
@@ -334,9 +373,9 @@ def _time_text(value: Any) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat() if 1e8 < seconds < 5e9 else f"{seconds:g}"
 
 
-def _groups(graph: Graph, node_type: str, column: str, values: Any) -> NodeNumbers:
+def _groups(graph: Graph, node_type: NodesOrEdges, column: str, values: Any) -> NodeNumbers:
     """Return the number of the group of each node: of ``values``, or of a column of the type's table."""
-    count = graph.nodes_of(node_type).num_nodes
+    count = _of(graph, node_type).num_nodes
     columns = graph.schema.columns.get(node_type, Columns())
     if values is not None:
         found: NodeNumbers = np.unique(_checked_values(values, count, "groups"), return_inverse=True)[1]
@@ -368,9 +407,7 @@ def _checked_values(values: Any, count: int, what: str) -> NodeNumbers:
     return found
 
 
-def _by_group(
-    nodes: Graph | NodeSet, shares: Sequence[float], seed: int, groups: NodeNumbers
-) -> dict[str, Tensor]:
+def _by_group(nodes: Labelled, shares: Sequence[float], seed: int, groups: NodeNumbers) -> dict[str, Tensor]:
     """Draw groups, one after the other, until each part has its share of the labelled nodes."""
     ids = _labelled(nodes)
     order = _shuffled(np.unique(groups[ids]), seed)
@@ -383,7 +420,7 @@ def _by_group(
     return _named_parts(ids[of == 0], ids[of == 1], ids[of == 2], why)
 
 
-def _labelled(nodes: Graph | NodeSet) -> NodeNumbers:
+def _labelled(nodes: Labelled) -> NodeNumbers:
     if nodes.y is None:
         raise DataError("a split needs labels; the graph has none")
     y = nodes.y.cpu()

@@ -25,7 +25,7 @@ from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, 
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
-from graphbraid.nn import LinkModel
+from graphbraid.nn import EdgeModel, LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.train import runtime
@@ -166,12 +166,14 @@ def _by_kind(
             f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "
             "of this graph; leave it out, or open parts of it (ShardedGraph.open, --parts)."
         )
-    if config.task == "link":
+    if config.task in ("link", "edge"):
         return config_of_links(model, config, passed._asdict(), num_ranks), ""
     if config.task == "graph":
         return config_of_graphs(config, passed._asdict()), ""
     if isinstance(model, LinkModel):
         raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
+    if isinstance(model, EdgeModel):
+        raise ConfigError("an EdgeModel learns labels of edges, and task='node' of nodes; give task='edge'.")
     if reason:
         return config, reason
     return config_by_types(graph, config, passed._asdict(), num_ranks)

@@ -94,8 +94,8 @@ def estimate(
         check_type(hardware, "hardware", HardwareFile, "a HardwareFile", error=ConfigError)
     given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
     given = given.updated(**overrides)
-    if given.task == "graph":
-        raise ConfigError("an estimate is of labels of nodes, or of links; task='graph' has neither.")
+    if given.task in ("edge", "graph"):
+        raise ConfigError(f"an estimate is of labels of nodes, or of links; task={given.task!r} has neither.")
     if given.task == "link":
         given = config_of_links(model, given, {}, 1)
     else:

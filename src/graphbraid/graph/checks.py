@@ -314,7 +314,7 @@ def _check_label_shape(y: Tensor, num_nodes: int) -> None:
             f"got {y.dtype} of shape {tuple(y.shape)}"
         )
     if y.shape[0] != num_nodes:
-        raise DataError(f"y has {y.shape[0]} rows, but the graph has {num_nodes} nodes")
+        raise DataError(f"y has {y.shape[0]} rows, but there are {num_nodes} nodes or edges")
 
 
 def _name_duplicate(name: str, ids: Tensor) -> str:
@@ -416,6 +416,8 @@ def _check_edges(edges: EdgeSet) -> None:
         check_edge_attr(check_tensor(edges.edge_attr, "edge_attr"), edges.num_edges)
     check_weight_name(edges.weight_name, edges.edge_attr)
     _check_time(edges.time, edges.num_edges)
+    if edges.y is not None:
+        _check_label_shape(check_tensor(edges.y, "y"), edges.num_edges)
     for name, positions in edges.splits.items():
         check_ids(positions, edges.num_edges, f"split {name!r}")
 

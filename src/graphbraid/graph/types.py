@@ -55,7 +55,7 @@ class NodeSet(LabelledNodes):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class EdgeSet:
+class EdgeSet(LabelledNodes):
     """The edges of one relation, without their ends; rows are in the order of the list they came in."""
 
     num_edges: int
@@ -64,6 +64,8 @@ class EdgeSet:
     """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 features."""
     time: Tensor | None = None
     """``(num_edges,)`` int64 or float times of the edges."""
+    y: Tensor | None = None
+    """Labels or targets, one row per edge, as those of nodes; learned with ``task="edge"``."""
     splits: Mapping[str, Tensor] = field(default_factory=dict)
     """int64 positions in the list, by name: such as the triples to train on and those to predict."""
     weighted: bool = False
@@ -74,7 +76,13 @@ class EdgeSet:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(t.nbytes for t in (self.edge_attr, self.time, *self.splits.values()) if t is not None)
+        held = (self.edge_attr, self.time, self.y, *self.splits.values())
+        return sum(t.nbytes for t in held if t is not None)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of edges, which take the place of nodes where labels are counted."""
+        return self.num_edges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and semantics."""
 
 from graphbraid.nn.conv import Conv
+from graphbraid.nn.edge_model import EdgeDecoder, EdgeModel
 from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
@@ -29,6 +30,8 @@ __all__ = [
     "Conv",
     "DistMult",
     "DotProduct",
+    "EdgeDecoder",
+    "EdgeModel",
     "GATConv",
     "GATv2",
     "GATv2Conv",

@@ -62,13 +62,14 @@ class TrainConfig:
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
     node_type: str | None = None
     """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
-    task: Literal["node", "link", "graph"] = option(
+    task: Literal["node", "link", "edge", "graph"] = option(
         "node", "node: labels of nodes; link: which links there are."
     )
     """What is learned: the labels of nodes; with ``link`` which edges there are, by a
-    :class:`graphbraid.nn.LinkModel`; with ``graph`` the labels of the graphs of a
-    :class:`graphbraid.GraphSet`, by any model that returns a row per graph. ``batch_size`` then counts links
-    or graphs, and an epoch is a pass over those to train on."""
+    :class:`graphbraid.nn.LinkModel`; with ``edge`` the labels of the edges of ``link_relation``, by a
+    :class:`graphbraid.nn.EdgeModel`; with ``graph`` the labels of the graphs of a
+    :class:`graphbraid.GraphSet`, by any model that returns a row per graph. ``batch_size`` then counts links,
+    edges or graphs, and an epoch is a pass over those to train on."""
     negatives: Literal["binary", "triplet", "shared", "self-adversarial", "one-vs-all"] = option(
         "binary", "Of links: binary, triplet, shared, self-adversarial or one-vs-all.", traits="links"
     )

@@ -116,10 +116,15 @@ def _check_tiers(config: TrainConfig) -> None:
         )
 
 
+_OF_EDGES = ("link_relation", "link_splits", "link_split_seed", "temporal_strategy")
+"""Options of links that labels of edges have as well."""
+
+
 def _check_links(config: TrainConfig) -> None:
     for name in names_with("links", type(config)):
         value = getattr(config, name)
-        if config.task in ("node", "graph") and value != _default(config, name):
+        takes = config.task == "link" or (config.task == "edge" and name in _OF_EDGES)
+        if not takes and value != _default(config, name):
             raise ConfigError(
                 f"{name}={value!r} is for links, and task={config.task!r} has none; set task='link'."
             )
@@ -199,7 +204,7 @@ def _check_device(name: str) -> None:
 def config_of_links(
     model: nn.Module, config: TrainConfig, given: Mapping[str, Any], num_ranks: int
 ) -> TrainConfig:
-    """Return the options of a run on links, whose mode is ``sampled``.
+    """Return the options of a run on links or on labels of edges, whose mode is ``sampled``.
 
     Args:
         model: the model to train.
@@ -210,23 +215,31 @@ def config_of_links(
     Raises:
         ConfigError: an option does not go with links, or the model is no model of links.
     """
-    from graphbraid.nn import LinkModel
+    from graphbraid.nn import EdgeModel, LinkModel
 
-    if not isinstance(model, LinkModel):
+    if config.task == "edge" and not isinstance(model, EdgeModel):
+        raise ConfigError(
+            "task='edge' trains an encoder and a decoder: give nn.EdgeModel(encoder, nn.EdgeDecoder(...)); "
+            f"got {type(model).__name__}."
+        )
+    if config.task == "link" and not isinstance(model, LinkModel):
         raise ConfigError(
             "task='link' trains an encoder and a predictor: give nn.LinkModel(encoder, nn.DotProduct()), or "
             f"another predictor; got {type(model).__name__}."
         )
     mode = "full" if config.mode == "full" else None
-    refused = [
+    refused: list[tuple[str, Any, str]] = [
         ("mode", mode, "the full-graph engine learns labels of nodes"),
-        ("node_type", config.node_type, "links are learned, not labels"),
-        ("class_weights", config.class_weights, "links are learned, not classes"),
-        ("loss", config.loss, "negatives= says how links are compared"),
+        ("node_type", config.node_type, "links are learned, not labels of nodes"),
     ]
+    if config.task == "link":
+        refused += [
+            ("class_weights", config.class_weights, "links are learned, not classes"),
+            ("loss", config.loss, "negatives= says how links are compared"),
+        ]
     tiers = "batches of links read rows and lists in memory"
     threads = "batches of links are prepared by the CPU's own threads"
-    _refuse("task='link'", refused + _of_placement(config, given, tiers, threads))
+    _refuse(f"task={config.task!r}", refused + _of_placement(config, given, tiers, threads))
     if num_ranks > 1 and config.temporal_strategy is not None and config.layout == "blocks":
         raise ConfigError(
             "with temporal_strategy each end of a link draws by its place in the whole batch: several ranks "
@@ -306,7 +319,11 @@ def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[Trai
     threads = "batches are prepared by all ranks together"
     refused = [
         ("mode", "full" if config.mode == "full" else None, "the graph's other parts are on other ranks"),
-        ("task", "link" if config.task == "link" else None, "edges of other parts are on other ranks"),
+        (
+            "task",
+            config.task if config.task in ("link", "edge") else None,
+            "edges of other parts are on other ranks",
+        ),
         ("plan", config.plan, threads),
     ]
     _refuse("a graph that is divided among ranks", refused + _of_placement(config, given, tiers, threads))

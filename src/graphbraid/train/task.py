@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph import EdgeSet, Graph, NodeSet
 from graphbraid.graph.labelled import (
     UNLABELLED,
     TaskName,
@@ -176,7 +176,7 @@ def task_of(labels: Graph | NodeSet) -> Task:
     return Task(name=name, width=width, misses_cells=name != "single-label" and misses_cells(labels.y))
 
 
-def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
+def labelled(of: Graph | NodeSet | EdgeSet, nodes: Tensor) -> Tensor:
     """Return those of ``nodes`` that have a label, in the same order.
 
     The classes -1 and -100 are no label, nor are multi-label rows of -1 or -100 throughout, nor float labels

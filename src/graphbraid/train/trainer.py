@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,7 @@ from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.graph_set import GraphSet
-from graphbraid.nn import LinkModel
+from graphbraid.nn import EdgeModel, LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
@@ -44,11 +43,14 @@ from graphbraid.train.run_folder.contract import Contract, check_same_model, lea
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import TrainerLock
 from graphbraid.train.step.feed import Share
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.runner import EdgeRunner, EndsRunner, LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.task import Task
+
+if TYPE_CHECKING:
+    from graphbraid.graph.graph_set import GraphSet
 
 
 class Trainer:
@@ -62,7 +64,8 @@ class Trainer:
     Args:
         model: a model of :mod:`graphbraid.nn`, or any module. Its ``forward`` is called by the names of its
             parameters, such as ``x``, ``edge_index`` and ``edge_attr``; on a graph with types, ``x_dict``.
-            With ``task="link"``, a :class:`graphbraid.nn.LinkModel`. It is trained in place.
+            With ``task="link"``, a :class:`graphbraid.nn.LinkModel`; with ``task="edge"``, a
+            :class:`graphbraid.nn.EdgeModel`. It is trained in place.
         graph: topology, features, labels and splits; used in place, never copied. In a graph with types,
             the nodes of one type are learned, and ids of nodes are theirs. With ``task="graph"``, a
             :class:`graphbraid.GraphSet` or what :meth:`graphbraid.GraphSet.from_pyg` takes.
@@ -164,6 +167,8 @@ class Trainer:
         place = self._place
         if isinstance(self.model, LinkModel):
             return LinkRunner(self.model, self.graph, place, self.config)
+        if isinstance(self.model, EdgeModel):
+            return EdgeRunner(self.model, self.graph, place, self.config)
         if self.graphs is not None:
             from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
 
@@ -315,8 +320,8 @@ class Trainer:
         Raises:
             ResourceError: what measuring takes would not fit the free memory.
         """
-        if self.graphs is not None:
-            raise ConfigError("stages are those of sampled batches, and task='graph' has none.")
+        if self.config.task in ("edge", "graph"):
+            raise ConfigError(f"stages are measured for nodes and links, not for task={self.config.task!r}.")
         with self.turn():
             return profile_run(
                 self.runner,
@@ -355,6 +360,7 @@ class Trainer:
 
         Args:
             nodes: ids in ``[0, num_nodes)``, in any order, possibly repeated, or a bool mask. If None, all.
+                Of a model of edges, positions in the list of the relation; of graphs, their numbers.
             probabilities: whether to apply softmax (single-label) or sigmoid (multi-label).
             mode: ``exact`` or ``sampled``, as for :meth:`evaluate`.
 
@@ -476,9 +482,9 @@ class Trainer:
             if node_type is not None:
                 raise ConfigError(f"node_type={node_type!r}: the graph has no types; leave it out")
             return None, self.graph
-        joined = runner.data.ends.types if isinstance(runner, LinkRunner) else self.graph.node_types
+        joined = runner.data.ends.types if isinstance(runner, EndsRunner) else self.graph.node_types
         known = list(dict.fromkeys(joined))
-        if node_type is None and isinstance(runner, LinkRunner):
+        if node_type is None and isinstance(runner, EndsRunner):
             if len(known) > 1:
                 raise ConfigError(
                     f"links join {' and '.join(known)}; say whose rows to return, with node_type "
@@ -494,7 +500,7 @@ class Trainer:
     ) -> Iterator[Chunk]:
         """Yield the rows that :meth:`embed` returns for distinct ids, in chunks, in order."""
         runner = self.runner
-        if isinstance(runner, LinkRunner):
+        if isinstance(runner, EndsRunner):
             if layer is not None:
                 raise ConfigError(
                     "layer= is for models of nodes; of a model of links the encoder's rows are taken"
@@ -667,18 +673,21 @@ class Trainer:
 def _checked(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
     """Return the graph to learn, and the set of graphs whose union it is with ``task="graph"``."""
     graphs = None
-    if isinstance(graph, GraphSet) and task != "graph":
-        raise ConfigError(
-            f"a GraphSet has labels of graphs, and task={task!r} learns others; set task='graph'."
-        )
-    if task == "graph":
-        if isinstance(graph, Graph):
+    if task == "graph" or not isinstance(graph, Graph):
+        from graphbraid.graph.graph_set import GraphSet  # here: few runs are on many graphs
+
+        if isinstance(graph, GraphSet) and task != "graph":
+            raise ConfigError(
+                f"a GraphSet has labels of graphs, and task={task!r} learns others; set task='graph'."
+            )
+        if task == "graph" and isinstance(graph, Graph):
             raise ConfigError(
                 "task='graph' learns labels of many graphs; give a GraphSet, or a list or dataset of "
                 "PyG's Data."
             )
-        graphs = graph if isinstance(graph, GraphSet) else GraphSet.from_pyg(graph)
-        graph = graphs.graph
+        if task == "graph":
+            graphs = graph if isinstance(graph, GraphSet) else GraphSet.from_pyg(graph)
+            graph = graphs.graph
     if not isinstance(graph, Graph):
         raise ConfigError(
             f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "

@@ -434,10 +434,10 @@ def learning(run: ResolvedRun) -> Learning:
         DataError: the data is not there, is broken, or lacks what training needs.
         ResourceError: the model's weights with what training adds need more than the free memory.
     """
-    if run.train.task == "graph":
+    if run.train.task in ("edge", "graph"):
         raise ConfigError(
-            "--task graph is for Python so far, as stores and files hold one graph: "
-            "Trainer(model, GraphSet.from_pyg(graphs), task='graph')"
+            f"--task {run.train.task} is for Python so far: Trainer(model, GraphSet.from_pyg(graphs), "
+            "task='graph'), or Trainer(nn.EdgeModel(encoder, decoder), graph, task='edge')"
         )
     if run.train.task == "link":
         graph = load_graph(run.settings)

@@ -150,6 +150,8 @@ def types_to_store(types: Types) -> Iterator[tuple[str, Tensor]]:
             yield f"{prefix}attr", edges.edge_attr
         if edges.time is not None:
             yield f"{prefix}time", edges.time
+        if edges.y is not None:
+            yield f"{prefix}y", edges.y
         yield from splits_to_store(edges.splits, prefix)
 
 
@@ -231,6 +233,7 @@ def _edge_set(entry: EdgesEntry, tensors: Mapping[str, Tensor], prefix: str) -> 
         num_edges=entry.num_edges,
         edge_attr=tensors.get(f"{prefix}attr"),
         time=tensors.get(f"{prefix}time"),
+        y=tensors.get(f"{prefix}y"),
         splits=stored_splits(tensors, prefix),
         weighted=entry.weighted,
         weight_name=entry.weight_name,

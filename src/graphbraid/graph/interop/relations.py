@@ -55,6 +55,7 @@ def graph_from_relations(
     edge_weight: Mapping[EdgeType, Any] | None = None,
     edge_attr: Mapping[EdgeType, Any] | None = None,
     edge_time: Mapping[EdgeType, Any] | None = None,
+    edge_y: Mapping[EdgeType, Any] | None = None,
     weight_name: Mapping[EdgeType, str] | None = None,
     edge_splits: Mapping[EdgeType, Mapping[str, Any]] | None = None,
     name: str = "",
@@ -75,6 +76,7 @@ def graph_from_relations(
         edge_weight: ``(num_edges,)`` weights by relation; those of relations without are 1.
         edge_attr: ``(num_edges, num_edge_features)`` features by relation.
         edge_time: ``(num_edges,)`` times by relation.
+        edge_y: Labels by relation, one row per edge, in the forms of ``y``.
         weight_name: By relation, the name that its weights have for a model; ``edge_weight`` if not given.
         edge_splits: Positions in the relation's list, or masks of it, by relation and name.
         name: Name of the graph in reports.
@@ -89,6 +91,7 @@ def graph_from_relations(
         "edge_weight": edge_weight,
         "edge_attr": edge_attr,
         "edge_time": edge_time,
+        "edge_y": edge_y,
         "edge_splits": edge_splits,
         "weight_name": weight_name,
     }
@@ -195,7 +198,7 @@ def with_reverse_relations(graph: Graph) -> Graph:
         src, dst = ends[edge_type]
         one = edges[edge_type]
         ends[back] = dst, src
-        edges[back] = replace(one, splits={})
+        edges[back] = replace(one, splits={}, y=None)
         if edge_type in weights:
             weights[back] = weights[edge_type]
         if edge_type in columns:
@@ -302,6 +305,7 @@ def _edge_set(edge_type: EdgeType, num_edges: int, given: dict[str, Any]) -> Edg
             num_edges=num_edges,
             edge_attr=as_edge_attr(given["edge_attr"], num_edges),
             time=None if given["edge_time"] is None else as_tensor(given["edge_time"], "edge_time"),
+            y=as_labels(given["edge_y"]),
             splits={key: as_node_ids(ids, num_edges, f"edge_splits[{key!r}]") for key, ids in splits.items()},
             weighted=given["edge_weight"] is not None,
             weight_name=given["weight_name"] or "edge_weight",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk, exact_chunks
 from graphbraid.train.inference.metrics import AUC, LOSS, MRR, Kinds, Scores, hits_of
 from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.data import EdgeLabels
+from graphbraid.train.step.links.runner import EdgeRunner, EndsRunner, LinkRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
@@ -38,11 +39,13 @@ def outputs_in_chunks(
 ) -> Iterator[Chunk]:
     """Return the model's outputs for ``nodes`` in chunks, in order; mode ``full`` is always exact.
 
-    Batches of whole graphs are exact, too.
+    Batches of whole graphs are exact, too. Of a model of edges, ``nodes`` are positions of edges.
 
     With ``steps``, a sampled evaluation makes only the mini-batches from the first up to before the second.
     """
-    if (mode == "exact" and config.task != "graph") or config.mode == "full":
+    if isinstance(runner, EdgeRunner):
+        yield from _edge_chunks(runner, config, nodes, mode, check)
+    elif (mode == "exact" and config.task != "graph") or config.mode == "full":
         yield from exact_chunks(runner, config, nodes, check=check)
     else:
         yield from _sampled_chunks(runner, config, nodes, check, steps)
@@ -77,8 +80,28 @@ def score(
     return _scored(runner, nodes, chunks, task, metrics)
 
 
+def _edge_chunks(
+    runner: EdgeRunner, config: TrainConfig, positions: Tensor, mode: EvalMode, check: Callable[[], None]
+) -> Iterator[Chunk]:
+    """Yield the outputs for the edges at ``positions``, from rows of their ends along all messages."""
+    if runner.data.times is not None:
+        runner.data.times.check_after(positions)
+    attr = cast("EdgeLabels", runner.labels).edge_attr
+    ids, places = torch.unique(runner.labels.ends[:, positions], return_inverse=True)
+    with in_mode(runner.model, training=False):
+        rows = encoder_rows(runner, config, ids, mode, check)
+        for start in range(0, positions.numel(), PAIRS):
+            check()
+            part = slice(start, start + PAIRS)
+            src, dst = (rows[at].to(runner.device) for at in places[:, part])
+            own = None if attr is None else attr[positions[part]]
+            with torch.no_grad():
+                outputs = runner.decoded(src, dst, own).float().cpu()
+            yield start, outputs
+
+
 def encoder_rows(
-    runner: LinkRunner,
+    runner: EndsRunner,
     config: TrainConfig,
     nodes: Tensor,
     mode: EvalMode,
@@ -95,7 +118,8 @@ def encoder_rows(
             needed, budget = 4 * nodes.numel() * part.shape[1], config.memory_budget_bytes
             if needed > budget:
                 raise ResourceError(
-                    f"ranking links needs the rows of all {nodes.numel()} nodes, {format_bytes(needed)}; "
+                    f"ranking links, or labels of edges, needs the rows of all {nodes.numel()} nodes at "
+                    f"their ends, {format_bytes(needed)}; "
                     f"memory_budget_bytes allows {format_bytes(budget)}. Raise it, or set eval_every=0 and "
                     "test_at_end=False."
                 )
@@ -174,9 +198,10 @@ def score_by_ranks(
     """Return, on every rank, the loss and metrics of labelled ``nodes``; all ranks must call it together.
 
     On the whole graph each rank computes the outputs of the nodes that it owns. Sampled evaluation divides
-    whole mini-batches, so that each is the one that a single rank would draw. Links are ranked by rank 0.
+    whole mini-batches, so that each is the one that a single rank would draw. Rank 0 ranks links, and
+    scores labels of edges.
     """
-    if isinstance(runner, LinkRunner):
+    if isinstance(runner, EndsRunner):
         alone = score(runner, config, nodes, mode, task=task, metrics=metrics) if comm.rank == 0 else {}
         found: dict[str, float] = comm.share(alone)
         return found

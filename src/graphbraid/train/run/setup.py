@@ -51,7 +51,7 @@ from graphbraid.train.step.feed import (
     make_feed,
     make_loader,
 )
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.runner import EndsRunner, LinkRunner
 from graphbraid.train.step.preflight import (
     check_fanouts,
     check_needs_no_val,
@@ -342,7 +342,7 @@ def _check_shares(state: RunState, train_nodes: Tensor) -> None:
     if comm is None or comm.size == 1:
         return
     runner.norms = None
-    if isinstance(runner, LinkRunner):
+    if isinstance(runner, EndsRunner):
         train_nodes, runner = runner.data.ends.nodes, runner.encoder_runner()
     if not _all_ranks(comm, shares_agree(runner, state.config, train_nodes, Share.of(comm))):
         hops = "layout='subgraph'"
@@ -370,7 +370,9 @@ def _normalise_together(state: RunState, comm: Communicator, runner: ModelRunner
 
     why = ""
     try:
-        if isinstance(state.runner, LinkRunner) and state.runner.data.times is not None:
+        if state.config.task == "graph":
+            raise ConfigError("each rank joins its own graphs")
+        if isinstance(state.runner, EndsRunner) and state.runner.data.times is not None:
             raise ConfigError("links with times have a tree of nodes each, which ranks number by themselves")
         norms = RankNorms(comm, runner.model, len(state.config.fanouts), whole=state.runner.model)
         if nodes.numel() < comm.size:

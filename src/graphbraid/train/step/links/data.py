@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.graph import EdgeType, Graph
+from graphbraid.graph import EdgeSet, EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.sampling.batch_seeds import EdgeTimes, sorted_by_time
 from graphbraid.sampling.links.link_seeds import LinkEnds
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.task import labelled
 
 _MOST_EXACT = 1 << 53
 """Integers up to here are float64 numbers."""
@@ -184,6 +185,21 @@ class LinkSet(LabelledNodes):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class EdgeLabels(LinkSet):
+    """The edges of a relation in the order of its list, with labels that are learned, and features."""
+
+    known: Tensor | None
+    """Labels, one row per edge; None where there are none."""
+    edge_attr: Tensor | None
+    """``(num_edges, num_edge_features)`` features of the edges; None if there are none."""
+
+    @property
+    def y(self) -> Tensor | None:  # type: ignore[override]
+        """Labels, one row per edge."""
+        return self.known
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LinkData:
     """What a run of link prediction reads of a graph; ids of nodes are those in the whole graph."""
 
@@ -219,6 +235,9 @@ class LinkData:
         link of validation or test. With ``config.link_relation``, and in a graph of several node types, links
         are edges of one relation, and all others carry messages, less the same.
 
+        With ``task="edge"``, ``links`` are all edges of the relation, and those in no split carry messages,
+        too. Splits that are not given are drawn of the edges with labels.
+
         With ``config.temporal_strategy``, splits that are not given are by time, and beside the edges to
         train on those carry messages that are earlier than every link of validation and test.
 
@@ -228,7 +247,7 @@ class LinkData:
             DataError: there are no edges, or no links to train on, or these are not earlier than the others.
         """
         if not graph.num_edges:
-            raise DataError("task='link' learns the graph's edges, and there are none")
+            raise DataError(f"task={config.task!r} learns the graph's edges, and there are none")
         learned_one = relation_learned(graph, config)
         csc = graph.csc
         ends = torch.stack([csc.indices.long(), csc.destinations().long()])
@@ -236,11 +255,18 @@ class LinkData:
         place = None if relation is None else _places(graph, relation)
         times = None if config.temporal_strategy is None else stored_times(graph, relation, place)
         split, is_beside = _splits(graph, _Stored(ends, relation, place, times), learned_one, config)
+        in_list = None
+        if config.task == "edge" and learned_one is not None and relation is not None and place is not None:
+            in_list = _in_list_order(graph, learned_one, relation, place)
+            is_beside |= split == _NONE
+            for name, ids in graph.edges_of(learned_one).splits.items():
+                if name not in SPLITS:
+                    is_beside[in_list[ids]] = False
         is_message = (split == 0) | _beside(is_beside, split, ends, graph.num_nodes, times)
-        learned = (split != _NONE).nonzero().flatten()
+        learned = (split != _NONE).nonzero().flatten() if in_list is None else in_list
         of_learned = split[learned]
         splits = {name: (of_learned == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
-        if not splits["train"].numel():
+        if config.task != "edge" and not splits["train"].numel():
             raise DataError(
                 f"no edge is left to train on: {_told(splits)}. Put some in the split 'train', or make the "
                 f"shares of link_splits={config.link_splits} smaller."
@@ -256,7 +282,9 @@ class LinkData:
             attr = None if attr is None else attr[order]
             link_times = LinkTimes(links=times.rank[learned], messages=edge_times)
         return cls(
-            links=LinkSet(
+            links=_edge_labels(graph.edges_of(learned_one), ends[:, learned], splits)
+            if in_list is not None and learned_one is not None
+            else LinkSet(
                 ends=ends[:, learned],
                 relation=None if relation is None or learned_one is not None else relation[learned],
                 splits={name: positions for name, positions in splits.items() if positions.numel()},
@@ -280,6 +308,26 @@ class LinkData:
         )
 
 
+def _in_list_order(graph: Graph, learned: EdgeType, relation: Tensor, place: Tensor) -> Tensor:
+    """Return the stored edges of a relation in the order of its list.
+
+    Raises:
+        DataError: they are not those of the list, such as after edges were added.
+    """
+    number = graph.edge_types.index(learned)
+    stored = ((relation == number) & (place >= 0)).nonzero().flatten()
+    if stored.numel() != graph.edges_of(learned).num_edges:
+        raise DataError(
+            f"edges of {','.join(learned)} are not those of its list any more, as their labels are"
+        )
+    return stored[place[stored].argsort()]
+
+
+def _edge_labels(edges: EdgeSet, ends: Tensor, drawn: Mapping[str, Tensor]) -> EdgeLabels:
+    splits = edges.splits or {name: positions for name, positions in drawn.items() if positions.numel()}
+    return EdgeLabels(ends=ends, relation=None, splits=splits, known=edges.y, edge_attr=edges.edge_attr)
+
+
 def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
     """Return the relation whose links are learned; None if those of all relations are.
 
@@ -300,6 +348,14 @@ def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
                 + did_you_mean(name, names)
             )
         return wanted
+    if config.task == "edge":
+        with_labels = [one for one in known if graph.is_typed and graph.edges_of(one).y is not None]
+        if len(with_labels) == 1:
+            return with_labels[0]
+        raise ConfigError(
+            "task='edge' learns labels of the edges of one relation (Graph.from_relations(edge_y=...)); say "
+            f"which with link_relation: {'; '.join(names)}."
+        )
     if len(graph.node_types) == 1:
         return None
     with_splits = [one for one in known if graph.edges_of(one).splits]
@@ -356,9 +412,23 @@ def _splits(
         is_link = relation == graph.edge_types.index(learned)
         beside = [one != learned for one in graph.edge_types]
         if split is None or not graph.edges_of(learned).splits:
-            split = _new_splits(is_link, stored, graph.num_nodes, config)
+            drawn = is_link
+            if config.task == "edge":  # of those with labels
+                drawn = is_link & _labelled(graph, learned, stored)
+            split = _new_splits(drawn, stored, graph.num_nodes, config)
         split = split.where(is_link, _NONE)
     return split, torch.tensor(beside)[relation]
+
+
+def _labelled(graph: Graph, learned: EdgeType, stored: _Stored) -> Tensor:
+    """Return which of the stored edges are of the relation ``learned`` and have a label."""
+    edges, found = graph.edges_of(learned), torch.zeros(stored.ends.shape[1], dtype=torch.bool)
+    assert stored.relation is not None
+    assert stored.place is not None
+    if edges.y is not None:
+        at = _in_list_order(graph, learned, stored.relation, stored.place)
+        found[at[labelled(edges, torch.arange(edges.num_edges))]] = True
+    return found
 
 
 def _places(graph: Graph, relation: Tensor) -> Tensor:

@@ -341,7 +341,9 @@ def _messages(graph: Graph, data: LinkData) -> Graph:
     rows = kept(graph.types.rows, data.is_message)
     csc = Csc(data.messages.csc.indptr, rows.indices, graph.num_nodes, rows.weight, trusted=True)
     edges = {
-        one: dataclasses.replace(graph.edges_of(one), num_edges=count, edge_attr=None, time=None, splits={})
+        one: dataclasses.replace(
+            graph.edges_of(one), num_edges=count, edge_attr=None, time=None, y=None, splits={}
+        )
         for one, count in zip(graph.edge_types, counts, strict=True)
     }
     nodes = {name: dataclasses.replace(held, splits={}) for name, held in graph.types.nodes.items()}

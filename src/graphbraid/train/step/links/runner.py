@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.loader.gather_ahead import RowBuffers
-from graphbraid.nn import LinkModel, RelationPredictor
+from graphbraid.nn import EdgeModel, LinkModel, RelationPredictor
 from graphbraid.ops.library import once_differentiable
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkSeeds
@@ -22,11 +22,11 @@ from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
 from graphbraid.sampling.links.questions import QuestionSeeds
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.links.data import LinkData, LinkSet
+from graphbraid.train.step.links.data import EdgeLabels, LinkData, LinkSet
 from graphbraid.train.step.links.encoder import EncoderRunner, TypedEncoderRunner
 from graphbraid.train.step.links.losses import one_vs_all
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.task import Task
+from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
@@ -102,37 +102,29 @@ SHARED = ("shared", "self-adversarial")
 """Kinds of negatives that all links of a batch share."""
 RELATION = "link_relation"
 """Attribute of a batch with the relation of each of its links."""
+OF_SEEDS = "seed_edge_attr"
+"""Attribute of a batch with the features of the edges that are learned."""
 
 
-class LinkRunner(ModelRunner):
-    """A runner of a :class:`graphbraid.nn.LinkModel`, whose examples are links.
+class EndsRunner(ModelRunner):
+    """A runner of a model whose examples are pairs of nodes: an encoder gives the rows of both ends.
 
     Args:
-        model: the model.
+        model: the model, with an ``encoder``.
         graph: the graph.
         place: device and precision.
-        config: options of the run: which links are learned, and their negatives.
+        data: the pairs, and the edges that carry messages.
 
     Raises:
-        ConfigError: the model is no model of links, or its predictor knows fewer relations than there are.
-        DataError: there are no links to train on, or the encoder needs features and there are none.
+        ConfigError: the encoder takes what the graph does not have.
+        DataError: the encoder needs features and there are none.
     """
 
-    def __init__(self, model: LinkModel, graph: Graph, place: ModelPlace, config: TrainConfig) -> None:
-        self.data = LinkData.of(graph, config)
-        self._config = config
-        _check_relations(model, self.data)
-        if config.n3 and not isinstance(model.predictor, RelationPredictor):
-            raise ConfigError(
-                f"n3={config.n3!r} penalises the rows of relations, and {type(model.predictor).__name__} has "
-                "none; leave n3 out, or choose nn.ComplEx or nn.DistMult."
-            )
+    def __init__(self, model: LinkModel | EdgeModel, graph: Graph, place: ModelPlace, data: LinkData) -> None:
+        self.data = data
         self._prepare(model, graph, place)
         self._encoder: EncoderRunner | TypedEncoderRunner | None = None
         self.encoder_runner()  # checks that the encoder has what it takes
-        self._negatives: NegativeDraws | None = None
-        self._firsts = torch.empty(0, dtype=torch.int64)  # the same for all batches of a size
-        self._memory = RowBuffers(1)  # of a batch's scores
 
     @property
     def labels(self) -> LinkSet:  # type: ignore[override]
@@ -154,18 +146,9 @@ class LinkRunner(ModelRunner):
         """Reason why the encoder, or parts of it, ran as written on the last mini-batch, or empty."""
         return self.encoder_runner().uncompiled_reason
 
-    def task(self) -> Task:
-        """Task of the links: binary if each pair has a label, else the choice of the link among others."""
-        negatives, temperature = self._config.negatives, self._config.adversarial_temperature
-        return Task(
-            name="link",
-            width=1 if negatives == "binary" else 2,
-            temperature=temperature if negatives == "self-adversarial" else None,
-        )
-
     def encoder_runner(self) -> EncoderRunner | TypedEncoderRunner:
         """Return a runner of the encoder that the model has now, over the edges that carry messages."""
-        encoder = self._link_model.encoder
+        encoder = cast("LinkModel | EdgeModel", self.model).encoder
         if self._encoder is None or self._encoder.model is not encoder:  # as of a copy, for measurements
             if len(self.graph.node_types) > 1:
                 self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._place)
@@ -178,39 +161,157 @@ class LinkRunner(ModelRunner):
         """Return how many hops a rank keeps for the encoder."""
         return self.encoder_runner().reach(config)
 
-    def loader(self, settings: LoaderSettings) -> BatchLoader:
-        """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives.
+    def source(self) -> BatchSource:
+        """What mini-batches are cut from."""
+        return self.encoder_runner().source()
 
-        A batch's links, and their reverses, are kept out of the neighbours that are drawn for it. Where links
-        have times, each end of a link or a negative has a tree of its own, of what came before the link.
+    def features_of(self, batch: MiniBatch) -> Any:
+        """Return a mini-batch's feature rows; None without features."""
+        return self.encoder_runner().features_of(batch)
+
+    def seeds_of(self, settings: LoaderSettings, positions: Tensor, **how: Any) -> BatchLoader:
+        """Return the loader of mini-batches of the pairs at ``positions``.
+
+        A batch's pairs, and their reverses, are kept out of the neighbours that are drawn for it. Where pairs
+        have times, each end has a tree of its own, of what came before the pair.
+
+        Args:
+            settings: of the loader; what the encoder needs is added.
+            positions: of the pairs among those of the data.
+            **how: further arguments of :class:`LinkSeeds`.
         """
         from graphbraid.loader import BatchLoader
 
+        encoder = self.encoder_runner()
+        settings = encoder.settings(settings)
+        has_neighbors = any(settings.num_neighbors)
+        times = self.data.times if has_neighbors else None
+        seeds = LinkSeeds(
+            self.data.links.ends[:, positions],
+            seed=settings.seed,
+            times=None if times is None else times.before(positions),
+            disjoint=times is not None,
+            edge_times=None if times is None else times.messages,
+            **how,
+        )
+        if has_neighbors and times is None:
+            seeds.exclude(EdgeLookup(self.data.messages.csc), reverse=True)
+        return BatchLoader(encoder.source(), dataclasses.replace(settings, input_nodes=None), seeds)
+
+
+class EdgeRunner(EndsRunner):
+    """A runner of a :class:`graphbraid.nn.EdgeModel`, whose examples are the edges of a relation.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        place: device and precision.
+        config: options of the run: which relation is learned.
+
+    Raises:
+        ConfigError: there is no such relation.
+        DataError: the encoder needs features and there are none.
+    """
+
+    def __init__(self, model: EdgeModel, graph: Graph, place: ModelPlace, config: TrainConfig) -> None:
+        super().__init__(model, graph, place, LinkData.of(graph, config))
+        self.node_type = "an edge"  # whose classes have no names
+
+    def task(self) -> Task:
+        """Return the task that the labels of the edges describe."""
+        return task_of(cast("NodeSet", self.labels))
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of the edges at ``settings.input_nodes``."""
+        positions, labels = cast("Tensor", settings.input_nodes), cast("EdgeLabels", self.labels)
+        y, attr = labels.known, labels.edge_attr
+        return self.seeds_of(
+            settings,
+            positions,
+            label=None if y is None else y[positions],
+            attributes=None if attr is None else {OF_SEEDS: attr[positions]},
+        )
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:
+        """Return the outputs for a mini-batch's edges, ``(batch_size, width)``."""
+        batch = batch if self.device.type == "cpu" else batch.to(self.device)
+        rows = self.encoder_runner().rows_of_seeds(batch, batch.num_sampled_nodes[0])
+        src, dst = _taken(rows, *batch.edge_label_index)
+        return self.decoded(src, dst, getattr(batch, OF_SEEDS, None))
+
+    def labels_of(self, batch: Any) -> Tensor:
+        """Return the labels of a batch's edges."""
+        return cast("Tensor", batch.edge_label)
+
+    def decoded(self, src: Tensor, dst: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """Return the decoder's outputs for the rows of both ends of edges, ``(num_edges, width)``.
+
+        Raises:
+            DataError: the decoder returns something else.
+        """
+        decoder, attr = cast("EdgeModel", self.model).decoder, edge_attr
+        attr = None if attr is None else self._in_float32(attr).to(src.device)
+        with self.autocast():
+            outputs = decoder(src, dst) if attr is None else decoder(src, dst, attr)
+        if isinstance(outputs, Tensor) and outputs.ndim == 1:
+            outputs = outputs.unsqueeze(1)
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[0] != src.shape[0]:
+            got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise DataError(f"the decoder must return a row for each of {src.shape[0]} edges; got {got}.")
+        return outputs
+
+
+class LinkRunner(EndsRunner):
+    """A runner of a :class:`graphbraid.nn.LinkModel`, whose examples are links.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        place: device and precision.
+        config: options of the run: which links are learned, and their negatives.
+
+    Raises:
+        ConfigError: the model is no model of links, or its predictor knows fewer relations than there are.
+        DataError: there are no links to train on, or the encoder needs features and there are none.
+    """
+
+    def __init__(self, model: LinkModel, graph: Graph, place: ModelPlace, config: TrainConfig) -> None:
+        data, self._config = LinkData.of(graph, config), config
+        _check_relations(model, data)
+        if config.n3 and not isinstance(model.predictor, RelationPredictor):
+            raise ConfigError(
+                f"n3={config.n3!r} penalises the rows of relations, and {type(model.predictor).__name__} has "
+                "none; leave n3 out, or choose nn.ComplEx or nn.DistMult."
+            )
+        super().__init__(model, graph, place, data)
+        self._negatives: NegativeDraws | None = None
+        self._firsts = torch.empty(0, dtype=torch.int64)  # the same for all batches of a size
+        self._memory = RowBuffers(1)  # of a batch's scores
+
+    def task(self) -> Task:
+        """Task of the links: binary if each pair has a label, else the choice of the link among others."""
+        negatives, temperature = self._config.negatives, self._config.adversarial_temperature
+        return Task(
+            name="link",
+            width=1 if negatives == "binary" else 2,
+            temperature=temperature if negatives == "self-adversarial" else None,
+        )
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives."""
         positions = cast("Tensor", settings.input_nodes)
         ends = self.data.links.ends[:, positions]
         if self._config.negatives == "one-vs-all":
             return self._loader_of_questions(settings, ends, self.data.links.relations_at(positions))
         how = self._drawn_by(_sampling(self._config))
-        messages = self.data.messages
-        encoder = self.encoder_runner()
-        settings = encoder.settings(settings)
-        has_neighbors = any(settings.num_neighbors)
-        times = self.data.times if has_neighbors else None
         relation = self.data.links.relations_at(positions)
-        seeds = LinkSeeds(
-            ends,
-            seed=settings.seed,
-            times=None if times is None else times.before(positions),
-            negatives=NegativeDraws(how, messages.csc, ends),
-            disjoint=times is not None,
-            edge_times=None if times is None else times.messages,
+        return self.seeds_of(
+            settings,
+            positions,
+            negatives=NegativeDraws(how, self.data.messages.csc, ends),
             attributes=None if relation is None else {RELATION: relation},
             shared=self._config.negatives in SHARED,
         )
-        if has_neighbors and times is None:
-            seeds.exclude(EdgeLookup(messages.csc), reverse=True)
-        settings = dataclasses.replace(settings, input_nodes=None)
-        return BatchLoader(encoder.source(), settings, seeds)
 
     def _loader_of_questions(
         self, settings: LoaderSettings, links: Tensor, relation: Tensor | None
@@ -223,14 +324,6 @@ class LinkRunner(ModelRunner):
         if any(settings.num_neighbors):
             questions.exclude(EdgeLookup(self.data.messages.csc))
         return BatchLoader(encoder.source(), dataclasses.replace(settings, input_nodes=None), questions)
-
-    def source(self) -> BatchSource:
-        """What mini-batches are cut from."""
-        return self.encoder_runner().source()
-
-    def features_of(self, batch: MiniBatch) -> Any:
-        """Return a mini-batch's feature rows; None without features."""
-        return self.encoder_runner().features_of(batch)
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the scores of a mini-batch's links and negatives.
