@@ -3,7 +3,7 @@
 import pytest
 
 from graphbraid.cli.run.saved_run import read_saved
-from graphbraid.cli.run.settings import RunSettings, option_names, parse_assignments, resolve
+from graphbraid.cli.run.settings import _ELSEWHERE, RunSettings, option_names, parse_assignments, resolve
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.yaml_file import read_yaml
@@ -107,6 +107,11 @@ def test_a_mistake_on_the_command_line_is_named_with_its_flag():
         ConfigError, match=r"--set: there is no option 'weight_decoy'; did you mean 'weight_decay'\?"
     ):
         resolve({"weight_decoy": 1})
+    with pytest.raises(ConfigError, match=r"there is no option 'learning_rate'; did you mean 'lr'\?"):
+        resolve({"learning_rate": 1})
+    names = option_names()
+    assert not set(_ELSEWHERE) & set(names)
+    assert set(_ELSEWHERE.values()) <= set(names)
 
 
 def test_assignments_read_values_as_yaml_does():

@@ -17,9 +17,10 @@ from torchmetrics.classification import BinaryFBetaScore, MulticlassAccuracy, Mu
 
 from graphbraid import distributed
 from graphbraid.errors import ConfigError
+from graphbraid.nn import GCN
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference.metrics import Scores, metric_kinds
-from graphbraid.train.task import Task, check_own_loss, with_own_loss
+from graphbraid.train.task import LOSSES, Task, check_own_loss, with_own_loss
 
 CPU = torch.device("cpu")
 OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
@@ -80,13 +81,29 @@ class Learned(nn.Module):
         (lambda outputs, targets: (0 * targets.float().requires_grad_()).sum(), "gives them no gradient"),
         (lambda outputs, targets: outputs.detach().sum(), "loss= failed"),
         (Learned(), "loss= has parameters"),
-        ("package.huber", "'package.huber' is the name under which a run keeps it"),
+        ("package.huber", "loss='package.huber' is none of torch.nn.functional's cross_entropy, "),
     ],
 )
 def test_a_loss_that_does_not_fit_is_refused_before_the_first_step(loss: Any, message: str) -> None:
     graph = community_graph()
     with pytest.raises(ConfigError, match=message):
         Trainer(new_model(graph), graph, **OPTIONS, loss=loss).fit()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_by_name_is_torchs_function(name: str) -> None:
+    graph = community_graph()
+    if name in ("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"):
+        graph = graph.replace(y=F.one_hot(graph.y, 3).float())
+    elif name not in ("cross_entropy", "multi_margin_loss"):
+        graph = graph.replace(y=graph.x[:, 0].clone())
+    found = []
+    for loss in (name, getattr(F, name)):
+        width = graph.num_classes if graph.task != "regression" else 1
+        torch.manual_seed(0)
+        model = GCN(graph.num_features, 8, width, 2)
+        found.append(losses(Trainer(model, graph, **OPTIONS, loss=loss)))
+    assert found[0] == found[1]
 
 
 def test_options_that_go_against_an_own_loss_are_refused() -> None:

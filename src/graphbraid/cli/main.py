@@ -59,7 +59,7 @@ app = typer.Typer(
     help="Train graph neural networks faster on the hardware you have.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

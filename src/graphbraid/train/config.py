@@ -146,9 +146,12 @@ class TrainConfig:
     class_weights: Literal["balanced"] | tuple[PositiveFloat, ...] | None = None
     """Weight of each class in the loss; ``balanced`` uses inverse frequencies in the training split."""
 
-    loss: Loss | str | None = None
-    """Function of outputs ``(n, width)`` float32 and targets, rows of ``Graph.y``, that returns one loss per
-    row, ``(n,)``, or their mean. Saved runs keep its name. If None, the task's loss."""
+    loss: Loss | str | None = option(
+        None, "Loss of torch.nn.functional, such as huber_loss. (default: the task's)", "--loss"
+    )
+    """Name of a loss of ``torch.nn.functional``, or a function of outputs ``(n, width)`` float32 and targets,
+    rows of ``Graph.y``, that returns one loss per row, ``(n,)``, or their mean. Saved runs keep its name. If
+    None, the task's loss."""
 
     device: str = option("cpu", "cpu, cuda, cuda:N or auto.", traits="own")
     """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""

@@ -233,19 +233,35 @@ def with_class_weights(task: Task, choice: str | Sequence[float] | None, labels:
     return replace(task, class_weights=weights)
 
 
+LOSSES = (
+    "cross_entropy",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "multilabel_soft_margin_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+)
+"""Losses of ``torch.nn.functional`` that need no more than outputs and targets."""
+
+
 def with_own_loss(task: Task, loss: Callable[[Tensor, Tensor], Tensor] | str | None) -> Task:
     """Return the task with the function ``loss`` in place of its own loss.
 
     Raises:
-        ConfigError: ``loss`` is a name, as a saved run keeps it, or has parameters.
+        ConfigError: ``loss`` has parameters, or is a name that is none of ``LOSSES``; a saved run keeps the
+            function of the caller by its name.
     """
     if loss is None:
         return task
     if isinstance(loss, str):
-        raise ConfigError(
-            f"loss= must be a function of (outputs, targets); {loss!r} is the name under which a run keeps "
-            "it. Give the function itself to the Trainer."
-        )
+        if loss not in LOSSES:
+            raise ConfigError(
+                f"loss={loss!r} is none of torch.nn.functional's {', '.join(LOSSES)}. A function of your "
+                "own is given to the Trainer itself; a run keeps its name alone."
+            )
+        return replace(task, own_loss=getattr(F, loss))
     if isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None:
         raise ConfigError(
             "loss= has parameters, which no optimizer updates; make them the model's, or buffers."

