@@ -13,21 +13,21 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 BUDGETS = {
     ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 2750,
-    ("graph",): 4450,
+    ("graph",): 4900,
     ("ops",): 10_650,
     ("sampling",): 6900,
     ("features",): 4450,
-    ("datasets",): 6900,
-    ("nn",): 3700,
+    ("datasets",): 7000,
+    ("nn",): 3900,
     ("loader",): 3650,
     ("collective",): 4800,
     ("fullgraph",): 28_350,
     ("distributed",): 7700,
     ("synth",): 5800,
-    ("train",): 10_350,
+    ("train",): 10_900,
     ("estimates",): 4420,
     ("report",): 620,
-    ("cli",): 4500,
+    ("cli",): 4550,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
 WHOLE_LINES, WHOLE_FILES, TEST_LINES = 109_000, 520, 90_000
