@@ -8,8 +8,9 @@ from tests.collective.cases import stage_times
 from tests.collective.emulation import NUM_STEPS, make_executor
 
 from graphbraid.collective.plan.scheduler import fixed_plan, simulated
+from graphbraid.collective.plan.simulator import StageRun
 from graphbraid.collective.plan.times import Profile
-from graphbraid.collective.run.trace import lanes, trace_events, use, write_trace
+from graphbraid.collective.run.trace import _waiting, lanes, trace_events, use, write_trace
 
 TIMES = stage_times(0.004, 0.001, 0.001, 0.002, workers=2)
 
@@ -33,6 +34,23 @@ def test_a_trace_holds_measured_and_predicted_lanes(tmp_path):
     assert [ElementTree.fromstring(svg).tag for svg in svgs] == ["svg", "svg"]
     assert text.count("<rect") == 2 * 120
     assert "T_uva" in text
+    assert "limits this epoch" in text
+    assert "link twice as fast" in text
+    assert "http" not in text
+
+
+def test_batches_wait_from_their_last_stage_to_their_step():
+    ops = [
+        StageRun("cpu", 0, 0.0, 1.0, 0),
+        StageRun("dma", 0, 1.0, 2.0, 0),
+        StageRun("model", 0, 3.0, 4.0, 0),
+    ]
+    assert _waiting(ops) == [(2.0, 1), (3.0, 0)]
+    schedule = simulated(fixed_plan(Profile(times=(TIMES,)), 40, 0.5))
+    levels = [level for _, level in _waiting(schedule.ops)]
+    assert min(levels) == 0
+    assert levels[-1] == 0
+    assert max(levels) <= 40
 
 
 def test_use_is_each_resources_share_of_the_time():
@@ -47,6 +65,10 @@ def test_use_is_each_resources_share_of_the_time():
 def test_no_lane_is_drawn_for_what_did_not_run():
     schedule = simulated(fixed_plan(Profile(times=(TIMES,)), 10, 0.0))
     assert list(lanes(schedule.ops)) == ["link", "device"]
+    on_cpu = stage_times(0.004, 2e-6, 0.002, workers=2)
+    schedule = simulated(fixed_plan(Profile(times=(on_cpu,)), 10, 1.0))
+    assert list(lanes(schedule.ops)) == ["worker 0", "worker 1", "model"]
+    assert use(schedule.ops)["link"] == 0.0
     assert trace_events([], [])["traceEvents"] == [
         {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "measured"}},
         {"name": "process_name", "ph": "M", "pid": 2, "tid": 0, "args": {"name": "predicted"}},

@@ -13,7 +13,8 @@ from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import simulated
 from graphbraid.collective.plan.simulator import Stage, StageRun
-from graphbraid.collective.plan.times import format_seconds
+from graphbraid.collective.plan.times import Profile, format_seconds
+from graphbraid.collective.plan.whatif import Machine, alternatives
 from graphbraid.files.writing import atomic_write
 
 _NAMES: dict[Stage, str] = {
@@ -23,7 +24,9 @@ _NAMES: dict[Stage, str] = {
     "model": "model",
 }
 _COLOURS: dict[Stage, str] = {"cpu": "#4c78a8", "dma": "#f58518", "uva": "#54a24b", "model": "#b279a2"}
-_LANE_HEIGHT, _LEFT, _WIDTH = 18, 90, 1400
+_LANE_HEIGHT, _WIDTH = 22, 1000
+_HAND_OVER = 1e-5
+"""Seconds: a batch that stays in the host's memory is passed on in about two microseconds."""
 
 
 def write_trace(
@@ -77,12 +80,17 @@ def trace_events(ops: Sequence[StageRun], predicted: Sequence[StageRun]) -> dict
 
 
 def lanes(ops: Sequence[StageRun]) -> dict[str, list[StageRun]]:
-    """Return the operations by lane: workers, link, device. Batching on the device is on the last two."""
+    """Return the operations by lane: workers, link, device. Batching on the device is on the last two.
+
+    Without a device a batch is handed over, which takes no link: then the model has a lane of its name.
+    """
     found: dict[str, list[StageRun]] = {}
     workers = sorted({op.worker for op in ops if op.stage == "cpu"})
     for worker in workers:
         found[f"worker {worker}"] = [op for op in ops if op.stage == "cpu" and op.worker == worker]
-    for lane, stages in (("link", ("dma", "uva")), ("device", ("uva", "model"))):
+    crosses = any(op.stage == "uva" or (op.stage == "dma" and op.end - op.start > _HAND_OVER) for op in ops)
+    links: dict[str, tuple[Stage, ...]] = {"link": ("dma", "uva"), "device": ("uva", "model")}
+    for lane, stages in (links if crosses else {"model": ("model",)}).items():
         on_lane = [op for op in ops if op.stage in stages]
         if on_lane:
             found[lane] = sorted(on_lane, key=lambda op: op.start)
@@ -104,7 +112,7 @@ def use(ops: Sequence[StageRun]) -> dict[Resource, float]:
         busy = sum(op.end - op.start for op in of_lane) / total
         if lane == "link":
             found["link"] = busy
-        elif lane == "device":
+        elif lane in ("device", "model"):
             found["device"] = busy
         else:
             found["cpu"] += busy / len(workers)
@@ -115,40 +123,110 @@ def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
+_STYLE = """
+:root{color-scheme:light dark;--zoom:1}body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;
+max-width:1600px}pre{background:#8881;padding:.7rem;overflow-x:auto}.lanes{display:flex}
+.names{flex:none;width:5.5rem;font-size:12px;line-height:22px}.scroll{flex:1;overflow-x:auto}
+.time{width:calc(100% * var(--zoom))}svg{display:block;width:100%}.ticks{display:flex;font-size:11px;
+justify-content:space-between;border-top:1px solid #8888}meter{width:8rem}td,th{padding:.1rem .8rem .1rem 0;
+text-align:left}.key span{white-space:nowrap;margin-right:1rem}
+"""
+_ZOOM = "document.documentElement.style.setProperty('--zoom',this.value)"
+
+
 def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) -> str:
-    last = max((op.end for op in (*ops, *predicted)), default=0.0) or 1.0
-    legend = " ".join(
-        f'<span style="color:{_COLOURS[stage]}">&#9632;</span> {_NAMES[stage]}' for stage in _NAMES
+    """Return the page: both timelines on one axis, how busy each resource was, and what would help."""
+    took, foreseen = (max((op.end for op in each), default=0.0) for each in (ops, predicted))
+    last = max(took, foreseen) or 1.0
+    # The bound is of a whole epoch as planned; a trace may be of another number of batches.
+    bound = plan.bound_seconds * len({op.step for op in ops}) / plan.num_batches
+    said = (
+        f"The epoch took {format_seconds(took)}; {format_seconds(foreseen)} were predicted. No schedule "
+        f"takes less than {format_seconds(bound)}, the dashed line: the {plan.limit} limits this epoch."
     )
+    key = "".join(
+        f'<span><span style="color:{_COLOURS[stage]}">&#9632;</span> {_NAMES[stage]}</span>'
+        for stage in _NAMES
+    )
+    ticks = "".join(f"<span>{format_seconds(last * part / 4)}</span>" for part in range(5))
     parts = [
-        "<!doctype html><meta charset='utf-8'><title>graphbraid: an epoch's timeline</title>",
-        "<style>body{font:14px sans-serif;margin:2em}pre{background:#8881;padding:1em}</style>",
-        f"<h1>An epoch's timeline</h1><p>{legend}</p>",
-        _picture("Measured", ops, last),
-        _picture("Predicted", predicted, last),
+        "<!doctype html><html lang='en'><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>",
+        f"<title>graphbraid: an epoch's timeline</title><style>{_STYLE}</style>",
+        f"<h1>An epoch's timeline</h1><p>{said}</p>",
+        f"<p class='key'>{key}<span>grey: batches that wait</span></p>",
+        f'<label>Zoom <input type="range" min="1" max="40" value="1" step="0.5" oninput="{_ZOOM}"></label>',
+        _timeline("Predicted", predicted, last, bound, ticks),
+        _timeline("Measured", ops, last, bound, ticks),
         f"<h2>Plan</h2><pre>{html.escape(str(plan))}</pre>",
+        _what_if(plan),
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts) + "</html>\n"
 
 
-def _picture(title: str, ops: Sequence[StageRun], last: float) -> str:
-    """Draw one lane per row; all pictures of a page have the same scale."""
+def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ticks: str) -> str:
+    """Draw a lane per worker, link and device, those alone that work; below, how many batches are ready."""
     rows = lanes(ops)
-    end = max((op.end for op in ops), default=0.0)
-    shares = ", ".join(f"{resource} {100 * share:.0f} %" for resource, share in use(ops).items())
     boxes = []
-    for row, (lane, of_lane) in enumerate(rows.items()):
-        y = row * _LANE_HEIGHT
-        boxes.append(f'<text x="0" y="{y + 13}">{lane}</text>')
+    for row, of_lane in enumerate(rows.values()):
         for op in of_lane:
-            x, width = _LEFT + _WIDTH * op.start / last, _WIDTH * (op.end - op.start) / last
-            what = f"{_NAMES[op.stage]}, step {op.step}, {format_seconds(op.end - op.start)}"
+            x, width = _WIDTH * op.start / last, _WIDTH * (op.end - op.start) / last
+            what = f"{_NAMES[op.stage]}, batch {op.step}, {format_seconds(op.end - op.start)}"
             boxes.append(
-                f'<rect x="{x:.2f}" y="{y + 2}" width="{max(width, 0.3):.2f}" height="{_LANE_HEIGHT - 4}" '
-                f'fill="{_COLOURS[op.stage]}"><title>{what}</title></rect>'
+                f'<rect x="{x:.2f}" y="{row * _LANE_HEIGHT + 2}" width="{max(width, 0.2):.2f}" '
+                f'height="{_LANE_HEIGHT - 4}" fill="{_COLOURS[op.stage]}"><title>{what}</title></rect>'
             )
-    size = f'width="{_LEFT + _WIDTH}" height="{len(rows) * _LANE_HEIGHT}"'
-    return (
-        f"<h2>{title}: {format_seconds(end)}</h2><p>In use: {shares}</p>"
-        f'<svg {size} font-size="11">{"".join(boxes)}</svg>'
+    levels = _waiting(ops)
+    most, base = max((level for _, level in levels), default=0), (len(rows) + 1) * _LANE_HEIGHT
+    steps = "".join(
+        f"H{_WIDTH * at / last:.2f}V{base - (_LANE_HEIGHT - 4) * level / max(most, 1):.2f}"
+        for at, level in levels
     )
+    at = _WIDTH * min(bound / last, 1.0)
+    line = (
+        f'<path d="M{at:.2f} 0V{base}" stroke="currentColor" stroke-dasharray="4 3" '
+        'vector-effect="non-scaling-stroke"/>'
+    )
+    shares = "".join(
+        f"<td>{resource} <meter value='{share:.3f}'></meter> {share:.0%}</td>"
+        for resource, share in use(ops).items()
+        if share > 0
+    )
+    names = "".join(f"<div>{name}</div>" for name in [*rows, f"waiting, {most}"])
+    return (
+        f"<h2>{title}: {format_seconds(max((op.end for op in ops), default=0.0))}</h2>"
+        f"<table><tr>{shares}</tr></table>"
+        f'<div class="lanes"><div class="names">{names}</div><div class="scroll"><div class="time">'
+        f'<svg viewBox="0 0 {_WIDTH} {base}" height="{base}" preserveAspectRatio="none">{"".join(boxes)}'
+        f'<path d="M0 {base}{steps}H{_WIDTH}V{base}Z" fill="#8888"/>{line}</svg>'
+        f'<div class="ticks">{ticks}</div></div></div></div>'
+    )
+
+
+def _waiting(ops: Sequence[StageRun]) -> list[tuple[float, int]]:
+    """Return when the number of batches that are prepared and not yet trained on changes, and to what."""
+    ready: dict[int, float] = {}
+    for op in ops:
+        if op.stage != "model":
+            ready[op.step] = max(ready.get(op.step, 0.0), op.end)
+    changes = [(at, 1) for at in ready.values()]
+    changes += [(op.start, -1) for op in ops if op.stage == "model" and op.step in ready]
+    level, found = 0, []
+    for at, change in sorted(changes, key=lambda each: (each[0], -each[1])):
+        level += change
+        found.append((at, level))
+    return found
+
+
+def _what_if(plan: Plan) -> str:
+    """Return a table of the epoch on other hardware; none where the cores were divided by trials."""
+    if plan.cores is not None:
+        return ""
+    others = alternatives(Profile(times=(plan.times,)), plan.num_batches, Machine())
+    rows = "".join(
+        f"<tr><td>{html.escape(name)}</td><td>{format_seconds(other.predicted_seconds)}</td>"
+        f"<td>{other.limit}</td></tr>"
+        for name, other in others
+    )
+    heads = "<tr><th>with</th><th>an epoch</th><th>limited by</th></tr>"
+    return f"<h2>What would help</h2><table>{heads}{rows}</table>"
