@@ -20,6 +20,10 @@ from graphbraid.train import Trainer
 ALL = CASES | {
     "all neighbours, as a model of PyG": ("pyg", {"layout": "subgraph", "fanouts": (-1, -1)}),
     "layout subgraph, exact": ("pyg", {"layout": "subgraph", "eval_mode": "exact", "epochs": 1}),
+    "as written, exact": (
+        "pyg",
+        {"layout": "subgraph", "eval_mode": "exact", "epochs": 1, "compiled": False},
+    ),
 }
 
 

@@ -219,7 +219,8 @@ def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
 
 def test_exact_batches_under_way_hold_the_memory_budget(tmp_path: Path) -> None:
     parts, budget = sharded(tmp_path, graph_of()), 1 << 20
-    trainer = Trainer(make("sage", parts), parts, **BASE | {"memory_budget_bytes": budget})
+    options = {"memory_budget_bytes": budget, "layout": "subgraph", "compiled": False}
+    trainer = Trainer(make("pyg", parts), parts, **BASE | options)
     sizes = list[int]()
     kept = trainer.runner.on_batch
 

@@ -29,6 +29,23 @@ class Routed:
         """Sort ids by their owners, ``(num_ids,)`` ranks; ids of one owner keep their order."""
         return cls(owners.argsort(stable=True), torch.bincount(owners, minlength=num_ranks).tolist())
 
+    def ask(self, comm: Communicator, ids: Tensor) -> tuple[Tensor, list[int]]:
+        """Send ids to their owners; all ranks call it together.
+
+        Args:
+            comm: the ranks.
+            ids: ``(num_ids,)`` integers, of the same dtype on all ranks.
+
+        Returns:
+            The ids that this rank was sent, those of rank 0 first, and how many each rank sent.
+        """
+        asked = comm.counts(self.counts)
+        return comm.all_to_all(ids[self.order], self.counts, asked).wait(), asked
+
+    def answers(self, comm: Communicator, rows: Tensor, asked: list[int]) -> Tensor:
+        """Send each rank the rows of the ids that it sent; return those of this rank's ids, in ``order``."""
+        return comm.all_to_all(rows, asked, self.counts).wait()
+
 
 def swap(comm: Communicator, table: Tensor) -> Tensor:
     """Give row r of ``table``, ``(num_ranks, ...)``, to rank r; return the rows that are for this rank."""
@@ -69,11 +86,10 @@ class EdgeRowExchange:
         owners = torch.empty_like(positions)
         owners[places] = torch.cat([*map(self._owners_of, batches), no_ids])
         routed = Routed.by_owner(owners, comm.size)
-        asked = comm.counts(routed.counts)
-        given = comm.all_to_all(positions[routed.order].to(self._ids), routed.counts, asked).wait().long()
+        given, asked = routed.ask(comm, positions.to(self._ids))
         by_table = []
         for table in tables:
-            received = comm.all_to_all(self._own_rows(table, given), asked, routed.counts).wait()
+            received = routed.answers(comm, self.own_rows(table, given.long()), asked)
             rows = torch.empty_like(received)
             rows[routed.order] = received
             by_table.append(torch.split(rows[places], [one.numel() for one in kept]))
@@ -86,7 +102,7 @@ class EdgeRowExchange:
             [ranks[: len(one.indptr) - 1].repeat_interleave(one.indptr.diff()) for one in batch.edges]
         )
 
-    def _own_rows(self, table: str, positions: Tensor) -> Tensor:
+    def own_rows(self, table: str, positions: Tensor) -> Tensor:
         """Return the rows of edges into own nodes, by their positions in the whole graph."""
         out: Tensor | None = None
         for part in self._own:

@@ -254,10 +254,8 @@ class FeatureRows:
         self._has_asked = True
         comm, shards, before = self._comm, self._shards, self._comm.sent_bytes
         routed = Routed.by_owner(shards.owners(ids), comm.size)
-        asked = comm.counts(routed.counts)
-        given = comm.all_to_all(ids[routed.order].to(self._ids), routed.counts, asked).wait()
-        answers = shards.own_rows(given.long())
-        received = comm.all_to_all(answers, asked, routed.counts).wait()
+        given, asked = routed.ask(comm, ids.to(self._ids))
+        received = routed.answers(comm, shards.own_rows(given.long()), asked)
         if received.shape[1]:
             out[routed.order] = received.view(torch.uint8)
         self.traffic = self.traffic.plus(

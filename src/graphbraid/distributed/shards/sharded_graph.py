@@ -129,6 +129,10 @@ class Shards:
             first += table.shape[0]
         return out
 
+    def in_float32(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return rows of ``ids`` that are as they are stored, of any rank's nodes, as float32."""
+        return rows.float() if self.scale is None else rows.float() * self.scale[ids].unsqueeze(1)
+
     def _read(self, number: int, places: Tensor) -> Tensor:
         """Return rows of one part, by their places in its table."""
         disk = None if self._on_disk is None else self._on_disk[number]

@@ -231,7 +231,7 @@ class LayerWise:
             if ids is not None and place == output:
                 ids = torch.unique(ids)
             for relation in {op.walks for op in ops if op.moves and not isinstance(op, DestinationRows)}:
-                read = self._sources_of(ids, relation, place.node_type)
+                read = self._sources_of(ids, relation, place)
                 source = place.node_type if relation is None else relation.source
                 self._add(needed, LevelNodes(place.level - 1, source), read)
             if any(op.moves for op in ops):
@@ -261,11 +261,15 @@ class LayerWise:
         both = ids if not before.numel() else torch.unique(torch.cat((before, ids)))
         needed[place] = None if both.numel() > _MOST_NODES * self._counts[place.node_type] else both
 
-    def _sources_of(self, ids: Tensor | None, relation: Relation | None, node_type: int) -> Tensor | None:
-        """Return the sources of all in-edges of some nodes, ascending; None where these are most nodes."""
-        source = node_type if relation is None else relation.source
-        if ids is None or ids.numel() > _MOST_NODES * self._counts[node_type]:
+    def _sources_of(self, ids: Tensor | None, relation: Relation | None, place: LevelNodes) -> Tensor | None:
+        """Return the sources that some nodes of a level read, ascending; None where these are most nodes."""
+        if ids is None or ids.numel() > _MOST_NODES * self._counts[place.node_type]:
             return None
+        return self._all_sources(ids, relation, place.node_type)
+
+    def _all_sources(self, ids: Tensor, relation: Relation | None, node_type: int) -> Tensor:
+        """Return the sources of all in-edges of some nodes, ascending."""
+        source = node_type if relation is None else relation.source
         is_read = torch.zeros(self._counts[source], dtype=torch.bool)
         most_edges = max(1, self._budget // 2 // _EDGE_BYTES)
         ends = self._degrees(ids, relation).cumsum(0)
@@ -286,11 +290,14 @@ class LayerWise:
         """
         self._kept = {v: kept for v, kept in self._kept.items() if self._last_read[v] >= one.place.level}
         for value in one.results:
-            held = sum(kept.rows.memory_bytes for kept in self._kept.values())
-            shape = one.nodes.numel(), self.program.width(value)
-            fits = held + self._bytes_of(one, value) <= self._budget // 2
-            rows = ScratchRows(*shape, in_memory=fits, folder=self._folder, dtype=self.dtype)
-            self._kept[value] = _Kept(rows, None if one.is_all else one.nodes)
+            self._make_room(value, one.nodes, self.program.width(value), is_all=one.is_all)
+
+    def _make_room(self, value: str, nodes: Tensor, width: int, *, is_all: bool = False) -> ScratchRows:
+        held = sum(kept.rows.memory_bytes for kept in self._kept.values())
+        fits = held + nodes.numel() * width * self.dtype.itemsize <= self._budget // 2
+        rows = ScratchRows(nodes.numel(), width, in_memory=fits, folder=self._folder, dtype=self.dtype)
+        self._kept[value] = _Kept(rows, None if is_all else nodes)
+        return rows
 
     def _bytes_of(self, one: LevelPass, value: str) -> int:
         return one.nodes.numel() * self.program.width(value) * self.dtype.itemsize
@@ -416,19 +423,30 @@ class LayerWise:
         """
         if adjacency not in self._scales:
             nodes = torch.arange(self._counts[node_type])
-            scale = torch.empty(nodes.numel(), dtype=self.dtype)
-            ends = self._degrees(nodes, adjacency.relation).cumsum(0)
-            most_edges, start, before = max(1, self._budget // 4 // _EDGE_BYTES), 0, 0
-            while start < nodes.numel():
-                end = int(torch.searchsorted(ends, before + most_edges, right=True))
-                end = max(start + 1, min(end, start + most_edges))
-                edges = self.block(nodes[start:end], adjacency.relation, node_type)
-                found = aggregation(replace(adjacency, scale=1.0), edges.csc, self.dtype).dst_scale
-                assert found is not None
-                scale[start:end] = found.cpu()
-                start, before = end, int(ends[end - 1])
-            self._scales[adjacency] = scale
+            self._scales[adjacency] = self._scale_of(nodes, adjacency, node_type)
         return self._scales[adjacency]
+
+    def _scale_of(self, nodes: Tensor, adjacency: AdjacencyMatrix, node_type: int) -> Tensor:
+        """Return the factors of some nodes from all their in-edges, ``(num_nodes,)``."""
+        scale = torch.empty(nodes.numel(), dtype=self.dtype)
+        ends = self._degrees(nodes, adjacency.relation).cumsum(0)
+        most_edges, start, before = max(1, self._budget // 4 // _EDGE_BYTES), 0, 0
+        while start < nodes.numel():
+            end = int(torch.searchsorted(ends, before + most_edges, right=True))
+            end = max(start + 1, min(end, start + most_edges))
+            edges = self.block(nodes[start:end], adjacency.relation, node_type)
+            found = aggregation(replace(adjacency, scale=1.0), edges.csc, self.dtype).dst_scale
+            assert found is not None
+            scale[start:end] = found.cpu()
+            start, before = end, int(ends[end - 1])
+        return scale
+
+    def edge_attr(self, edges: ChunkEdges) -> Tensor | SparseFeatures:
+        """Return the features of a chunk's edges, in their order."""
+        attr = self.graph.edge_attr
+        assert attr is not None
+        rows: Tensor | SparseFeatures = attr[edges.positions]
+        return rows
 
 
 class ChunkEdges:
@@ -512,9 +530,7 @@ class _ChunkRun:
 
     def edge_attr(self, op: Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
-        attr = self._walk.graph.edge_attr
-        assert attr is not None
-        return _dense(attr[self.edges(op).positions]).to(self._walk.device, dtype)
+        return _dense(self._walk.edge_attr(self.edges(op))).to(self._walk.device, dtype)
 
     def edge_weight(self, op: Operation, dtype: torch.dtype) -> Tensor:
         """Return the weights of :meth:`edges`, in their order."""

@@ -11,13 +11,15 @@ It is done in the first of three ways that fits the budget:
   normalisation) see all of them. The first batch's outputs are compared with those of some of its seeds
   beside other nodes, with one hop more. If they differ, the model reads more than these neighbours, and is
   refused. Few nodes are tried, so a largest entry that all of them share is not noticed.
+
+Ranks that hold only their parts of a graph do the second or the third together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -74,7 +76,7 @@ def _chunks(
         yield from _by_ranks(runner, config, nodes, runner.learned.comm)
         return
     if (divided := divided_graph(runner.graph)) is not None:
-        yield from _by_ranks(runner, config, nodes, divided.shards.ranks)
+        yield from _on_parts(runner, config, nodes, divided.shards.ranks, check)
         return
     budget, is_full = config.memory_budget_bytes, config.mode == "full"
     if is_full and runner.rows is not None and runner.engine is None:
@@ -106,23 +108,30 @@ def by_level(
         at_narrower_side,
         why_not_by_level,
     )
+    from graphbraid.fullgraph.batches.levels_on_parts import LevelsOnParts
     from graphbraid.fullgraph.lowering.passes import merged_epilogues
     from graphbraid.fullgraph.program import NotLoweredError
 
     program = runner.program_by_level()
     if isinstance(program, NotLoweredError):
         return program
+    divided = divided_graph(runner.graph)
     if not (why := why_not_by_level(program, runner.device)):
-        return LayerWise(
-            at_narrower_side(merged_epilogues(program)),
-            runner.graph,
-            partial(_feature_rows, runner),
-            device=runner.device,
-            budget=config.memory_budget_bytes,
-            folder=config.out_dir,
-            check=check,
-        )
-    if any(map(couples_rows, program.ops)):
+        folder = config.out_dir
+        if divided is not None and folder is not None and not folder.is_dir():
+            folder = None  # it is rank 0's, and on another machine
+        lowered, features = at_narrower_side(merged_epilogues(program)), partial(_feature_rows, runner)
+        budget = config.memory_budget_bytes
+        options: dict[str, Any] = {
+            "device": runner.device,
+            "budget": budget,
+            "folder": folder,
+            "check": check,
+        }
+        if divided is not None:
+            return LevelsOnParts(lowered, divided, features, **options)
+        return LayerWise(lowered, runner.graph, features, **options)
+    if divided is None and any(map(couples_rows, program.ops)):
         raise ResourceError(
             f"exact inference needs one pass over the whole graph, since {why}; it needs "
             f"{format_bytes(whole_bytes(runner))} and memory_budget_bytes allows "
@@ -152,6 +161,22 @@ def _edge_bytes(runner: ModelRunner) -> int:
     if runner.by_blocks and edge_bytes is not None:
         return edge_bytes
     return 16 + 2 * runner.widest * 4 + 4 * runner.graph.num_edge_features
+
+
+def _on_parts(
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    ranks: Communicator,
+    check: Callable[[], None],
+) -> Iterator[Chunk]:
+    """Yield outputs level by level, or by batches where the model cannot go level by level on all ranks."""
+    walk = by_level(runner, config, check)
+    goes = torch.tensor([int(not isinstance(walk, Exception))])
+    if isinstance(walk, Exception) or not int(ranks.all_reduce(goes, "min").wait()):
+        yield from _by_ranks(runner, config, nodes, ranks)
+    else:
+        yield from walk.run(nodes)
 
 
 def _by_ranks(
@@ -304,6 +329,8 @@ def prepared_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
 def _feature_rows(runner: ModelRunner, node_type: int, nodes: Tensor) -> Tensor | SparseFeatures:
     """Return the float32 feature rows of ``nodes``, dense or sparse as in the graph."""
     graph = runner.graph
+    if (divided := divided_graph(graph)) is not None:
+        return divided.shards.in_float32(divided.shards.own_rows(nodes), nodes)
     if runner.rows is not None:
         return rows_on_device(runner.rows, nodes.to(runner.device)).float()
     x = graph.nodes_of(graph.node_types[node_type]).x

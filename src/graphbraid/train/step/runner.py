@@ -204,7 +204,7 @@ class ModelRunner:
         """
         # Here: an evaluation whose graph fits the budget needs none of these.
         from graphbraid.fullgraph.program import NotLoweredError
-        from graphbraid.fullgraph.reading.source import source_of
+        from graphbraid.fullgraph.reading.source import Source, source_of
 
         if not (self._place.compiled or self.native):
             return NotLoweredError("compiled", "compiled=False asks for the model as it is written")
@@ -214,7 +214,10 @@ class ModelRunner:
             return NotLoweredError("edge_type", "relations of a graph without types are told edge by edge")
         with lock_of(self.model), plain_tensors():
             try:
-                source = source_of(self.model, self.graph, None, self.learned_type)
+                if self.graph.is_whole:
+                    source = source_of(self.model, self.graph, None, self.learned_type)
+                else:  # nothing is read of the edges and features of the graph
+                    source = Source(self.graph)
                 program = source.read(self.model, self.device, for_some_nodes=True)
             except NotLoweredError as why:
                 return why

@@ -1,0 +1,209 @@
+"""LevelsOnParts: a program runs level by level on a graph whose ranks each hold the lists of their own nodes.
+
+Each rank computes rows of its own nodes alone, in chunks. After a level the rows that nodes of other ranks
+read travel to these ranks, once each, and are kept there as own rows are. So a level computes without
+messages, and its rows are those that one process computes of the whole graph, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.distributed.shards.exchange import Routed
+from graphbraid.errors import ResourceError
+from graphbraid.fullgraph.batches.layer_wise import ChunkEdges, LayerWise, LevelPass
+from graphbraid.fullgraph.program import (
+    AdjacencyMatrix,
+    Aggregate,
+    DestinationRows,
+    LevelNodes,
+    Operation,
+    Program,
+)
+from graphbraid.graph import SparseFeatures
+from graphbraid.graph.types import Relation
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.shards.sharded_graph import ShardedGraph
+
+_OF_OTHERS = " of other ranks"
+"""Ending of the names under which rows of other ranks' nodes are kept."""
+_TRAVELLING = 8
+"""The budget's share of rows that travel at a time, to and from all ranks, is one in so many."""
+
+
+class LevelsOnParts(LayerWise):
+    """A program that runs level by level over the nodes of this rank; all ranks make it and run it together.
+
+    Args:
+        program: as for :class:`.LayerWise`.
+        graph: this rank's parts of a graph without types.
+        options: as for :class:`.LayerWise`.
+    """
+
+    def __init__(self, program: Program, graph: ShardedGraph, *args: Any, **options: Any) -> None:
+        super().__init__(program, graph, *args, **options)
+        self._shards = graph.shards
+        self._halos: dict[int, Tensor] = {}
+        """Nodes of other ranks that nodes of this rank read at a level, ascending."""
+        self._read_at: dict[str, set[int]] = {}
+        """Levels at which a value is read along edges."""
+        for op in program.ops:
+            if op.moves and not isinstance(op, DestinationRows):
+                for value in map(self.root, self._moved(op)):
+                    self._read_at.setdefault(value, set()).add(program.level(op.out))
+        for value in self._read_at:
+            self._last_read[value + _OF_OTHERS] = max(self._read_at[value])
+
+    def _moved(self, op: Operation) -> list[str]:
+        level = self.program.level
+        return [value for value in op.inputs if level(value) < level(op.out)]
+
+    def run(self, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield the outputs for ``nodes``, of any rank, as :meth:`.LayerWise.run` does.
+
+        Each rank gives nodes of its own choice, or none. All ranks must take all chunks.
+
+        Raises:
+            ResourceError: on all ranks, if a node of one rank does not fit the budget; on one rank, if its
+                disk is full.
+        """
+        shards, comm, program = self._shards, self._shards.ranks, self.program
+        given, _ = Routed.by_owner(shards.owners(nodes), comm.size).ask(comm, nodes)
+        passes = self.passes(torch.unique(given))
+        cuts = self._cuts(passes)
+        self._make_scales()
+        for value in program.inputs:
+            if value in self._read_at:
+                width = program.width(value)
+                self._fetch(value, width, shards.own_rows, shards.in_float32)
+        for one, ends in zip(passes, cuts, strict=True):
+            self.begin(one)
+            for start, end in ends:
+                self._check()
+                self.keep(one, start, self.rows(one, one.nodes[start:end]))
+            for value in one.results:
+                if value in self._read_at:
+                    self._fetch(value, program.width(value), self._kept[value].gather)
+        output, width = program.output, program.width(program.output)
+        yield from self._of_owners(nodes, width, self._kept[output].gather)
+
+    def _cuts(self, passes: Sequence[LevelPass]) -> list[list[tuple[int, int]]]:
+        """Return the chunks of all passes, or raise on all ranks what one rank raises."""
+        cuts, told = list[list[tuple[int, int]]](), ""
+        try:
+            cuts = [self.cut(one) for one in passes]
+        except ResourceError as error:
+            told = str(error)
+        if first := next(filter(None, self._shards.ranks.gather(told)), ""):
+            raise ResourceError(first)
+        return cuts
+
+    # ---- nodes that a level reads
+
+    def _sources_of(self, ids: Tensor | None, relation: Relation | None, place: LevelNodes) -> Tensor:
+        """Return the own nodes that nodes of any rank read, and note the others that own nodes read."""
+        assert ids is not None, "no level has all nodes of the graph"
+        shards, comm = self._shards, self._shards.ranks
+        read = self._all_sources(ids, relation, place.node_type)
+        owners = shards.owners(read)
+        self._halos[place.level] = read[owners != comm.rank]
+        given, _ = Routed.by_owner(owners, comm.size).ask(comm, read)
+        own: Tensor = torch.unique(given)
+        return own
+
+    def _add(self, needed: dict[LevelNodes, Tensor | None], place: LevelNodes, ids: Tensor | None) -> None:
+        before = needed.get(place)
+        needed[place] = ids if before is None or ids is None else torch.unique(torch.cat((before, ids)))
+
+    def _halo(self, levels: set[int]) -> Tensor:
+        """Return the nodes of other ranks that are read at some levels, ascending."""
+        none = torch.empty(0, dtype=torch.int64)
+        ids: Tensor = torch.unique(torch.cat([none, *(self._halos[level] for level in sorted(levels))]))
+        return ids
+
+    # ---- rows of other ranks
+
+    def _of_owners(
+        self, ids: Tensor, width: int, own_rows: Callable[[Tensor], Tensor]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield the rows of nodes of any rank, sent by their owners, in chunks; all ranks call it together.
+
+        Args:
+            ids: ``(num_ids,)`` int64, possibly none.
+            width: columns of the rows.
+            own_rows: gives the rows of this rank's nodes.
+        """
+        shards, comm = self._shards, self._shards.ranks
+        room = self._budget // (_TRAVELLING * comm.size)
+        most = max(1, room // (self.dtype.itemsize * max(1, width)))
+        rounds = comm.all_reduce(torch.tensor([-(-ids.numel() // most)]), "max").wait()
+        for start in range(0, int(rounds) * most, most):
+            self._check()
+            part = ids[start : start + most]
+            routed = Routed.by_owner(shards.owners(part), comm.size)
+            given, asked = routed.ask(comm, part)
+            received = routed.answers(comm, own_rows(given).contiguous(), asked)
+            if part.numel():
+                rows = torch.empty_like(received)
+                rows[routed.order] = received
+                yield start, rows
+
+    def _fetch(
+        self,
+        value: str,
+        width: int,
+        own_rows: Callable[[Tensor], Tensor],
+        made: Callable[[Tensor, Tensor], Tensor] = lambda rows, _: rows,
+    ) -> None:
+        """Keep the rows of a value that nodes of this rank read of other ranks' nodes."""
+        halo = self._halo(self._read_at[value])
+        room = self._make_room(value + _OF_OTHERS, halo, width)
+        for start, rows in self._of_owners(halo, width, own_rows):
+            room.write(start, made(rows, halo[start : start + rows.shape[0]]).to(self.dtype))
+
+    def rows_of(self, value: str, nodes: Tensor) -> Tensor | SparseFeatures:
+        """Return the rows of a value of own nodes, and of other ranks' nodes that own ones read."""
+        value = self.root(value)
+        is_own = self._shards.owners(nodes) == self._shards.ranks.rank
+        own = super().rows_of(value, nodes[is_own])
+        if own.shape[0] == nodes.numel():
+            return own
+        assert isinstance(own, Tensor), "parts hold dense features"
+        rows = own.new_empty(nodes.numel(), own.shape[1])
+        rows[is_own] = own
+        rows[~is_own] = self._kept[value + _OF_OTHERS].gather(nodes[~is_own]).to(own.device)
+        return rows
+
+    # ---- what belongs to edges
+
+    def _make_scales(self) -> None:
+        """Compute the factors of GCN's normalisation for own nodes, and fetch those of the others."""
+        found = dict.fromkeys(op.adjacency for op in self.program.ops if isinstance(op, Aggregate))
+        own, others = self._shards.owned, self._halo(set(self._halos))
+        for adjacency in (one for one in found if one.kind == "gcn"):
+            scale = torch.full((self.graph.num_nodes, 1), torch.nan, dtype=self.dtype)
+            scale[own, 0] = self._scale_of(own, adjacency, 0)
+            for start, rows in self._of_owners(others, 1, scale.__getitem__):
+                scale[others[start : start + rows.shape[0]]] = rows
+            self._scales[adjacency] = scale.squeeze(1)
+
+    def source_scale(self, adjacency: AdjacencyMatrix, node_type: int) -> Tensor:
+        """Return the factors of own nodes and of those they read; NaN for all others."""
+        return self._scales[adjacency]
+
+    def edge_attr(self, edges: ChunkEdges) -> Tensor | SparseFeatures:
+        """Return the features of a chunk's edges, which lie with their destinations."""
+        shards, indptr = self._shards, self.graph.csc.indptr
+        if shards.lists == "whole":
+            return super().edge_attr(edges)
+        nodes, counts = edges.sources[: edges.csc.num_dst], edges.csc.indptr.diff()
+        offsets = edges.positions - indptr[nodes].repeat_interleave(counts)
+        return shards.edges.own_rows("edge_attr", shards.positions(nodes, counts, offsets))
+
+
+__all__ = ["LevelsOnParts"]
