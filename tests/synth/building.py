@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.extras import PATIENCE
-from tests.fullgraph.graphs import CHANNELS, CLASSES
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.synth.programs import program
 from torch import nn
 
@@ -94,6 +94,32 @@ def more(layers: str) -> Synthesis:
     sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05, momentum=0.9)
     evaluations = tuple(("val",) if epoch % 5 == 4 else () for epoch in range(20))
     return from_model(model, Recipe(name="More", optimizer=sgd, epochs=20, evaluations=evaluations))
+
+
+EXAMPLES = {
+    file.stem: file.read_text(encoding="utf-8")
+    for file in sorted((Path(__file__).parents[2] / "examples" / "synth").glob("*.gnn"))
+}
+SETTINGS = {"gat": {"rate": 0.01}, "choice": {"attend": True, "every": 4}}
+WIDTHS = {"mixed": (CHANNELS, 16, 24, CLASSES)}
+GRAPH = make_graph(train=30)
+_DRAW = torch.Generator().manual_seed(7)
+LABELLED = {
+    "regression": GRAPH.replace(y=torch.randn(NUM_NODES, CLASSES, generator=_DRAW)),
+    "labels": GRAPH.replace(y=(torch.rand(NUM_NODES, CLASSES, generator=_DRAW) < 0.3).float()),
+}
+"""The graphs of examples that learn something other than classes."""
+
+
+def of_example(text: str, name: str = "", epochs: int = 30) -> Synthesis:
+    """The text of an example, or of another program, with its settings and widths."""
+    settings = {"totalEpoch": epochs} | SETTINGS.get(name, {})
+    return from_program(parse_program(text), WIDTHS.get(name, LAYERS), settings)
+
+
+def graph_of(name: str) -> Graph:
+    """A graph that an example can be trained on."""
+    return LABELLED.get(name, GRAPH)
 
 
 @dataclass(frozen=True)

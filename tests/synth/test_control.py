@@ -11,35 +11,35 @@ import torch
 import torch.nn.functional as F
 from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS
-from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
-from tests.synth.building import Compiled, built, compiled, losses_of, run
+from tests.fullgraph.graphs import NUM_NODES, make_graph
+from tests.synth.building import (
+    EXAMPLES,
+    GRAPH,
+    LABELLED,
+    SETTINGS,
+    Compiled,
+    built,
+    compiled,
+    graph_of,
+    losses_of,
+    of_example,
+    run,
+)
 from tests.synth.on_host import HostPrograms, run_on_host
 from tests.synth.programs import program
 from tests.synth.ranks import Parts, built_for_ranks, parts_of_programs, run_ranks, tool
 
-from graphbraid import Graph, datasets, native
+from graphbraid import datasets, native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.synth import (
     OptimizerRecipe,
     Recipe,
     Synthesis,
     from_model,
-    from_program,
-    parse_program,
     train,
 )
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "synth").glob("*.gnn"))
-GRAPH = make_graph(train=30)
-_DRAW = torch.Generator().manual_seed(7)
-GRAPHS = {
-    "regression": GRAPH.replace(y=torch.randn(NUM_NODES, CLASSES, generator=_DRAW)),
-    "labels": GRAPH.replace(y=(torch.rand(NUM_NODES, CLASSES, generator=_DRAW) < 0.3).float()),
-}
-"""The graphs of programs that learn something other than classes."""
-SETTINGS = {"gat": {"rate": 0.01}, "choice": {"attend": True, "every": 4}}
-WIDTHS = {"mixed": (CHANNELS, 16, 24, CLASSES)}
 NUMBERS = """
 function int log(int x) { return x; }
 function int run(int x) { while (true) { if (x > 5) { return log(x); } x++; } return 0; }
@@ -79,19 +79,10 @@ function int do_nothing(int unread) { return seconds(); }
 NUMBERS = NUMBERS.replace("    do_nothing(class_);\n", "    print(do_nothing(class_));\n")
 
 
-def made(text: str, name: str = "", epochs: int = 30) -> Synthesis:
-    settings = {"totalEpoch": epochs} | SETTINGS.get(name, {})
-    return from_program(parse_program(text), WIDTHS.get(name, (CHANNELS, 16, CLASSES)), settings)
-
-
 def lines_of(said: str) -> list[str]:
     """What a program's own statements print: all lines but those of the runtime."""
     own = r"epoch \d+ (loss|train|val|test) |(accuracy|error|seconds|bytes|peak|input|kernels|memory) "
     return [line for line in said.splitlines() if not re.match(own, line)]
-
-
-def graph_of(name: str) -> Graph:
-    return GRAPHS.get(name, GRAPH)
 
 
 def assert_alike(said: str, synthesis: Synthesis, name: str) -> None:
@@ -109,9 +100,9 @@ def assert_alike(said: str, synthesis: Synthesis, name: str) -> None:
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("control")
-    for name, graph in {"": GRAPH, **GRAPHS}.items():
+    for name, graph in {"": GRAPH, **LABELLED}.items():
         datasets.save_store(graph, folder / f"store{name}")
-    return {name: folder / f"store{name if name in GRAPHS else ''}" for name in ("", *TEXTS)}
+    return {name: folder / f"store{name if name in LABELLED else ''}" for name in ("", *TEXTS)}
 
 
 @pytest.fixture
@@ -137,23 +128,25 @@ def programs(tmp_path_factory) -> HostPrograms:
     return HostPrograms(tmp_path_factory.mktemp("objects"))
 
 
-TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in EXAMPLES} | {"numbers": NUMBERS}
+TEXTS = EXAMPLES | {"numbers": NUMBERS}
 SETTINGS["numbers"] = {"class": 3, "_rate": 0.5, "NULL": False}
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.slow
 def test_openmp_programs_decide_as_the_engine(name: str, store: Path, parts: Compiled, tmp_path: Path):
-    folder = built(made(TEXTS[name], name), store, parts, tmp_path / "out")
-    assert_alike(run(folder, "--data", str(store)), made(TEXTS[name], name), name)
+    folder = built(of_example(TEXTS[name], name), store, parts, tmp_path / "out")
+    assert_alike(run(folder, "--data", str(store)), of_example(TEXTS[name], name), name)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.slow
 def test_ranks_decide_as_the_engine(name: str, rank_parts: Parts, tmp_path: Path):
     owner = owners([(node * 7) % 2 for node in range(NUM_NODES)], 2)
-    folder = built_for_ranks(made(TEXTS[name], name), graph_of(name), owner, rank_parts, tmp_path / "out")
-    assert_alike(run_ranks(folder, 2), made(TEXTS[name], name), name)
+    folder = built_for_ranks(
+        of_example(TEXTS[name], name), graph_of(name), owner, rank_parts, tmp_path / "out"
+    )
+    assert_alike(run_ranks(folder, 2), of_example(TEXTS[name], name), name)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -161,15 +154,15 @@ def test_ranks_decide_as_the_engine(name: str, rank_parts: Parts, tmp_path: Path
 def test_programs_for_a_gpu_decide_as_the_engine(
     name: str, store: Path, programs: HostPrograms, tmp_path: Path
 ):
-    folder = programs.built(made(TEXTS[name], name, 12), store, tmp_path / "out")
-    assert_alike(run_on_host(folder, "--data", str(store)), made(TEXTS[name], name, 12), name)
+    folder = programs.built(of_example(TEXTS[name], name, 12), store, tmp_path / "out")
+    assert_alike(run_on_host(folder, "--data", str(store)), of_example(TEXTS[name], name, 12), name)
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_layers_of_any_kind_train_as_by_hand(is_weighted: bool):
     """PyTorch runs the same modules; the weights of edges go to GCN alone."""
     graph, text = make_graph(train=30, weighted=is_weighted), TEXTS["mixed"].replace("0.4", "0.0")
-    synthesis = made(text, "mixed", epochs=8)
+    synthesis = of_example(text, "mixed", epochs=8)
     assert [type(conv).__name__ for conv in synthesis.model.convs] == ["GCNConv", "GATConv", "SAGEConv"]
     by_hand = copy.deepcopy(synthesis.model).double()
     optimizer, nodes = torch.optim.SGD(by_hand.parameters(), lr=0.05, momentum=0.9), graph.split("train")
@@ -189,7 +182,7 @@ def test_layers_of_any_kind_train_as_by_hand(is_weighted: bool):
 @pytest.mark.parametrize("normalization", ["batch", "layer"])
 def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, normalization: str):
     behind = f'if (l < layers - 1) {{ gnn.normalization(l, "{normalization}"); }}'
-    model = made(program(kind, after_layer=behind)).model
+    model = of_example(program(kind, after_layer=behind)).model
     assert type(model).__name__ == {"SAGE": "GraphSAGE"}.get(kind, kind)
     assert type(model.norms[0]).__name__ == {"batch": "BatchNorm1d", "layer": "LayerNorm"}[normalization]
 
@@ -198,19 +191,19 @@ def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, norm
 def test_weights_of_edges_reach_the_layers_that_take_them(parts: Compiled, tmp_path: Path):
     graph, text = make_graph(train=30, weighted=True), TEXTS["mixed"]
     datasets.save_store(graph, tmp_path / "store")
-    folder = built(made(text, "mixed"), tmp_path / "store", parts, tmp_path / "out")
+    folder = built(of_example(text, "mixed"), tmp_path / "store", parts, tmp_path / "out")
     losses = losses_of(run(folder, "--data", str(tmp_path / "store")))
-    assert losses == pytest.approx(train(made(text, "mixed"), graph).losses, rel=1e-5)
-    assert losses != pytest.approx(train(made(text, "mixed"), GRAPH).losses, rel=1e-2)
+    assert losses == pytest.approx(train(of_example(text, "mixed"), graph).losses, rel=1e-5)
+    assert losses != pytest.approx(train(of_example(text, "mixed"), GRAPH).losses, rel=1e-2)
 
 
 def test_a_loop_of_many_epochs_is_no_endless_one():
-    assert made(program(), epochs=100_000).recipe.epochs == 100_000
+    assert of_example(program(), epochs=100_000).recipe.epochs == 100_000
 
 
 def test_a_schedule_sets_the_rate_of_each_epoch():
-    halved = made(program(optimizer='"sgd", 0.4 / (epoch + 1)'), epochs=3)
-    by_hand = made(program(optimizer='"sgd", 0.4'), epochs=1)
+    halved = of_example(program(optimizer='"sgd", 0.4 / (epoch + 1)'), epochs=3)
+    by_hand = of_example(program(optimizer='"sgd", 0.4'), epochs=1)
     losses = []
     for rate in (0.4, 0.2, 0.4 / 3):
         recipe = Recipe(name="one", optimizer=OptimizerRecipe(kind="sgd", learning_rate=rate), epochs=1)
@@ -218,10 +211,10 @@ def test_a_schedule_sets_the_rate_of_each_epoch():
     assert train(halved, GRAPH).losses == tuple(losses)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", LABELLED)
 def test_losses_of_numbers_are_pytorchs(name: str):
-    graph, text = GRAPHS[name], TEXTS[name].replace("0.2", "0.0")
-    synthesis = made(text, epochs=8)
+    graph, text = LABELLED[name], TEXTS[name].replace("0.2", "0.0")
+    synthesis = of_example(text, epochs=8)
     by_hand = copy.deepcopy(synthesis.model).double()
     loss_of = F.mse_loss if name == "regression" else F.binary_cross_entropy_with_logits
     kind = torch.optim.AdamW if name == "regression" else torch.optim.Adam
@@ -243,26 +236,26 @@ def test_losses_of_numbers_are_pytorchs(name: str):
     ("name", "y", "message"),
     [
         ("labels", GRAPH.y, "binary cross entropy needs labels of floats; the graph's are torch.int64"),
-        ("labels", 2 * GRAPHS["labels"].y, "binary cross entropy needs labels that are 0 to 1"),
-        ("regression", GRAPHS["regression"].y / 0, "mean squared needs labels that are finite"),
+        ("labels", 2 * LABELLED["labels"].y, "binary cross entropy needs labels that are 0 to 1"),
+        ("regression", LABELLED["regression"].y / 0, "mean squared needs labels that are finite"),
         (
             "regression",
-            GRAPHS["regression"].y[:, :2],
+            LABELLED["regression"].y[:, :2],
             "layer has 5 columns; the graph has 2 targets",
         ),
-        ("schedule", GRAPHS["labels"].y, "training needs one class per node.*gnn.minimize"),
+        ("schedule", LABELLED["labels"].y, "training needs one class per node.*gnn.minimize"),
     ],
 )
 def test_labels_that_do_not_fit_a_loss_are_refused(name: str, y: torch.Tensor, message: str):
     with pytest.raises(DataError, match=message):
-        train(made(TEXTS[name]), GRAPH.replace(y=y.contiguous()))
+        train(of_example(TEXTS[name]), GRAPH.replace(y=y.contiguous()))
 
 
 def test_evaluations_at_any_epochs_are_followed():
     evaluations = tuple(("val",) if epoch in (0, 3, 4) else () for epoch in range(7))
     adam = OptimizerRecipe(kind="adam", learning_rate=0.01)
     recipe = Recipe(name="some", optimizer=adam, epochs=7, evaluations=evaluations)
-    found = train(from_model(made(program()).model, recipe), GRAPH).accuracies
+    found = train(from_model(of_example(program()).model, recipe), GRAPH).accuracies
     assert [tuple(of_epoch) for of_epoch in found] == list(evaluations)
 
 
@@ -285,11 +278,11 @@ def test_a_program_refuses_what_goes_wrong_while_it_trains(store: Path, parts: C
         ),
     }
     for name, (text, message) in wrong.items():
-        folder = built(made(text), store, parts, tmp_path / name)
+        folder = built(of_example(text), store, parts, tmp_path / name)
         assert f"train: {message}" in run(folder, "--data", str(store), code=1)
         with pytest.raises(ConfigError):
-            train(made(text), GRAPH)
+            train(of_example(text), GRAPH)
     text = program().replace("epoch < totalEpoch", "epoch < 3")
-    folder = built(made(text), store, parts, tmp_path / "own")
+    folder = built(of_example(text), store, parts, tmp_path / "own")
     assert len(losses_of(run(folder, "--data", str(store)))) == 3
     assert "--epochs sets totalEpoch" in run(folder, "--data", str(store), "--epochs", "5", code=2)

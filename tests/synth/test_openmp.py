@@ -14,6 +14,7 @@ from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.synth.building import (
+    EXAMPLES,
     MORE,
     RUNTIME,
     Compiled,
@@ -23,10 +24,12 @@ from tests.synth.building import (
     built,
     compile_each,
     compiled,
+    graph_of,
     losses_of,
     made,
     more,
     numbers_of,
+    of_example,
     run,
     taken_along,
 )
@@ -197,6 +200,11 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     written += [sources_of_ranks(made(model, "Sum"), graph, partition, OPTIONS) for model in ("GIN", "GAT")]
     written += [sources_for_gpu(made(model, "Sum"), graph, OPTIONS) for model in ("GIN", "GAT")]
     written.append(sources_of(made("SAGE", "Mean"), graph, OPTIONS, inputs=("dense", "csr")))
+    for name, text in EXAMPLES.items():
+        example, its_graph = of_example(text, name), graph_of(name)
+        written.append(sources_of(example, its_graph, OPTIONS))
+        written.append(sources_of_ranks(example, its_graph, partition, OPTIONS))
+        written.append(sources_for_gpu(example, its_graph, OPTIONS))
     for number, program in enumerate(written):
         files.append(tmp_path / f"{number}.cpp")
         files[-1].write_text(program.main, encoding="utf-8")
@@ -226,6 +234,20 @@ def test_what_the_target_lacks_is_refused_by_name(
     with pytest.raises(NotLoweredError, match=reason):
         write_openmp(from_model(model), datasets.open_store(store), tmp_path / "out", options=options)
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_one_name_in_cpp_are_refused(store: Path, tmp_path: Path):
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.ModuleDict({"b": nn.GCNConv(CHANNELS, CLASSES)})
+            self.a_b = nn.GCNConv(CHANNELS, CLASSES)
+
+        def forward(self, x, edge_index):
+            return self.a["b"](x, edge_index) + self.a_b(x, edge_index)
+
+    with pytest.raises(NotLoweredError, match=r"weights 'a\.b\.bias' and 'a_b\.bias', which have one name"):
+        write_openmp(from_model(Twice()), datasets.open_store(store), tmp_path / "out")
 
 
 @pytest.mark.parametrize("model", ["GCN", "GIN"])

@@ -175,10 +175,11 @@ def test_another_graph_of_the_same_sizes_is_refused(copy: tuple[Path, Path], tmp
     [
         (lambda content: content.__setitem__(-1, content[-1] ^ 1), "its values are others"),
         (lambda content: content.__delitem__(slice(-8, None)), "its end is missing"),
+        (lambda content: content.append(0), "there are bytes behind its values"),
         (lambda content: content.__delitem__(slice(5, None)), "it is no .npy file"),
         (lambda content: content.__setitem__(slice(0, 6), b"nonpy!"), "it is no .npy file of version 1"),
     ],
-    ids=["a bit", "the end", "nearly all", "the beginning"],
+    ids=["a bit", "the end", "a byte more", "nearly all", "the beginning"],
 )
 @pytest.mark.parametrize("where", ["plan", "store"])
 def test_a_damaged_file_is_refused(
@@ -198,6 +199,11 @@ def test_weights_that_do_not_fit_are_refused(copy: tuple[Path, Path], tmp_path: 
     np.save(weights / "convs.0.bias.npy", np.zeros(17, np.float32))
     said = run(folder, "--data", str(store), "--load", str(weights), code=1)
     assert "convs.0.bias.npy: it must hold <f4 of shape (16,); it says {'descr': '<f4'" in said
+    np.save(weights / "convs.0.bias.npy", np.zeros(16, np.float32))
+    with (weights / "convs.0.bias.npy").open("ab") as file:
+        file.write(bytes(4))
+    said = run(folder, "--data", str(store), "--load", str(weights), code=1)
+    assert "convs.0.bias.npy: there are bytes behind its values" in said
     np.save(weights / "convs.0.bias.npy", np.zeros(16))
     assert "it must hold <f4 of shape (16,)" in run(
         folder, "--data", str(store), "--load", str(weights), code=1

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from graphbraid.synth.emit.layout import WIDTH
 from graphbraid.synth.language.syntax import (
     Apply,
     Assign,
@@ -101,7 +102,9 @@ class _Writer:
         self._read = _read(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
         head = f"[[maybe_unused]] {_TYPES[helper.returns]} {cpp_variable(helper.name)}({given}) {{"
-        return [head, *self._inside(helper.body, helper.returns), "}"]
+        body = list(self._inside(helper.body, helper.returns))
+        line = " ".join([head, *(text.strip() for text in body), "}"])
+        return [line] if len(body) == 1 and len(line) <= WIDTH else [head, *body, "}"]
 
     def _declared(self, kind: str, name: str) -> str:
         self._kinds[name] = kind

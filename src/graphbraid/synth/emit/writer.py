@@ -130,6 +130,11 @@ class TemplateWriter:
         floats, counters = (of_dtype.pop(dtype, []) for dtype in (torch.float32, torch.int64))
         if of_dtype:
             raise NotLoweredError("synthesis", f"weights of {next(iter(of_dtype))}", "model.float()")
+        by_cpp = dict[str, str]()
+        for name in weights:
+            if (other := by_cpp.setdefault(cpp_name(name), name)) != name:
+                what = f"the weights {other!r} and {name!r}, which have one name in C++"
+                raise NotLoweredError("synthesis", what, "another name for one of them")
         return {"parameters": floats, "counters": counters}
 
     def _tasks(

@@ -75,6 +75,7 @@ Array::Array(const std::string& path, const std::string& dtype, const std::vecto
     refuse(path, "it must hold " + dtype + " of shape " + text_of(shape) + "; it says " + shown(text));
   const int64_t size = count_of(shape) * size_of(dtype);
   if (kPrefix + header + size > file_bytes_) refuse(path, "its end is missing");
+  if (kPrefix + header + size < file_bytes_) refuse(path, "there are bytes behind its values");
   values_ = bytes + kPrefix + header;
   if (digest && gb::xxh64(static_cast<const char*>(values_), size) != *digest)
     refuse(path, std::string("its values are others") + kOthers);
