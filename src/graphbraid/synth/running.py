@@ -30,6 +30,7 @@ from graphbraid.synth.language.syntax import (
     Statement,
     Train,
     Unary,
+    walk,
 )
 
 MOST_STATEMENTS = 1_000_000
@@ -175,7 +176,10 @@ class Interpreter:
         for parameter, argument in zip(helper.parameters, call.arguments, strict=True):
             inside.types[parameter.name] = parameter.type
             inside._set(parameter.name, self._number(self.value(argument)))
-        inside.block(helper.body)
+        try:
+            inside.block(helper.body)
+        except RecursionError:
+            raise ProgramError(call.place, "functions call each other too deeply") from None
         self._num_run = inside._num_run
         return float(inside._given) if helper.returns == "float" else inside._given
 
@@ -206,6 +210,15 @@ def shown(value: str | Number) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return format(value, ".9g") if isinstance(value, float) else str(value)
+
+
+def speaking(helpers: Sequence[Helper]) -> set[str]:
+    """Return the names of the functions that print, or call one that does."""
+    found = set[str]()
+    for helper in helpers:  # each calls those before it
+        if any(isinstance(n, Say) or (isinstance(n, Apply) and n.function in found) for n in walk(helper)):
+            found.add(helper.name)
+    return found
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -258,4 +271,4 @@ def checked_setting(kind: str, name: str, value: Number) -> Number:
     return float(value) if kind == "float" else value
 
 
-__all__ = ["MOST_STATEMENTS", "CallHost", "Interpreter", "Number", "checked_setting", "shown"]
+__all__ = ["MOST_STATEMENTS", "CallHost", "Interpreter", "Number", "checked_setting", "shown", "speaking"]

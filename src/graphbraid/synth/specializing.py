@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphbraid.synth.language.syntax import (
+    Apply,
     Assign,
     Call,
     Declare,
@@ -37,7 +38,7 @@ from graphbraid.synth.language.syntax import (
 from graphbraid.synth.language.words import METHODS, TOTAL_EPOCHS
 from graphbraid.synth.recipe import ModelRecipe, Recipe, Script
 from graphbraid.synth.recording import Recorder
-from graphbraid.synth.running import Interpreter, Number, checked_setting
+from graphbraid.synth.running import Interpreter, Number, checked_setting, speaking
 
 USUAL_EPOCHS = 200
 MOST_ROUNDS = 1_000_000
@@ -126,6 +127,7 @@ class _Specializer:
         self._completed: list[Statement] = []
         self._interpreter = Interpreter(_Host(recorder, self._completed), function.helpers, values)
         self._values = self._interpreter.values
+        self._speakers = speaking(function.helpers)
         self._open = {TOTAL_EPOCHS}  # names that are not settled
         self._depth = 0  # loops and conditions around that are not settled
         self._at_loop: list[Any] = []  # how far the epoch was where each loop around began
@@ -172,7 +174,13 @@ class _Specializer:
         if not is_known:
             self._forget({name})
             return
-        self._interpreter.statement(statement)
+        try:
+            self._interpreter.statement(statement)
+        except ProgramError:
+            if self._depth == 0:
+                raise
+            self._forget({name})  # it may never run
+            return
         (self._open.add if is_open else self._open.discard)(name)
 
     def _forget(self, names: set[str]) -> None:
@@ -182,7 +190,16 @@ class _Specializer:
 
     def _value_of(self, value: Expression) -> bool:
         """Return whether an expression has a value here."""
-        return not _at_run_time(value) and _names(value) <= self._values.keys()
+        return not self._at_run_time(value) and _names(value) <= self._values.keys()
+
+    def _at_run_time(self, part: object, *, alone: bool = False) -> bool:
+        """Return whether a part, or anything in it, acts or has a value only while the program trains."""
+        return any(
+            isinstance(node, Say)
+            or (isinstance(node, Apply) and node.function in self._speakers)
+            or (isinstance(node, Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time)
+            for node in ([part] if alone else walk(part))
+        )
 
     # ---- calls
 
@@ -210,8 +227,10 @@ class _Specializer:
             message, hint = "", "what describes the layers must be known before"
             if isinstance(node, Name) and node.name in self._open and node.name not in inside:
                 message = f'"{node.name}" is known only while the program trains'
-            elif _at_run_time(node, alone=True):
-                name = node.method.name if isinstance(node, Call) else "print"
+            elif self._at_run_time(node, alone=True):
+                name = "print"
+                if isinstance(node, Call | Apply):
+                    name = node.function if isinstance(node, Apply) else node.method.name
                 message, hint = (
                     f'"{name}" runs only while the program trains',
                     "a loop over layers runs before",
@@ -261,7 +280,7 @@ class _Specializer:
             branches.append((condition, body))
         if not branches:
             return [If(choice.place, (), self.block(choice.otherwise))] if choice.otherwise else []
-        before, values = self.recorder.progress, dict(self._values)
+        before, values, is_open = self.recorder.progress, dict(self._values), set(self._open)
         rest: list[tuple[Expression | None, tuple[Statement, ...]]] = []
         otherwise: tuple[tuple[Expression | None, tuple[Statement, ...]]] = ((None, choice.otherwise),)
         for asked, body in (*branches, *otherwise):
@@ -270,6 +289,7 @@ class _Specializer:
                 rest.append((filled, self.block(body)))
             self._values.clear()
             self._values.update(values)
+            self._open = set(is_open)
             if self.recorder.progress != before:
                 message = "a condition that is known only while the program trains changes the layers"
                 raise ProgramError((asked or choice).place, message, "every epoch runs them all alike")
@@ -285,7 +305,7 @@ class _Specializer:
 
     def _loop(self, loop: For) -> list[Statement]:
         inside = _declared(loop)
-        if not _at_run_time(loop):
+        if not self._at_run_time(loop):
             is_settled = not (_names(loop) - inside) & self._open
             if is_settled:
                 self._completed.clear()
@@ -323,7 +343,9 @@ class _Specializer:
         reads = set() if loop.condition is None else _names(loop.condition)
         if leaves_loop(loop.body) or (self.recorder.stops_early and _calls(loop.body, "evaluate")):
             return
-        if loop.condition is not None and (_at_run_time(loop.condition) or not reads <= self._values.keys()):
+        if loop.condition is not None and (
+            self._at_run_time(loop.condition) or not reads <= self._values.keys()
+        ):
             return
         if reads & _assigned(loop.body):
             return
@@ -334,7 +356,7 @@ class _Specializer:
             rounds += 1
             before = {name: self._values[name] for name in reads}
             if loop.step is not None and loop.step.name.name in reads:
-                if not _names(loop.step.value) <= self._values.keys() or _at_run_time(loop.step.value):
+                if not _names(loop.step.value) <= self._values.keys() or self._at_run_time(loop.step.value):
                     break
                 self._interpreter.assign(loop.step)
             if {name: self._values[name] for name in reads} == before:
@@ -366,15 +388,6 @@ def _declared(part: object) -> set[str]:
 def _assigned(part: object) -> set[str]:
     """Return the variables that a part changes and does not declare."""
     return {node.name.name for node in walk(part) if isinstance(node, Assign)} - _declared(part)
-
-
-def _at_run_time(part: object, *, alone: bool = False) -> bool:
-    """Return whether a part, or anything in it, has an effect or a value only while the program trains."""
-    return any(
-        isinstance(node, Say)
-        or (isinstance(node, Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time)
-        for node in ([part] if alone else walk(part))
-    )
 
 
 def _numbers_layers(body: object, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -30,7 +31,7 @@ from graphbraid.synth.language.syntax import (
 )
 from graphbraid.synth.language.words import TOTAL_EPOCHS
 from graphbraid.synth.recipe import Script, split_of
-from graphbraid.synth.running import shown
+from graphbraid.synth.running import shown, speaking
 
 _TYPES = {"int": "Int", "float": "double", "bool": "bool"}
 _PASSES = {"forward": "forward_pass()", "backward": "back_propagation()"}
@@ -85,11 +86,13 @@ class _Writer:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._helpers = {helper.name: helper for helper in script.helpers}
-        self._kinds = {TOTAL_EPOCHS: "int"}
+        self._speakers = speaking(script.helpers)
+        self._kinds = dict[str, str]()  # of the function that is being written
         self._read = set[str]()
 
     def main(self) -> Iterator[str]:
         """Yield the lines of the function that trains; its parameters are constants."""
+        self._kinds = {TOTAL_EPOCHS: "int"}
         self._read = _read(self._script.statements)
         for name, value in self._script.values.items():
             self._kinds[name] = {bool: "bool", int: "int", float: "float"}[type(value)]
@@ -99,7 +102,7 @@ class _Writer:
 
     def helper(self, helper: Helper) -> list[str]:
         """Return a function of numbers."""
-        self._read = _read(helper.body)
+        self._kinds, self._read = {}, _read(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
         head = f"[[maybe_unused]] {_TYPES[helper.returns]} {cpp_variable(helper.name)}({given}) {{"
         body = list(self._inside(helper.body, helper.returns))
@@ -151,11 +154,7 @@ class _Writer:
             case Leave():
                 return statement.word
             case Say():
-                values = (
-                    _quoted(shown(value.value)) if isinstance(value, Literally) else self._text(value).code
-                    for value in statement.values
-                )
-                return f"say({', '.join(values)})"
+                return f"say({{{', '.join(self._shown(value) for value in statement.values)}}})"
             case Train(what="update", rate=rate) if rate is not None:
                 return f"{gnn}.optimizer({self._as(rate, 'float')})"
             case Train():
@@ -197,6 +196,30 @@ class _Writer:
         """Return an expression of a wanted type; an integer may stand for a float."""
         return _converted(self._text(value), wanted).code
 
+    def _shown(self, value: Expression) -> str:
+        """Return the text of a value that is printed."""
+        if isinstance(value, Literally):
+            return _quoted(shown(value.value))
+        text = self._text(value)
+        is_plain = text.is_literal and text.kind == "int"
+        return f"shown(Int({text.code}))" if is_plain else f"shown({text.code})"
+
+    def _acts(self, value: Expression) -> bool:
+        """Return whether a value prints lines, or ends the training, so that its turn matters."""
+        return any(
+            (isinstance(node, Call) and node.method.name == "evaluate")
+            or (isinstance(node, Apply) and node.function in self._speakers)
+            for node in walk(value)
+        )
+
+    def _in_turn(self, values: Sequence[Expression], codes: Sequence[str], form: str) -> str:
+        """Return ``form`` of codes; those that act run before it, since C++ has no order of arguments."""
+        acts = [self._acts(value) for value in values]
+        if not any(acts) or sum(act or _may_fail(value) for act, value in zip(acts, values, strict=True)) < 2:
+            return form.format(*codes)
+        first = "".join(f"const auto v_{at} = {code}; " for at, code in enumerate(codes))
+        return f"[&] {{ {first}return {form.format(*(f'v_{at}' for at in range(len(codes))))}; }}()"
+
     def _text(self, value: Expression) -> _Text:
         match value:
             case Literally(value=number):
@@ -210,8 +233,9 @@ class _Writer:
             case Apply():
                 helper = self._helpers[value.function]
                 pairs = zip(value.arguments, helper.parameters, strict=True)
-                given = ", ".join(self._as(argument, parameter.type) for argument, parameter in pairs)
-                return _Text(f"script::{cpp_variable(helper.name)}({given})", helper.returns)
+                given = [self._as(argument, parameter.type) for argument, parameter in pairs]
+                form = f"script::{cpp_variable(helper.name)}({', '.join(['{}'] * len(given))})"
+                return _Text(self._in_turn(value.arguments, given, form), helper.returns)
             case Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"
@@ -234,14 +258,27 @@ class _Writer:
         level = _LEVELS.get(sign, _PRODUCT)
         joins = level >= _LEVELS["+"]
         if sign == "/" and left.kind == "float":
-            return _Text(f"quotient({left.code}, {right.code})", "float")
+            form = self._in_turn((value.left, value.right), (left.code, right.code), "quotient({}, {})")
+            return _Text(form, "float")
         if joins and left.kind == "int" and left.is_literal and right.is_literal:
             left = _Text(f"Int({left.code})", "int")  # two plain integers of C++ would have 32 bits
         codes = [
             f"({part.code})" if _needs_brackets(part.level, level, side) else part.code
             for side, part in enumerate((left, right))
         ]
-        return _Text(f"{codes[0]} {sign} {codes[1]}", left.kind if joins else "bool", level)
+        form = f"{{}} {sign} {{}}"
+        if level > _LEVELS["&&"]:
+            code = self._in_turn((value.left, value.right), codes, form)
+        else:
+            code = form.format(*codes)  # C++ has the order of these
+        return _Text(code, left.kind if joins else "bool", _ATOM if code[0] == "[" else level)
+
+
+def _may_fail(value: Expression) -> bool:
+    return any(
+        isinstance(node, Apply) or (isinstance(node, Binary) and node.operator in "/%")
+        for node in walk(value)
+    )
 
 
 def _needs_brackets(inner: int, outer: int, side: int) -> bool:
@@ -254,7 +291,7 @@ def _needs_brackets(inner: int, outer: int, side: int) -> bool:
 def _converted(text: _Text, wanted: str) -> _Text:
     if text.kind != "int" or wanted != "float":
         return text
-    if text.is_literal:
+    if re.fullmatch(r"[-+]?\d+", text.code):
         return _Text(f"{text.code}.0", "float", text.level, True)
     return _Text(f"real({text.code})", "float")
 
@@ -269,6 +306,8 @@ def _read(part: object) -> set[str]:
 
 
 def _number(value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NAN" if math.isnan(value) else "HUGE_VAL" if value > 0 else "-HUGE_VAL"
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

@@ -264,6 +264,8 @@ class Builder(Transformer[Token, Any]):
 
     def text(self, word: Token) -> Literally:
         """Make a text."""
+        if "\0" in word:
+            raise ProgramError(place_of(word), "a text with the character of number 0")
         return Literally(place_of(word), str(word)[1:-1])
 
     def truth(self, word: Token) -> Literally:

@@ -70,7 +70,8 @@ class Training {
     is_predicted_ = true;
     const double found = program_.accuracy(program_.*nodes);
     std::printf("epoch %lld %s %.6f\n", static_cast<long long>(num_epochs_ - 1), split, found);
-    if (stop_.split == split) {
+    if (stop_.split == split && watched_at_ != num_epochs_) {  // once an epoch
+      watched_at_ = num_epochs_;
       watched_.push_back(found);
       if (is_over(watched_, stop_.patience)) throw StoppedEarly{};
     }
@@ -89,7 +90,7 @@ class Training {
   std::vector<double> watched_;
   double begin_ = 0, loss_ = 0, total_seconds_ = 0;
   bool has_loss_ = false, is_predicted_ = false;
-  int64_t num_epochs_ = 0, sent_bytes_ = 0;
+  int64_t num_epochs_ = 0, watched_at_ = 0, sent_bytes_ = 0;
 };
 
 }  // namespace program

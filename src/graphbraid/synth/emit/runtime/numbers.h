@@ -1,9 +1,11 @@
 // The numbers of a program's own statements, and the lines that it prints.
 #pragma once
 
+#include <cmath>
 #include <compare>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -65,17 +67,17 @@ inline std::string shown(const char* text) { return text; }
 inline std::string shown(bool truth) { return truth ? "true" : "false"; }
 inline std::string shown(Int number) { return std::to_string(number.value()); }
 inline std::string shown(double number) {
+  if (std::isnan(number)) return "nan";  // C prints its sign, too
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", number);
   return text;
 }
 
 // Prints a line, with a space between its parts.
-template <typename... Parts>
-void say(const Parts&... parts) {
+inline void say(std::initializer_list<std::string> parts) {
   std::string line;
-  ((line += (line.empty() ? "" : " ") + shown(parts)), ...);
-  std::printf("%s\n", line.c_str());
+  for (const std::string& part : parts) line += " " + part;
+  std::printf("%s\n", line.c_str() + !line.empty());
 }
 
 }  // namespace program

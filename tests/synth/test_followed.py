@@ -1,0 +1,207 @@
+"""Statements of programs decide in C++ as the interpreter does: many programs in one, beside given losses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.synth.building import CSRC, RUNTIME
+
+from graphbraid.synth import ProgramError, Synthesis, from_program, parse_program
+from graphbraid.synth.emit.control import script_lines
+from graphbraid.synth.language.syntax import Call, Train
+from graphbraid.synth.language.words import TOTAL_EPOCHS
+from graphbraid.synth.recipe import Recipe, split_of
+from graphbraid.synth.running import Interpreter
+from graphbraid.synth.training import _StoppedEarly, is_over
+
+LOSSES = (2.5, 2.25, 1.0000000000000002, 1.0, 1.0, 0.1 + 0.2, 0.1 * 3, 0.3)
+ACCURACIES = {"train": (0.5, 0.25, 0.3), "val": (1 / 3, 0.1 + 0.2, 0.3, 0.75), "test": (0.0, 1.0, 0.7)}
+SAYS = 'function int said(int x) { print("said", x); return x; }\n'
+CASES: dict[str, dict[str, str]] = {
+    "plain integers": {"after": "print(-3, +4, -(5), - -6, 1 - 2, -9223372036854775807, -1 < 2);"},
+    "integers as floats": {"before": "float x = - -5; print(x, 2.5 + - -3, -(7) * 0.5);"},
+    "no float is finite": {
+        "before": "float x = 1.0; float n = 0; for (int i = 0; i < 400; i++) { x *= 10; n = x - x; } "
+        "print(x, -x, n);",
+        "after": "float y = 1e308 * (10 + epoch); print(y, -y, y - y, -(y - y), y * 0, y - y < 1, y == y);",
+    },
+    "texts without characters": {"after": 'print("", 3); print("", "", 1); print(""); print("a", "", 2);'},
+    "print beside a value": {"head": SAYS, "before": "int y = said(3); print(y);"},
+    "print in a loop": {
+        "head": SAYS,
+        "before": "int y = 0; for (int i = 0; i < 3; i++) { y += said(i); } print(y);",
+        "after": "if (said(2) > 1 && said(epoch) > 1) { print(said(1) - said(2), said(4) / (said(3) + 1)); }",
+    },
+    "names in functions alone": {
+        "head": "function float half(float totalEpoch) { float epoch = totalEpoch; return epoch / 2; }\n",
+        "rate": "0.1 / totalEpoch + 0 * half(totalEpoch)",
+        "after": "print(totalEpoch / 2, half(epoch));",
+    },
+    "evaluations in turn": {
+        "head": "function float less(float a, float b) { return a - b; }\n",
+        "after": 'print(gnn.evaluate("val"), gnn.evaluate("test")); '
+        'print(gnn.evaluate("val") / (gnn.evaluate("train") + 1), gnn.evaluate("test") - 1); '
+        'print(less(gnn.evaluate("val"), gnn.evaluate("test")), gnn.loss()); '
+        'if (gnn.evaluate("test") < gnn.evaluate("val") || gnn.evaluate("train") < 0.3) { print(epoch); }',
+    },
+    "an error behind a line": {"head": SAYS, "after": "print(said(1) + 7 / (epoch - 2), said(3));"},
+    "an error before a line": {"head": SAYS, "after": "print(7 / (epoch - 2) + said(1));"},
+    "evaluated twice an epoch": {
+        "before": 'gnn.earlyStop("val", 3);',
+        "after": 'gnn.evaluate("val"); if (gnn.evaluate("val") > 0.7) { print("good", epoch); }',
+    },
+    "what a branch changes": {
+        "before": "bool known = totalEpoch > 3; int n = 1;",
+        "after": "if (gnn.loss() > 2) { known = false; n = 2; } else if (epoch % 2 == 1) { "
+        "for (int i = 0; i < 3; i++) { if (known) { n += i; } } } else { if (known) { n = 7; } } "
+        "print(n, known);",
+    },
+    "what may never run": {"before": "int n = 0;", "after": "if (epoch > 9 && n != 0) { print(10 / n); }"},
+    "what must not run": {"after": "if (epoch == 3) { int n = 1 / 0; print(n); }"},
+    "nearly equal": {
+        "before": "float best = 9;",
+        "after": "if (gnn.loss() < best) { best = gnn.loss(); print(best, best == 0.3, best - 0.3); } "
+        "for (float x = 0; x < 1; x += 0.1) { if (x * 10 == 3 || x == 0.3) { break; } print(x); }",
+    },
+    "loops in loops": {
+        "after": "int k = 9; for (int i = 0; i < 5; i++) { if (i == 1) { continue; } for (;;) { k--; "
+        "while (true) { if (k % 2 == 0) { break; } k -= i + 1; if (k < 0) { break; } } "
+        "if (k < i) { break; } } "
+        "print(i, k, k / 2, k % 2); if (i == 3) { break; } }",
+    },
+    "integers that do not fit": {"after": "int x = 2305843009213693952; x *= epoch + 1; print(x, -x - 1);"},
+}
+
+
+def made(name: str, epochs: int) -> Synthesis:
+    case = {"head": "", "before": "", "after": "", "rate": "0.1"} | CASES[name]
+    text = (
+        f"{case['head']}function T(Graph g, GNN gnn, container<int>& layers, String d) {{ gnn.load(g, d); "
+        f'gnn.initializeLayers(layers, "xavier"); {case["before"]} '
+        "for (int epoch = 0; epoch < totalEpoch; epoch++) { "
+        'for (int l = 0; l < layers; l++) { gnn.forwardPass(l, "GCN"); } '
+        "for (int l = layers - 1; l >= 0; l--) { gnn.backPropagation(l); } "
+        f'gnn.optimizer("sgd", {case["rate"]}); {case["after"]} }} }}'
+    )
+    return from_program(parse_program(text), (4, 3, 2), {TOTAL_EPOCHS: epochs})
+
+
+class Given:
+    """A host with given losses and accuracies, which writes down what happens."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.stop, self.lines, self.num_forward = recipe.early_stop, list[str](), 0
+        self.accuracies: list[dict[str, float]] = []
+
+    def train(self, step: Train, rate: float) -> None:
+        self.num_forward += step.what == "forward"
+        if step.what == "update":
+            self.lines.append(f"update {rate:.17g}")
+            self.accuracies.append({})
+
+    def call(self, call: Call, arguments: tuple[Any, ...]) -> float:
+        if call.method.name == "loss":
+            return LOSSES[(self.num_forward - 1) % len(LOSSES)]
+        split, epoch = split_of(call), len(self.accuracies) - 1
+        found = ACCURACIES[split][epoch % len(ACCURACIES[split])]
+        self.accuracies[-1][split] = found
+        self.lines.append(f"epoch {epoch} {split} {found:.6f}")
+        if self.stop is not None and self.stop.split == split and is_over(self.stop, self.accuracies):
+            raise _StoppedEarly
+        return found
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def interpreted(synthesis: Synthesis) -> list[str]:
+    script, host = synthesis.recipe.steps, Given(synthesis.recipe)
+    values = {**script.values, TOTAL_EPOCHS: synthesis.recipe.epochs}
+    try:
+        Interpreter(host, script.helpers, values).block(script.statements)
+    except _StoppedEarly:
+        return [*host.lines, "= stopped"]
+    except ProgramError:
+        return [*host.lines, "= error"]
+    return [*host.lines, "= end"]
+
+
+def _table(values: tuple[float, ...], at: str) -> str:
+    return f"{{ const double v[] = {{{', '.join(map(repr, values))}}}; return v[({at}) % {len(values)}]; }}"
+
+
+def in_cpp(programs: list[Synthesis]) -> str:
+    splits = "".join(
+        f"if (&rows == &split_{name}) {_table(values, 'epoch')} " for name, values in ACCURACIES.items()
+    )
+    lines = [
+        '#include "following.h"\nnamespace program {\nstruct Program {',
+        "LabelledRows split_train, split_val, split_test; int64_t at = -1, epoch = -1;",
+        "void forward() { ++at; } void backward() {} void predict() {}",
+        'void update(double rate) { ++epoch; std::printf("update %.17g\\n", rate); }',
+        f"double loss() {_table(LOSSES, 'at')}",
+        f"double accuracy(const LabelledRows& rows) {{ {splits}return 0; }} }};",
+    ]
+    calls = []
+    for number, synthesis in enumerate(programs):
+        script, stop = script_lines(synthesis.recipe.steps), synthesis.recipe.early_stop
+        helpers = [line for helper in script["helpers"] for line in helper]  # type: ignore[attr-defined]
+        lines += [f"namespace p{number} {{ namespace script {{", *helpers, "}"]
+        lines += [
+            f"void follow(Training<Program>& {script['gnn']}, [[maybe_unused]] Int {script['total']}) {{"
+        ]
+        lines += [*script["lines"], "} }"]  # type: ignore[misc]
+        given = "" if stop is None else f', {{"{stop.split}", {stop.patience}}}'
+        calls += [
+            f"try {{ Program rows; Training<Program> training(rows{given});",
+            f'p{number}::follow(training, {synthesis.recipe.epochs}); std::puts("= end"); }}',
+            'catch (const StoppedEarly&) { std::puts("= stopped"); }',
+            'catch (const std::exception&) { std::puts("= error"); }',
+        ]
+    return "\n".join([*lines, "}\nint main() { using namespace program;", *calls, "}\n"])
+
+
+def test_statements_run_in_cpp_as_they_are_interpreted(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++")
+    programs = [made(name, 8) for name in CASES]
+    source = tmp_path / "programs.cpp"
+    source.write_text(in_cpp(programs), encoding="utf-8")
+    command = ["g++", "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}", f"-I{CSRC}"]
+    command += [str(source), str(RUNTIME / "epochs.cpp"), "-o", str(tmp_path / "all")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, timeout=30).stdout
+    lines = [line for line in said.splitlines() if not re.match(r"epoch \d+ loss", line)]
+    found: list[list[str]] = [[]]
+    for line in lines:
+        found[-1].append(line)
+        if line.startswith("= "):
+            found.append([])
+    assert dict(zip(CASES, found, strict=False)) == {
+        name: interpreted(one) for name, one in zip(CASES, programs, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_another_number_of_epochs_is_as_if_it_had_been_given(name: str) -> None:
+    """What does not depend on ``totalEpoch`` is settled before training, and nothing else."""
+    few, many = made(name, 2), made(name, 7)
+    assert interpreted(replace(few, recipe=replace(few.recipe, epochs=7))) == interpreted(many)
+
+
+def test_functions_that_call_each_other_too_deeply_are_refused() -> None:
+    head = "function int f0(int x) { return x; } " + "".join(
+        f"function int f{at}(int x) {{ return f{at - 1}(x) + 1; }} " for at in range(1, 400)
+    )
+    CASES["deep"] = {"head": head, "after": "print(f399(epoch));"}
+    try:
+        assert interpreted(made("deep", 1))[-1] == "= error"
+    finally:
+        del CASES["deep"]
