@@ -251,3 +251,15 @@ def kept_rows() -> str:
         "sent by foreseen",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.kept_rows")])
+
+
+def exact() -> str:
+    """Exact outputs on ranks that hold parts alone, in both ways."""
+    rows = read_rows("distributed_exact")
+    lines = [
+        [row["row"], way, f"{one['seconds']:.1f}", f"{one['sent_bytes'] / 1e6:.0f}"]
+        for row in rows
+        for way, one in row["ways"].items()
+    ]
+    heads = ("GraphSAGE", "way", "seconds", "MB that the busiest rank sends")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.exact")])

@@ -71,6 +71,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rounding on ranks": ("distributed_rounding", distributed.rounding),
     "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
     "ranks within limits": ("distributed_sharded", distributed.sharded),
+    "exact outputs of parts": ("distributed_exact", distributed.exact),
     "rows of other ranks": ("distributed_kept_rows", distributed.kept_rows),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "full-graph epochs, hgt": ("fullgraph_transformer", fullgraph.transformer),
