@@ -14,11 +14,13 @@ from torch_geometric.utils import homophily as pyg_homophily
 from typer.testing import CliRunner
 
 import graphbraid
+from graphbraid.cli.commands.report import _command as command
 from graphbraid.cli.main import app
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.checksums import sealed
 from graphbraid.report import predictions
 from graphbraid.report.charts import line_chart, thinned, ticks
+from graphbraid.report.comparison import differing_options
 from graphbraid.report.graph_section import homophily
 from graphbraid.report.run_report import RunFiles, report
 
@@ -201,3 +203,90 @@ def test_charts_leave_out_what_is_no_number():
     many = [(float(i), 1.0) for i in range(1000)]
     assert len(thinned(many)) == 200
     assert thinned(many)[-1] == many[-1]
+
+
+def test_labels_and_targets_that_are_known_in_part_count_cell_by_cell():
+    numbers = np.random.default_rng(0)
+    labels = (numbers.random((80, 3)) < 0.4).astype(np.float32)
+    scores, missing = numbers.random((80, 3)), numbers.random((80, 3)) < 0.6
+    assert missing.any(axis=1).mean() > 0.8, "few rows are known throughout"
+    page = predictions.of_labels(scores, np.where(missing, np.nan, labels))
+    for c in range(3):
+        known = ~missing[:, c]
+        mine = labels[known, c], scores[known, c]
+        assert f"label {c}: average precision {average_precision_score(*mine):.3f}" in page
+        assert f"label {c}: area {roc_auc_score(*mine):.3f}" in page
+    targets = np.where(missing, np.nan, labels)
+    targets[:, 2] = np.nan
+    assert predictions.of_targets(targets + 1, targets).count("<figure>") == 2
+
+
+def test_the_share_of_errors_ends_at_one():
+    page = predictions.of_targets(np.array([[1.0]]), np.array([[3.0]]))
+    y = re.search(r'<polyline points="[\d.]+,([\d.]+)"', page)[1]
+    at_one = [y for y, text in re.findall(r'y="([\d.]+)" text-anchor="end">([\d.]+)<', page) if text == "1"]
+    assert float(at_one[0]) - 4 == float(y)
+
+
+def test_a_kept_threshold_decides_the_confusion():
+    scores = np.array([[0.7, 0.3], [0.4, 0.6], [0.9, 0.1]])
+    page = predictions.of_classes(scores, np.array([1, 1, 0]), ["no", "yes"], threshold=0.25)
+    assert "yes taken for yes: 2," in page
+    assert "yes is predicted from a probability of 0.25 on" in page
+    assert "yes taken for yes: 1," in predictions.of_classes(scores, np.array([1, 1, 0]), ["no", "yes"])
+
+
+def test_the_line_of_perfect_calibration_is_where_both_axes_are_equal():
+    page = line_chart({"right": [(0.3, 0.9), (0.4, 0.7)]}, x="x", y="y", diagonal=True)
+    axes = re.findall(r'text-anchor="(end|middle)">([^<]*)<', page)
+    for side in ("end", "middle"):
+        shown = [float(text) for where, text in axes if where == side and text != "x"]
+        assert (shown[0], shown[-1]) == (0, 1)
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 1e308, float("nan")])
+def test_numbers_without_a_place_on_paper_are_left_out(value):
+    points = [(0.0, 1.0), (1.0, value), (2.0, -value), (3.0, 2.0)]
+    assert line_chart({"a": points}, x="x", y="y").count("polyline") == 1
+
+
+def test_damaged_metrics_are_refused_by_name(runs, tmp_path):
+    for name in ("config.json", "metrics.csv"):
+        (tmp_path / name).write_bytes((runs / "gcn" / name).read_bytes())
+    whole = (tmp_path / "metrics.csv").read_bytes()
+    for damaged in (whole + b"x,y\n", b"\xff\xfe\x00" + whole):
+        (tmp_path / "metrics.csv").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"metrics\.csv is damaged"):
+            RunFiles.read(tmp_path)
+    (tmp_path / "metrics.csv").write_bytes(whole + b"3")
+    assert len(RunFiles.read(tmp_path).epochs) == 3
+
+
+@pytest.mark.parametrize("file", ["config.json", "metrics.csv", "checkpoints/best.pt"])
+def test_a_page_replaces_no_file_of_a_run(runs, file):
+    before = (runs / "gcn" / file).read_bytes()
+    for words in (["report", runs / "gcn"], ["compare", runs / "gcn", runs / "sage"]):
+        done = CliRunner().invoke(app, [*map(str, words), "--out", str(runs / "gcn" / file)])
+        assert done.exit_code == 2
+        assert "its name ends in .html" in done.output
+    assert (runs / "gcn" / file).read_bytes() == before
+
+
+def test_names_of_folders_are_text(runs, tmp_path):
+    odd = tmp_path / "[red]a[/b] <i>"
+    odd.mkdir(parents=True)
+    for name in ("config.json", "metrics.csv"):
+        (odd / name).write_bytes((runs / "gcn" / name).read_bytes())
+    assert "[red]a[/b]" in run("compare", odd, runs / "sage", "--out", tmp_path / "page.html").replace(
+        "\n", ""
+    )
+    check_page((tmp_path / "page.html").read_text())
+
+
+def test_ranks_are_told(runs, tmp_path):
+    files = RunFiles.read(runs / "sage")
+    assert files.environment["ranks"] == 1
+    two = RunFiles(tmp_path, files.settings, files.environment | {"ranks": 2}, files.result, files.epochs)
+    assert command(two)[:4] == ["graphbraid", "train", "--ranks", "2"]
+    assert "--ranks" not in command(files)
+    assert differing_options([files, two]) == [["ranks", 1, 2]]

@@ -14,6 +14,8 @@ COLOURS = ("#0a9588", "#d0742b", "#7a63c7", "#c2406a", "#4c78a8", "#8a8f3a", "#a
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 460, 240, 52, 14, 34
 MOST_POINTS = 200
 """Points of a line that are drawn; of more, evenly spaced ones are."""
+LARGEST = 1e300
+"""Bound of the numbers that are drawn: the range of two such numbers is finite."""
 
 
 def line_chart(
@@ -22,20 +24,21 @@ def line_chart(
     """Draw lines over common axes.
 
     Args:
-        lines: points of each line by its name; points with NaN are left out.
+        lines: points of each line by its name. Those with NaN, or a number beyond LARGEST, are left out.
         x: name of the horizontal axis.
         y: name of the vertical axis.
-        diagonal: whether to draw the line from corner to corner, as ROC and calibration curves have it.
+        diagonal: whether to draw the line from (0, 0) to (1, 1). Both axes then go from 0 to 1.
         named: whether a single line is named, too.
     """
     known = {
-        name: thinned([p for p in points if p[0] == p[0] and p[1] == p[1]]) for name, points in lines.items()
+        name: thinned([p for p in points if abs(p[0]) < LARGEST and abs(p[1]) < LARGEST])
+        for name, points in lines.items()
     }
     known = {name: points for name, points in known.items() if points}
     if not known:
         return ""
     xs, ys = (np.array([p[axis] for points in known.values() for p in points]) for axis in (0, 1))
-    x_ticks, y_ticks = ticks(xs.min(), xs.max()), ticks(ys.min(), ys.max())
+    x_ticks, y_ticks = [ticks(0, 1) if diagonal else ticks(v.min(), v.max()) for v in (xs, ys)]
     right, bottom = WIDTH - 10, HEIGHT - BOTTOM
 
     def place(point: tuple[float, float]) -> str:

@@ -46,7 +46,7 @@ def result_table(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[Any]]]:
     heads = ["run", "status", "epochs", "seconds", "best validation", *(f"test {name}" for name in tests)]
     rows = []
     for run in runs:
-        found = run.result
+        found = run.result or {"status": "has not ended", "num_epochs": len(run.epochs)}
         cells = [found.get(key, "") for key in ("status", "num_epochs", "seconds", "best_value")]
         test = found.get("test", {})
         rows.append(
@@ -59,4 +59,5 @@ def differing_options(runs: Sequence[RunFiles]) -> list[list[Any]]:
     """Return a row per option that is not the same in all runs."""
     options = dict.fromkeys(name for run in runs for name in run.settings if name not in _OF_THE_FOLDER)
     rows = [[name, *(run.settings.get(name) for run in runs)] for name in options]
+    rows.append(["ranks", *(run.environment.get("ranks", 1) for run in runs)])
     return [row for row in rows if any(value != row[1] for value in row[2:])]

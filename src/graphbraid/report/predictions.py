@@ -15,20 +15,24 @@ MOST_CLASSES = 40
 BINS = 10
 
 
-def of_classes(probabilities: Array, labels: Array, names: Sequence[str]) -> str:
+def of_classes(
+    probabilities: Array, labels: Array, names: Sequence[str], *, threshold: float | None = None
+) -> str:
     """Describe predictions of one class per node.
 
     Args:
         probabilities: ``(num_nodes, num_classes)``, each row's sum 1.
         labels: ``(num_nodes,)`` int64 true classes.
         names: names of the classes.
+        threshold: of two classes, the probability from which on the second is predicted. If None, the
+            likelier class is.
     """
     classes = probabilities.shape[1]
-    predicted = probabilities.argmax(axis=1)
+    predicted = probabilities.argmax(axis=1) if threshold is None else (probabilities[:, 1] >= threshold) + 0
     counts = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     right, support, taken = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     rows = [
-        (names[c], int(support[c]), right[c] / max(taken[c], 1), right[c] / max(support[c], 1))
+        (names[c], int(support[c]), *(right[c] / n[c] if n[c] else "none" for n in (taken, support)))
         for c in range(classes)
     ]
     shown = {names[c]: c for c in np.argsort(-support, kind="stable")[: 1 if classes == 2 else 5]}
@@ -37,25 +41,33 @@ def of_classes(probabilities: Array, labels: Array, names: Sequence[str]) -> str
         [heat_map(counts, names, title="Confusion: a row per true class")] if classes <= MOST_CLASSES else []
     )
     drawn += curves({name: (probabilities[:, c], labels == c) for name, c in shown.items()})
-    drawn.append(calibration(probabilities.max(axis=1), predicted == labels))
+    drawn.append(calibration(probabilities[np.arange(len(labels)), predicted], predicted == labels))
     heads = ("class", "nodes", "precision", "recall")
-    return figures(drawn) + table(rows, heads)
+    told = (
+        ""
+        if threshold is None
+        else f"<p>{names[1]} is predicted from a probability of {threshold:.4g} on.</p>"
+    )
+    return told + figures(drawn) + table(rows, heads)
 
 
 def of_labels(probabilities: Array, labels: Array) -> str:
-    """Describe predictions of several labels per node; both ``(num_nodes, num_labels)``."""
-    order = np.argsort(-labels.sum(axis=0), kind="stable")[:5]
-    drawn = curves({f"label {c}": (probabilities[:, c], labels[:, c] > 0) for c in order})
-    drawn.append(calibration(probabilities.reshape(-1), labels.reshape(-1) > 0))
+    """Describe predictions of several labels per node; both ``(num_nodes, num_labels)``, NaN for no label."""
+    known = ~np.isnan(labels)
+    order = np.argsort(-np.nansum(labels, axis=0), kind="stable")[:5]
+    drawn = curves({f"label {c}": (probabilities[known[:, c], c], labels[known[:, c], c] > 0) for c in order})
+    drawn.append(calibration(probabilities[known], labels[known] > 0))
     return figures(drawn)
 
 
 def of_targets(predicted: Array, targets: Array) -> str:
-    """Describe predictions of numbers; both ``(num_nodes, num_targets)``."""
+    """Describe predictions of numbers; both ``(num_nodes, num_targets)``, NaN for no target."""
     drawn = []
     for column in range(targets.shape[1]):
-        error = np.sort(np.abs(predicted[:, column] - targets[:, column]))
-        points = list(zip(error.tolist(), np.linspace(0, 1, len(error)).tolist(), strict=True))
+        error = np.abs(predicted[:, column] - targets[:, column])
+        error = np.sort(error[~np.isnan(error)])
+        shares = np.arange(1, len(error) + 1) / len(error) if len(error) else error
+        points = list(zip(error.tolist(), shares.tolist(), strict=True))
         title = f"share of nodes with at most this error, target {column}"
         drawn.append(line_chart({title: points}, x="absolute error", y=title))
     return figures(drawn)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.opening import read_text
 from graphbraid.report.charts import Points, bar_chart, line_chart
 from graphbraid.report.page import figures, page, table
@@ -50,20 +50,19 @@ class RunFiles:
             raise ConfigError(f"{path} holds no run: there is no {path / CONFIG}; name the folder a run left")
         config = read_json(path / CONFIG)
         info = config.get("info") or {}
-        rows = csv.DictReader(io.StringIO(read_text(path / METRICS))) if (path / METRICS).is_file() else ()
         return cls(
             path=path,
             settings=info.get("settings") or config.get("train") or {},
             environment=read_json(path / ENVIRONMENT) if (path / ENVIRONMENT).is_file() else {},
             result=read_json(path / RESULT) if (path / RESULT).is_file() else {},
-            epochs=[{k: number(v) for k, v in row.items() if k and v} for row in rows],
+            epochs=rows_of(path / METRICS) if (path / METRICS).is_file() else [],
         )
 
     @property
     def title(self) -> str:
         """Model, data and folder."""
         model, data = self.settings.get("model", "a model"), self.settings.get("data", "a graph")
-        return f"{model} on {data}, {self.path.name}"
+        return f"{model} on {data}, {self.path.absolute().name}"
 
     def line(self, column: str) -> Points:
         """Return the points of a column over the epochs."""
@@ -73,6 +72,20 @@ class RunFiles:
         """Return the names of validation metrics."""
         names = dict.fromkeys(name for row in self.epochs for name in row if name.startswith("val_"))
         return [name for name in names if name != "val_loss"]
+
+
+def rows_of(file: Path) -> list[dict[str, float]]:
+    """Read ``metrics.csv``; the last line of a run that goes on may be in part.
+
+    Raises:
+        DataError: it is no table of numbers.
+    """
+    try:
+        rows = csv.DictReader(io.StringIO(read_text(file)))
+        found = [{k: number(v) for k, v in row.items() if k and v} for row in rows]
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"{file} is damaged: it is no table of numbers ({error}).") from error
+    return [row for row in found if "epoch" in row]
 
 
 def number(text: str) -> float:
@@ -115,6 +128,7 @@ def result_rows(run: RunFiles) -> list[tuple[str, object]]:
         ("seconds", found["seconds"]),
         (f"best epoch by {found['monitor']}", found["best_epoch"]),
         (f"validation {found['monitor']}", found["best_value"]),
+        ("threshold", found.get("threshold")),
     ]
     rows += [(f"test {name}", value) for name, value in found["test"].items()]
     return [(name, value) for name, value in rows if value is not None]
@@ -156,5 +170,6 @@ def machine_rows(environment: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("processor", f"{machine.get('cpu_model')}, {machine.get('usable_cores')} cores, {memory:.1f} GiB"),
         ("kernels", f"{kernels.get('variant')}: {kernels.get('reason')}"),
         ("graphbraid, Python", f"{environment.get('graphbraid')}, {environment.get('python')}"),
+        ("ranks", environment.get("ranks", 1)),
         *environment.get("packages", {}).items(),
     ]

@@ -17,8 +17,9 @@ from graphbraid.cli.common import (
     path_given,
     print_json,
     say,
+    table,
 )
-from graphbraid.errors import GraphbraidError
+from graphbraid.errors import ConfigError, GraphbraidError
 
 if TYPE_CHECKING:
     from graphbraid.report.run_report import RunFiles
@@ -46,10 +47,11 @@ def report(
     from graphbraid.report.run_report import RunFiles
     from graphbraid.report.run_report import report as page_of
 
+    place = _place(run / "report.html" if out is None else out)
     files = RunFiles.read(run)
-    shown, graph = _of_model(run) if predictions else ("", "")
+    shown, graph = _of_model(run, files.result.get("threshold")) if predictions else ("", "")
     page = page_of(files, predictions=shown, graph=graph, command=_command(files))
-    _finish(page, run / "report.html" if out is None else out, json_output=json_output)
+    _finish(page, place, json_output=json_output)
 
 
 @guarded
@@ -68,20 +70,26 @@ def compare(
 
         graphbraid compare runs/first runs/second
     """  # noqa: D412  (typer shows the blank line between examples)
-    from rich.table import Table
-
     from graphbraid.report.comparison import comparison, result_table
     from graphbraid.report.page import cell_text
     from graphbraid.report.run_report import RunFiles
 
+    place = _place(Path("comparison.html") if out is None else out)
     found = [RunFiles.read(path_given(run)) for run in runs]
     if not json_output:
         heads, rows = result_table(found)
-        table = Table(*heads)
-        for row in rows:
-            table.add_row(*map(cell_text, row))
-        out_console().print(table)
-    _finish(comparison(found), Path("comparison.html") if out is None else out, json_output=json_output)
+        out_console().print(table(dict.fromkeys(heads, "left"), [[*map(cell_text, row)] for row in rows]))
+    _finish(comparison(found), place, json_output=json_output)
+
+
+def _place(out: Path) -> Path:
+    """Return the page to write; a name of its own keeps it from replacing a run's or a graph's file."""
+    from graphbraid.files.writing import require_place_for_file
+
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out is a page, so its name ends in .html; got {out}")
+    require_place_for_file(out)
+    return out
 
 
 def _finish(page: str, out: Path, *, json_output: bool) -> None:
@@ -95,7 +103,7 @@ def _finish(page: str, out: Path, *, json_output: bool) -> None:
         say(out_console(), "{} written", out)
 
 
-def _of_model(run: Path) -> tuple[str, str]:
+def _of_model(run: Path, threshold: float | None) -> tuple[str, str]:
     """Return the sections on predictions and on the graph, or the reason why they cannot be had."""
     from html import escape
 
@@ -123,13 +131,14 @@ def _of_model(run: Path) -> tuple[str, str]:
         return f"<p>Not predicted: {escape(str(error))}</p>", ""
     if outputs.task != "single-label":
         truth = truth.reshape(len(truth), -1)
-    known = truth >= 0 if truth.ndim == 1 else ~np.isnan(truth).any(axis=1)
+    known = truth >= 0 if truth.ndim == 1 else ~np.isnan(truth).all(axis=1)
     values, truth = values[known], truth[known]
     if not len(truth):
         return "<p>No node of the test split has a label.</p>", graph
     if outputs.task == "single-label":
         names = outputs.class_names or [str(c) for c in range(values.shape[1])]
-        return sections.of_classes(values, truth, [str(name) for name in names]), graph
+        shown = sections.of_classes(values, truth, [str(name) for name in names], threshold=threshold)
+        return shown, graph
     return (sections.of_labels if outputs.task == "multi-label" else sections.of_targets)(
         values, truth
     ), graph
@@ -145,6 +154,8 @@ def _command(files: RunFiles) -> list[str]:
         return []
     usual: dict[str, Any] = resolve({}).saved()
     words = ["graphbraid", "train"]
+    if (ranks := files.environment.get("ranks", 1)) > 1:
+        words += ["--ranks", str(ranks)]
     for name, value in files.settings.items():
         if name not in ("out_dir", "resume", "overwrite") and value != usual.get(name):
             text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

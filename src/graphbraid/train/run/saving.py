@@ -103,7 +103,7 @@ class Saving:
     def _describe(self, folder: RunFolder) -> None:
         config = {"train": self._state.config.to_json(), "info": dict(self._state.info)}
         folder.write_json(CONFIG, config | {"contract": self._graph_identity["contract"]})
-        folder.write_json(ENVIRONMENT, environment())
+        folder.write_json(ENVIRONMENT, environment() | {"ranks": self._ranks.size})
 
     def _columns(self) -> list[str]:
         evaluated = () if self._parts.val_nodes is None else (LOSS, *self._state.metrics)
