@@ -191,7 +191,7 @@ def test_lists_of_numbers_and_decimals_are_features(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("source;destination\n1;2\n", "Is ';' between the fields"),
+        ("source;destination\n1;2\n", r"Is ';' between the fields.*description: csv: \{delimiter: \";\"\}"),
         ("source\tdestination\n1\t2\n", r"Is '\\t' between the fields"),
         ("5,9\n9,7\n", "first line looks like values: with header=False"),
         ("# a graph\n1,2\n", "first line looks like a comment: leave it out with skip_rows="),

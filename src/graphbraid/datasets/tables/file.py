@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +115,11 @@ class TableFile:
         fields = line.split(self._delimiter)
         between = next((mark for mark in "\t;|, " if mark in line), None)
         if len(fields) == 1 and between is not None:
-            return f" Is {between!r} between the fields? Say so with delimiter= (--delimiter)."
+            in_file = f"csv: {{delimiter: {json.dumps(between)}}}"
+            return (
+                f" Is {between!r} between the fields? Say so with delimiter= (--delimiter; in a description: "
+                f"{in_file})."
+            )
         if all(field.strip().lstrip("-").replace(".", "", 1).isdigit() for field in fields):
             return " The first line looks like values: with header=False (--no-header) columns are 0, 1, ..."
         return ""
