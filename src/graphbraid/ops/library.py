@@ -138,6 +138,8 @@ class CallContext:
     """Whether the next read of the saved tensors is the last, so that nothing but its reader holds them."""
     owns_gradient = False
     """Whether nothing but ``backward`` reads the incoming gradient, so that it may write over it."""
+    holds_rows = False
+    """Whether the first argument is held until backward in any case: by the batch, or by what made it."""
 
     def __init__(self, needs_input_grad: Sequence[bool]) -> None:
         self.needs_input_grad = tuple(needs_input_grad)

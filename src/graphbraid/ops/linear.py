@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -136,6 +137,13 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 _FLOAT32 = torch.float32
+_LEAST_SHARE = 256
+"""Least rows of a share of a product: fewer take little memory, and each call takes some microseconds."""
+_MOST_EDGES_AGAIN = 5
+"""Edges for each row up to which backward sums again, which takes 1 to 4 % of a step with 4 of them.
+
+With more edges sums take longer, and the rows are little beside a row for each edge, which PyG holds.
+"""
 
 
 def rows_as(rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -191,6 +199,23 @@ def _end_epilogue(ctx: Any, grad: Tensor, out: Tensor | None, place: int) -> tup
     return rows, None if of_bias is None else of_bias.to(ctx.bias_dtype)
 
 
+def _last_product(ctx: Any, grad: Tensor, weight: Tensor) -> Tensor:
+    """Compute ``grad @ weight`` where nothing reads ``grad`` afterwards: in its memory, if that is ours.
+
+    A share of the rows at a time goes through memory beside it. The bits are those of :func:`tall_product`.
+    """
+    is_ours = ctx.epilogue is not None or owns_gradient(ctx)
+    step = max(_LEAST_SHARE, -(-len(grad) // 8))
+    is_square = weight.shape[0] == weight.shape[1]
+    if not (is_ours and is_square and step < len(grad)) or kernels_for(grad, weight) is reference:
+        return tall_product(grad, weight)
+    beside = new_rows(grad, step, grad.shape[1])
+    for first in range(0, len(grad), step):
+        part = grad[first : first + step]
+        part.copy_(tall_product(part, weight, out=beside[: len(part)]))
+    return grad
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
@@ -226,7 +251,9 @@ class _Linear(torch.autograd.Function):
             of_rows, of_matrix = ctx.needs_input_grad[place : place + 2]
             of_weight = tall_gram(grad, saved[place]) if of_matrix else None
             saved[place] = None
-            found += [tall_product(grad, saved[place + 1]) if of_rows else None, of_weight]
+            is_last = place == 2 or not any(ctx.needs_input_grad[2:4])
+            product = partial(_last_product, ctx) if is_last else tall_product
+            found += [product(grad, saved[place + 1]) if of_rows else None, of_weight]
         return *found, grad_bias, None, None, None
 
 
@@ -501,9 +528,10 @@ class _AggregateLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *saved, out = ctx.saved_tensors
         grad, grad_bias = _end_epilogue(ctx, grad, out, 4)
-        del out  # each matrix is freed after its last use where nobody else holds it
+        saved.append(grad)
+        del grad, out  # each matrix is freed after its last use where nobody else holds it
         backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
-        grad_x, grad_weight, grad_root = backward(ctx, saved, grad)
+        grad_x, grad_weight, grad_root = backward(ctx, saved)
         grad_x = None if grad_x is None else rows_as(grad_x, ctx.dtype)
         return grad_x, grad_weight, grad_root, None, grad_bias, None, None, None, None
 
@@ -526,6 +554,16 @@ AggregateLinearFunction = _AggregateLinear
 """For callers that run it beside others as one autograd function."""
 
 
+def _may_sum_again(ctx: Any, x: Tensor, rows: Tensor) -> bool:
+    """Return whether backward may compute the sums ``rows`` of ``x`` again rather than keep them.
+
+    Nothing more is then kept, as ``x`` is held in any case, and the kernel gives the same bits.
+    """
+    is_held = getattr(ctx, "holds_rows", False) and not x.is_inference()
+    is_cheap = ctx.how.csc.num_edges <= _MOST_EDGES_AGAIN * len(rows)
+    return is_held and is_cheap and x.dtype == rows.dtype
+
+
 def _aggregate_first(
     ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, after: RowEpilogue | None
 ) -> Tensor:
@@ -543,18 +581,22 @@ def _aggregate_first(
         out = rows_as(out, sum_dtype(out.dtype))
         follow_up(out, after)
     of_x, of_weight, of_root = ctx.needs_input_grad[:3]
+    ctx.sums_again = _may_sum_again(ctx, x, rows)
     ctx.save_for_backward(
-        *(rows if of_weight else None, weight if of_x else None),
+        *((x if ctx.sums_again else rows) if of_weight else None, weight if of_x else None),
         *(own if of_root else None, root_weight if of_x else None, _kept(out, after)),
     )
     return out
 
 
-def _aggregate_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, weight, own, root_weight = saved
+def _aggregate_first_backward(ctx: Any, saved: list[Tensor]) -> tuple[Tensor | None, ...]:
+    rows, weight, own, root_weight, grad = saved
     saved.clear()
     grad = _as_factor(ctx, grad)
-    grad_weight = tall_gram(grad, rows) if ctx.needs_input_grad[1] else None
+    grad_weight = None
+    if ctx.needs_input_grad[1]:
+        rows = aggregated(ctx.how, rows) if ctx.sums_again else rows
+        grad_weight = tall_gram(grad, rows)
     grad_root = tall_gram(grad, own) if ctx.needs_input_grad[2] else None
     del rows, own
     grad_x = to_own = None
@@ -563,7 +605,9 @@ def _aggregate_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tu
         if root_weight is not None:  # the sums are added where the own rows' gradient stands
             grad_x = new_rows(grad, csc.num_src, weight.shape[1])
             to_own = tall_product(grad, root_weight, out=grad_x[: csc.num_dst])
-        grad_x = summed_back(ctx.how, tall_product(grad, weight), addend=to_own, out=grad_x)
+        of_sums = _last_product(ctx, grad, weight)
+        del grad
+        grad_x = summed_back(ctx.how, of_sums, addend=to_own, out=grad_x)
     return grad_x, grad_weight, grad_root
 
 
@@ -584,8 +628,8 @@ def _transform_first(
     return out
 
 
-def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, root_weight = saved
+def _transform_first_backward(ctx: Any, saved: list[Tensor]) -> tuple[Tensor | None, ...]:
+    x, weight, root_weight, grad = saved
     saved.clear()
     num_dst: int = ctx.how.csc.num_dst
     grad = row_contiguous(grad)

@@ -208,6 +208,12 @@ def _add(op: Add, run: BatchRun, _: None) -> OpCall:
     return _RowSum, run.read(op), run.read(op, 1)
 
 
+def _reads_result(op: Operation) -> bool:
+    """Return whether an operation's backward reads its result: the activation's slope follows from that."""
+    after = op.after if isinstance(op, Following) else op
+    return isinstance(after, Epilogue) and after.act != "none"
+
+
 class _CalledOp(NamedTuple):
     """What backward needs of one operation's call."""
 
@@ -241,6 +247,7 @@ class JoinedOps:
         self.reads = tuple(dict.fromkeys(value for value in read if value not in made))
         self.writes = tuple(op.out for op in ops if op.out in later)
         self._calls = [CALLS[type(op)] for op in ops]
+        self._held = frozenset(op.out for op in ops if _reads_result(op))
         self._sources: dict[int, tuple[str | int | None, ...]] = {}
         """By an operation's place, for its arguments the values and the numbers of operands that they are."""
         operands = [operands_of(op) for op in ops]
@@ -293,6 +300,7 @@ class JoinedOps:
             number += len(of_op)
             sources = self._sources[place]
             context = CallContext([source in needing for source in sources])
+            context.holds_rows = op.inputs[0] in run.features or op.inputs[0] in self._held
             run.values[op.out] = function.forward(context, *arguments)
             if steps is not None and any(context.needs_input_grad):
                 needing.add(op.out)
