@@ -11,6 +11,7 @@ from tests.ops.test_messages import csc_of
 
 from graphbraid import native
 from graphbraid.errors import DataError
+from graphbraid.estimates.allocation import allocation_of
 from graphbraid.fullgraph.device import csc_on
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_kernel, reference
@@ -413,6 +414,28 @@ def test_a_softmax_of_scores_of_any_size_keeps_its_digits(monkeypatch, shift, ha
 def _several(names, shape, scalers=("identity",), ties="shared"):
     averages = SimpleNamespace(avg_deg_lin=torch.tensor([3.0]), avg_deg_log=torch.tensor([1.5]))
     return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
+
+
+def test_a_gradient_of_several_reductions_is_read_where_it_lies_beside_other_columns():
+    # Columns of a concatenation's gradient, as PNA's are: a copy would be as large as the result.
+    csc, draw = csc_of(), torch.Generator().manual_seed(6)
+    x = torch.randn(csc.num_src, 6, generator=draw).requires_grad_()
+    how = _several(("mean", "min", "max", "std"), (6,), ("identity", "amplification", "attenuation"))
+    made = aggregate_steps(csc, [_step(*X)], sources=(x,), reduction=how, width=6, width_out=72)
+    grad = torch.randn(csc.num_dst, 75, generator=draw)[:, 3:]
+
+    def peak_and_gradient(of_result):
+        found = []
+
+        def backward():
+            found[:] = torch.autograd.grad(made, x, of_result, retain_graph=True)
+
+        backward()
+        return allocation_of(backward, x.device).peak, found[0]
+
+    (peak, found), (least, same) = map(peak_and_gradient, (grad, grad.contiguous()))
+    assert torch.equal(found, same)
+    assert peak == least
 
 
 @pytest.mark.parametrize("has_kernels", [True, False])

@@ -681,7 +681,7 @@ class _AggregateSteps(torch.autograd.Function):
         targets = EdgeGradients(
             sources=tuple(into[:a]), destinations=tuple(into[a:b]), parameters=tuple(into[c:])
         )
-        ctx.how.backward(rows, grad.contiguous(), targets, out=out, count=count, kept=kept)
+        ctx.how.backward(rows, grad, targets, out=out, count=count, kept=kept)
         return None, None, None, *into
 
 
