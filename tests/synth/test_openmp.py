@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -234,6 +235,14 @@ def test_what_the_target_lacks_is_refused_by_name(
     with pytest.raises(NotLoweredError, match=reason):
         write_openmp(from_model(model), datasets.open_store(store), tmp_path / "out", options=options)
     assert not (tmp_path / "out").exists()
+
+
+def test_evaluation_has_no_arrays_that_only_backward_needs(store: Path):
+    text = sources_of(made("SAGE", "Max"), datasets.open_store(store), OPTIONS).main
+    training, evaluation = text.split("The outputs of all nodes, without dropout.")
+    assert (training.count("spmm_max({"), evaluation.count("spmm_max({")) == (2, 2)
+    assert (training.count(".found = "), evaluation.count(".found = ")) == (1, 0)  # features have no gradient
+    assert len(re.findall(r"const Tensor v\d+_winners ", text)) == 1
 
 
 def test_weights_of_one_name_in_cpp_are_refused(store: Path, tmp_path: Path):

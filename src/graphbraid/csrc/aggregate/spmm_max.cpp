@@ -20,15 +20,15 @@ namespace gb {
 
 static void spmm_max(const Indptr& indptr, const Ids& indices, const RowArray& x,
                      const OptionalVector& weight, int64_t ties, const WrittenMatrix& out,
-                     const Array2<int32_t>& found) {
+                     const std::optional<Array2<int32_t>>& found) {
   SpmmMaxArgs a{edge_rows_of(indptr, indices, x, weight)};
   need_count(ties, 0, static_cast<int>(Ties::kSharedWithZero), "ties");
   need_dtype_of(out, x);
   need_shape(out, a.num_dst, a.width);
-  need_shape(found, a.num_dst, a.width);
+  if (found) need_shape(*found, a.num_dst, a.width);
   a.ties = static_cast<Ties>(ties);
   a.out = out.data();
-  a.found = found.data();
+  a.found = found ? found->data() : nullptr;
   nb::gil_scoped_release release;
   GB_PICK(spmm_max)(a);
 }

@@ -13,7 +13,7 @@ enum class Ties { kFirst, kShared, kSharedWithZero };
 struct SpmmMaxArgs : EdgeRows {
   Ties ties = Ties::kFirst;
   void* out = nullptr;       // (num_dst, width), contiguous, dtype of x
-  int32_t* found = nullptr;  // (num_dst, width), contiguous
+  int32_t* found = nullptr;  // (num_dst, width), contiguous; null: not asked for
 };
 
 // The edges and weights are those of the transpose, x is the gradient of the maxima.

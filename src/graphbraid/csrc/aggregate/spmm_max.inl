@@ -99,13 +99,12 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
     });
   }
   T* out = static_cast<T*>(a.out) + v * a.width + column;
-  int32_t* into = a.found + v * a.width + column;
   const Mask<T> initial = splat<Mask<T>>(static_cast<Lane>(a.ties == Ties::kSharedWithZero && !empty));
   unroll<NV>([&](auto i) GB_LAMBDA {
     const int n = i < NV - 1 ? L : last;
     if (!first) found[i] = (found[i] + ((best[i] == Vec<T>{}) & initial)) & (best[i] == best[i]);
     store_n(out + i * L, best[i], n);
-    store_positions(into + i * L, found[i], n);
+    if (a.found) store_positions(a.found + v * a.width + column + i * L, found[i], n);
   });
 }
 

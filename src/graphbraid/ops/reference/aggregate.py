@@ -64,16 +64,18 @@ def spmm_max(
     weight: Vector | None,
     ties: int,
     out: Matrix,
-    found: WordMatrix,
+    found: WordMatrix | None,
 ) -> None:
-    """Twin of ``spmm_max.inl``; ``ops/spmm.py`` describes ``ties`` and ``found``."""
+    """Twin of ``spmm_max.inl``; ``ops/spmm.py`` describes ``ties`` and ``found``, which backward needs."""
     width = x.shape[1]
     rows = _messages(indices, x, weight)
     degrees = indptr.diff()
     dst = destinations(indptr)[:, None].expand(-1, width)
     best = rows.new_full(out.shape, -torch.inf).scatter_reduce_(0, dst, rows, "amax")
     is_best = rows == best.gather(0, dst)
-    if ties == 0:
+    if found is None:
+        pass
+    elif ties == 0:
         position = torch.arange(indices.numel(), device=x.device) - indptr[:-1].repeat_interleave(degrees)
         last = torch.iinfo(torch.int64).max
         first = torch.full(out.shape, last, dtype=torch.int64, device=x.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -36,7 +37,7 @@ def spmm_max_kernel(
     x,  # (num_src, width) float32, float16 or bfloat16; rows x_stride apart
     weight,  # (num_edges,) float32 or None
     out,  # (num_dst, width) of x's dtype
-    found,  # (num_dst, width) int32
+    found,  # (num_dst, width) int32, or None
     partial_key,  # (num_segments, width) int32: written where PARTIAL, else read; None without hubs
     partial_found,  # likewise
     width,
@@ -94,14 +95,15 @@ def spmm_max_kernel(
     else:
         value = number_of_key(top)
         is_empty = tl.load(indptr + v + 1) == row_begin
-        if TIES == 0:
-            result = tl.where(is_empty, -1, result)
-        else:
-            if TIES == 2:
-                result += (top == 0).to(tl.int32)
-            result = tl.where(is_empty | (top == NAN_KEY), 0, result)
         tl.store(out + place, tl.where(is_empty, 0.0, value), mask=inside)
-        tl.store(found + place, result, mask=inside)
+        if found is not None:
+            if TIES == 0:
+                result = tl.where(is_empty, -1, result)
+            else:
+                if TIES == 2:
+                    result += (top == 0).to(tl.int32)
+                result = tl.where(is_empty | (top == NAN_KEY), 0, result)
+            tl.store(found + place, result, mask=inside)
 
 
 @triton.jit
@@ -203,13 +205,14 @@ def spmm_max_shared_backward_kernel(
 
 @like(reference.spmm_max)
 def spmm_max(a: Any) -> None:
-    """Compute like the twin; ``out`` and ``found`` are contiguous."""
+    """Compute like the twin; ``out`` and ``found``, where it is asked for, are contiguous."""
     if a.out.numel() == 0:
         return
     reduce = RowReduction(a.indptr, a.indices.numel(), a.out.shape[1])
     segments, partial_key, partial_found = reduce.segments, None, None
     if segments is not None:
-        partial_key, partial_found = (a.found.new_empty((segments.count, a.out.shape[1])) for _ in range(2))
+        shape = (segments.count, a.out.shape[1])
+        partial_key, partial_found = (a.out.new_empty(shape, dtype=torch.int32) for _ in range(2))
     reduce.launch(spmm_max_kernel, a, partial_key=partial_key, partial_found=partial_found, TIES=a.ties)
 
 

@@ -92,20 +92,24 @@ _PartRun = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
 
 
 class PlannedMaximum(PlannedOperation[Maximum]):
-    """A maximum over in-neighbours; the winning edges, or how many tie, are stored for backward."""
+    """A maximum over in-neighbours; the winning edges, or how many tie, are stored if backward needs them."""
 
     def forward(self) -> None:
         """Plan the value."""
         plan, op, csc, ties = self.plan, self.op, self._csc, TIES.index(self.op.ties)
         x, out = plan.rows(self.source), plan.result(op)
         width = plan.program.width(op.out)
-        found = self._found = plan.scratch(f"{op.out}: winners", out.count, width, dtype=torch.int32)
+        kept: list[Rows] = []
+        if plan.training and plan.program.learns(self.source):
+            self._found = plan.scratch(f"{op.out}: winners", out.count, width, dtype=torch.int32)
+            kept = [self._found]
 
         def run() -> None:
             rows = x.tensor.contiguous()  # the user's features may have another memory layout
-            backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found.tensor)
+            found = kept[0].tensor if kept else None
+            backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found)
 
-        plan.do(op.out, run, out, found, x)
+        plan.do(op.out, run, out, *kept, x)
 
     def backward(self) -> None:
         """Plan to give each element's gradient to the edge that won it, or to all that tie."""

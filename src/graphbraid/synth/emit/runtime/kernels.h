@@ -27,7 +27,7 @@ struct SpmmMax {
   ConstMatrix x = {};
   int ties = 0;  // as numbered in csrc/aggregate/spmm_max.h
   Matrix out = {};
-  int32_t* found = nullptr;
+  int32_t* found = nullptr;  // for the gradient; null: not asked for
 };
 void spmm_max(const SpmmMax& a);
 

@@ -21,7 +21,7 @@ struct MaxTask {
   ConstMatrix x;
   int ties;
   Matrix out;
-  int32_t* found;
+  int32_t* found;          // null: not asked for
   float* partial;          // (parts of long rows, columns)
   int32_t* partial_found;  // likewise
 };
@@ -60,7 +60,7 @@ __device__ inline void finish_max(const MaxTask& task, int64_t row, int64_t colu
     if (best.value != best.value) best.found = 0;
   }
   task.out.data[row * task.out.columns + column] = best.value;
-  task.found[row * task.out.columns + column] = best.found;
+  if (task.found) task.found[row * task.out.columns + column] = best.found;
 }
 
 template <int Lanes>
