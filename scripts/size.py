@@ -12,10 +12,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 BUDGETS = {
-    ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 2750,
-    ("graph",): 4900,
+    (
+        "errors.py",
+        "arguments.py",
+        "signatures.py",
+        "native.py",
+        "checks",
+        "files",
+        "figures",
+        "machine",
+    ): 3050,
+    ("graph",): 4970,
     ("ops",): 10_650,
-    ("sampling",): 6900,
+    ("sampling",): 6930,
     ("features",): 4450,
     ("datasets",): 7000,
     ("nn",): 3900,
@@ -24,9 +33,9 @@ BUDGETS = {
     ("fullgraph",): 28_600,
     ("distributed",): 7700,
     ("synth",): 5800,
-    ("train",): 10_900,
-    ("estimates",): 4420,
-    ("report",): 620,
+    ("train",): 10_920,
+    ("estimates",): 4430,
+    ("report",): 360,
     ("cli",): 4550,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""

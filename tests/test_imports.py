@@ -21,7 +21,7 @@ PACKAGE = Path(graphbraid.__file__).parent
 # The house (docs/architecture.md), lowest floor first: a module imports only from its own floor or below.
 FLOORS = (
     ("errors",),
-    ("arguments", "signatures", "files", "native", "lazy"),
+    ("arguments", "signatures", "files", "figures", "native", "lazy"),
     ("machine",),
     ("graph",),
     ("ops",),

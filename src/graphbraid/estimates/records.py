@@ -259,3 +259,8 @@ class Estimate:
             lines += ["", found.heading]
             lines += [f"  {name:<16} {amount:>13}  {why}" for name, amount, why in found.rows()]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from graphbraid.figures.page import notebook, preformatted
+
+        return notebook(f"Estimate: mode {self.mode}", preformatted(self))

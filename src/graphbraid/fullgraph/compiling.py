@@ -86,6 +86,11 @@ class Uncompiled:
         """
         return self.why.explained()
 
+    def _repr_html_(self) -> str:
+        from graphbraid.figures.page import notebook, preformatted
+
+        return notebook(f"{type(self._model).__name__} runs as written", preformatted(self.explain()))
+
 
 @overload
 def compile(model: nn.Module, graph: None = None, *, strict: bool = False) -> BatchEngine: ...  # noqa: A001

@@ -288,6 +288,11 @@ class Engine:
             self.runner = runner
             return runner.explain(measure=measure)
 
+    def _repr_html_(self) -> str:
+        from graphbraid.figures.page import notebook, preformatted
+
+        return notebook(f"Engine of {type(self.model).__name__}", preformatted(self.explain()))
+
 
 def _as_returned(out: Tensor, program: Program) -> Tensor:
     """Return a program's output, or the structure that the model returns of it."""

@@ -178,6 +178,11 @@ class Graph(LabelledNodes):
             splits = f" in {len(self.types.nodes)} types and {len(self.types.edges)} relations"
         return f"Graph({name}{self.num_nodes:,} nodes, {self.num_edges:,} edges{features}{splits})"
 
+    def _repr_html_(self) -> str:
+        from graphbraid.graph.notebook import graph_html
+
+        return graph_html(self)
+
     def dense_x(self) -> Tensor:
         """Return the features as a dense tensor; a copy if they are sparse or int8, which become float32.
 

@@ -187,6 +187,12 @@ class SampledData(Data):
                 f"this mini-batch has no attribute {name!r}; it has {', '.join(self._store._mapping)}"
             ) from None
 
+    def _repr_html_(self) -> str:
+        from graphbraid.sampling.minibatch.notebook import batch_html
+
+        values: LazyValues = self._store._mapping
+        return batch_html(self.sampled, {name: values[name] for name in values if values.is_made(name)})
+
     @property
     def edge_index(self) -> Any:
         """Edge index as in PyG; in layout ``blocks``, reading it raises an error that names ``blocks``."""

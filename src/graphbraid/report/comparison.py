@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from graphbraid.report.charts import line_chart
-from graphbraid.report.page import figures, page, table
+from graphbraid.figures.charts import line_chart
+from graphbraid.figures.curves import line, metric_names
+from graphbraid.figures.page import figures, page, table
 from graphbraid.report.run_report import RunFiles
 
 _OF_THE_FOLDER = ("out_dir", "resume", "overwrite")
@@ -15,19 +16,11 @@ _OF_THE_FOLDER = ("out_dir", "resume", "overwrite")
 def comparison(runs: Sequence[RunFiles]) -> str:
     """Return the page: results, the options that differ, and curves over common axes."""
     names = [str(run.path) for run in runs]
-    columns = dict.fromkeys(name for run in runs for name in run.metrics())
+    metrics = dict.fromkeys(name for run in runs for name in metric_names(run.epochs))
+    titles = {"train_loss": "Loss"} | {name: f"Validation {name[4:]}" for name in metrics}
     charts = [
-        line_chart(
-            {n: run.line("train_loss") for n, run in zip(names, runs, strict=True)}, x="epoch", y="Loss"
-        ),
-        *(
-            line_chart(
-                {n: run.line(m) for n, run in zip(names, runs, strict=True)},
-                x="epoch",
-                y=f"Validation {m[4:]}",
-            )
-            for m in columns
-        ),
+        line_chart({str(run.path): line(run.epochs, column) for run in runs}, x="epoch", y=title)
+        for column, title in titles.items()
     ]
     heads, rows = result_table(runs)
     return page(

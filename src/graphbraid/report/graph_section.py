@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from graphbraid.report.charts import bar_chart
-from graphbraid.report.page import figures, table
+from graphbraid.figures.charts import bar_chart
+from graphbraid.figures.page import figures, table
 
 if TYPE_CHECKING:
     from torch import Tensor

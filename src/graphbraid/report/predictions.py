@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphbraid.datasets.npy import Array
-from graphbraid.report.charts import Points, heat_map, line_chart
-from graphbraid.report.page import figures, table
+from graphbraid.figures.charts import Points, heat_map, line_chart
+from graphbraid.figures.page import figures, table
 
 MOST_CLASSES = 40
 """Classes of a confusion matrix that is drawn; more would be no picture."""

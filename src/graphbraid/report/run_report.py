@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.figures.curves import epoch_charts, result_rows, stage_chart
+from graphbraid.figures.page import figures, page, preformatted, table
 from graphbraid.files.opening import read_text
-from graphbraid.report.charts import Points, bar_chart, line_chart
-from graphbraid.report.page import figures, page, table
 from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, read_json
 from graphbraid.train.run_folder.loggers import METRICS
 
@@ -21,8 +21,6 @@ BESIDE = (
     "<p>Sampling and gathering run in threads beside the model. The model waits for them as long as "
     "<i>wait</i> says.</p>"
 )
-STAGES = ("sample", "gather", "wait", "forward", "backward", "evaluate", "checkpoint")
-"""Stages whose seconds ``metrics.csv`` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +62,6 @@ class RunFiles:
         model, data = self.settings.get("model", "a model"), self.settings.get("data", "a graph")
         return f"{model} on {data}, {self.path.absolute().name}"
 
-    def line(self, column: str) -> Points:
-        """Return the points of a column over the epochs."""
-        return [(row["epoch"], row[column]) for row in self.epochs if column in row]
-
-    def metrics(self) -> list[str]:
-        """Return the names of validation metrics."""
-        names = dict.fromkeys(name for row in self.epochs for name in row if name.startswith("val_"))
-        return [name for name in names if name != "val_loss"]
-
 
 def rows_of(file: Path) -> list[dict[str, float]]:
     """Read ``metrics.csv``; the last line of a run that goes on may be in part.
@@ -102,56 +91,24 @@ def report(run: RunFiles, *, predictions: str = "", graph: str = "", command: Se
         graph: section on its graph.
         command: words of the command that trains the same again.
     """
+    ended = (
+        result_rows(run.result)
+        if run.result
+        else [("status", f"has not ended; {len(run.epochs)} epochs so far")]
+    )
+    stages = figures([stage_chart(run.epochs)])
     return page(
         run.title,
         [
-            ("Result", table(result_rows(run))),
-            ("Epochs", figures(epoch_charts(run))),
-            ("Where the time went", figures([stage_chart(run)]) and figures([stage_chart(run)]) + BESIDE),
+            ("Result", table(ended)),
+            ("Epochs", figures(epoch_charts(run.epochs))),
+            ("Where the time went", stages and stages + BESIDE),
             ("Predictions of the test split", predictions),
             ("Graph", graph),
-            ("The same again", f"<pre>{shlex.join(command)}</pre>" if command else ""),
+            ("The same again", preformatted(shlex.join(command)) if command else ""),
             ("Options", table(option_rows(run.settings))),
             ("Machine", table(machine_rows(run.environment))),
         ],
-    )
-
-
-def result_rows(run: RunFiles) -> list[tuple[str, object]]:
-    """How the run ended."""
-    found = run.result
-    if not found:
-        return [("status", f"has not ended; {len(run.epochs)} epochs so far")]
-    rows: list[tuple[str, object]] = [
-        ("status", found["status"]),
-        ("epochs, steps", f"{found['num_epochs']:,}, {found['global_step']:,}"),
-        ("seconds", found["seconds"]),
-        (f"best epoch by {found['monitor']}", found["best_epoch"]),
-        (f"validation {found['monitor']}", found["best_value"]),
-        ("threshold", found.get("threshold")),
-    ]
-    rows += [(f"test {name}", value) for name, value in found["test"].items()]
-    return [(name, value) for name, value in rows if value is not None]
-
-
-def epoch_charts(run: RunFiles) -> list[str]:
-    """Curves of losses, of each validation metric, and of the learning rate if it changes."""
-    losses = {"training": run.line("train_loss"), "validation": run.line("val_loss")}
-    charts = [line_chart(losses, x="epoch", y="Loss")]
-    charts += [line_chart({m: run.line(m)}, x="epoch", y=f"Validation {m[4:]}") for m in run.metrics()]
-    rate = run.line("learning_rate")
-    if len({y for _, y in rate}) > 1:
-        charts.append(line_chart({"learning rate": rate}, x="epoch", y="Learning rate"))
-    return charts
-
-
-def stage_chart(run: RunFiles) -> str:
-    """Seconds of each stage; sampling and gathering run beside the model."""
-    sums = {stage: sum(row.get(f"{stage}_seconds", 0.0) for row in run.epochs) for stage in STAGES}
-    total = sum(row.get("epoch_seconds", 0.0) for row in run.epochs)
-    title = f"Seconds of each stage ({total:.3g} s in all epochs)"
-    return bar_chart(
-        {stage: seconds for stage, seconds in sums.items() if seconds > 0}, title=title, unit=" s"
     )
 
 

@@ -70,8 +70,8 @@ def compare(
 
         graphbraid compare runs/first runs/second
     """  # noqa: D412  (typer shows the blank line between examples)
+    from graphbraid.figures.page import cell_text
     from graphbraid.report.comparison import comparison, result_table
-    from graphbraid.report.page import cell_text
     from graphbraid.report.run_report import RunFiles
 
     place = _place(Path("comparison.html") if out is None else out)

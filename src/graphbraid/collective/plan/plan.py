@@ -138,3 +138,8 @@ class Plan(SavedRecord):
         rows = self.rows()
         width = max(len(label) for label, _ in rows)
         return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+
+    def _repr_html_(self) -> str:
+        from graphbraid.figures.page import notebook, preformatted
+
+        return notebook(f"Plan of {self.num_batches:,} batches", preformatted(self))

@@ -74,6 +74,11 @@ class BatchEngine(nn.Module):
         except NotLoweredError as why:
             return why.explained()
 
+    def _repr_html_(self) -> str:
+        from graphbraid.figures.page import notebook, preformatted
+
+        return notebook(f"Engine of {type(self.model).__name__} for batches", preformatted(self.explain()))
+
     def train(self, mode: bool = True) -> BatchEngine:
         """Set the mode of the model and of its modules."""
         self.model.train(mode)

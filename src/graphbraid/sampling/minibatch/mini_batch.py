@@ -407,6 +407,12 @@ class MiniBatch(TensorHolder):
             + (f", input_type={self._input_type!r})" if self._is_typed else ")")
         )
 
+    def _repr_html_(self) -> str:
+        from graphbraid.sampling.minibatch.notebook import batch_html
+
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return batch_html(self, self._cache | own)
+
     def _once(self, name: str, make: Callable[[], T]) -> T:
         """Return an attribute on the batch's device; it is made, and what travels counted, at first use."""
         if name not in self._cache:

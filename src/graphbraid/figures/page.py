@@ -1,22 +1,25 @@
-"""A page of HTML: its style, its sections and tables."""
+"""HTML: a page with its sections, what a notebook shows of an object, and the tables of both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
-STYLE = """
-:root{color-scheme:light dark;--line:#8884;--faint:#8881}
-body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:1080px}
-h1{font-size:1.5rem;margin:.2rem 0}
-h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
+PARTS = """
 .scroll{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.2rem .8rem .2rem 0;text-align:left;
-border-bottom:1px solid var(--line);white-space:nowrap}
-pre{background:var(--faint);padding:.7rem;overflow-x:auto}
+border-bottom:1px solid #8884;white-space:nowrap}
+pre{background:#8881;padding:.7rem;overflow-x:auto}
 .figures{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0;flex:1 1 300px;max-width:100%}
 figcaption{font-weight:600}svg{width:100%;height:auto;font-size:11px;fill:currentColor}
 .grid{stroke:currentColor;stroke-opacity:.15;fill:none}.legend span{margin-right:1rem;white-space:nowrap}
 .legend i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}
+"""
+"""Style of tables, text and charts. Their colours are translucent or the text's, to suit light and dark."""
+STYLE = """
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:1080px}
+h1{font-size:1.5rem;margin:.2rem 0}
+h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid #8884}
 """
 
 
@@ -26,9 +29,23 @@ def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{STYLE}{PARTS}</style></head>"
         f"<body><h1>{escape(title)}</h1>{body}</body></html>\n"
     )
+
+
+def notebook(head: str, *parts: str) -> str:
+    """Return what a notebook shows of an object: a line, and tables, text or charts under it.
+
+    The style is nested, so that it leaves the rest of the notebook as it is.
+    """
+    style = f"<style>.graphbraid{{{PARTS}}}</style>"
+    return f'<div class="graphbraid">{style}<p><b>{escape(head)}</b></p>{"".join(parts)}</div>'
+
+
+def preformatted(text: object) -> str:
+    """Return text as it is printed."""
+    return f"<pre>{escape(str(text))}</pre>"
 
 
 def table(rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
