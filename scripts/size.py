@@ -33,7 +33,7 @@ BUDGETS = {
     ("fullgraph",): 28_600,
     ("distributed",): 7700,
     ("synth",): 5800,
-    ("train",): 10_920,
+    ("train",): 10_950,
     ("estimates",): 4430,
     ("report",): 360,
     ("cli",): 4550,

@@ -1,18 +1,20 @@
-"""The site's gallery: a page for each example, with its text, its output and a picture of what it prints.
+"""The site's gallery and notebooks: a page for each, with its text, its output and its pictures.
 
-A hook of MkDocs. Examples run while the site is built. Their outputs are kept in build/gallery by the text of
-the example and of the library, so that a second build is quick.
+A hook of MkDocs. Examples and notebooks run while the site is built. Their outputs are kept in build/gallery
+by the text of the example and of the library, so that a second build is quick.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from cells import ipynb, markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -51,15 +53,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content="\n\n".join(part for part in parts if part)))
         lines.append(f"- [{path.stem.replace('_', ' ').capitalize()}]({path.stem}.md): {title}")
     files.append(File.generated(config, "gallery/index.md", content="\n".join(lines)))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.py")):
+        output = output_of(path, library.hexdigest(), str(Path(__file__).parent / "cells.py"))
+        shown = json.loads(output) if output.startswith("[") else []
+        links = f"[Download {path.stem}.ipynb]({path.stem}.ipynb), or [as Python]({path.name})"
+        text = "\n\n".join([markdown(path, shown), *([] if shown else [output]), links])
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        files.append(File.generated(config, f"notebooks/{path.stem}.ipynb", content=ipynb(path)))
     return files
 
 
-def output_of(path: Path, library: str) -> str:
-    """What an example prints, from the last build if nothing has changed."""
+def output_of(path: Path, library: str, *runner: str) -> str:
+    """What an example prints, run by a script if one is given; from the last build if nothing has changed."""
     kept = KEPT / f"{path.stem}-{hashlib.sha256((library + path.read_text()).encode()).hexdigest()[:16]}.txt"
     if not kept.exists():
         done = subprocess.run(
-            [sys.executable, path], capture_output=True, text=True, timeout=600, check=False
+            [sys.executable, *runner, path], capture_output=True, text=True, timeout=600, check=False
         )
         if missing := re.search(r"^ModuleNotFoundError: (.*)$", done.stderr, re.MULTILINE):
             return f"(not run when this page was built: {missing[1]})"
