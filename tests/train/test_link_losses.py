@@ -13,6 +13,7 @@ from tests.train.linked_communities import NODES, one_relation, relations, rgcn
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.plan import plan_run
 from graphbraid.graph import Graph
 from graphbraid.nn import (
     RGCN,
@@ -294,6 +295,46 @@ def test_options_of_other_losses_are_refused(options: dict[str, Any], message: s
 def test_n3_needs_rows_of_relations() -> None:
     with pytest.raises(ConfigError, match="DotProduct has none; leave n3 out"):
         Trainer(rows_and(DotProduct()), one_relation(), **ALL | {"n3": 0.1})
+
+
+@pytest.mark.parametrize("negatives", ["binary", "triplet"])
+def test_reciprocal_relations_need_questions_for_sources(negatives: str) -> None:
+    """Their second rows would stay as they were drawn, and rank the sources all the same."""
+    model = rows_and(ComplEx(RELATIONS, CHANNELS, reciprocal=True))
+    with pytest.raises(ConfigError, match="never asks for the sources of links"):
+        Trainer(model, relations(), **OPTIONS | {"negatives": negatives})
+
+
+@pytest.mark.parametrize("kind", [ComplEx, DistMult, TransE, RotatE])
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_links_among_shared_negatives_have_the_scores_of_both_questions(kind: Any, reciprocal: bool) -> None:
+    torch.manual_seed(0)
+    model = rows_and(kind(RELATIONS, CHANNELS, reciprocal=reciprocal))
+    trainer = Trainer(model, relations(), **OPTIONS | {"negatives": "shared", "batch_size": 50})
+    nodes, rows, predictor = trainer.runner.labels.split("train"), model.encoder.rows, model.predictor
+    with make_loader(trainer.runner, trainer.config, nodes) as loader:
+        batch = next(iter(loader.batches(0)))
+        found = trainer.runner.on_batch(batch)
+        src, dst = (batch.n_id[one] for one in batch.edge_label_index[:, : batch.batch_size])
+        kinds, each = batch.link_relation, torch.arange(batch.batch_size)
+        asked = [
+            predictor.with_all(rows[src], rows, kinds)[each, dst],
+            predictor.all_with(rows[dst], rows, kinds)[each, src],
+        ]
+        torch.testing.assert_close(found[:, 0], torch.cat(asked))
+        wanted = torch.autograd.grad(torch.cat(asked).square().sum(), list(model.parameters()))
+        mine = torch.autograd.grad(found[:, 0].square().sum(), list(model.parameters()))
+        torch.testing.assert_close(mine, wanted)
+
+
+def test_plans_count_batches_of_questions() -> None:
+    trainer = Trainer(rows_and(ComplEx(RELATIONS, CHANNELS)), relations(), **ALL | {"plan": "cpu"})
+    nodes = trainer.runner.labels.split("train")
+    plan = plan_run(trainer.runner, trainer.runner.task(), trainer.config, nodes)
+    assert plan is not None
+    with make_loader(trainer.runner, trainer.config, nodes) as loader:
+        assert plan.num_batches == len(loader)
+        assert len(loader) != -(-nodes.numel() // trainer.config.batch_size)
 
 
 def test_a_batch_of_questions_is_estimated_and_counted() -> None:

@@ -60,7 +60,7 @@ def plan_run(
     plan = read_plan(config.plan)
     if plan is None:
         profile = profile_run(runner, task, config, nodes, accelerator, share=share)
-        plan = _plan_by_name(profile, config, _num_batches(config, nodes))
+        plan = _plan_by_name(profile, config, _num_batches(runner, config, nodes))
     if accelerator is None and runner.device.type == "cpu" and plan.num_cpu < plan.num_batches:
         raise ConfigError(
             f"plan={config.plan!r} lets a device prepare batches, but device is {config.device!r}"
@@ -235,8 +235,11 @@ def _plan_by_name(profile: Profile, config: TrainConfig, num_batches: int) -> Pl
     return fixed_plan(profile, num_batches, 1.0 if config.plan == "cpu" else 0.0, Limits())
 
 
-def _num_batches(config: TrainConfig, nodes: Tensor) -> int:
-    return -(-nodes.numel() // config.batch_size)
+def _num_batches(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> int:
+    if config.negatives != "one-vs-all":
+        return -(-nodes.numel() // config.batch_size)
+    with make_loader(runner, config, nodes) as loader:  # links ask questions, which make the batches
+        return len(loader)
 
 
 # ---- arrangements of the cores on a machine without a device, tried on copies

@@ -62,6 +62,16 @@ class RelationPredictor(LinkPredictor):
         self._check_all(dst, rows, relation)
         return self._near_all(self._query(dst, relation, sources=True), rows)
 
+    def as_sources(self, src: Tensor, dst: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return each pair's score where its source is asked for, ``(num_pairs,)``, as :meth:`all_with` does.
+
+        Arguments are those of :meth:`forward`, which asks for the destination.
+        """
+        if not self.reciprocal:
+            return self(src, dst, relation)  # type: ignore[no-any-return]
+        self._check(src, relation)
+        return self._near(self._query(dst, relation, sources=True), src)
+
     def cubes(self, rows: Tensor) -> Tensor:
         """Return each row's sum of cubed absolute values, ``(num_rows,)``, which the N3 penalty adds up.
 

@@ -45,7 +45,7 @@ def choices(
     """Return links' scores beside those of negatives, in one matrix that is written once.
 
     Args:
-        own: ``(num_links,)`` scores of the links.
+        own: ``(num_links,)`` scores of the links, or such a row for each matrix.
         others: matrices of one shape and dtype: a row of negatives' scores for each link.
         hidden: for each of these the entries that are no negatives; ``-inf`` stands in their place, and they
             get no gradient.
@@ -55,6 +55,7 @@ def choices(
         ``(len(others) * num_links, 1 + num_negatives)``: the links with the first matrix, then with the
         second; a link's own score is in the first column.
     """
+    own = own.expand(len(others), -1)
     found: Tensor = _Choices.apply(own, tuple(hidden), memory, *others)  # type: ignore[no-untyped-call]
     return found
 
@@ -71,13 +72,13 @@ class _Choices(torch.autograd.Function):
     ) -> Tensor:
         ctx.hidden = hidden
         dtype, shape = torch.promote_types(own.dtype, others[0].dtype), torch.Size([1 + others[0].shape[1]])
-        count = len(others) * own.numel()
+        count = own.numel()
         if memory is None or own.device.type != "cpu":
             out = own.new_empty((count, *shape), dtype=dtype)
         else:
             out = memory.lend(count, shape, dtype)
-        for rows, scores, places in zip(out.chunk(len(others)), others, hidden, strict=True):
-            rows[:, 0], rows[:, 1:] = own, scores
+        for rows, one, scores, places in zip(out.chunk(len(others)), own, others, hidden, strict=True):
+            rows[:, 0], rows[:, 1:] = one, scores
             rows[:, 1:][places] = -torch.inf
         return out
 
@@ -86,7 +87,7 @@ class _Choices(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         sides = grad.view(len(ctx.hidden), -1, grad.shape[1])
         others = [_shown(rows[:, 1:], places) for rows, places in zip(sides, ctx.hidden, strict=True)]
-        return sides[:, :, 0].sum(0), None, None, *others
+        return sides[:, :, 0], None, None, *others
 
 
 def _shown(grad: Tensor, hidden: Places) -> Tensor:
@@ -283,6 +284,12 @@ class LinkRunner(EndsRunner):
                 f"n3={config.n3!r} penalises the rows of relations, and {type(model.predictor).__name__} has "
                 "none; leave n3 out, or choose nn.ComplEx or nn.DistMult."
             )
+        if getattr(model.predictor, "reciprocal", False) and config.negatives in ("binary", "triplet"):
+            raise ConfigError(
+                f"negatives={config.negatives!r} never asks for the sources of links, by which the second "
+                "rows of reciprocal relations learn; choose 'one-vs-all', 'shared' or 'self-adversarial', or "
+                "leave reciprocal out."
+            )
         super().__init__(model, graph, place, data)
         self._negatives: NegativeDraws | None = None
         self._firsts = torch.empty(0, dtype=torch.int64)  # the same for all batches of a size
@@ -434,6 +441,8 @@ class LinkRunner(EndsRunner):
         links, drawn = pairs[:, :count], pairs[:, count:]
         src, dst, drawn_src, drawn_dst = _taken(rows, links[0], links[1], drawn[0], drawn[1])
         own: Tensor = predictor(src, dst, relation)
+        if isinstance(predictor, RelationPredictor) and predictor.reciprocal:
+            own = torch.stack([own, predictor.as_sources(src, dst, relation)])
         as_dst = predictor.with_all(src, drawn_dst, relation)
         as_src = predictor.all_with(dst, drawn_src, relation)
         hidden = [alike(links[1], drawn[1]), alike(links[0], drawn[0])]
