@@ -263,3 +263,15 @@ def test_a_trained_copy_predicts_what_the_trainer_predicts() -> None:
     trainer.fit()
     made = model.to_pyg().eval()
     torch.testing.assert_close(made(graph.x, graph.to_edge_index()), trainer.predict(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["model", "layer", "weight"])
+def test_hooks_of_gradients_are_not_lost(where: str) -> None:
+    model = nn.GCN(4, 8, 3)
+    if where == "weight":
+        model.convs[1].lin.weight.register_hook(lambda grad: 2 * grad)
+    else:
+        hooked = model if where == "model" else model.convs[0]
+        hooked.register_full_backward_hook(lambda *_: None)
+    with pytest.raises(ConfigError, match="would lose the hooks"):
+        model.to_pyg()

@@ -27,7 +27,8 @@ def pyg_nn(module: nn.Module) -> Any:
         raise ConfigError(
             f"to_pyg knows the classes of graphbraid.nn; {kind.__name__} has a forward of its own"
         )
-    if module._forward_hooks or module._forward_pre_hooks:
+    hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+    if any(vars(module).get(name) for name in hooks) or any(p._backward_hooks for p in module.parameters()):
         raise ConfigError(f"to_pyg would lose the hooks of {kind.__name__}; remove them, and set them again")
     if getattr(module, "ends_hidden", False):
         raise ConfigError("to_pyg takes a whole model, and not its hidden()")
