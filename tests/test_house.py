@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def test_no_room_has_a_name_that_git_ignores(house):
     folders = {path.name for path in house.PACKAGE.rglob("*") if path.is_dir()}
     assert "runs" in ignored
     assert not folders & ignored
+
+
+def test_the_scripts_that_a_build_calls_are_in_the_repository():
+    texts = [(ROOT / page).read_text(encoding="utf-8") for page in ("Makefile", "mkdocs.yml", ".ci/run")]
+    named = sorted({name for text in texts for name in re.findall(r"scripts/[\w/]+\.(?:py|sh)", text)})
+    assert "scripts/site/roles.py" in named
+    assert not [name for name in named if not (ROOT / name).is_file()]
+    ask = ["git", "check-ignore", "--no-index", *named]  # such a file is on its author's disk alone
+    assert subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout == ""
 
 
 def test_a_page_that_differs_is_refused(house):
