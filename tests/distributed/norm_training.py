@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from tests.distributed.same_learning import CHANNELS, LAYERS, NATIVE, Hetero, Net, told_of
 from tests.distributed.training import BASE, Losses, graph_of
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import graphbraid.nn as native
 from graphbraid.distributed import ShardedGraph
-from graphbraid.errors import TrainingError
+from graphbraid.errors import ConfigError, TrainingError
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.train import Trainer
@@ -225,6 +226,10 @@ def odd(comm: Any) -> dict[str, Any]:
         "shuffled": lambda: Shuffled(sage, [False, True, False], 0),
         "single": lambda: Net(pyg.SAGEConv, CHANNELS, norm=single),
         "frozen": lambda: Frozen(sage, [False, True, False], 0),
+        "untracked": lambda: Untracked(sage, [False, True, False], 0),
+        "weights of its own": lambda: ByFunction(sage, [False, True, False], 0),
+        "without a module": lambda: ByFunction(sage, [False] * 3, 0),
+        "computed": lambda: Computed(sage, [False] * 3, 0),
     }
     found = {}
     for name, make in makers.items():
@@ -238,6 +243,68 @@ def odd(comm: Any) -> dict[str, Any]:
     few = few.replace(splits=few.splits | {"train": few.splits["train"][:2]})
     found["few"] = learned(Stack(sage, [True] * 3, 0), few, layout="subgraph", batch_size=8)
     return found
+
+
+class Untracked(Stack):
+    """Keeps its running statistics as they are, also in training."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.norms[1].track_running_stats = False
+
+
+class ByFunction(Stack):
+    """Calls the function of PyTorch, with weights that are at first those of a module."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("var", torch.ones(8))
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        norm = self.norms[1]
+        held = (
+            (norm.running_mean, norm.running_var)
+            if isinstance(norm, nn.BatchNorm1d)
+            else (self.mean, self.var)
+        )
+        rows = self.convs[0](x, edge_index)
+        rows = F.batch_norm(rows, *held, self.weight, self.weight - 1, self.training)
+        return self.convs[1](rows.relu(), edge_index)
+
+
+class Computed(ByFunction):
+    """Computes the statistics of its rows itself, and keeps them."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = self.convs[0](x, edge_index)
+        if self.training:
+            self.mean, self.var = rows.detach().mean(0), rows.detach().var(0)
+        rows = (rows - self.mean) / (self.var + 1).sqrt()
+        return self.convs[1](rows * self.weight, edge_index)
+
+
+class Drawn(Stack):
+    """Draws which of two modules normalises."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        number = int(torch.randint(1, 3, ())) if self.training else 1
+        rows = self.norms[number](self.convs[0](x, edge_index))
+        return self.convs[1](rows, edge_index)
+
+
+def differing(comm: Any, batch_size: str) -> str:
+    """What is said where each rank draws for itself which modules normalise."""
+    torch.manual_seed(0)
+    layers = [pyg.SAGEConv, pyg.SAGEConv, pyg.SAGEConv]
+    model = Drawn(layers, [False, True, True, False], 0)
+    model.convs[1] = pyg.SAGEConv(8, 3)
+    try:
+        learned(model, graph_of(), compiled=False, layout="subgraph", epochs=3, batch_size=int(batch_size))
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 class Frozen(Stack):

@@ -80,8 +80,16 @@ def test_what_cannot_be_shown_equal_is_warned_of():
             assert not found["said"]
             assert found["losses"] == pytest.approx(alone[name]["losses"], rel=1e-6)
         else:
-            assert found["said"].startswith(WARNS), name
+            itself = name in ("without a module", "computed")
+            assert found["said"].startswith("while it trains, the model's" if itself else WARNS), name
         assert not second[name]["said"]
+
+
+@pytest.mark.parametrize("batch_size", [67, 99])  # of 99 and 3 ranks the last has no seeds
+def test_ranks_that_draw_which_modules_normalise_are_refused(batch_size):
+    """Those of one width would add up each other's sums; of several, the transport would end a rank."""
+    for said in run(3, norm_training.differing, batch_size):
+        assert "differ in which batch normalisations" in said.result
 
 
 def test_one_row_on_all_ranks_is_refused_as_on_one():

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
 from graphbraid.errors import ConfigError
@@ -59,6 +60,8 @@ class RankNorms(TorchFunctionMode):
             raise ConfigError("a part of the model that scores links has it")
         if any(one.running_mean is None for one in self.modules):
             raise ConfigError("without running statistics an evaluation depends on its batches")
+        if not all(one.track_running_stats for one in self.modules):
+            raise ConfigError("running statistics that training does not update are not those of its batches")
         if any(getattr(one, "allow_single_element", False) for one in model.modules()):
             raise ConfigError("allow_single_element lets a rank with one row go by the running statistics")
         if comm not in _TWINS:
@@ -68,12 +71,11 @@ class RankNorms(TorchFunctionMode):
         """Why a normalisation of this batch is not that of one rank; empty if all are."""
         self._rows: list[dict[int, Tensor]] = []
         """By node type and number of rows: which of them count here."""
-        self._has_idle = False
+        self._is_idle = False
         self._chain = self._new_chain()
 
-    def begin(self, num_seeds: int) -> None:
-        """Begin a batch of ``num_seeds`` on all ranks together; some of these may have none."""
-        self._has_idle = num_seeds < self._comm.size
+    def begin(self) -> None:
+        """Begin a batch on all ranks together; some of these may have no seeds of it."""
         self.misfit, self._chain = "", self._new_chain()
 
     def over(self, sampled: Sampled, num_nodes: Sequence[int]) -> AbstractContextManager[Any]:
@@ -103,12 +105,22 @@ class RankNorms(TorchFunctionMode):
         if not any(norm.training for norm in self.modules):
             return
         self._counted(*torch.empty(2, 0, dtype=torch.int64))
-        self._rows, self._has_idle = [{0: _EMPTY}], False
+        self._rows, self._is_idle = [{0: _EMPTY}], True
         with self:
-            while number := self._announced(0):
+            while number := self._announced(None):
                 norm = self.modules[number - 1]
                 norm(next(norm.buffers()).new_empty(0, norm.num_features))  # like its running mean
+        self._is_idle = False
         self._chain.backward()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Tell the other ranks that the model has returned.
+
+        Raises:
+            ConfigError: on another rank it goes on to normalise.
+        """
+        if any(norm.training for norm in self.modules):
+            self._announced(0)
 
     def joined(self, loss: Tensor) -> Tensor:
         """Return a loss, of the same value, whose backward pass goes through all normalisations, last first.
@@ -116,8 +128,7 @@ class RankNorms(TorchFunctionMode):
         Raises:
             ConfigError: one is not that of one rank.
         """
-        if self._has_idle and any(norm.training for norm in self.modules):
-            self._announced(0)
+        self.end()
         if self.misfit:
             raise ConfigError(f"several ranks cannot normalise together: {self.misfit}")
         return loss + self._chain.to(loss)
@@ -127,6 +138,9 @@ class RankNorms(TorchFunctionMode):
         if func is F.batch_norm and kwargs["training"]:  # with three tensors by position, as modules call it
             known = (norm for norm in self.modules if norm.running_mean is args[1] is not None)
             if (norm := next(known, None)) is not None:
+                is_own = all(kwargs[name] is getattr(norm, name) for name in ("weight", "bias"))
+                if not is_own and not is_parametrized(norm):  # which computes them anew at each call
+                    self.misfit = "its weights are not those of the module with its running statistics"
                 counting = {"momentum": kwargs["momentum"], "num_batches_tracked": None}
                 return self._normalised(norm, args[0], 0, **counting)
         if func is normalised and args[1] in self.modules and args[1].training:
@@ -137,7 +151,7 @@ class RankNorms(TorchFunctionMode):
 
     def _normalised(self, norm: _BatchNorm, x: Tensor, node_type: int, **counting: Any) -> Tensor:
         """Normalise the rows of a node type, counted from 1; of 0 if only their number tells."""
-        if self._has_idle:
+        if not self._is_idle:  # which has been told
             self._announced(1 + self.modules.index(norm))
         columns = RankColumns(self._comm, self._rows_counted(x, node_type))
         mean, rstd, _ = batch_statistics(
@@ -191,9 +205,22 @@ class RankNorms(TorchFunctionMode):
         counted[asked] = self._comm.all_to_all(replies, from_each, to_each).wait()
         return counted
 
-    def _announced(self, number: int) -> int:
-        """Tell ranks without seeds which module normalises next, counted from 1; 0 after the last one."""
-        return int(self._comm.all_reduce(torch.tensor([number]), "max").wait())
+    def _announced(self, number: int | None) -> int:
+        """Tell all ranks which module normalises next, counted from 1; 0 after the last one.
+
+        A rank without seeds gives None, and is told.
+
+        Raises:
+            ConfigError: ranks differ in it, as where each draws for itself which layers it skips.
+        """
+        said = [0, -len(self.modules)] if number is None else [number, -number]
+        most, least = self._comm.all_reduce(torch.tensor(said), "max").wait().tolist()
+        if most != -least:
+            raise ConfigError(
+                "several ranks cannot normalise together: they differ in which batch normalisations the "
+                "model calls next; that must not depend on what a rank draws, nor on its nodes"
+            )
+        return int(most)
 
     @staticmethod
     def _new_chain() -> Tensor:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
     from graphbraid.fullgraph import Evidence
+    from graphbraid.fullgraph.batches.rank_norms import RankNorms
 
 
 _log = logging.getLogger(__name__)
@@ -355,6 +356,21 @@ def _check_shares(state: RunState, train_nodes: Tensor) -> None:
         )
     if any(isinstance(one, _BatchNorm) for one in state.runner.model.modules()):
         _normalise_together(state, comm, runner, train_nodes)
+    elif not _train_alike(state, comm, runner, train_nodes) and comm.rank == 0:
+        _log.warning(
+            "while it trains, the model's outputs for some seeds depend on more of a batch than what these "
+            "read, as where it computes batch normalisation itself: losses depend on the number of ranks; "
+            "torch.nn.BatchNorm1d is by the rows of all ranks"
+        )
+
+
+def _train_alike(
+    state: RunState, comm: Communicator, runner: ModelRunner, nodes: Tensor, norms: RankNorms | None = None
+) -> bool:
+    """Return whether shares of a batch give the whole batch's outputs in training mode, on all ranks."""
+    with runtime.random_state_kept():
+        agrees = shares_agree(runner, state.config, nodes, Share.of(comm), norms, trains=True)
+    return _all_ranks(comm, agrees)
 
 
 def _normalise_together(state: RunState, comm: Communicator, runner: ModelRunner, nodes: Tensor) -> None:
@@ -379,6 +395,8 @@ def _normalise_together(state: RunState, comm: Communicator, runner: ModelRunner
             raise ConfigError("there are too few nodes to try whether ranks can normalise together")
         if not _all_ranks(comm, shares_agree(runner, state.config, nodes, Share.of(comm), norms)):
             raise ConfigError("what it normalises is not known to be the rows of a batch's nodes")
+        if not _train_alike(state, comm, runner, nodes, norms):
+            raise ConfigError("in training mode the model normalises in other ways than by its modules")
         state.runner.norms = norms
     except ConfigError as error:
         why = str(error)

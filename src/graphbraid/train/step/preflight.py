@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.reading.modes import in_mode, kept_buffers
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
+from graphbraid.ops.dropout import given_seeds
 from graphbraid.sampling.schedule import part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import ALONE, Share, make_feed, make_loader
@@ -127,7 +130,13 @@ def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor)
 
 
 def shares_agree(
-    runner: ModelRunner, config: TrainConfig, nodes: Tensor, share: Share, norms: RankNorms | None = None
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    share: Share,
+    norms: RankNorms | None = None,
+    *,
+    trains: bool = False,
 ) -> bool:
     """Return whether a rank's share of a batch gives its seeds the outputs that they have in the whole batch.
 
@@ -140,6 +149,7 @@ def shares_agree(
         nodes: some nodes that the model is trained on.
         share: this rank's share.
         norms: batch normalisations that train in this comparison, by the rows of all ranks.
+        trains: whether the whole model is in training mode, dropout modules apart.
     """
     seeds = nodes[: _SHARED_SEEDS * share.num_ranks]
     if not runner.graph.is_typed:
@@ -156,24 +166,39 @@ def shares_agree(
 
     def outputs(share: Share) -> Tensor:
         runner.norms = norms if share.num_ranks > 1 else None
-        with make_loader(runner, whole, seeds, share=share) as loader:
+        with make_loader(runner, whole, seeds, share=share) as loader, given_seeds(itertools.count()):
             return runner.on_batch(next(loader.batches(0)))
 
-    with in_mode(runner.model, training=False), kept_buffers(runner.model), torch.no_grad():
+    with in_mode(runner.model, training=trains), _kept_state(runner.model), torch.no_grad():
+        for module in runner.model.modules() if trains else ():
+            module.training = not isinstance(module, _DropoutNd)
         for norm in () if norms is None else norms.modules:
             norm.train()
         # Always thrice: ranks that draw from their parts together must make the same calls.
         if norms is None:
             own = outputs(share)
         else:
-            norms.begin(seeds.numel())
+            norms.begin()
             with torch.enable_grad():
                 own = outputs(share).detach()
+            norms.end()
         all_, again = outputs(ALONE), outputs(ALONE)
         begin, end = part_of(seeds.numel(), share.rank, share.num_ranks)
         if norms is not None and norms.misfit:
             return False
         return agree(own, all_[begin:end]) or not agree(all_, again)
+
+
+@contextlib.contextmanager
+def _kept_state(model: nn.Module) -> Iterator[None]:
+    """Give all modules their attributes and the values of their buffers back afterwards."""
+    held = [one for module in model.modules() for one in (module.__dict__, module.__dict__["_buffers"])]
+    before = [dict(one) for one in held]
+    with kept_buffers(model):
+        yield
+    for one, values in zip(held, before, strict=True):
+        one.clear()
+        one.update(values)
 
 
 def check_width(num_outputs: int, task: Task) -> None:

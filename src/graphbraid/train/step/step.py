@@ -176,7 +176,7 @@ class TrainStep:
             share = next(batches)
         norms = self._runner.norms
         if norms is not None:
-            norms.begin(share.num_seeds)
+            norms.begin()
         if share.batch is None:
             if self._runner.learned is not None:
                 self._runner.learned.take_none(self._runner.device)
