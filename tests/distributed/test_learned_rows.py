@@ -20,7 +20,7 @@ from graphbraid.distributed.shards.learned_rows import initial_rows
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import NodeEmbedding, ShardedEmbedding
-from graphbraid.train import Trainer
+from graphbraid.train import Callback, Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.preflight import split_nodes
 
@@ -130,6 +130,56 @@ def test_rows_are_updated_as_torch_updates_an_embedding_with_sparse_gradients(na
         torch.testing.assert_close(mine.held.rows.detach(), theirs.weight.detach(), rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(trainer.model.layers.parameters(), model.layers.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizers", [("adam", "adam"), ("adam", "adagrad"), ("adagrad", "sgd")])
+def test_another_run_begins_with_new_state_of_the_optimizer(optimizers: tuple[str, str]) -> None:
+    """As torch's optimizers do: it goes on from the rows, and not from the moments of the run before."""
+    graph = graph_of()
+    former = Trainer(make("own", graph), graph, **RUN | {"epochs": 1, "optimizer": optimizers[0]})
+    former.fit()
+    rows = former.model.rows.held.rows.detach().clone()
+    fresh = make("own", graph)
+    options = RUN | {"epochs": 1, "optimizer": optimizers[1]}
+    other = Trainer(fresh, graph, **options)
+    fresh.load_state_dict(former.model.state_dict())
+    fresh.rows.held.rows.detach().copy_(rows)
+    again = fitted(Trainer(former.model, graph, **options))
+    assert again == fitted(other)
+    assert torch.equal(former.model.rows.held.rows, fresh.rows.held.rows)
+    assert former.model.rows.held.step == 7
+
+
+class Detaching(BesideFeatures):
+    """Learns its rows in the first of two epochs alone."""
+
+    def forward(self, x: Any, edge_index: Any, n_id: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + self.training
+        first, few = self.rows(n_id), self.few(n_id)
+        if self.calls > 7:
+            first, few = first.detach(), few.detach()
+        hidden = self.layers[0](torch.cat((x, first), 1), edge_index).relu()
+        return self.layers[1](torch.cat((hidden, few), 1), edge_index)
+
+
+def test_rows_that_the_loss_does_not_depend_on_keep_their_values() -> None:
+    """With torch they have no gradient, and their moments move them no further."""
+    graph = graph_of()
+    options = RUN | {"layout": "subgraph", "eval_every": 0, "test_at_end": False, "epochs": 2}
+    seen: list[torch.Tensor] = []
+
+    class Noting(Callback):
+        def on_epoch_end(self, trainer: Trainer, record: Any) -> None:
+            seen.append(trainer.model.rows.held.rows.detach().clone())
+
+    Trainer(Detaching(graph), graph, callbacks=[Noting()], **options).fit()
+    assert torch.equal(*seen)
+
+
+def test_freezing_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"call .detach\(\) on the rows"):
+        ShardedEmbedding(5, 3).requires_grad_(False)
+    assert ShardedEmbedding(5, 3).requires_grad_() is not None
 
 
 def test_initial_rows_depend_on_seed_module_node_and_column_alone() -> None:

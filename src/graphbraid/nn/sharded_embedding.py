@@ -68,6 +68,15 @@ class ShardedEmbedding(nn.Module):
             "with out_dir saves them (checkpoints/last.pt and the folder beside it)"
         )
 
+    def requires_grad_(self, requires_grad: bool = True) -> ShardedEmbedding:
+        """Refuse to freeze the rows, which are no parameter of the module."""
+        if not requires_grad:
+            raise ConfigError(
+                "the rows of a ShardedEmbedding are no parameter that could be frozen; call .detach() on the "
+                "rows that it returns"
+            )
+        return self
+
     def take_batch(self, ids: Tensor, rows: Tensor) -> None:
         """Take the rows of a batch's nodes, before the model is called.
 

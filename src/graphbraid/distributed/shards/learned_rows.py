@@ -190,6 +190,11 @@ class LearnedRows:
     def _held(self) -> dict[str, Held]:
         return {name: module.held for name, module in self.modules.items()}
 
+    def begin(self) -> None:
+        """Begin a run with new state of the optimizer, as a new optimizer of torch does; rows stay."""
+        for one in self._held().values():
+            one.step, one.states = 0, {}
+
     def held(self) -> dict[str, Held]:
         """Return what this rank holds, by the modules' names; state begins at zero."""
         found = self._held()
@@ -276,9 +281,10 @@ class LearnedRows:
 
     def _gradients(self, batch: _AskedRows, number: int) -> Tensor:
         """Return the gradients of own rows of a batch of each rank; the last column says which it read."""
-        rows = batch.rows[number]
-        grad = torch.zeros_like(rows) if rows.grad is None else rows.grad
-        grads = torch.cat((grad, batch.read[number].to(grad.dtype).unsqueeze(1)), 1).cpu()
+        rows, is_read = batch.rows[number], batch.read[number]
+        if (grad := rows.grad) is None:  # the loss does not depend on them: torch makes no step either
+            grad, is_read = torch.zeros_like(rows), torch.zeros_like(is_read)
+        grads = torch.cat((grad, is_read.to(grad.dtype).unsqueeze(1)), 1).cpu()
         ordered = grads[batch.routed.order]
         return self.comm.all_to_all(ordered, batch.routed.counts, batch.asked).wait()
 

@@ -246,6 +246,8 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     )
     steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
     optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
+    if runner.learned is not None:
+        runner.learned.begin()
     return RunParts(
         val_nodes=val_nodes,
         task=task,
