@@ -25,12 +25,24 @@ TWICE = "function int twice(int x) { return 2 * x; }\n"
 KNOWN = "what describes the layers must be known before"
 FINITE = "it is a finite number of at least 0"
 LONG = "known are totalEpoch, g, gnn, n, d"
+OF_LAYER = "rows of nodes are those of an own layer", "a function with propNode<float> parameters is one"
 LAYERS = (8, 16, 4)
 
 
 def body(text: str) -> str:
     """A program of some statements, which begin on its second line."""
     return HEAD + text + "\n}"
+
+
+OWN = "function Own(Graph g, propNode<float> x, propNode<float> out) {"
+EACH, NEAR = "forall (v in g.nodes()) {", "forall (u in g.neighbors(v)) {"
+SHAPE = "as in forall (v in g.nodes()) { forall (u in g.neighbors(v)) { v.out += u.x; } }"
+REDUCED = "v.out += ...; or v.out = Max(v.out, ...);"
+
+
+def layer(message: str, behind: str = "", use: str = "") -> str:
+    """A program with an own layer, whose message begins on the fourth line."""
+    return f"{OWN}\n{EACH}\n{NEAR}\n{message}\n}}\n{behind}\n}} }}\n" + body(use)
 
 
 WRONG = [
@@ -313,7 +325,7 @@ WRONG = [
         1,
         30,
         'unknown type "tensor"',
-        "known are int, float, bool, String, Graph, GNN, container",
+        "known are int, float, bool, String, Graph, GNN, container, propNode",
     ),
     (body("float x = 1e999;"), 2, 11, "the number is too large", "at most 1.797e308"),
     (program(optimizer='"sgd", 1e308 * 10.0'), 13, 32, "a learning rate of inf", FINITE),
@@ -497,7 +509,13 @@ WRONG = [
         "the loop never ends",
         "no break and no return leaves it",
     ),
-    ("function int f(int x) { return 1; }", 1, 35, 'the text ends after "}"', '"function" is missing'),
+    (
+        "function int f(int x) { return 1; }",
+        1,
+        14,
+        "no function trains",
+        "one begins as function Name(Graph g, GNN gnn, ...)",
+    ),
     (body("int " + "x" * 10_000 + " = 3;"), 2, 5, "a name of 10,000 characters", "at most 100 are possible"),
     (body('print("' + "x" * 10_000 + '", y);'), 2, 10_011, 'unknown name "y"', LONG),
     (
@@ -507,6 +525,155 @@ WRONG = [
         'unknown split "' + "x" * 100 + '"',
         "known are train, val, test",
     ),
+    (OWN + "}" + body(""), 1, 1, "a layer is one forall over g.nodes()", SHAPE),
+    (OWN + "v.out = 1;}" + body(""), 1, 64, "a layer is one forall over g.nodes()", SHAPE),
+    (OWN + EACH + "} }" + body(""), 1, 64, "a layer is one forall over g.neighbors(v)", SHAPE),
+    (
+        OWN + EACH.replace("nodes", "edges") + "} }" + body(""),
+        1,
+        77,
+        "forall over something else than g.nodes()",
+        SHAPE,
+    ),
+    (
+        OWN + EACH + NEAR.replace("(v)", "(u)") + "} } }" + body(""),
+        1,
+        102,
+        "forall over something else than g.neighbors(v)",
+        SHAPE,
+    ),
+    (
+        OWN + EACH + NEAR.replace("u in", "v in") + "} } }" + body(""),
+        1,
+        97,
+        '"v" is declared already',
+        "rename one",
+    ),
+    (
+        OWN.replace("> x", "> out") + "}" + body(""),
+        1,
+        60,
+        '"out" is declared already',
+        "rename one",
+    ),
+    (
+        "function Own(Graph g, propNode<float> out) {}" + body(""),
+        1,
+        1,
+        'the layer "Own" has one property',
+        "the last property is the result, those before it are read",
+    ),
+    (
+        "function Own(Graph g, int a, propNode<float> out) {}" + body(""),
+        1,
+        27,
+        "int in the layer Own",
+        "it begins as function Name(Graph g, propNode<float> x, ..., propNode<float> out)",
+    ),
+    ("function Own(propNode<int> out) {}" + body(""), 1, 23, "a property of int", "properties hold float"),
+    (OWN.replace("Own", "gat") + "}" + body(""), 1, 1, '"gat" is the name of a model', "rename the function"),
+    (layer("") + OWN + "}", 3, 1, "no message", "the block ends as v.out += ..."),
+    (
+        layer("int i = 1; v.out += u.x;"),
+        4,
+        1,
+        "a statement that is no part of a message",
+        "float name = ...;",
+    ),
+    (layer("float u = 1; v.out += u.x;"), 4, 7, '"u" is declared already', "rename one"),
+    (
+        layer("if (true) { } v.out += u.x;"),
+        4,
+        1,
+        "a statement that is no part of a message",
+        "float name = ...;",
+    ),
+    (layer("u.out += u.x;"), 4, 1, "u.out is changed", "only v.out is written"),
+    (layer("v.x += u.x;"), 4, 1, "v.x is changed", "only v.out is written"),
+    (layer("v.out *= u.x;"), 4, 1, "a message is reduced in another way", REDUCED),
+    (layer("v.out = u.x;"), 4, 1, "a message is reduced in another way", REDUCED),
+    (layer("v.out = Max(u.x, v.x);"), 4, 1, "a message is reduced in another way", REDUCED),
+    (layer("v.out = Man(v.out, u.x);"), 4, 9, 'unknown reduction "Man"', "did you mean Mean?"),
+    (layer("v.out += 1;"), 4, 1, "the message reads no property", "as in u.x"),
+    (layer("v.out += u.x * v.out;"), 4, 18, 'the result "out" is read', "its messages come in no order"),
+    (layer("v.out += u.y;"), 4, 12, 'unknown property "y"', "known are x"),
+    (layer("v.out += w.x;"), 4, 10, 'unknown node "w"', "known are v, u"),
+    (layer("v.out += m * u.x;"), 4, 10, 'unknown name "m"', "known are v.x, u.x"),
+    (
+        layer("v.out += u.x * g.weight(v, u);"),
+        4,
+        16,
+        "a call that is no part of a message",
+        "an edge has g.weight(u, v)",
+    ),
+    (layer("v.out += rleu(u.x);"), 4, 10, 'unknown function "rleu"', "did you mean relu?"),
+    (layer("v.out += relu(u.x, 1);"), 4, 10, "relu of 2 values", "it takes one value"),
+    (
+        layer("v.out += leaky_relu(u.x, v.x);"),
+        4,
+        10,
+        "leaky_relu of 2 values",
+        "a slope may follow, as a number",
+    ),
+    (
+        layer("v.out += u.x > 0;"),
+        4,
+        14,
+        "a value that is no part of a message",
+        "it has numbers, rows, + - * / and relu, leaky_relu, sigmoid, tanh, exp, abs",
+    ),
+    (
+        layer("v.out += u.x" + " + u.x" * 48 + ";"),
+        4,
+        1,
+        "a message of 97 steps",
+        "at most 48 are possible",
+    ),
+    (
+        layer("v.out += u.x;", "v.out += u.x;"),
+        6,
+        10,
+        'unknown node "u"',
+        "known are v",
+    ),
+    (
+        layer("v.out += u.x;", "v.out = v.x;"),
+        6,
+        1,
+        "behind the neighbours only own rows are added",
+        "v.out += v.x;",
+    ),
+    (
+        OWN.replace("> x,", "> x, propNode<float> y,") + EACH + NEAR + "v.out += u.x; } } }" + body(""),
+        1,
+        58,
+        'the property "y" is not read',
+        "take it out",
+    ),
+    (
+        layer("v.out += u.x;") + "\n" + layer("v.out += u.x;"),
+        18,
+        1,
+        "a second function that trains",
+        "a program has one",
+    ),
+    (
+        layer("v.out += u.x;", use=START + 'gnn.forwardPass(0, "Onw");'),
+        10,
+        20,
+        'unknown model "Onw"',
+        "did you mean Own?",
+    ),
+    (
+        layer("v.out += u.x;", use=START + 'gnn.forwardPass(0, "Own", "Sum");'),
+        10,
+        27,
+        "an aggregation of the layer Own",
+        "its function says how messages are reduced",
+    ),
+    (body("forall (v in g.nodes()) { }"), 2, 1, *OF_LAYER),
+    (body("int x = g.y;"), 2, 9, *OF_LAYER),
+    ("function int f(int x) { return x.y; }" + body(""), 1, 32, *OF_LAYER),
 ]
 
 

@@ -314,6 +314,7 @@ class FusedMessages:
         self._parameters, self._heads = parameters, heads
         self.like = torch.empty(0, dtype=torch.float32, device=csc.indptr.device)
         """A float32 tensor where the rows are."""
+        self._walks_at_nodes = dict[MessageOp, _Walk]()
         self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
         self._message = _Message.of(
             tuple(steps),
@@ -458,7 +459,7 @@ class FusedMessages:
             places = given.destinations
             given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))
         learned = tuple(total is not None for total in into.parameters)
-        totals = torch.zeros_like(given.parameters)
+        totals = self._zeros_of_parameters()
         left = learned  # the parameters whose gradients no walk has given yet
         for side, targets in zip(SIDES, (into.sources, into.destinations), strict=True):
             number = self._nodes[side]
@@ -480,7 +481,7 @@ class FusedMessages:
                 if side is _OP.SOURCE:
                     reverse, perm = csc.transpose()
                     walk = _Walk(reverse.indptr, reverse.indices, True, perm)
-                totals += self._run(program, walk, given, gets, adds=True)
+                self._run(program, walk, given, gets, adds=True, totals=totals)
                 left = ()
             if (
                 inner
@@ -489,7 +490,7 @@ class FusedMessages:
             ):
                 read = replace(given, edges=None, weight=None)
                 read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
-                totals += self._run(program, self._at_nodes(side), read, to, adds=True)
+                self._run(program, self._at_nodes(side), read, to, adds=True, totals=totals)
         for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
             if total is not None:
                 given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
@@ -515,9 +516,15 @@ class FusedMessages:
         return more
 
     def _at_nodes(self, side: MessageOp) -> _Walk:
-        """Return the walk of each node of a side alone."""
-        ids = torch.arange(self._nodes[side] + 1, device=self.like.device)
-        return _Walk(ids, ids[:-1].int(), side is _OP.SOURCE)
+        """Return the walk of each node of a side alone, made once."""
+        if side not in self._walks_at_nodes:
+            ids = torch.arange(self._nodes[side] + 1, device=self.like.device)
+            self._walks_at_nodes[side] = _Walk(ids, ids[:-1].int(), side is _OP.SOURCE)
+        return self._walks_at_nodes[side]
+
+    def _zeros_of_parameters(self) -> Tensor:
+        made = self.like.new_empty(len(self._parameters), self._width)
+        return made.zero_() if self._parameters else made
 
     def _empty(self, step: int, number: int) -> Tensor:
         narrow = self._message.whole.all[step].narrow
@@ -525,7 +532,7 @@ class FusedMessages:
 
     def _given(self, rows: EdgeRows) -> _Given:
         """Return what the kernels read, with what runs once for each node computed."""
-        learned = self.like.new_zeros(len(self._parameters), self._width)
+        learned = self._zeros_of_parameters()
         for row, parameter in zip(learned, self._parameters, strict=True):
             row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
         given = _Given(
@@ -568,12 +575,13 @@ class FusedMessages:
         count: Tensor | None = None,
         adds: bool = False,
         in_order: bool = False,
-    ) -> Tensor:
-        """Run a program; return the sums over all edges.
+        totals: Tensor | None = None,
+    ) -> None:
+        """Run a program; add its sums over all edges to ``totals``.
 
         Results go to their places in ``out``, or in its order.
         """
-        totals = torch.zeros_like(given.parameters)
+        sums = torch.zeros_like(given.parameters) if program.has_totals else None
         to = out if in_order else [out[place] for place in program.places]
         backend(given.parameters).reduce_messages(
             walk.indptr,
@@ -592,9 +600,10 @@ class FusedMessages:
             adds,
             *_filled(to, MOST_MATRICES),
             count,
-            totals if program.has_totals else None,
+            sums,
         )
-        return totals
+        if totals is not None and sums is not None:
+            totals += sums
 
 
 def kinds_of(reduction: MessageReduction | SeveralReductions) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.dropout import draw_seed
 from graphbraid.ops.gather import add_rows
-from graphbraid.ops.kernels import backend, check_row_dtype, new_rows
+from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, recorded_whole
 from graphbraid.ops.library import once_differentiable, run
 from graphbraid.ops.ordered_scatter import OrderedScatters
 from graphbraid.ops.spmm import TIES, Ties
@@ -209,7 +209,7 @@ def finish_reduction(
 ) -> None:
     """Divide sums of messages to get means, and count the zero of a maximum or minimum among its ties."""
     if reduction == "mean":
-        out.mul_(inverse_degrees(csc, out.dtype)[:, None])
+        divide_by_degrees(csc, out, out)
     if count is not None and ties == "shared with zero":
         count.add_((out == 0) & (csc.indptr.diff() > 0)[:, None])
 
@@ -218,8 +218,24 @@ def gradient_of_each(csc: Csc, reduction: MessageReduction, grad: Tensor, count:
     """Return the gradient of each message that has one, from that of the ``(num_dst, width)`` result."""
     if reduction in ("max", "min"):
         assert count is not None
-        return grad / count.clamp(min=1)
-    return grad * inverse_degrees(csc, grad.dtype)[:, None] if reduction == "mean" else grad
+        return divide_by_counts(grad, count)
+    if reduction != "mean":
+        return grad
+    found = torch.empty_like(grad)
+    divide_by_degrees(csc, grad, found)
+    return found
+
+
+@recorded_whole
+def divide_by_degrees(csc: Csc, x: Tensor, out: Tensor) -> None:
+    """Write the rows of destinations divided by their in-degrees, or by 1 where these are 0."""
+    torch.mul(x, inverse_degrees(csc, x.dtype)[:, None], out=out)
+
+
+@recorded_whole
+def divide_by_counts(grad: Tensor, count: Tensor) -> Tensor:
+    """Return the share of each message in the gradient of a maximum or minimum."""
+    return grad / count.clamp(min=1)
 
 
 @contextmanager

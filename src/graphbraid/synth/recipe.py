@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError
+from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.parsing import parse
 from graphbraid.synth.language.syntax import Call, For, Helper, Literally, Statement, Train, walk
 from graphbraid.synth.language.words import LOSSES
@@ -14,12 +15,14 @@ from graphbraid.synth.language.words import LOSSES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRecipe:
-    """A layer of :mod:`graphbraid.nn`, and what follows it."""
+    """A layer of :mod:`graphbraid.nn` or an own one, and what follows it."""
 
     kind: str
-    """``GCN``, ``SAGE``, ``GIN`` or ``GAT``."""
+    """``GCN``, ``SAGE``, ``GIN`` or ``GAT``, or the name of an own layer."""
     aggregation: str
-    """``sum``, ``mean`` or ``max``."""
+    """``sum``, ``mean`` or ``max``; of an own layer also ``min``."""
+    own: OwnAggregation | None = None
+    """What an own layer computes."""
     normalization: str = "none"
     """``batch``, ``layer`` or ``none``."""
     activation: str = "relu"

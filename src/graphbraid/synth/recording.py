@@ -7,11 +7,12 @@ in reverse order, and the optimizer; every epoch must be the same but for its le
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from graphbraid.arguments import MOST_WIDTH
+from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.syntax import Call, Place, ProgramError, Statement, Train
 from graphbraid.synth.language.words import (
     ACTIVATIONS,
@@ -39,10 +40,11 @@ class Recorder:
     Args:
         name: name of the program.
         widths: columns of the features, of each hidden layer and of the output.
+        own: the own layers by name.
     """
 
-    def __init__(self, name: str, widths: tuple[int, ...]) -> None:
-        self._name, self._widths = name, widths
+    def __init__(self, name: str, widths: tuple[int, ...], own: Mapping[str, OwnAggregation]) -> None:
+        self._name, self._widths, self._own = name, widths, own
         self._initialiser = ""
         self._is_loaded = False
         self._once: dict[str, Any] = {}
@@ -196,8 +198,10 @@ class Recorder:
     # ---- one epoch
 
     def _forward_pass(self, call: Call, layer: int, model: str, aggregation: str | None = None) -> None:
-        kind = word_of(model, MODELS) or ""
-        chosen = (kind, (word_of(aggregation or USUAL[kind], AGGREGATIONS) or "").lower())
+        kind = word_of(model, (*MODELS, *self._own)) or ""
+        own = self._own.get(kind)
+        reduction = (aggregation or USUAL[kind]) if own is None else own.reduction
+        chosen = (kind, (word_of(reduction, AGGREGATIONS) or reduction).lower())
         self._layer(call, layer)
         if self._num_back:
             raise ProgramError(
@@ -269,6 +273,7 @@ class Recorder:
             LayerRecipe(
                 kind=kind,
                 aggregation=aggregation,
+                own=self._own.get(kind),
                 **{name: self._between[name, at] for name in _BETWEEN if (name, at) in self._between},
             )
             for at, (kind, aggregation) in enumerate(self._forward)

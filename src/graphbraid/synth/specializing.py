@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
     Apply,
     Assign,
@@ -61,7 +62,8 @@ def specialize(
         ProgramError: the program asks for what cannot be done, or does not end.
     """
     values = _given(function, layers, settings)
-    specializer = _Specializer(function, Recorder(function.name, tuple(layers)), values)
+    own = {layer.name: aggregation_of(layer) for layer in function.layers}
+    specializer = _Specializer(function, Recorder(function.name, tuple(layers), own), values)
     statements = specializer.block(function.body)
     reads_total = any(isinstance(node, Name) and node.name == TOTAL_EPOCHS for node in walk(statements))
     if reads_total and values[TOTAL_EPOCHS] < 1:

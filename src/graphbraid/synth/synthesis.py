@@ -20,12 +20,14 @@ from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.graph import Graph
-from graphbraid.nn import GAT, GCN, GIN, GCNConv, GraphSAGE
+from graphbraid.nn import GAT, GCN, GIN, GraphSAGE
 from graphbraid.nn.graph_model import NORMS, GraphModel
 from graphbraid.nn.linear import glorot, kaiming
+from graphbraid.nn.module_traits import takes_weights
 from graphbraid.signatures import typed
 from graphbraid.synth.language.syntax import Function, ProgramError
 from graphbraid.synth.language.words import LOSSES
+from graphbraid.synth.own_layer import OwnConv
 from graphbraid.synth.recipe import LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe
 from graphbraid.synth.running import Number
 from graphbraid.synth.specializing import specialize
@@ -47,7 +49,9 @@ class LayerStack(nn.Module):
         sizes = list(zip(recipe.widths, recipe.widths[1:], strict=False))
         # A layer of a model of its own kind: what the model's last layer is, the last one here is, too.
         self.convs = nn.ModuleList(
-            _model_of(one, (rows, columns), recipe.heads).convs[-1]
+            OwnConv(rows, columns, one.own)
+            if one.own is not None
+            else _model_of(one, (rows, columns), recipe.heads).convs[-1]
             if at == len(sizes)
             else _model_of(one, (rows, columns, 1), recipe.heads).convs[0]
             for at, (one, (rows, columns)) in enumerate(zip(recipe.layers, sizes, strict=True), 1)
@@ -59,7 +63,7 @@ class LayerStack(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Run all layers over a graph; the weights of its edges go to the layers that take them."""
         for at, conv in enumerate(self.convs):
-            x = conv(x, edge_index, edge_weight) if isinstance(conv, GCNConv) else conv(x, edge_index)
+            x = conv(x, edge_index, edge_weight) if takes_weights(conv) else conv(x, edge_index)
             if at < len(self.behind):
                 x = self.behind[at](x)
         return x
@@ -83,7 +87,11 @@ def make_model(recipe: ModelRecipe, seed: int) -> nn.Module:
         seed: seed of the draws. Biases are drawn, or zero, as the model's class does.
     """
     is_alike = len({(one.kind, one.aggregation) for one in recipe.layers}) == 1
-    is_alike &= len(set(recipe.layers[:-1])) <= 1 and len(set(recipe.widths[1:-1])) <= 1
+    is_alike &= (
+        all(one.own is None for one in recipe.layers)
+        and len(set(recipe.layers[:-1])) <= 1
+        and len(set(recipe.widths[1:-1])) <= 1
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         alone = _model_of(recipe.layers[0], recipe.widths, recipe.heads) if is_alike else None

@@ -1,6 +1,4 @@
 // Binds messages.inl; ops/message_kernel.py describes the operator.
-#include "aggregate/messages.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -8,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregate/message_compiler.h"
 #include "arguments/edge_rows.h"
 #include "base/prefetch.h"
 #include "threads/balance.h"
@@ -23,135 +22,22 @@ using Floats = Array<const float, 2>;
 using OptionalFloats = std::optional<Floats>;
 using WrittenFloats = std::optional<Array2<float>>;
 
-// The steps, checked one by one.
-class MessageCompiler {
- public:
-  MessageCompiler(const int64_t* steps, int num_steps) : steps_(steps), num_steps_(num_steps) {}
-
-  MessageOp op(int i) const { return static_cast<MessageOp>(steps_[4 * i]); }
-  int first(int i) const { return static_cast<int>(steps_[4 * i + 1]); }
-  int second(int i) const { return static_cast<int>(steps_[4 * i + 2]); }
-  bool narrow(int i) const { return steps_[4 * i + 3] != 0; }
-
-  void check() const {
-    for (int i = 0; i < num_steps_; ++i) {
-      const int64_t* step = steps_ + 4 * i;
-      need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
-      need(step[1] >= 0 && step[2] >= 0 && (step[2] < i || step[2] == 0), "steps must read earlier ones");
-      need(step[3] == 0 || step[3] == 1, "steps must be narrow or wide");
-      if (is_leaf(op(i))) continue;
-      need(step[1] < i, "steps must read earlier ones");
-      const bool to_narrow = op(i) == MessageOp::kSumColumns, to_wide = op(i) == MessageOp::kSpread;
-      need(!to_narrow || narrow(i), "steps must be narrow where they sum columns");
-      need(!to_wide || !narrow(i), "steps must be wide where they spread");
-      const bool of_narrow = changes_width(op(i)) ? to_wide : narrow(i);
-      need(fits(first(i), of_narrow), "steps must read rows as wide as theirs");
-      if (reads_two(op(i))) need(fits(second(i), of_narrow), "steps must read rows as wide as theirs");
-    }
+static void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps) {
+  for (int i = 0; i < num_steps; ++i) {
+    const int64_t* step = steps + 4 * i;
+    need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
+    need(step[1] >= 0 && step[2] >= 0 && (step[2] < i || step[2] == 0), "steps must read earlier ones");
+    need(step[3] == 0 || step[3] == 1, "steps must be narrow or wide");
+    if (is_leaf(of.op(i))) continue;
+    need(step[1] < i, "steps must read earlier ones");
+    const bool to_narrow = of.op(i) == MessageOp::kSumColumns, to_wide = of.op(i) == MessageOp::kSpread;
+    need(!to_narrow || of.narrow(i), "steps must be narrow where they sum columns");
+    need(!to_wide || !of.narrow(i), "steps must be wide where they spread");
+    const bool of_narrow = changes_width(of.op(i)) ? to_wide : of.narrow(i);
+    need(of.fits(of.first(i), of_narrow), "steps must read rows as wide as theirs");
+    if (reads_two(of.op(i))) need(of.fits(of.second(i), of_narrow), "steps must read rows as wide as theirs");
   }
-
-  // Fills the phases and says which steps are stored; results: pairs of a kind and a step.
-  void compile(const float* numbers, const std::vector<std::pair<MessageResult, int>>& results,
-               MessageArgs& a) const {
-    std::vector<int> phase(static_cast<size_t>(num_steps_), 0);
-    int last = 0;
-    for (int i = 0; i < num_steps_; ++i) {
-      if (is_leaf(op(i))) continue;
-      int& own = phase[static_cast<size_t>(i)];
-      own = phase[static_cast<size_t>(first(i))];
-      if (reads_two(op(i))) own = std::max(own, phase[static_cast<size_t>(second(i))]);
-      if (changes_width(op(i)) && !is_leaf(op(first(i)))) ++own;
-      last = std::max(last, own);
-    }
-    a.phases.resize(static_cast<size_t>(last) + 1);
-    std::vector<uint8_t> is_stored(static_cast<size_t>(num_steps_), 0);
-    for (int p = 0; p <= last; ++p) {
-      MessagePhase& to = a.phases[static_cast<size_t>(p)];
-      for (int i = 0; i < num_steps_; ++i)
-        if (changes_width(op(i)) && phase[static_cast<size_t>(i)] == p) {
-          to.reshaped.push_back(i);
-          is_stored[static_cast<size_t>(i)] = 1;
-        }
-      for (const bool of_narrow : {true, false}) {
-        std::vector<int> members;
-        for (int i = 0; i < num_steps_; ++i)
-          if (phase[static_cast<size_t>(i)] == p && narrow(i) == of_narrow) members.push_back(i);
-        emit(members, numbers, results, is_stored, of_narrow ? to.narrow : to.wide);
-      }
-    }
-    for (int i = 0; i < num_steps_; ++i)
-      if (is_stored[static_cast<size_t>(i)]) a.stored.push_back(i);
-  }
-
- private:
-  bool is_computed(int i) const { return !is_leaf(op(i)) && !changes_width(op(i)); }
-  // Whether a step's row may be read as a narrow or wide one; those that are alike in all columns as either.
-  bool fits(int i, bool as_narrow) const {
-    const MessageOp what = op(i);
-    return what == MessageOp::kNumber || what == MessageOp::kWeight || what == MessageOp::kParameter ||
-           narrow(i) == as_narrow;
-  }
-  // How step i reads what the accumulator holds: 1 as its first operand, 2 as its second, 0 not at all.
-  int takes(int i, int held) const {
-    if (held < 0) return 0;
-    if (first(i) == held) return 1;
-    const bool turns = op(i) == MessageOp::kAdd || op(i) == MessageOp::kMultiply ||
-                       op(i) == MessageOp::kSubtract || op(i) == MessageOp::kDivide;
-    return turns && second(i) == held ? 2 : 0;
-  }
-
-  void emit(const std::vector<int>& members, const float* numbers,
-            const std::vector<std::pair<MessageResult, int>>& results, std::vector<uint8_t>& is_stored,
-            std::vector<MessageInstruction>& code) const {
-    // A row is stored where a step reads it that does not follow at once, or reads it twice.
-    std::vector<int> computed;
-    for (const int i : members)
-      if (is_computed(i)) computed.push_back(i);
-    for (int j = 0; j < num_steps_; ++j) {
-      if (is_leaf(op(j))) continue;
-      for (size_t k = 0; k < computed.size(); ++k) {
-        const int i = computed[k];
-        const bool follows = k + 1 < computed.size() && computed[k + 1] == j;
-        const int taken = follows ? takes(j, i) : 0;
-        if ((first(j) == i && taken != 1) || (reads_two(op(j)) && second(j) == i && taken != 2))
-          is_stored[static_cast<size_t>(i)] = 1;
-      }
-    }
-    int held = -1;
-    const auto put = [&](int what, int step, float number) { code.push_back({what, step, number}); };
-    const auto give = [&](int i) {
-      for (size_t r = 0; r < results.size(); ++r)
-        if (results[r].second == i)
-          put(kResult + static_cast<int>(results[r].first), static_cast<int>(r), 0.0f);
-    };
-    for (const int i : computed) {
-      const int taken = takes(i, held);
-      int what = static_cast<int>(op(i)), operand = reads_two(op(i)) ? second(i) : first(i);
-      if (taken == 0) put(kLoad, first(i), 0.0f);
-      if (taken == 2) {
-        operand = first(i);
-        if (op(i) == MessageOp::kSubtract) what = kReverseSubtract;
-        if (op(i) == MessageOp::kDivide) what = kReverseDivide;
-      }
-      put(what, operand, numbers[i]);
-      held = i;
-      if (is_stored[static_cast<size_t>(i)]) put(kStore, i, 0.0f);
-      give(i);
-    }
-    for (const int i : members) {
-      if (is_computed(i)) continue;
-      for (const auto& result : results)
-        if (result.second == i) {
-          put(kLoad, i, 0.0f);
-          give(i);
-          break;
-        }
-    }
-  }
-
-  const int64_t* steps_;
-  int num_steps_;
-};
+}
 
 static void reduce_messages(const Indptr& indptr, const Ids& indices, const OptionalIds& perm, bool by_source,
                             int64_t heads, const Array2<const int64_t>& steps,
@@ -189,7 +75,7 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   a.num_steps = static_cast<int>(steps.num_rows());
   a.parameters = parameters.data();
   const MessageCompiler compiler(a.steps, a.num_steps);
-  compiler.check();
+  check_steps(compiler, a.steps, a.num_steps);
 
   const OptionalFloats* of_sources[] = {&x, &x2, &x3, &x4};
   const OptionalFloats* of_destinations[] = {&y, &y2, &y3, &y4, &y5, &y6, &y7, &y8, &y9, &y10};

@@ -24,7 +24,13 @@ from graphbraid.fullgraph.program import (
     Operation,
     Program,
 )
-from graphbraid.fullgraph.ranks.halo import NAME, must_travel, read_along_edges, values_that_may_travel
+from graphbraid.fullgraph.ranks.halo import (
+    NAME,
+    has_own_kernel,
+    must_travel,
+    read_along_edges,
+    values_that_may_travel,
+)
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.signatures import typed
 
@@ -190,7 +196,7 @@ def _check_divisible(program: Program) -> None:
     if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:
-        if isinstance(op, Break | Messages):
+        if isinstance(op, Break) or (isinstance(op, Messages) and not has_own_kernel(op)):
             reason = "runs in PyTorch, which knows only this rank's rows"
             raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 

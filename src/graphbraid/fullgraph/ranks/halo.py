@@ -28,6 +28,7 @@ from graphbraid.fullgraph.program import (
     Gine,
     Linear,
     Maximum,
+    Messages,
     Normalise,
     Operation,
     Program,
@@ -171,10 +172,17 @@ class HaloSeconds:
 
 def read_along_edges(op: Operation) -> set[str]:
     """Return the values whose rows an operation reads along edges."""
+    if isinstance(op, Messages):
+        return set(op.inputs)  # a block's destinations are a prefix of its sources
     if not isinstance(op, Aggregate | Attention | Gine | Maximum):
         return set()
     scores = isinstance(op, Attention) and op.kind == "gat" and not op.own_rows
     return set(op.inputs) if scores else {op.inputs[0]}
+
+
+def has_own_kernel(op: Messages) -> bool:
+    """Return whether messages are steps of rows and weights of the graph's own edges."""
+    return bool(op.steps) and op.edges is None and not op.reads_edges
 
 
 def must_travel(program: Program) -> bool:

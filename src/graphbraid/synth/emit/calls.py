@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import Memory
@@ -55,7 +56,8 @@ class CallWriter:
                 what = (
                     f"the task {task.name!r} needs the kernel {name}, which synthesised programs do not have"
                 )
-                raise NotLoweredError("synthesis", what, "layers of GCN, SAGE, GIN or GAT")
+                others = " or the target openmp or mpi" if name in _WRITERS else ""
+                raise NotLoweredError("synthesis", what, f"layers of GCN, SAGE, GIN or GAT{others}")
             self.kernels.add(name)
             made = write(self, task.at, *arguments)
             found.append(Written(name, made if isinstance(made, list) else [made]))
@@ -178,6 +180,7 @@ def _epilogue_backward(w: CallWriter, at: int, grad: Tensor, out: Tensor, *rest:
 
 
 def _zero(w: CallWriter, at: int, out: Tensor) -> CppStatement:
+    w.memory.make(out, "rows")
     return CppStatement(f"set_zero({w.memory.matrix(out, at)})")
 
 
@@ -189,6 +192,50 @@ def _copy(w: CallWriter, at: int, out: Tensor, x: Tensor, *_: Any) -> CppStateme
     if x.is_floating_point():
         return call("copy", **w.matrices(at, x=x, out=out))
     return call("copy_counts", **w.vectors(at, "numbers", x=x), **w.matrices(at, out=out))
+
+
+# ---- messages made of steps
+
+_MESSAGE_ROWS = (*("x", "x2", "x3", "x4"), *("y", *(f"y{number}" for number in range(2, 11))))
+
+
+def _reduce_messages(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
+    perm, by_source, heads, steps, numbers, *rest_ = rest
+    rows, (of_edges, weight, parameters, results, adds, *out, count, totals) = rest_[:14], rest_[14:]
+    if of_edges is not None or totals is not None or len(parameters):
+        raise NotLoweredError("synthesis", "messages read edge features or parameters", "rows and weights")
+    for tensor in out:
+        if tensor is not None:
+            w.memory.make(tensor, "rows")
+    return call(
+        "reduce_messages",
+        edges=w.edges(indptr, indices),
+        **w.vectors(at, "edges", perm=perm),
+        by_source=bool(by_source),
+        heads=None if heads == 1 else heads,
+        width=parameters.shape[1],
+        **w.vectors(at, "steps", steps=steps),
+        **w.vectors(at, "numbers", numbers=numbers),
+        num_steps=len(steps),
+        **w.matrices(at, **dict(zip(_MESSAGE_ROWS, rows, strict=True))),
+        **w.vectors(at, "weight", weight=weight),
+        **w.vectors(at, "results", results=results),
+        num_results=len(results),
+        adds=bool(adds),
+        **w.matrices(at, **dict(zip(("out", "out2", "out3", "out4"), out, strict=True))),
+        **w.vectors(at, "count", count=count),
+    )
+
+
+def _divide_by_degrees(w: CallWriter, at: int, csc: Csc, x: Tensor, out: Tensor) -> CppStatement:
+    w.memory.make(out, "rows")
+    return call("divide_by_degrees", edges=w.edges(csc.indptr, csc.indices), **w.matrices(at, x=x, out=out))
+
+
+def _divide_by_counts(w: CallWriter, at: int, x: Tensor, count: Tensor, out: Tensor) -> CppStatement:
+    w.memory.make(out, "rows")
+    counts = w.vectors(at, "count", count=count)
+    return call("divide_by_counts", **w.matrices(at, x=x), **counts, **w.matrices(at, out=out))
 
 
 # ---- attention of GAT and GATv2
@@ -414,6 +461,10 @@ _WRITERS: dict[str, Callable[..., CppStatement | list[CppStatement]]] = {
     "zero_": _zero,
     "add_": _add,
     "copy_": _copy,
+    "addcmul_": _by_form("add_product(out:rows x:rows y:rows)"),
+    "reduce_messages": _reduce_messages,
+    "divide_by_degrees": _divide_by_degrees,
+    "divide_by_counts": _divide_by_counts,
     "gat_forward": _gat_forward,
     "gat_backward": _gat_backward,
     "gatv2_forward": _gatv2_forward,

@@ -37,6 +37,7 @@ _CHUNK_FLOATS = 1 << 24
 """Numbers that are gathered at a time, as in ``runtime_cuda/kernels_dense.cu``."""
 _LACKING = frozenset(
     {"gatv2_forward", "gatv2_backward", "layer_norm", "layer_norm_backward", "scale", "factor_gradient"}
+    | {"reduce_messages", "divide_by_degrees", "divide_by_counts", "addcmul_"}
 )
 """Kernels that programs for processors have and ``runtime_cuda`` has not."""
 _READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward"})

@@ -35,6 +35,7 @@ _CHOICE, _CHOICE_OF_BITS = "input_choice.cpp", "input_bits.cpp"
 _OPENMP_OF = {
     "spmm_max": "kernels_spmm_max.cpp",
     "bit_product": "kernels_bits.cpp",
+    "reduce_messages": "kernels_messages.cpp",
     "gat_forward": "kernels_attention.cpp",
     "gat_backward": "kernels_gat_backward.cpp",
     "gatv2_forward": "kernels_attention.cpp",

@@ -30,14 +30,14 @@ from graphbraid.synth.weights import weights_of
 
 _VIEWS = frozenset(
     {"alias", "as_strided", "detach", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze"}
-    | {"view", "_unsafe_view"}
+    | {"unbind", "view", "_unsafe_view"}
 )
 """PyTorch's functions that only look at memory in another way."""
 GAP = 64
 """Bytes after each buffer of one of several ranks."""
 _ASIDE = ("randint", "random", "_local_scalar", "empty", "new_empty")
 """Beginnings of those that draw a mask's seed, or make memory without values."""
-ROW_FUNCTIONS = frozenset({"add_", "copy_", "div", "zero_"})
+ROW_FUNCTIONS = frozenset({"add_", "addcmul_", "copy_", "div", "zero_"})
 """PyTorch's functions that write rows and that a program has as well."""
 
 

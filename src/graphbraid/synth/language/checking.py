@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
     MOST_SHOWN,
     Apply,
@@ -14,6 +15,7 @@ from graphbraid.synth.language.syntax import (
     Do,
     Expression,
     For,
+    Forall,
     Function,
     Give,
     Helper,
@@ -24,6 +26,8 @@ from graphbraid.synth.language.syntax import (
     Name,
     Place,
     ProgramError,
+    Property,
+    Put,
     Say,
     Statement,
     Type,
@@ -31,10 +35,11 @@ from graphbraid.synth.language.syntax import (
     hint_of,
     leaves_loop,
 )
-from graphbraid.synth.language.words import METHODS, OF_MODEL, TOTAL_EPOCHS, Argument, Method, word_of
+from graphbraid.synth.language.words import METHODS, MODELS, OF_MODEL, TOTAL_EPOCHS, Argument, Method, word_of
 
 _NUMBERS = ("int", "float")
 _VARIABLES = ("int", "float", "bool")
+_OF_LAYERS = "rows of nodes are those of an own layer", "a function with propNode<float> parameters is one"
 _ONCE = ("Graph", "GNN", "container<int>", "String")
 
 
@@ -48,7 +53,13 @@ def check(function: Function) -> None:
     for helper in function.helpers:
         _Checker(helpers, helper.returns).helper(helper)
         helpers[helper.name] = helper
-    checker = _Checker(helpers)
+    layers: list[str] = []
+    for layer in function.layers:
+        aggregation_of(layer)
+        if layer.name.lower() in (*(name.lower() for name in layers), *helpers):
+            raise ProgramError(layer.place, f'a second function "{layer.name}"', "rename one")
+        layers.append(layer.name)
+    checker = _Checker(helpers, layers=tuple(layers))
     checker.parameters(function)
     checker.block(function.body)
 
@@ -59,13 +70,16 @@ class _Checker:
     Args:
         helpers: the functions that it can call, by name.
         returns: type of its value; None for the function that trains.
+        layers: names of the own layers.
     """
 
-    def __init__(self, helpers: dict[str, Helper], returns: Type | None = None) -> None:
+    def __init__(
+        self, helpers: dict[str, Helper], returns: Type | None = None, layers: tuple[str, ...] = ()
+    ) -> None:
         self._scopes: list[dict[str, tuple[Type, Place | None]]] = [{TOTAL_EPOCHS: ("int", None)}]
         self._fixed = {TOTAL_EPOCHS}
         self._num_loops = 0
-        self._helpers, self._returns = helpers, returns
+        self._helpers, self._returns, self._layers = helpers, returns, layers
 
     def helper(self, helper: Helper) -> None:
         if helper.name in self._helpers:
@@ -133,6 +147,8 @@ class _Checker:
                     hint = "leave a loop with break"
                     raise ProgramError(statement.place, "return in the function that trains", hint)
                 self._fits(statement.value, self._returns, "the value")
+            case Forall() | Put():
+                raise ProgramError(statement.place, *_OF_LAYERS)
             case Say():
                 for value in statement.values:
                     is_text = isinstance(value, Literally) and isinstance(value.value, str)
@@ -227,6 +243,8 @@ class _Checker:
                 return returned
             case Apply():
                 return self._applied(value)
+            case Property():
+                raise ProgramError(value.place, *_OF_LAYERS)
             case Unary():
                 return self._unary(value)
             case Binary():
@@ -311,12 +329,13 @@ class _Checker:
             _check_aggregation(call)
 
     def _choice(self, value: Expression, argument: Argument) -> None:
+        choices = argument.choices + (self._layers if argument.name == "model" else ())
         if not isinstance(value, Literally) or not isinstance(value.value, str):
             hint = "as in " + f'"{argument.choices[0]}"'
             raise ProgramError(value.place, f"the {argument.name} must be written here as a text", hint)
-        if word_of(value.value, argument.choices) is None:
+        if word_of(value.value, choices) is None:
             message = f'unknown {argument.name} "{value.value[:MOST_SHOWN]}"'
-            raise ProgramError(value.place, message, hint_of(value.value, argument.choices))
+            raise ProgramError(value.place, message, hint_of(value.value, choices))
 
 
 def _always_gives(body: tuple[Statement, ...]) -> bool:
@@ -331,8 +350,11 @@ def _check_aggregation(call: Call) -> None:
     if len(call.arguments) < 3:
         return
     words = [argument.value for argument in call.arguments[1:3] if isinstance(argument, Literally)]
-    model = word_of(str(words[0]), tuple(OF_MODEL))
-    allowed = OF_MODEL[model or ""]
+    model = word_of(str(words[0]), MODELS)
+    if model is None:
+        hint = "its function says how messages are reduced"
+        raise ProgramError(call.arguments[2].place, f"an aggregation of the layer {words[0]}", hint)
+    allowed = OF_MODEL[model]
     if word_of(str(words[1]), allowed) is None:
         raise ProgramError(
             call.arguments[2].place,

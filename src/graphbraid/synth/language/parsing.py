@@ -28,6 +28,7 @@ from graphbraid.synth.language.syntax import (
     Do,
     Expression,
     For,
+    Forall,
     Function,
     Give,
     Helper,
@@ -39,6 +40,8 @@ from graphbraid.synth.language.syntax import (
     Parameter,
     Place,
     ProgramError,
+    Property,
+    Put,
     Say,
     Statement,
     Type,
@@ -142,7 +145,18 @@ class Builder(Transformer[Token, Any]):
     def start(self, *functions: Function | Helper) -> Function:
         """Return the program."""
         helpers = tuple(each for each in functions if isinstance(each, Helper))
-        return replace(next(each for each in functions if isinstance(each, Function)), helpers=helpers)
+        layers = tuple(
+            each
+            for each in functions
+            if isinstance(each, Function) and any(p.type == "propNode<float>" for p in each.parameters)
+        )
+        others = [each for each in functions if isinstance(each, Function) and each not in layers]
+        if len(others) != 1:
+            hint = "one begins as function Name(Graph g, GNN gnn, ...)"
+            if not others:
+                raise ProgramError(functions[-1].place, "no function trains", hint)
+            raise ProgramError(others[1].place, "a second function that trains", "a program has one")
+        return replace(others[0], helpers=helpers, layers=layers)
 
     def helper(self, _: Token, kind: Token, name: Token, *parts: Any) -> Helper:
         """Make a function of numbers."""
@@ -168,6 +182,12 @@ class Builder(Transformer[Token, Any]):
         if word != "int":
             raise ProgramError(place_of(word), f"a container of {word}", "containers hold int")
         return word, "container<int>"
+
+    def property_type(self, word: Token) -> tuple[Token, Type]:
+        """Return the type of a property."""
+        if _type(word) != "float":
+            raise ProgramError(place_of(word), f"a property of {word}", "properties hold float")
+        return word, "propNode<float>"
 
     def block(self, *statements: Statement) -> Statements:
         """Return the statements of a block."""
@@ -219,6 +239,18 @@ class Builder(Transformer[Token, Any]):
     ) -> For:
         """Make a loop."""
         return For(place_of(word), first, condition, step, body)
+
+    def forall(self, word: Token, name: Token, over: Call, body: Statements) -> Forall:
+        """Make a block for each node."""
+        return Forall(place_of(word), _name(name), over, body)
+
+    def property(self, node: Token, name: Token) -> Property:
+        """Make a node's row."""
+        return Property(place_of(node), _name(node), _name(name))
+
+    def put(self, to: Property, operator: Token, value: Expression) -> Put:
+        """Make a new row of a node."""
+        return Put(to.place, to, operator.rstrip("="), value)
 
     def while_loop(self, word: Token, condition: Expression, body: Statements) -> For:
         """Make a loop of a condition alone."""
@@ -317,8 +349,20 @@ _WORDS = {
 }
 """The names of marks in errors, the likeliest to be missing first."""
 _BEGIN_VALUES = {"INTEGER", "TEXT", "TRUTH"}
-_KEYWORDS = ("function", "for", "while", "if", "else", "break", "continue", "return", "print", "container")
-_TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container")
+_KEYWORDS = (
+    "function",
+    "for",
+    "forall",
+    "while",
+    "if",
+    "else",
+    "break",
+    "continue",
+    "return",
+    "print",
+    "container",
+)
+_TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNode")
 
 
 def parse(text: str) -> Function:

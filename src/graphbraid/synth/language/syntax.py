@@ -67,7 +67,7 @@ def hint_of(name: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(names)}" if near is None else f"did you mean {near}?"
 
 
-Type = Literal["int", "float", "bool", "String", "Graph", "GNN", "container<int>"]
+Type = Literal["int", "float", "bool", "String", "Graph", "GNN", "container<int>", "propNode<float>"]
 """The types of the language; ``double`` is read as ``float``."""
 
 
@@ -137,7 +137,15 @@ class Apply(Node):
     arguments: tuple[Expression, ...]
 
 
-Expression = Literally | Name | Item | Call | Apply | Unary | Binary
+@dataclass(frozen=True, slots=True)
+class Property(Node):
+    """A node's row of a property, ``u.x``."""
+
+    node: Name
+    name: Name
+
+
+Expression = Literally | Name | Item | Call | Apply | Unary | Binary | Property
 
 
 # ---- statements
@@ -217,7 +225,26 @@ class Train(Node):
     """The update's learning rate."""
 
 
-Statement = Declare | Assign | Do | For | If | Leave | Give | Say | Train
+@dataclass(frozen=True, slots=True)
+class Forall(Node):
+    """A block for each node that a method of the graph gives, in no order."""
+
+    name: Name
+    over: Call
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Node):
+    """A new row of a node's property: ``=``, or an operator that joins it with the old one."""
+
+    to: Property
+    operator: str
+    """As of :class:`Assign`."""
+    value: Expression
+
+
+Statement = Declare | Assign | Do | For | If | Leave | Give | Say | Train | Forall | Put
 
 
 # ---- the program
@@ -249,6 +276,8 @@ class Function(Node):
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
     helpers: tuple[Helper, ...] = ()
+    layers: tuple[Function, ...] = ()
+    """The functions of node properties, each an own layer."""
     notes: tuple[tuple[Place, str], ...] = ()
     """What was supplied that the text does not have, each with the place it concerns."""
     source: str = "program"

@@ -13,6 +13,50 @@ void choose_variant();
 // What csrc/ is told of an epilogue.
 gb::Epilogue epilogue_of(const RowEpilogue& how);
 
+// Messages made of steps, reduced by row: csrc/aggregate/messages.h says what steps and results are. Of the
+// sources x and the destinations y those are given that a step reads.
+struct Messages {
+  Edges edges = {};  // the walked rows and their edges
+  const int64_t* perm = nullptr;
+  bool by_source = false;
+  int64_t heads = 1, width = 0;
+  const int64_t* steps = nullptr;
+  const float* numbers = nullptr;
+  int num_steps = 0;
+  ConstMatrix x = {}, x2 = {}, x3 = {}, x4 = {};
+  ConstMatrix y = {}, y2 = {}, y3 = {}, y4 = {}, y5 = {}, y6 = {}, y7 = {}, y8 = {}, y9 = {}, y10 = {};
+  const float* weight = nullptr;
+  const int64_t* results = nullptr;
+  int num_results = 0;
+  bool adds = false;
+  Matrix out = {}, out2 = {}, out3 = {}, out4 = {};
+  int32_t* count = nullptr;
+};
+void reduce_messages(const Messages& a);
+
+// out = x / the number of each row's edges, or x where there are none.
+struct DivideByDegrees {
+  Edges edges = {};
+  ConstMatrix x = {};
+  Matrix out = {};
+};
+void divide_by_degrees(const DivideByDegrees& a);
+
+// out = x / count, as by 1 where it is 0.
+struct DivideByCounts {
+  ConstMatrix x = {};
+  const int32_t* count = nullptr;
+  Matrix out = {};
+};
+void divide_by_counts(const DivideByCounts& a);
+
+// out += x * y, element by element.
+struct AddProduct {
+  Matrix out = {};
+  ConstMatrix x = {}, y = {};
+};
+void add_product(const AddProduct& a);
+
 // GATv2's attention, by the rows of both ends of each edge and the vectors of the heads, (heads, channels).
 struct Gatv2Forward {
   Edges edges = {};

@@ -1,0 +1,98 @@
+// The kernel of messages, compiled from csrc/aggregate/messages.inl, and what stands around it.
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "aggregate/message_compiler.h"
+#include "base/prefetch.h"
+#include "cpu_kernels.h"
+#include "threads/balance.h"
+#include "threads/parallel.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
+
+#define GB_KERNEL_FILE "aggregate/messages.inl"
+#include "variants/for_each_variant.h"
+
+namespace program {
+namespace {
+
+// Calls f(row, column, element) for each element of a matrix without gaps.
+template <typename F>
+void for_each_element(Matrix m, const F& f) {
+  gb::parallel_static(m.rows, 256, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t j = 0; j < m.columns; ++j) f(i, j, m.data[i * m.row_stride + j]);
+  });
+}
+
+float at(ConstMatrix m, int64_t i, int64_t j) { return m.data[i * m.row_stride + j * m.column_stride]; }
+
+}  // namespace
+
+void reduce_messages(const Messages& m) {
+  gb::MessageArgs a;
+  a.walk.wide_indices = m.edges.wide;
+  a.walk.indptr = m.edges.indptr;
+  a.walk.indices = m.edges.indices;
+  a.walk.num_dst = m.edges.num_rows;
+  a.walk.num_edges = m.edges.num_edges;
+  a.walk.width = m.width;
+  a.heads = m.heads;
+  a.perm = m.perm;
+  a.steps = m.steps;
+  a.numbers = m.numbers;
+  a.num_steps = m.num_steps;
+  a.weight = m.weight;
+  a.adds = m.adds;
+  const ConstMatrix sources[] = {m.x, m.x2, m.x3, m.x4};
+  const ConstMatrix destinations[] = {m.y, m.y2, m.y3, m.y4, m.y5, m.y6, m.y7, m.y8, m.y9, m.y10};
+  const gb::MessageCompiler compiler(a.steps, a.num_steps);
+  for (int i = 0; i < a.num_steps; ++i) {
+    const bool of_source = compiler.op(i) == gb::MessageOp::kSource;
+    if (!of_source && compiler.op(i) != gb::MessageOp::kDestination) continue;
+    const ConstMatrix& rows = (of_source ? sources : destinations)[compiler.first(i)];
+    auto& to = of_source == m.by_source ? a.walked : a.reached;
+    to.push_back({i, {rows.data, rows.row_stride}, rows.columns});
+  }
+  const Matrix targets[] = {m.out, m.out2, m.out3, m.out4};
+  std::vector<std::pair<gb::MessageResult, int>> wanted;
+  int64_t counted = 0;
+  for (int r = 0; r < m.num_results; ++r) {
+    const int64_t* result = m.results + 3 * r;
+    const auto kind = static_cast<gb::MessageResult>(result[0]);
+    const int step = static_cast<int>(result[1]);
+    const Matrix& to = targets[result[2]];
+    wanted.emplace_back(kind, step);
+    a.results.push_back({kind, compiler.narrow(step), to.data, to.columns});
+    if (kind == gb::MessageResult::kLogSumExp) a.results.back().logs = targets[result[2] + 1].data;
+    if (kind == gb::MessageResult::kMax || kind == gb::MessageResult::kMin) {
+      a.results.back().count = m.count + counted;
+      counted += to.columns;
+    }
+  }
+  for (auto& result : a.results) result.counted = counted;
+  compiler.compile(a.numbers, wanted, a);
+  GB_PICK(reduce_messages)(a);
+}
+
+void divide_by_degrees(const DivideByDegrees& a) {
+  for_each_element(a.out, [&](int64_t i, int64_t j, float& to) {
+    const int64_t degree = std::max<int64_t>(a.edges.indptr[i + 1] - a.edges.indptr[i], 1);
+    to = at(a.x, i, j) * (1.0f / static_cast<float>(degree));
+  });
+}
+
+void divide_by_counts(const DivideByCounts& a) {
+  for_each_element(a.out, [&](int64_t i, int64_t j, float& to) {
+    to = at(a.x, i, j) / static_cast<float>(std::max(a.count[i * a.out.columns + j], 1));
+  });
+}
+
+void add_product(const AddProduct& a) {
+  for_each_element(a.out, [&](int64_t i, int64_t j, float& to) { to += at(a.x, i, j) * at(a.y, i, j); });
+}
+
+}  // namespace program

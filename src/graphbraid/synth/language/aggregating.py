@@ -1,0 +1,278 @@
+"""An own layer: the two ``forall`` of a function of node properties become the steps of one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, cast
+
+from graphbraid.ops.message_kernel import fits_kernel
+from graphbraid.ops.message_steps import MOST_MATRICES, MOST_STEPS, MessageOp, MessageStep
+from graphbraid.synth.language.syntax import (
+    Apply,
+    Binary,
+    Call,
+    Declare,
+    Expression,
+    Forall,
+    Function,
+    Literally,
+    Name,
+    Place,
+    ProgramError,
+    Property,
+    Put,
+    Statement,
+    Unary,
+    hint_of,
+)
+from graphbraid.synth.language.words import MODELS, word_of
+
+REDUCTIONS = ("Sum", "Mean", "Max", "Min")
+FUNCTIONS: dict[str, MessageOp] = {
+    "relu": MessageOp.RELU,
+    "leaky_relu": MessageOp.LEAKY_RELU,
+    "sigmoid": MessageOp.SIGMOID,
+    "tanh": MessageOp.TANH,
+    "exp": MessageOp.EXP,
+    "abs": MessageOp.ABS,
+}
+_OPERATORS = {
+    "+": MessageOp.ADD,
+    "-": MessageOp.SUBTRACT,
+    "*": MessageOp.MULTIPLY,
+    "/": MessageOp.DIVIDE,
+}
+_SHAPE = "forall (v in g.nodes()) { forall (u in g.neighbors(v)) { v.out += u.x; } }"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAggregation:
+    """``out[v] = reduction over u of message(rows of u, rows of v, weight) + rows of v``."""
+
+    name: str
+    sources: tuple[str, ...]
+    """The properties whose row of ``u`` the message reads, by the numbers of its steps."""
+    destinations: tuple[str, ...]
+    """Those whose row of ``v`` it reads."""
+    added: tuple[str, ...]
+    """Those whose row of ``v`` is added behind."""
+    steps: tuple[MessageStep, ...]
+    reduction: Literal["sum", "mean", "max", "min"]
+
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """The properties that are read, each once."""
+        return tuple(dict.fromkeys((*self.sources, *self.destinations, *self.added)))
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the message reads the weights of edges."""
+        return any(step.op is MessageOp.WEIGHT for step in self.steps)
+
+
+def aggregation_of(function: Function) -> OwnAggregation:
+    """Check an own layer and return what it computes.
+
+    Raises:
+        ProgramError: it is anything else than one message, its reduction, and own rows that are added.
+    """
+    return _Layer(function).aggregation()
+
+
+class _Layer:
+    """Walks an own layer in the order of its text."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        if word_of(function.name, MODELS) is not None:
+            _refuse(function.place, f'"{function.name}" is the name of a model', "rename the function")
+        names = [parameter.name for parameter in function.parameters]
+        for number, parameter in enumerate(function.parameters):
+            if parameter.type != ("propNode<float>" if number else "Graph"):
+                hint = "it begins as function Name(Graph g, propNode<float> x, ..., propNode<float> out)"
+                _refuse(parameter.place, f"{parameter.type} in the layer {function.name}", hint)
+            if parameter.name in names[:number]:
+                _refuse(parameter.place, f'"{parameter.name}" is declared already', "rename one")
+        if len(names) < 3:
+            hint = "the last property is the result, those before it are read"
+            _refuse(function.place, f'the layer "{function.name}" has one property', hint)
+        self._graph, *self._read, self._out = names
+        self._nodes: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._of = {MessageOp.SOURCE: list[str](), MessageOp.DESTINATION: list[str]()}
+        self._steps: list[MessageStep] = []
+
+    def aggregation(self) -> OwnAggregation:
+        outer = self._forall(self._function.body, self._function.place, "nodes")
+        inner = self._forall(outer.body[:1], outer.place, "neighbors")
+        *declared, last = inner.body or (None,)
+        if not isinstance(last, Put):
+            _refuse((last or inner).place, "no message", f"the block ends as v.{self._out} += ...")
+        for statement in cast("Iterable[Statement]", declared):
+            if not isinstance(statement, Declare) or statement.type != "float":
+                _refuse(statement.place, "a statement that is no part of a message", "float name = ...;")
+            self._declare(statement.name)
+            self._rows[statement.name.name] = self._value(statement.value)
+        reduction, message = self._reduced(last)
+        made = self._value(message)
+        if made != len(self._steps) - 1:  # the kernel returns its last step
+            self._entered(MessageOp.ADD, made, self._entered(MessageOp.NUMBER))
+        sources, destinations = (tuple(self._of[op]) for op in self._of)
+        if not sources and not destinations:
+            _refuse(last.place, "the message reads no property", f"as in u.{self._read[0]}")
+        if not fits_kernel(self._steps, (), cast("Any", reduction)):
+            _refuse(
+                last.place, f"a message of {len(self._steps)} steps", f"at most {MOST_STEPS} are possible"
+            )
+        self._nodes.pop()  # the neighbour
+        found = OwnAggregation(
+            name=self._function.name,
+            sources=sources,
+            destinations=destinations,
+            added=tuple(self._own_row(statement) for statement in outer.body[1:]),
+            steps=tuple(self._steps),
+            reduction=cast("Any", reduction),
+        )
+        for parameter in self._function.parameters[1:-1]:
+            if parameter.name not in found.properties:
+                _refuse(parameter.place, f'the property "{parameter.name}" is not read', "take it out")
+        return found
+
+    # ---- statements
+
+    def _forall(self, body: tuple[Statement, ...], place: Place, method: str) -> Forall:
+        arguments = self._nodes[:]
+        shown = f"{self._graph}.{method}({''.join(arguments)})"
+        if len(body) != 1 or not isinstance(body[0], Forall):
+            at = next((one.place for one in body if not isinstance(one, Forall)), place)
+            _refuse(at, f"a layer is one forall over {shown}", f"as in {_SHAPE}")
+        loop = body[0]
+        over = loop.over
+        given = [one.name if isinstance(one, Name) else "" for one in over.arguments]
+        if (over.receiver.name, over.method.name, given) != (self._graph, method, arguments):
+            _refuse(over.place, f"forall over something else than {shown}", f"as in {_SHAPE}")
+        self._declare(loop.name)
+        self._nodes.append(loop.name.name)
+        return loop
+
+    def _declare(self, name: Name) -> None:
+        if name.name in (self._graph, self._out, *self._read, *self._nodes, *self._rows):
+            _refuse(name.place, f'"{name.name}" is declared already', "rename one")
+
+    def _put_to(self, statement: Put) -> None:
+        to = statement.to
+        if (to.node.name, to.name.name) != (self._nodes[0], self._out):
+            hint = f"only {self._nodes[0]}.{self._out} is written"
+            _refuse(to.place, f"{to.node.name}.{to.name.name} is changed", hint)
+
+    def _own_row(self, statement: Statement) -> str:
+        value = statement.value if isinstance(statement, Put) else None
+        if not isinstance(statement, Put) or statement.operator != "+" or not isinstance(value, Property):
+            hint = f"{self._nodes[0]}.{self._out} += {self._nodes[0]}.{self._read[0]};"
+            _refuse(statement.place, "behind the neighbours only own rows are added", hint)
+        self._put_to(statement)
+        self._side(value)
+        return value.name.name
+
+    def _reduced(self, last: Put) -> tuple[str, Expression]:
+        self._put_to(last)
+        value, out = last.value, f"{self._nodes[0]}.{self._out}"
+        if last.operator == "+":
+            return "sum", value
+        if not last.operator and isinstance(value, Apply):
+            if value.function not in REDUCTIONS:
+                _refuse(
+                    value.place, f'unknown reduction "{value.function}"', hint_of(value.function, REDUCTIONS)
+                )
+            old = value.arguments[0] if len(value.arguments) == 2 else None
+            if isinstance(old, Property) and (old.node.name, old.name.name) == (
+                self._nodes[0],
+                self._out,
+            ):
+                return value.function.lower(), value.arguments[1]
+        hint = f"{out} += ...; or {out} = Max({out}, ...);"
+        return _refuse(last.place, "a message is reduced in another way", hint)
+
+    # ---- the message
+
+    def _value(self, value: Expression) -> int:  # noqa: PLR0911 - one for each kind of node
+        """Return the number of the step that computes an expression."""
+        match value:
+            case Literally(value=int() | float() as number) if not isinstance(number, bool):
+                return self._entered(MessageOp.NUMBER, number=float(number))
+            case Name(name=name):
+                if name not in self._rows:
+                    _refuse(
+                        value.place, f'unknown name "{name}"', _known(self._rows, self._nodes, self._read)
+                    )
+                return self._rows[name]
+            case Property():
+                op = self._side(value)
+                names = self._of[op]
+                if value.name.name not in names:
+                    if len(names) == MOST_MATRICES:
+                        hint = f"at most {MOST_MATRICES} are possible"
+                        _refuse(value.place, "a message reads too many properties of one end", hint)
+                    names.append(value.name.name)
+                return self._entered(op, names.index(value.name.name))
+            case Call():
+                given = [one.name if isinstance(one, Name) else "" for one in value.arguments]
+                wanted = f"{self._graph}.weight({self._nodes[1]}, {self._nodes[0]})"
+                if (value.receiver.name, value.method.name) != (self._graph, "weight") or given != [
+                    self._nodes[1],
+                    self._nodes[0],
+                ]:
+                    _refuse(value.place, "a call that is no part of a message", f"an edge has {wanted}")
+                return self._entered(MessageOp.WEIGHT)
+            case Apply():
+                return self._applied(value)
+            case Unary(operator="+"):
+                return self._value(value.operand)
+            case Unary(operator="-"):
+                minus = self._entered(MessageOp.NUMBER, number=-1.0)
+                return self._entered(MessageOp.MULTIPLY, self._value(value.operand), minus)
+            case Binary(operator=operator) if operator in _OPERATORS:
+                left, right = self._value(value.left), self._value(value.right)
+                return self._entered(_OPERATORS[operator], left, right)
+        hint = f"it has numbers, rows, {' '.join(_OPERATORS)} and {', '.join(FUNCTIONS)}"
+        return _refuse(value.place, "a value that is no part of a message", hint)
+
+    def _applied(self, call: Apply) -> int:
+        op = FUNCTIONS.get(call.function)
+        if op is None:
+            _refuse(call.place, f'unknown function "{call.function}"', hint_of(call.function, FUNCTIONS))
+        slope = call.arguments[1] if op is MessageOp.LEAKY_RELU and len(call.arguments) == 2 else None
+        if len(call.arguments) != 1 and not (
+            isinstance(slope, Literally) and type(slope.value) in (int, float)
+        ):
+            hint = "a slope may follow, as a number" if op is MessageOp.LEAKY_RELU else "it takes one value"
+            _refuse(call.place, f"{call.function} of {len(call.arguments)} values", hint)
+        x = self._value(call.arguments[0])
+        number = float(cast("Literally", slope).value) if slope is not None else 0.01
+        return self._entered(op, x, number=number if op is MessageOp.LEAKY_RELU else 0.0)
+
+    def _side(self, row: Property) -> MessageOp:
+        node, name = row.node.name, row.name.name
+        if node not in self._nodes:
+            _refuse(row.node.place, f'unknown node "{node}"', hint_of(node, self._nodes))
+        if name == self._out:
+            _refuse(row.name.place, f'the result "{name}" is read', "its messages come in no order")
+        if name not in self._read:
+            _refuse(row.name.place, f'unknown property "{name}"', hint_of(name, self._read))
+        return MessageOp.DESTINATION if node == self._nodes[0] else MessageOp.SOURCE
+
+    def _entered(self, op: MessageOp, first: int = 0, second: int = 0, number: float = 0.0) -> int:
+        self._steps.append(MessageStep(op, first, second, number))
+        return len(self._steps) - 1
+
+
+def _known(rows: Iterable[str], nodes: list[str], read: list[str]) -> str:
+    return f"known are {', '.join((*rows, *(f'{node}.{name}' for node in nodes for name in read)))}"
+
+
+def _refuse(place: Place, message: str, hint: str) -> NoReturn:
+    raise ProgramError(place, message, hint)
+
+
+__all__ = ["OwnAggregation", "aggregation_of"]
