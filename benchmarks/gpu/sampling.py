@@ -70,7 +70,7 @@ def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
 
 def tensors_of(batch: PreparedBatch) -> Tensors:
     """All that a batch consists of."""
-    _, input_id, sampled, x = batch
+    _, input_id, sampled, x, _ = batch
     parts = [input_id, sampled.n_id] + [rows for rows in x if rows is not None]
     for edges in sampled.edges:
         parts += [edges.indptr, edges.indices]

@@ -200,7 +200,7 @@ def test_links_with_times_are_trained_estimated_and_predicted(
             ["--negatives", "all"],
             "--negatives: negatives must be 'binary', 'triplet', 'shared',",
         ),
-        (["--task", "edges"], "--task: task must be 'node' or 'link'"),
+        (["--task", "edges"], "--task: task must be 'node', 'link', 'edge' or 'graph'"),
         (["--task", "node", "--predictor", "dot"], "predictor='dot' scores links"),
         (["--task", "node", "--negatives", "shared"], "negatives='shared' is for links"),
     ],

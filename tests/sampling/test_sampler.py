@@ -102,7 +102,7 @@ def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, thread
                 graph, config, rows, seed_type=seed_type, num_threads=threads, depth=depth
             )
             steps = []
-            for step, input_id, sampled, x in pipeline.run(schedule, 2, 0, schedule.num_steps):
+            for step, input_id, sampled, x, _ in pipeline.run(schedule, 2, 0, schedule.num_steps):
                 steps.append(step)
                 key = rng.batch_key(5, 2, step)
                 assert torch.equal(input_id, schedule.positions_of(2, step))
@@ -123,7 +123,7 @@ def test_large_batches_grow_every_buffer_and_keep_their_bits(layout):
     config = SamplerConfig(fanouts=(15, 10, 5), layout=layout, return_edge_id=True)
     schedule = SeedSchedule(seeds=torch.arange(60_000), batch_size=9000, shuffle=True)
     for threads, depth in [(1, 1), (3, 1)]:
-        for step, _, sampled, _ in epoch_of(
+        for step, _, sampled, *_ in epoch_of(
             Graph(csc=csc), config, schedule, num_threads=threads, depth=depth, last=3
         ):
             assert_same(
@@ -135,7 +135,7 @@ def test_a_long_pipeline_reuses_its_table_without_mixing_batches():
     csc = power_law_csc(300, 4000)
     config = SamplerConfig(fanouts=(4, 4))
     schedule = SeedSchedule(seeds=torch.arange(300).repeat(10), batch_size=3)
-    for step, _, sampled, _ in epoch_of(Graph(csc=csc), config, schedule, num_threads=1, depth=3):
+    for step, _, sampled, *_ in epoch_of(Graph(csc=csc), config, schedule, num_threads=1, depth=3):
         if step % 37 == 0:
             assert_same(
                 sampled, sample_batch(csc, config, schedule.seeds_of(2, step), rng.batch_key(0, 2, step))
@@ -212,7 +212,7 @@ def counts_of(csc, fanout, *, trials, **options):
         Graph(csc=csc), SamplerConfig(fanouts=(fanout,), **options), num_threads=1, depth=1
     )
     schedule = SeedSchedule(seeds=torch.zeros(trials, dtype=torch.int64), batch_size=1, seed=fanout)
-    for _, _, sampled, _ in pipeline.run(schedule, 0, 0, trials):
+    for _, _, sampled, *_ in pipeline.run(schedule, 0, 0, trials):
         nodes = sampled.n_id[sampled.edges[0].indices.long()].numpy() - 1
         np.add.at(counts, nodes, 1)
     return counts
@@ -275,7 +275,7 @@ def chi_square_scores(graph, config, seeds, fanout, trials):
     pipeline = make_pipeline(graph, config, seed_type=graph.node_types[-1], num_threads=2, depth=2)
     schedule = SeedSchedule(seeds=seeds.repeat(trials), batch_size=len(seeds), seed=fanout)
     counts = np.zeros(graph.num_edges)
-    for _, _, sampled, _ in pipeline.run(schedule, 0, 0, trials):
+    for _, _, sampled, *_ in pipeline.run(schedule, 0, 0, trials):
         for [edges] in sampled.edges_by_relation:
             counts += np.bincount(edges.positions.numpy(), minlength=graph.num_edges)
     degrees = graph.all_types.rows.degrees().numpy()

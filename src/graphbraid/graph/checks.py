@@ -162,7 +162,7 @@ def check_node_arrays(nodes: Graph | NodeSet) -> None:
     if x is not None and x.shape[0] != num_nodes:
         raise DataError(f"x has {x.shape[0]} rows, but the graph has {num_nodes} nodes")
     if nodes.y is not None:
-        _check_label_shape(nodes.y, num_nodes)
+        _check_label_shape(nodes.y, num_nodes, f"the graph has {num_nodes} nodes")
     for name, ids in nodes.splits.items():
         if ids.dtype != torch.int64 or ids.ndim != 1:
             raise DataError(
@@ -306,15 +306,15 @@ def _check_classes(nodes: Graph | NodeSet) -> None:
         check_tensor(ids, f"split {name!r}")
 
 
-def _check_label_shape(y: Tensor, num_nodes: int) -> None:
+def _check_label_shape(y: Tensor, num_rows: int, held: str) -> None:
     classes = y.dtype == torch.int64 and y.ndim == 1
     if not (classes or (y.dtype == torch.float32 and y.ndim in (1, 2))):
         raise DataError(
             "y must be 1-d int64 classes, or 1-d or 2-d float32 labels or targets; "
             f"got {y.dtype} of shape {tuple(y.shape)}"
         )
-    if y.shape[0] != num_nodes:
-        raise DataError(f"y has {y.shape[0]} rows, but there are {num_nodes} nodes or edges")
+    if y.shape[0] != num_rows:
+        raise DataError(f"y has {y.shape[0]} rows, but {held}")
 
 
 def _name_duplicate(name: str, ids: Tensor) -> str:
@@ -417,7 +417,7 @@ def _check_edges(edges: EdgeSet) -> None:
     check_weight_name(edges.weight_name, edges.edge_attr)
     _check_time(edges.time, edges.num_edges)
     if edges.y is not None:
-        _check_label_shape(check_tensor(edges.y, "y"), edges.num_edges)
+        _check_label_shape(check_tensor(edges.y, "y"), edges.num_edges, f"there are {edges.num_edges} edges")
     for name, positions in edges.splits.items():
         check_ids(positions, edges.num_edges, f"split {name!r}")
 

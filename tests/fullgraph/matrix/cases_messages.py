@@ -283,7 +283,7 @@ _OVERRIDDEN = {
     "an aggregate that keeps messages": (_with(aggregate=_scattered_and_kept), "'kept'|of its own"),
     "a propagate of its own": (_with(propagate=_propagated), "propagate of its own"),
     "flow='target_to_source'": (own(_gate, flow="target_to_source"), "flow"),
-    "decomposed_layers=2": (own(_gate, decomposed_layers=2), "replaces that of its class|decomposed_layers"),
+    "decomposed_layers=2": (own(_gate, decomposed_layers=2), "changes 'propagate'|decomposed_layers"),
     "an aggregation that is not known": (
         own(_gate, aggr=pyg.aggr.VariancePreservingAggregation()),
         "its aggregation holds VariancePreservingAggregation",
