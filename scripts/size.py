@@ -30,16 +30,16 @@ BUDGETS = {
     ("nn",): 3900,
     ("loader",): 3650,
     ("collective",): 4800,
-    ("fullgraph",): 28_610,
+    ("fullgraph",): 28_650,
     ("distributed",): 7700,
     ("synth",): 6500,
-    ("train",): 10_950,
+    ("train",): 11_000,
     ("estimates",): 4430,
     ("report",): 360,
-    ("cli",): 4550,
+    ("cli",): 4600,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 109_000, 520, 90_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_700, 525, 92_000
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
