@@ -33,7 +33,8 @@ class _Counts(Callback):
         runner.on_batch, comm.transport.all_reduce = noted_batch, noted_sum
 
     def on_epoch_start(self, trainer, epoch) -> None:
-        self._step.clear()  # what was agreed on before
+        self._step.clear()  # what was agreed on, and tried, before
+        self.shares.clear()
 
     def on_step_end(self, trainer, record) -> None:
         self.sums.append(list(self._step))

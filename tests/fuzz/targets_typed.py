@@ -112,6 +112,32 @@ add(
     "nn.DistMult.with_all",
     lambda w: Call(_distmult().with_all, {"src": w.x[:3], "rows": w.x, "relation": torch.arange(3)}),
 )
+for _kind in (nn.ComplEx, nn.TransE, nn.RotatE):
+    add(
+        f"nn.{_kind.__name__}",
+        lambda w, kind=_kind: Call(kind, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False),
+    )
+add(
+    "nn.EdgeDecoder",
+    lambda _: Call(nn.EdgeDecoder, {"channels": WIDTH, "out_channels": 2, "edge_channels": 0}, exact=False),
+)
+add(
+    "nn.EdgeModel",
+    lambda _: Call(
+        nn.EdgeModel,
+        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "decoder": nn.EdgeDecoder(4, 2)},
+        exact=False,
+    ),
+)
+add(
+    "nn.PooledModel",
+    lambda _: Call(
+        nn.PooledModel,
+        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "head": torch.nn.Linear(4, 2), "readout": "sum"},
+        exact=False,
+    ),
+)
+add("nn.ShardedEmbedding", lambda _: Call(nn.ShardedEmbedding, {"num_nodes": 20, "channels": 4}))
 add(
     "nn.MLPPredictor",
     lambda w: Call(

@@ -226,7 +226,7 @@ def test_wrong_models_labels_and_features_are_refused():
         Trainer(Encoder(), shop(), **OPTIONS)
     with pytest.raises(ConfigError, match="labels of the edges of one relation"):
         Trainer(made(), shop(edge_y={}), **OPTIONS)
-    with pytest.raises(DataError, match="y has 3 rows, but there are 200 nodes or edges"):
+    with pytest.raises(DataError, match="y has 3 rows, but there are 200 edges"):
         shop(edge_y={BUYS: torch.zeros(3).long()})
     with pytest.raises(ConfigError, match=r"one output per class \(2\); it has 5"):
         Trainer(made(out=5), shop(), **OPTIONS).fit()

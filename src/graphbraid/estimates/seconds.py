@@ -50,7 +50,7 @@ _MOST_LAYER_BYTES = 1 << 30
 """Most bytes of a layer's rows for exact inference by layers to be tried."""
 _BESIDE = (
     *("scheduler", "callbacks", "random", "progress", "log_position", "config"),
-    *("model_identity", "graph_identity", "info"),
+    *("model_identity", "graph_identity", "info", "learned_rows"),
 )
 """What else a checkpoint holds. It is small beside model and optimizer."""
 _CPU = torch.device("cpu")

@@ -124,11 +124,14 @@ def figure(drawn: str, title: str, names: Mapping[str, object], width: int, heig
 
 def ticks(low: float, high: float) -> list[float]:
     """Return three to seven round numbers that cover a range."""
-    if high - low < 1e-12 * max(abs(low), abs(high), 1e-300):
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    if high - low < max(1e-12 * max(abs(low), abs(high)), 1e-200):
+        half = max(abs(low), abs(high)) / 2
+        half = half if half > 1e-200 else 0.5
+        low, high = low - half, high + half
     step = 10 ** floor(log10((high - low) / 3))
+    digits = 2 - floor(log10(step))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 5)
-    return [round(step * n, 12) for n in range(floor(low / step + 1e-9), ceil(high / step - 1e-9) + 1)]
+    return [round(step * n, digits) for n in range(floor(low / step + 1e-9), ceil(high / step - 1e-9) + 1)]
 
 
 def thinned(points: Points) -> Points:
