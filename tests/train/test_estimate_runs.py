@@ -300,6 +300,6 @@ def test_memory_with_tiers_is_within_fifteen_per_cent_of_what_a_run_takes(stores
         return least / 1.15 <= peak <= most * 1.15
 
     arguments = arguments_of(stores("wide"), "GraphSAGE", options, mapped=True)
-    # With tiers more threads work, and peaks are lower where they wait for cores: more runs show the usual one.
+    # With tiers more threads work, and peaks are lower where they wait for cores: more runs show a usual one.
     peak = nearest_peak(lambda: ran("sampled", RUN, *arguments), is_near, most_runs=8)
     assert is_near(peak), (peak, str(found.host))
