@@ -14,7 +14,6 @@ from tests.train.communities import random_graph
 
 import graphbraid
 from graphbraid import nn as gnn
-from graphbraid.train import Callback
 from graphbraid.datasets import open_store, save_store
 from graphbraid.estimates import allocation as baseline
 from graphbraid.fullgraph.measured import trials as basis
