@@ -77,18 +77,18 @@ class ShardedEmbedding(nn.Module):
             )
         return self
 
-    def take_batch(self, ids: Tensor, rows: Tensor) -> None:
+    def take_batch(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Take the rows of a batch's nodes, before the model is called.
 
         Args:
             ids: ``(num_ids,)`` int64 distinct ids on the model's device.
             rows: ``(num_ids, channels)`` float32 on that device; gradients are added up there.
+
+        Returns:
+            Which rows the model reads, ``(num_ids,)`` bool; its calls fill it in.
         """
         self._ids, self._rows = ids, rows
         self._is_read = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device)
-
-    def read_rows(self) -> Tensor:
-        """Return which rows of the batch the model has read, ``(num_ids,)`` bool."""
         return self._is_read
 
     def forward(self, n_id: Tensor) -> Tensor:

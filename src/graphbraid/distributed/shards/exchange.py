@@ -40,11 +40,18 @@ class Routed:
             The ids that this rank was sent, those of rank 0 first, and how many each rank sent.
         """
         asked = comm.counts(self.counts)
-        return comm.all_to_all(ids[self.order], self.counts, asked).wait(), asked
+        return self.send(comm, ids, asked), asked
+
+    def send(self, comm: Communicator, rows: Tensor, asked: list[int]) -> Tensor:
+        """Send the row of each id to its owner; return what this rank was sent, that of rank 0 first."""
+        return comm.all_to_all(rows[self.order], self.counts, asked).wait()
 
     def answers(self, comm: Communicator, rows: Tensor, asked: list[int]) -> Tensor:
-        """Send each rank the rows of the ids that it sent; return those of this rank's ids, in ``order``."""
-        return comm.all_to_all(rows, asked, self.counts).wait()
+        """Send each rank the rows of the ids that it sent; return those of this rank's ids, as they stood."""
+        received = comm.all_to_all(rows, asked, self.counts).wait()
+        out = torch.empty_like(received)
+        out[self.order] = received
+        return out
 
 
 def swap(comm: Communicator, table: Tensor) -> Tensor:
@@ -89,9 +96,7 @@ class EdgeRowExchange:
         given, asked = routed.ask(comm, positions.to(self._ids))
         by_table = []
         for table in tables:
-            received = routed.answers(comm, self.own_rows(table, given.long()), asked)
-            rows = torch.empty_like(received)
-            rows[routed.order] = received
+            rows = routed.answers(comm, self.own_rows(table, given.long()), asked)
             by_table.append(torch.split(rows[places], [one.numel() for one in kept]))
         return [list(rows) for rows in zip(*by_table, strict=True)]
 

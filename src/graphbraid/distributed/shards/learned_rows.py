@@ -157,7 +157,7 @@ class LearnedRows:
                 f"this rank's share of {module.num_nodes:,} learned rows, with the optimizer's state,",
             )
         rows = self._room(owned.numel(), channels)
-        most = _most_rows(channels)
+        most = max(1, _DRAWN_AT_ONCE // channels)
         for ids, part in zip(torch.split(owned, most), torch.split(rows, most), strict=True):
             part.copy_(initial_rows(seed, number, ids, channels))
         return Held(owned, nn.Parameter(rows))
@@ -180,24 +180,22 @@ class LearnedRows:
 
     def copied(self) -> dict[str, Tensor]:
         """Return copies of this rank's rows by the modules' names, where the rows are, too."""
-        return {name: self._room(*one.rows.shape).copy_(one.rows) for name, one in self._held().items()}
+        found = {name: module.held.rows for name, module in self.modules.items()}
+        return {name: self._room(*rows.shape).copy_(rows) for name, rows in found.items()}
 
     def put_back(self, copies: Mapping[str, Tensor]) -> None:
         """Replace the rows by copies of :meth:`copied`."""
-        for name, one in self._held().items():
-            one.rows.detach().copy_(copies[name])
-
-    def _held(self) -> dict[str, Held]:
-        return {name: module.held for name, module in self.modules.items()}
+        for name, module in self.modules.items():
+            module.held.rows.detach().copy_(copies[name])
 
     def begin(self) -> None:
         """Begin a run with new state of the optimizer, as a new optimizer of torch does; rows stay."""
-        for one in self._held().values():
-            one.step, one.states = 0, {}
+        for module in self.modules.values():
+            module.held.step, module.held.states = 0, {}
 
     def held(self) -> dict[str, Held]:
         """Return what this rank holds, by the modules' names; state begins at zero."""
-        found = self._held()
+        found: dict[str, Held] = {name: module.held for name, module in self.modules.items()}
         for one in found.values():
             for name in self.state_names:
                 if name not in one.states:
@@ -218,8 +216,7 @@ class LearnedRows:
         asked, _ = self._told(routed.counts, is_done=False)
         batch = self._exchange(ids, routed, asked, n_id.device)
         for module, rows in zip(self.modules.values(), batch.rows, strict=True):
-            module.take_batch(n_id.long(), rows.requires_grad_(learns))
-            batch.read.append(module.read_rows())
+            batch.read.append(module.take_batch(n_id.long(), rows.requires_grad_(learns)))
         if learns:
             self._asked.append(batch)
 
@@ -243,15 +240,11 @@ class LearnedRows:
 
     def _exchange(self, ids: Tensor, routed: Routed, asked: list[int], device: torch.device) -> _AskedRows:
         """Ask the owners of ``ids`` for their rows, and send others those that they ask for."""
-        sent = ids[routed.order].to(self._ids)
-        given = self.comm.all_to_all(sent, routed.counts, asked).wait().long()
+        given = routed.send(self.comm, ids.to(self._ids), asked).long()
         places, found = torch.searchsorted(self._owners.owned, given), []
         for module in self.modules.values():
             own = gather_rows(module.held.rows.detach(), places, trusted=True)
-            received = self.comm.all_to_all(own, asked, routed.counts).wait()
-            rows = torch.empty_like(received)
-            rows[routed.order] = received
-            found.append(rows.to(device))
+            found.append(routed.answers(self.comm, own, asked).to(device))
         return _AskedRows(routed, asked, places, found, [])
 
     # ---- gradients to the owners
@@ -285,8 +278,7 @@ class LearnedRows:
         if (grad := rows.grad) is None:  # the loss does not depend on them: torch makes no step either
             grad, is_read = torch.zeros_like(rows), torch.zeros_like(is_read)
         grads = torch.cat((grad, is_read.to(grad.dtype).unsqueeze(1)), 1).cpu()
-        ordered = grads[batch.routed.order]
-        return self.comm.all_to_all(ordered, batch.routed.counts, batch.asked).wait()
+        return batch.routed.send(self.comm, grads, batch.asked)
 
     def scale(self, factor: float) -> None:
         """Multiply the collected gradients, to clip them."""
@@ -319,11 +311,6 @@ class LearnedRows:
             optimizer.state[rows] = {"step": step, **one.states}
         optimizer.step()
         rows.grad, one.step = None, one.step + 1
-
-
-def _most_rows(channels: int) -> int:
-    """Return how many rows are drawn, written or read at once."""
-    return max(1, _DRAWN_AT_ONCE // channels)
 
 
 def _summed(places: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:

@@ -148,12 +148,8 @@ class Frontiers:
         nodes are the seeds.
         """
         fanouts = (0,) * hop + (self._config.fanouts[hop],)
-        config = replace(self._config, fanouts=fanouts, layout="blocks", return_edge_id=self._keeps)
+        config = replace(self._config, fanouts=fanouts, layout="blocks")
         return make_pipeline(self._graph, config, num_threads=self._threads, depth=2 * self._threads)
-
-    @property
-    def _keeps(self) -> bool:
-        return self._config.return_edge_id
 
     def sample(self, drafts: Sequence[_Draft]) -> list[Sampled]:
         """Draw all hops of several batches; all ranks must call it together, with as many batches."""
@@ -211,7 +207,7 @@ class Frontiers:
         pieces = torch.split(got, torch.cat([sizes, num_edges], 1).reshape(-1).tolist())
         width, count = 2 * len(routes), len(routes)
         kept = [torch.empty(0, dtype=torch.int64)] * (count * comm.size)
-        if self._keeps:
+        if self._config.return_edge_id:
             positions = [[one.positions for one in of_rank] for of_rank in answers]
             rows = [sum(part.numel() for part in of_rank) for of_rank in positions]
             taken = comm.all_to_all(_joined(positions, torch.int64), rows, num_edges.sum(1).tolist()).wait()

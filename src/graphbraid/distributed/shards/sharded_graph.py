@@ -76,7 +76,8 @@ class Shards:
         joined = torch.cat([rows.owned for rows in own])
         self.owned, self._row = joined.sort()
         self._tables = [rows.x for rows in own]
-        self._on_disk = self._readers() if self._exceed_memory() else None
+        exceed = self._exceed_memory()
+        self._on_disk = [DiskRows.behind(one) if exceed and one.nbytes else None for one in self._tables]
         firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
         self.first_edge = torch.cat(firsts)[self._row] if firsts else None
         self.row_bytes = self.new_rows(1).nbytes
@@ -135,10 +136,9 @@ class Shards:
 
     def _read(self, number: int, places: Tensor) -> Tensor:
         """Return rows of one part, by their places in its table."""
-        disk = None if self._on_disk is None else self._on_disk[number]
-        return (
-            gather_rows(self._tables[number], places, trusted=True) if disk is None else disk.gather(places)
-        )
+        if (disk := self._on_disk[number]) is not None:
+            return disk.gather(places)
+        return gather_rows(self._tables[number], places, trusted=True)
 
     def _exceed_memory(self) -> bool:
         """Return whether mapped rows would not stay in memory; all ranks call it together.
@@ -158,9 +158,6 @@ class Shards:
             *map(format_bytes, (own, sum(beside), free)),
         )
         return True
-
-    def _readers(self) -> list[DiskRows | None]:
-        return [DiskRows.behind(table) if table.nbytes else None for table in self._tables]
 
     def positions(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
         """Return the positions in the whole graph of edges into own nodes.

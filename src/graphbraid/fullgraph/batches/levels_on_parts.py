@@ -147,10 +147,8 @@ class LevelsOnParts(LayerWise):
             part = ids[start : start + most]
             routed = Routed.by_owner(shards.owners(part), comm.size)
             given, asked = routed.ask(comm, part)
-            received = routed.answers(comm, own_rows(given).contiguous(), asked)
+            rows = routed.answers(comm, own_rows(given).contiguous(), asked)
             if part.numel():
-                rows = torch.empty_like(received)
-                rows[routed.order] = received
                 yield start, rows
 
     def _fetch(

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
+from graphbraid.distributed.shards.exchange import Routed
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.operations import normalised
 from graphbraid.fullgraph.step.operations.norm import RankColumns
@@ -192,17 +193,15 @@ class RankNorms(TorchFunctionMode):
         """
         size, base = self._comm.size, self._num_hops + 1
         near = torch.nonzero(hops < base).flatten()
-        asked = near[torch.argsort(keys[near] % size, stable=True)]
-        to_each = torch.bincount(keys[asked] % size, minlength=size).tolist()
-        from_each = self._comm.counts(to_each)
-        heard = self._comm.all_to_all(keys[asked] * base + hops[asked], to_each, from_each).wait()
+        routed = Routed.by_owner(keys[near] % size, size)
+        heard, asked = routed.ask(self._comm, keys[near] * base + hops[near])
         heard, place = heard.sort(stable=True)  # by node, then by hop, then by rank
         is_first = torch.ones(heard.numel(), dtype=torch.bool)
         is_first[1:] = heard[1:] // base != heard[:-1] // base
         replies = torch.empty_like(is_first)
         replies[place] = is_first
         counted = torch.zeros(keys.numel(), dtype=torch.bool)
-        counted[asked] = self._comm.all_to_all(replies, from_each, to_each).wait()
+        counted[near] = routed.answers(self._comm, replies, asked)
         return counted
 
     def _announced(self, number: int | None) -> int:

@@ -68,7 +68,6 @@ class Saving:
     ) -> None:
         self._ranks = ranks
         self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
-        self._graph_identity: dict[str, Any] = {}
         self._best_weights: dict[str, Tensor] | None = None
         self._best_rows: dict[str, Tensor] = {}
         self._rows_of: dict[Path, str] = {}
@@ -82,7 +81,6 @@ class Saving:
         """Prepare the folder of a new run."""
         if self._folder is None:
             return
-        self._graph_identity = self._state.identity
         self._folder.clear()
         self._describe(self._folder)
         keep(self._folder.path, self._state.runner.engine, self._state.plan)
@@ -102,7 +100,7 @@ class Saving:
 
     def _describe(self, folder: RunFolder) -> None:
         config = {"train": self._state.config.to_json(), "info": dict(self._state.info)}
-        folder.write_json(CONFIG, config | {"contract": self._graph_identity["contract"]})
+        folder.write_json(CONFIG, config | {"contract": self._state.identity["contract"]})
         folder.write_json(ENVIRONMENT, environment() | {"ranks": self._ranks.size})
 
     def _columns(self) -> list[str]:
@@ -157,7 +155,7 @@ class Saving:
             "log_position": log.position(),
             "config": self._state.config.to_json(),
             "model_identity": model_identity(self._state.runner.model),
-            "graph_identity": self._graph_identity,
+            "graph_identity": self._state.identity,
             "info": dict(self._state.info),
         }
 
@@ -165,9 +163,8 @@ class Saving:
         state, parts, model = self._state, self._parts, self._state.runner.model
         path = None if folder is None else folder.last
         contents = self._ranks.read_file(path, self._read)
-        self._graph_identity = state.identity
         where = path or Path("the checkpoint of rank 0")
-        check_same(contents, model, self._graph_identity, state.config, where)
+        check_same(contents, model, state.identity, state.config, where)
         check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)
         model.load_state_dict(contents["model"])
         parts.optimizer.load_state_dict(contents["optimizer"])
@@ -176,9 +173,9 @@ class Saving:
         state.progress = Progress(**contents["progress"])
         self._load_rows(contents, states=True)
         if folder is not None:
-            held = {folder.last: contents} | (
-                {folder.best: self._read(folder.best)} if folder.best.is_file() else {}
-            )
+            held = {folder.last: contents}
+            if folder.best.is_file():
+                held[folder.best] = self._read(folder.best)
             self._rows_of = {
                 at: one["learned_rows"]["folder"] for at, one in held.items() if one["learned_rows"]
             }
