@@ -12,8 +12,8 @@ MOST = 0.05
 """Share of the cores' time that other programs may have; the system's own upkeep takes 1 to 2 %."""
 LOOK_SECONDS = 3.0
 FIRST = "GRAPHBRAID_BENCHMARK_FIRST"
-"""Environment variable: 1 lets what is measured run before other programs. It needs root,
-and rows do not note it."""
+"""Environment variable: 1 gives the benchmark a higher priority than other programs. This needs root.
+Rows do not note it."""
 
 
 def others_share(seconds: float = LOOK_SECONDS) -> float | None:

@@ -4,8 +4,8 @@
 
 GAT is trained on shared mini-batches of ``braid-10k``, and GraphSAGE with batch normalisation beside it, both
 with dropout, whose masks are the same in all runs. In float64 the model computes its rows, gradients and
-updates; only the loss of the outputs is float32. The distance of one rank's losses to these shows what
-float32 itself changes, and that of several ranks what they add.
+updates; only the loss of the outputs is float32. The distance of one rank's losses to these is
+the rounding of float32 itself; several ranks add theirs to it.
 """
 
 from __future__ import annotations

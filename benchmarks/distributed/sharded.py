@@ -51,7 +51,7 @@ CGROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 """Where groups are made: in the first version of cgroups, and in the second."""
 EQUAL = 1e-6
 """Largest relative difference of losses, which are sums in another order. It holds for plain SGD. AdamW
-divides by the size of each gradient: there, rounding grows to 2e-5 within 40 steps on 12 million nodes."""
+divides by the size of each gradient, so rounding grows more."""
 WAIT_SECONDS = 3600.0
 MADE_BY = ("folder", "nodes", "features", "degree", "seeds", "parts", "strategy")
 """Options that the store and the parts depend on."""

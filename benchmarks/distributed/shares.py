@@ -1,4 +1,4 @@
-"""What a rank's share of a whole batch costs in layout ``subgraph``: drawing time and nodes.
+"""Drawing time and nodes of a rank's share of a whole batch in layout ``subgraph``.
 
     python -m benchmarks.distributed.shares
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from benchmarks.common.rows import Row, read_rows
+from benchmarks.tables.fullgraph import COMMAND
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
 
 PEERS = ("PyG", "DGL", "GraphBolt")
@@ -82,9 +83,7 @@ def speed() -> str:
         f"after the last epoch; DGL's GCN and GAT have no self-loops. {NOT_MEASURED}: not measured."
     )
     rows = [*read_rows("epoch"), *whole_graphs()]
-    return "\n\n".join(
-        [table(heads, lines), note, where(rows, "benchmarks.training.epoch, benchmarks.fullgraph")]
-    )
+    return "\n\n".join([table(heads, lines), note, where(rows, f"benchmarks.training.epoch`, `{COMMAND}")])
 
 
 def picture() -> str:

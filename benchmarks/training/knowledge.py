@@ -35,7 +35,7 @@ from benchmarks.common.rows import write_rows
 from graphbraid import Trainer, datasets, nn
 
 SECONDS = ("epoch_s", "epoch_processor_s", "ranks_s", "ranks_processor_s")
-"""What is measured: also of the processor's, which other programs on the machine hardly change."""
+"""Measured times. Those of the processor hardly change beside other programs on the machine."""
 
 
 def train(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # First hour
 #
-# A graph, a model, a run, and what a mini-batch is. Everything is built in: you need no files.
+# A graph, a model, a run, and a mini-batch. Everything is built in: you need no files.
 
 # %%
 import graphbraid

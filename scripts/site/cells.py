@@ -1,7 +1,7 @@
 """Runs a notebook: a Python file whose cells begin with ``# %%`` or ``# %% [markdown]`` (percent format).
 
-``python scripts/site/cells.py docs/notebooks/first_hour.py`` prints what each cell shows, as JSON: what
-Jupyter would show, printed lines and then the last expression by its ``_repr_html_`` or ``repr``.
+``python scripts/site/cells.py docs/notebooks/first_hour.py`` prints the output of each cell as JSON,
+as Jupyter would show it: printed lines, and then the last expression by its ``_repr_html_`` or ``repr``.
 """
 
 from __future__ import annotations

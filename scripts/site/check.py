@@ -26,8 +26,8 @@ import pyphen
 WIDTHS = (400, 800, 1300)
 RAW = re.compile(r":(?:func|class|meth|mod|attr|data|exc|obj):|&lt;autoref|--8&lt;--|```")
 PROSE = ("install.md", "tutorial.md", "tables.md", "guides/*.md")
-# Each page is loaded in a frame of each width, so that its media queries see that width. What is wider than
-# the frame and not inside something that scrolls is cut off, or moves the whole page.
+# Each page is loaded in a frame of each width, so that its media queries see that width. An element
+# wider than the frame is cut off, or moves the whole page, unless it is inside something that scrolls.
 MEASURE = """<!doctype html><body><script>
 const scrolls = node => { for (; node; node = node.parentElement) {
   const style = node.ownerDocument.defaultView.getComputedStyle(node);
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def too_wide(browser: str, site: Path, pages: list[str]) -> list[str]:
-    """What is wider than the screen, as one line each."""
+    """A line for each element that is wider than the screen."""
     harness = site / "measure.html"
     harness.write_text(MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", str([*WIDTHS])))
     handler = functools.partial(Quiet, directory=str(site))

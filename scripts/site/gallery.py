@@ -64,7 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def output_of(path: Path, library: str, *runner: str) -> str:
-    """What an example prints, run by a script if one is given; from the last build if nothing has changed."""
+    """Lines that an example prints, run by a script if one is given; kept for the next build."""
     kept = KEPT / f"{path.stem}-{hashlib.sha256((library + path.read_text()).encode()).hexdigest()[:16]}.txt"
     if not kept.exists():
         done = subprocess.run(
