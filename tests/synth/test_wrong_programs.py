@@ -21,6 +21,10 @@ TURNED = (
     'gnn.optimizer("sgd", 0.1); if (gnn.loss() > 2) { break; } '
     'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); } '
 )
+STUCK = (
+    "the loop never ends once it begins",
+    "nothing in it changes its condition; train in it, or leave it by break",
+)
 TWICE = "function int twice(int x) { return 2 * x; }\n"
 KNOWN = "what describes the layers must be known before"
 FINITE = "it is a finite number of at least 0"
@@ -365,6 +369,17 @@ WRONG = [
         "the loop never ends",
         "nothing changes its condition, and no break leaves it",
     ),
+    (program(after_epoch="while (gnn.loss() > 1) { }"), 14, 5, *STUCK),
+    (program(after_epoch='while (gnn.evaluate("val") < 1) { print(1); }'), 14, 5, *STUCK),
+    (program(after_epoch="int k = 0; while (k < 3 && gnn.loss() > 1) { print(k); }"), 14, 16, *STUCK),
+    (program(after_epoch="float k = gnn.loss(); while (k > 1) { print(k); }"), 14, 27, *STUCK),
+    (
+        program(before='gnn.earlyStop("val", 3);', after_epoch='while (true) { gnn.evaluate("val"); }'),
+        14,
+        5,
+        "the loop never ends",
+        "nothing changes its condition, and no break leaves it",
+    ),
     (
         program(before="int n = gnn.loss();"),
         4,
@@ -377,7 +392,7 @@ WRONG = [
         4,
         17,
         "loss before the first forward pass",
-        "call it behind",
+        "call it after that pass",
     ),
     (
         program(after_layer='gnn.evaluate("val");'),
@@ -508,6 +523,13 @@ WRONG = [
         25,
         "the loop never ends",
         "no break and no return leaves it",
+    ),
+    (
+        "function int f(int x) { while (x > 5) { int y = x; y++; } return 1; }\n" + body(""),
+        1,
+        25,
+        "the loop never ends once it begins",
+        "nothing in it changes its condition; leave it by break or return",
     ),
     (
         "function int f(int x) { return 1; }",
@@ -697,6 +719,28 @@ def test_a_mistake_is_named_with_its_place(
         assert len(whole) > 100 or shown[0] == f"  {whole}"
         at = shown[1].index("^")
         assert at >= len(shown[0]) or shown[0][at] == whole[column - 1]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while (gnn.loss() > 1) { if (gnn.loss() > 0) { break; } }",
+        "for (int i = 0; i < 3 && gnn.loss() > 1; i++) { print(i); }",
+        "float k = gnn.loss(); while (k > 1) { k /= 2; }",
+        "while (false) { print(1); }",
+        "int k = 9; while (k < 3) { print(k); }",
+    ],
+)
+def test_loops_that_may_end_are_taken(loop: str) -> None:
+    assert from_program(parse_program(program(after_epoch=loop)), LAYERS).recipe.script is not None
+
+
+@pytest.mark.parametrize("asked", ["gnn.loss() > 1", 'gnn.evaluate("val") < 0.9'])
+def test_a_loop_that_trains_may_ask_what_training_gives(asked: str) -> None:
+    head = "for (int epoch = 0; epoch < totalEpoch; epoch++)"
+    epochs = program()[program().index(head) : -2]
+    text = program(before=epochs).replace(head, f"while ({asked})").replace(f"while ({asked})", head, 1)
+    assert from_program(parse_program(text), LAYERS).recipe.script is not None
 
 
 def test_there_are_enough() -> None:

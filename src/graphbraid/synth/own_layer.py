@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -146,29 +145,25 @@ def _read_own_layer(call: LayerCall) -> str:
         matrix, source = plain
         out = writer.add(Aggregate, values[source], adjacency=matrix)
     else:
-        out = writer.add(Messages, *values, **_fields(conv, tuple(reads), shapes))
+        out = writer.add(
+            Messages,
+            *values,
+            layer=conv,
+            reads=tuple(reads),
+            shapes=tuple(shapes.values()),
+            constants=(),
+            takes=(tuple(shapes), ()),
+            used=(),
+            reduction=form.reduction,
+            ties="shared",
+            width_out=conv.out_channels,
+            edge_width=conv.out_channels,
+            steps=form.steps,
+        )
     for name in form.added:
         known, below = rows.get(name), writer.add(DestinationRows, rows.get(name, call.x))
         out = writer.sum(below if known else mapped(below, name), out)
     return out
-
-
-def _fields(
-    conv: OwnConv, reads: tuple[tuple[str, ReadRows, int], ...], shapes: dict[str, tuple[int, ...]]
-) -> dict[str, Any]:
-    return {
-        "layer": conv,
-        "reads": reads,
-        "shapes": tuple(shapes.values()),
-        "constants": (),
-        "takes": (tuple(shapes), ()),
-        "used": (),
-        "reduction": conv.form.reduction,
-        "ties": "shared",
-        "width_out": conv.out_channels,
-        "edge_width": conv.out_channels,
-        "steps": conv.form.steps,
-    }
 
 
 __all__ = ["OwnConv"]

@@ -109,7 +109,7 @@ class Recorder:
                 raise ProgramError(place, message, "call it after the optimizer")
             self._evaluated.add(split_of(call).lower())
         elif len(self._forward) < self.num_layers and not has_begun:
-            raise ProgramError(place, "loss before the first forward pass", "call it behind")
+            raise ProgramError(place, "loss before the first forward pass", "call it after that pass")
 
     def recipe(self, end: Place) -> tuple[ModelRecipe, Recipe]:
         """Return what the calls come to.

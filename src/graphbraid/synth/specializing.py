@@ -33,7 +33,10 @@ from graphbraid.synth.language.syntax import (
     Say,
     Statement,
     Train,
+    assigned_in,
+    declared_in,
     leaves_loop,
+    names_in,
     walk,
 )
 from graphbraid.synth.language.words import METHODS, TOTAL_EPOCHS
@@ -65,7 +68,7 @@ def specialize(
     own = {layer.name: aggregation_of(layer) for layer in function.layers}
     specializer = _Specializer(function, Recorder(function.name, tuple(layers), own), values)
     statements = specializer.block(function.body)
-    reads_total = any(isinstance(node, Name) and node.name == TOTAL_EPOCHS for node in walk(statements))
+    reads_total = TOTAL_EPOCHS in names_in(statements)
     if reads_total and values[TOTAL_EPOCHS] < 1:
         raise ProgramError(function.place, "the program trains nothing", f"{TOTAL_EPOCHS} is at least 1")
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -170,7 +173,7 @@ class _Specializer:
 
     def _learn(self, name: str, is_known: bool, statement: Declare | Assign) -> None:
         is_joined = isinstance(statement, Assign) and bool(statement.operator)
-        is_open = bool((_names(statement.value) | ({name} if is_joined else set())) & self._open)
+        is_open = bool((names_in(statement.value) | ({name} if is_joined else set())) & self._open)
         if isinstance(statement, Declare):
             self._interpreter.types[name] = statement.type
         if not is_known:
@@ -192,7 +195,7 @@ class _Specializer:
 
     def _value_of(self, value: Expression) -> bool:
         """Return whether an expression has a value here."""
-        return not self._at_run_time(value) and _names(value) <= self._values.keys()
+        return not self._at_run_time(value) and names_in(value) <= self._values.keys()
 
     def _at_run_time(self, part: object, *, alone: bool = False) -> bool:
         """Return whether a part, or anything in it, acts or has a value only while the program trains."""
@@ -241,7 +244,7 @@ class _Specializer:
                 raise ProgramError(node.place, message, hint)
 
     def _require_training(self, value: Expression) -> None:
-        """Require that a value that training gives is read behind a forward pass, or an epoch."""
+        """Require that a value that training gives is read after a forward pass, or after an epoch."""
         for node in walk(value):
             if isinstance(node, Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time:
                 self.recorder.require_begun(node, is_looped=bool(self._at_loop))
@@ -275,7 +278,7 @@ class _Specializer:
     def _choice(self, choice: If) -> list[Statement]:
         branches: list[tuple[Expression, tuple[Statement, ...]]] = []
         for condition, body in choice.branches:
-            if not branches and self._value_of(condition) and not _names(condition) & self._open:
+            if not branches and self._value_of(condition) and not names_in(condition) & self._open:
                 if self._interpreter.value(condition):
                     return [If(choice.place, (), self.block(body))]
                 continue
@@ -295,7 +298,7 @@ class _Specializer:
             if self.recorder.progress != before:
                 message = "a condition that is known only while the program trains changes the layers"
                 raise ProgramError((asked or choice).place, message, "every epoch runs them all alike")
-        self._forget(_assigned((choice.otherwise, tuple(body for _, body in branches))))
+        self._forget(assigned_in((choice.otherwise, tuple(body for _, body in branches))))
         left = tuple((condition, body) for condition, body in rest if condition is not None)
         return [If(choice.place, left, rest[-1][1])]
 
@@ -306,13 +309,13 @@ class _Specializer:
         self._depth -= 1
 
     def _loop(self, loop: For) -> list[Statement]:
-        inside = _declared(loop)
+        inside = declared_in(loop)
         if not self._at_run_time(loop):
-            is_settled = not (_names(loop) - inside) & self._open
+            is_settled = not (names_in(loop) - inside) & self._open
             if is_settled:
                 self._completed.clear()
                 self._interpreter.statement(loop)
-                changed = sorted(_assigned(loop) & self._values.keys())
+                changed = sorted(assigned_in(loop) & self._values.keys())
                 place = loop.place
                 values = [Literally(place, self._values[name]) for name in changed]
                 return [
@@ -327,7 +330,7 @@ class _Specializer:
             self._require_settled(loop, inside)
         first = None if loop.first is None else self._statement(loop.first)[0]
         self._check_ends(loop)
-        self._forget(_assigned((loop.body, loop.step)))
+        self._forget(assigned_in((loop.body, loop.step)))
         condition = None if loop.condition is None else self._rest(loop.condition)
         before = self.recorder.progress
         self._at_loop.append(before)
@@ -336,20 +339,23 @@ class _Specializer:
         self._at_loop.pop()
         if self.recorder.progress != before:
             raise ProgramError(loop.place, *_UNFINISHED)
-        self._forget(_assigned((loop.body, loop.step)))  # it may have run no round
+        self._forget(assigned_in((loop.body, loop.step)))  # it may have run no round
         step = None if loop.step is None else replace(loop.step, value=self._rest(loop.step.value))
         return [For(loop.place, first, condition, step, body)]  # type: ignore[arg-type]
 
     def _check_ends(self, loop: For) -> None:
         """Refuse a loop that cannot end, as far as its condition and its step tell."""
-        reads = set() if loop.condition is None else _names(loop.condition)
-        if leaves_loop(loop.body) or (self.recorder.stops_early and _calls(loop.body, "evaluate")):
+        asked, reads = loop.condition, names_in(loop.condition)
+        trains = _calls(loop.body, "forwardPass")
+        if leaves_loop(loop.body) or (self.recorder.stops_early and trains and _calls(loop, "evaluate")):
             return
-        if loop.condition is not None and (
-            self._at_run_time(loop.condition) or not reads <= self._values.keys()
-        ):
+        if reads & assigned_in(loop.body):
             return
-        if reads & _assigned(loop.body):
+        if asked is not None and not self._value_of(asked):
+            is_trained = trains and any(_calls(asked, method) for method in ("loss", "evaluate"))
+            if not is_trained and not reads & assigned_in(loop.step):
+                hint = "nothing in it changes its condition; train in it, or leave it by break"
+                raise ProgramError(loop.place, "the loop never ends once it begins", hint)
             return
         kept, rounds = dict(self._values), 0
         while rounds < _COUNTED_ROUNDS and (
@@ -358,7 +364,7 @@ class _Specializer:
             rounds += 1
             before = {name: self._values[name] for name in reads}
             if loop.step is not None and loop.step.name.name in reads:
-                if not _names(loop.step.value) <= self._values.keys() or self._at_run_time(loop.step.value):
+                if not names_in(loop.step.value) <= self._values.keys() or self._at_run_time(loop.step.value):
                     break
                 self._interpreter.assign(loop.step)
             if {name: self._values[name] for name in reads} == before:
@@ -379,24 +385,11 @@ _UNFINISHED = "the loop ends in the middle of an epoch", "call the optimizer in 
 _NONE = METHODS["container<int>"]["size"]
 
 
-def _names(part: object) -> set[str]:
-    return {node.name for node in walk(part) if isinstance(node, Name)}
-
-
-def _declared(part: object) -> set[str]:
-    return {node.name.name for node in walk(part) if isinstance(node, Declare)}
-
-
-def _assigned(part: object) -> set[str]:
-    """Return the variables that a part changes and does not declare."""
-    return {node.name.name for node in walk(part) if isinstance(node, Assign)} - _declared(part)
-
-
 def _numbers_layers(body: object, name: str) -> bool:
     """Return whether calls that describe layers take a variable's value."""
     calls = (node for node in walk(body) if isinstance(node, Call))
     return any(
-        name in _names(call.arguments)
+        name in names_in(call.arguments)
         for call in calls
         if not METHODS["GNN"].get(call.method.name, _NONE).at_run_time
     )

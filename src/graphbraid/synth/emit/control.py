@@ -33,6 +33,7 @@ from graphbraid.synth.language.words import TOTAL_EPOCHS
 from graphbraid.synth.recipe import Script, split_of
 from graphbraid.synth.running import shown, speaking
 
+# The types of numbers have the names of Python's in the language too.
 _TYPES = {"int": "Int", "float": "double", "bool": "bool"}
 _PASSES = {"forward": "forward_pass()", "backward": "back_propagation()"}
 _LEVELS = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4, "+": 5, "-": 5}
@@ -95,7 +96,7 @@ class _Writer:
         self._kinds = {TOTAL_EPOCHS: "int"}
         self._read = _read(self._script.statements)
         for name, value in self._script.values.items():
-            self._kinds[name] = {bool: "bool", int: "int", float: "float"}[type(value)]
+            self._kinds[name] = type(value).__name__
             if name in self._read:
                 yield f"const {_TYPES[self._kinds[name]]} {cpp_variable(name)} = {_number(value)};"
         yield from self.block(self._script.statements)
@@ -141,12 +142,8 @@ class _Writer:
         gnn = cpp_variable(self._script.gnn)
         match statement:
             case Declare():
-                self._kinds[statement.name.name] = statement.type
-                unused = "" if statement.name.name in self._read else "[[maybe_unused]] "
-                name = cpp_variable(statement.name.name)
-                return (
-                    f"{unused}{_TYPES[statement.type]} {name} = {self._as(statement.value, statement.type)}"
-                )
+                declared = self._declared(statement.type, statement.name.name)
+                return f"{declared} = {self._as(statement.value, statement.type)}"
             case Assign():
                 return self._assigned(statement)
             case Do():
@@ -224,7 +221,7 @@ class _Writer:
         match value:
             case Literally(value=number):
                 assert not isinstance(number, str)
-                kind = {bool: "bool", int: "int", float: "float"}[type(number)]
+                kind = type(number).__name__
                 return _Text(_number(number), kind, _SIGNED if _number(number)[0] == "-" else _ATOM, True)
             case Name():
                 return _Text(cpp_variable(value.name), self._kinds[value.name])

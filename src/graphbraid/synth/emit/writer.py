@@ -196,7 +196,6 @@ class TemplateWriter:
                 f"a label in the rows {name!r} is {wrong}, and the model has {width} classes; leave out nodes"
                 " without one"
             )
-        labels = labels.long() if is_class else labels
         made = [
             self.arrays.add(rows.clone(), f"{name}_rows"),
             self.arrays.add(labels.clone(), f"{name}_labels"),

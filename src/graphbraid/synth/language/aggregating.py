@@ -56,7 +56,7 @@ class OwnAggregation:
     destinations: tuple[str, ...]
     """Those whose row of ``v`` it reads."""
     added: tuple[str, ...]
-    """Those whose row of ``v`` is added behind."""
+    """Those whose row of ``v`` is added to the reduced messages."""
     steps: tuple[MessageStep, ...]
     reduction: Literal["sum", "mean", "max", "min"]
 

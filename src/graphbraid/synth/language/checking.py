@@ -32,8 +32,10 @@ from graphbraid.synth.language.syntax import (
     Statement,
     Type,
     Unary,
+    assigned_in,
     hint_of,
     leaves_loop,
+    names_in,
 )
 from graphbraid.synth.language.words import METHODS, MODELS, OF_MODEL, TOTAL_EPOCHS, Argument, Method, word_of
 
@@ -164,9 +166,13 @@ class _Checker:
             self._condition(loop.condition)
         if loop.step is not None:
             self._assignment(loop.step)
-        is_true = loop.condition is None or (isinstance(loop.condition, Literally) and loop.condition.value)
-        if self._returns is not None and is_true and not leaves_loop(loop.body):
-            raise ProgramError(loop.place, "the loop never ends", "no break and no return leaves it")
+        if self._returns is not None and not leaves_loop(loop.body):
+            asked, reads = loop.condition, names_in(loop.condition)
+            if asked is None or (isinstance(asked, Literally) and asked.value):
+                raise ProgramError(loop.place, "the loop never ends", "no break and no return leaves it")
+            if reads and not reads & assigned_in((loop.body, loop.step)):
+                hint = "nothing in it changes its condition; leave it by break or return"
+                raise ProgramError(loop.place, "the loop never ends once it begins", hint)
         self._num_loops += 1
         self.block(loop.body)
         self._num_loops -= 1

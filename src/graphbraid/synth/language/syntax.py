@@ -301,6 +301,21 @@ def walk(part: object) -> Iterator[Node]:
         yield from walk(each)
 
 
+def names_in(part: object) -> set[str]:
+    """Return the variables that a part reads or changes."""
+    return {node.name for node in walk(part) if isinstance(node, Name)}
+
+
+def declared_in(part: object) -> set[str]:
+    """Return the variables that a part declares."""
+    return {node.name.name for node in walk(part) if isinstance(node, Declare)}
+
+
+def assigned_in(part: object) -> set[str]:
+    """Return the variables that a part changes and does not declare."""
+    return {node.name.name for node in walk(part) if isinstance(node, Assign)} - declared_in(part)
+
+
 def leaves_loop(body: tuple[Statement, ...]) -> bool:
     """Return whether a ``return``, or a ``break`` of no loop inside, leaves a loop with this body."""
     for statement in body:
