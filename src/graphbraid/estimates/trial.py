@@ -17,12 +17,11 @@ from torch.optim import Optimizer
 from graphbraid.estimates.allocation import allocation_of
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
-from graphbraid.nn import LinkModel
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import BatchShare
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.runner import runner_of
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.step.step import Clock, LearningRateSchedule, TrainStep, make_optimizer
@@ -115,7 +114,9 @@ class Trial:
     ) -> None:
         self.graph = graph
         self.config = without_ready_optimizer(config).updated(scheduler=None, trace=None)
-        self.runner = _runner(copy.deepcopy(model).train(), graph, config, tiers)
+        copied, place = copy.deepcopy(model).train(), runtime.place_of(config)
+        rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
+        self.runner = runner_of(copied, graph, place, config, rows=rows, lists=lists)
         task, labels = with_own_loss(self.runner.task(), config.loss), self.runner.labels
         self.nodes = split_nodes(labels, "train")
         assert labels.y is not None, "the task is that of labels"
@@ -202,14 +203,6 @@ class Trial:
                 yield
         finally:
             self.runner.model.train()
-
-
-def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None) -> ModelRunner:
-    place = runtime.place_of(config)
-    if isinstance(model, LinkModel):
-        return LinkRunner(model, graph, place, config)
-    rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
-    return ModelRunner(model, graph, place, rows, lists, node_type=config.node_type)
 
 
 def _first_rows(tensor: Tensor, count: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,38 +13,33 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid import distributed
-from graphbraid.arguments import check_choice, check_type
+from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
 from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
-from graphbraid.fullgraph.reading.watch import GraphWatch
-from graphbraid.graph import Graph, NodeSet
-from graphbraid.nn import EdgeModel, LinkModel
+from graphbraid.graph import Graph
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult, Status
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.embed import hidden_runner, write_rows
-from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
-from graphbraid.train.inference.infer import Chunk
+from graphbraid.train.inference.embed import embeddings_in_chunks, nodes_to_embed, write_rows
+from graphbraid.train.inference.evaluate import EvalMode, joined, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.inference.metrics import best_threshold, check_threshold
 from graphbraid.train.run.fit import FitRun
-from graphbraid.train.run.saving import load_rows
+from graphbraid.train.run.saving import load_rows, read_weights
 from graphbraid.train.run.setup import RunState, SignalGuard
-from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.run_folder.checkpoint import check_weights
-from graphbraid.train.run_folder.contract import Contract, check_same_model, learned_by
+from graphbraid.train.run_folder.contract import Contract, learned_by, matched_to
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import TrainerLock
 from graphbraid.train.step.feed import Share
-from graphbraid.train.step.links.runner import EdgeRunner, EndsRunner, LinkRunner
-from graphbraid.train.step.preflight import check_fanouts, split_nodes
+from graphbraid.train.step.links.runner import EndsRunner, LinkRunner, runner_of
+from graphbraid.train.step.preflight import check_fanouts, graph_to_learn, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.task import Task
@@ -80,7 +75,7 @@ class Trainer:
             ``"auto"`` is the option ``tiers="auto"``. If None, as the options ``host`` and ``tiers`` say,
             else the graph.
         topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
-            graph; likewise.
+            graph. If None, as the options ``host`` and ``tiers`` say, else the graph.
         overrides: fields of :class:`TrainConfig` that replace those of ``config``.
 
     Example::
@@ -111,16 +106,16 @@ class Trainer:
         if not isinstance(model, nn.Module):
             raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
         given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
-        graph, self.graphs = _checked(graph, overrides.get("task", given.task))
+        graph, self.graphs = graph_to_learn(graph, overrides.get("task", given.task))
         self.model = model
         learned = learned_by.get(model)
         if learned is not None:
-            graph = _matched(model, graph, learned, has_tiers=tiers is not None or topology is not None)
+            graph = matched_to(model, graph, learned, has_tiers=tiers is not None or topology is not None)
         self.graph = graph
         if isinstance(tiers, str):
             overrides, tiers = overrides | {"tiers": tiers}, None
-        joined = distributed.current()
-        self.comm = joined if joined is not None and joined.size > 1 else None
+        ranks = distributed.current()
+        self.comm = ranks if ranks is not None and ranks.size > 1 else None
         """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
         passed = TrainerInputs(tiers=tiers, topology=topology, accelerator=accelerator)
         chosen = choose(model, graph, given.updated(**overrides), passed, self.comm)
@@ -164,18 +159,14 @@ class Trainer:
 
     def _new_runner(self) -> ModelRunner:
         """Make the runner of the task and of the graph's kind."""
-        place = self._place
-        if isinstance(self.model, LinkModel):
-            return LinkRunner(self.model, self.graph, place, self.config)
-        if isinstance(self.model, EdgeModel):
-            return EdgeRunner(self.model, self.graph, place, self.config)
         if self.graphs is not None:
             from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
 
-            return GraphsRunner(self.model, self.graphs, place)
-        of_type = self.config.node_type
-        runner = ModelRunner(self.model, self.graph, place, self.tiers, self.topology, node_type=of_type)
-        runner.divide_rows(self.config, self.comm)
+            return GraphsRunner(self.model, self.graphs, self._place)
+        rows, lists = self.tiers, self.topology
+        runner = runner_of(self.model, self.graph, self._place, self.config, rows=rows, lists=lists)
+        if not isinstance(runner, EndsRunner):
+            runner.divide_rows(self.config, self.comm)
         return runner
 
     def _new_state(self) -> RunState:
@@ -248,16 +239,7 @@ class Trainer:
         Where ranks hold parts of the graph alone, a table of what each has read and sent of rows by the last
         epoch's end. On one rank, which options of that are given and not used.
         """
-        if self.comm is None:  # no mistake: the same command trains on one rank and on several
-            plain = TrainConfig()
-            given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
-            idle = [f"{name}={value!r}" for name, value in given if value != getattr(plain, name)]
-            return f"nothing travels, as there is one rank: {' and '.join(idle)} not used" if idle else ""
-        if self._state.traffic:
-            return self._state.traffic
-        engine = self._state.runner.engine
-        tuned = None if engine is None else engine.runner.tuned
-        return "" if tuned is None else tuned.described()
+        return self._state.exchange
 
     def explain(self) -> str:
         """Where rows and lists lie, why, and which part of the reads each place serves, in words.
@@ -345,8 +327,9 @@ class Trainer:
             DataError: the split does not exist or has no labels.
             ResourceError: exact inference does not fit the budget.
         """
-        with self.turn():
-            return self.score(split_nodes(self.runner.labels, split), mode, self.task)
+        with self.turn(mode):
+            nodes = split_nodes(self.runner.labels, split)
+            return score(self.runner, self.config, nodes, mode, task=self.task, metrics=self._state.metrics)
 
     @typed
     def predict(
@@ -381,15 +364,11 @@ class Trainer:
         if once.numel() < ids.numel():
             # A batch has one row for each seed: a self-loop of a repeated one would join two of its rows.
             return self.predict(once, probabilities=probabilities, mode=mode)[places]
-        outputs: Tensor | None = None
         with self.turn(mode):
-            for start, rows in outputs_in_chunks(self.runner, self.config, ids, mode):
-                if outputs is None:
-                    outputs = rows.new_empty(ids.numel(), rows.shape[1])
-                end = start + rows.shape[0]
-                outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
-        assert outputs is not None
-        return outputs
+            chunks = outputs_in_chunks(self.runner, self.config, ids, mode)
+            if probabilities:
+                chunks = ((start, self.task.probabilities(rows)) for start, rows in chunks)
+            return joined(chunks, ids.numel())
 
     @typed
     def embed(
@@ -418,17 +397,13 @@ class Trainer:
             ConfigError: an id is out of range, or the model has no hidden rows of these nodes.
             ResourceError: exact inference does not fit the budget.
         """
-        node_type, of = self.embedded(node_type)
-        ids = node_ids(of, nodes)
+        node_type, ids = nodes_to_embed(self.runner, self.config, node_type, nodes)
         once, places = torch.unique(ids, return_inverse=True)
-        rows: Tensor | None = None
         with self.turn(mode):
-            for start, part in self._embeddings(once, node_type, layer, mode):
-                if rows is None:
-                    rows = part.new_empty(once.numel(), part.shape[1])
-                rows[start : start + part.shape[0]] = part
-        assert rows is not None
-        return rows[places]
+            chunks = embeddings_in_chunks(
+                self.runner, self.config, once, mode, node_type=node_type, layer=layer
+            )
+            return joined(chunks, once.numel())[places]
 
     @typed
     def write_embeddings(
@@ -458,58 +433,15 @@ class Trainer:
             MissingPackageError: Parquet is asked for, and pyarrow is not installed.
             ResourceError: as in :meth:`embed`, or the file cannot be written.
         """
-        node_type, of = self.embedded(node_type)
-        ids = node_ids(of, nodes)
+        node_type, ids = nodes_to_embed(self.runner, self.config, node_type, nodes)
         if torch.unique(ids).numel() < ids.numel():
             raise ConfigError("write_embeddings writes one row for each node; an id is repeated")
         told = {"node": ids.numpy()} if columns is None else columns
-        for name, column in told.items():
-            if len(column) != ids.numel():
-                raise ConfigError(f"column {name!r} has {len(column)} entries for {ids.numel()} nodes")
         with self.turn(mode):
-            write_rows(Path(path), ids.numel(), self._embeddings(ids, node_type, layer, mode), told)
-
-    def embedded(self, node_type: str | None = None) -> tuple[str | None, Graph | NodeSet]:
-        """Return the type whose nodes :meth:`embed` takes, None where there are no types, and its nodes.
-
-        Raises:
-            ConfigError: there is no such type, or none is given and links join two.
-        """
-        runner = self.runner
-        if self.graphs is not None:
-            raise ConfigError("embed is for models of nodes and of links; this one returns rows of graphs.")
-        if not self.graph.is_typed:
-            if node_type is not None:
-                raise ConfigError(f"node_type={node_type!r}: the graph has no types; leave it out")
-            return None, self.graph
-        joined = runner.data.ends.types if isinstance(runner, EndsRunner) else self.graph.node_types
-        known = list(dict.fromkeys(joined))
-        if node_type is None and isinstance(runner, EndsRunner):
-            if len(known) > 1:
-                raise ConfigError(
-                    f"links join {' and '.join(known)}; say whose rows to return, with node_type "
-                    "(--embeddings-of)"
-                )
-            node_type = known[0]
-        node_type = node_type or runner.node_type
-        check_choice(node_type, "node_type", known)
-        return node_type, self.graph.nodes_of(node_type)
-
-    def _embeddings(
-        self, ids: Tensor, node_type: str | None, layer: str | None, mode: EvalMode
-    ) -> Iterator[Chunk]:
-        """Yield the rows that :meth:`embed` returns for distinct ids, in chunks, in order."""
-        runner = self.runner
-        if isinstance(runner, EndsRunner):
-            if layer is not None:
-                raise ConfigError(
-                    "layer= is for models of nodes; of a model of links the encoder's rows are taken"
-                )
-            types = self.graph.types
-            at = 0 if node_type is None else self.graph.node_types.index(node_type)
-            first = 0 if types is None else types.first_ids[at]
-            return outputs_in_chunks(runner.encoder_runner(), self.config, ids + first, mode)
-        return outputs_in_chunks(*hidden_runner(runner, self.config, node_type, layer), ids, mode)
+            chunks = embeddings_in_chunks(
+                self.runner, self.config, ids, mode, node_type=node_type, layer=layer
+            )
+            write_rows(Path(path), ids.numel(), chunks, told)
 
     @typed
     def best_threshold(self, split: str = "val", *, beta: float = 1.0, mode: EvalMode = "exact") -> float:
@@ -558,9 +490,8 @@ class Trainer:
             ConfigError: an id is out of range, a relation is missing, or the task is another one.
             ResourceError: exact inference does not fit the budget.
         """
-        runner = self._link_runner("predict_links")
         with self.turn(mode):
-            scores = link_scores(runner, self.config, links, relation, mode)
+            scores = link_scores(self.runner, self.config, links, relation, mode)
         return scores.sigmoid() if probabilities else scores
 
     @typed
@@ -592,14 +523,10 @@ class Trainer:
             ConfigError: an id is out of range, a relation is missing, or the task is another one.
             ResourceError: the rows of all nodes do not fit the budget.
         """
-        runner = self._link_runner("top_links")
         with self.turn(mode):
-            return top_links(runner, self.config, nodes, relation, mode, k=k, sources=sources, known=known)
-
-    def _link_runner(self, name: str) -> LinkRunner:
-        if not isinstance(self.runner, LinkRunner):
-            raise ConfigError(f"{name} needs task='link'; predict gives the outputs of nodes.")
-        return self.runner
+            return top_links(
+                self.runner, self.config, nodes, relation, mode, k=k, sources=sources, known=known
+            )
 
     @typed
     def load_weights(self, path: str | os.PathLike[str]) -> None:
@@ -612,27 +539,18 @@ class Trainer:
             ConfigError: the file does not exist, or is of another model.
             DataError: the file is damaged, or the graph lacks a column, class or type; names it.
         """
-        contents = checkpoint.read(path, trust=self.config.trust_checkpoint)
-        check_same_model(contents["model_identity"], self.model, path)
-        try:
-            check_weights(contents["model"], self.model)
-        except ValueError as error:
-            raise DataError(f"{path} is no sound checkpoint: {error}") from None
+        contents = read_weights(path, self.model, trust=self.config.trust_checkpoint)
         if "contract" in contents["graph_identity"]:  # runs of earlier versions have none
             learned = Contract.model_validate(contents["graph_identity"]["contract"])
-            self._match(learned)
+            has_tiers = self.tiers is not None or self.topology is not None
+            graph = matched_to(self.model, self.graph, learned, has_tiers=has_tiers)
+            if graph is not self.graph:
+                self.graph = graph
+                self.runner = self._new_runner()  # which reads the graph, as the state does
+                self._state = self._new_state()
             learned_by[self.model] = learned
         load_rows(self.runner, contents, Path(path).parent, states=False)
         self.model.load_state_dict(contents["model"])
-
-    def _match(self, learned: Contract) -> None:
-        """Bring the graph into the order that the model learned, and make anew what reads it."""
-        has_tiers = self.tiers is not None or self.topology is not None
-        graph = _matched(self.model, self.graph, learned, has_tiers=has_tiers)
-        if graph is not self.graph:
-            self.graph = graph
-            self.runner = self._new_runner()
-            self._state = self._new_state()
 
     @contextlib.contextmanager
     def turn(self, mode: EvalMode | None = None, *, trains: bool = False) -> Iterator[None]:
@@ -646,73 +564,12 @@ class Trainer:
             ConfigError: another thread is training, or the model cannot be evaluated so.
         """
         with self._turns.take(trains=trains), runtime.torch_settings(self.config):
-            if mode is not None:
-                self._check_sampled(mode)
+            if mode not in (None, "sampled", "exact"):
+                raise ConfigError(f"mode must be 'sampled' or 'exact'; got {mode!r}.")
+            if mode == "sampled":
+                check_fanouts(self.model, self.config)
             yield
 
     def request_stop(self, status: Status = "stopped") -> None:
         """End :meth:`fit` after the current step or epoch; for callbacks. The first request counts."""
         self._state.request_stop(status)
-
-    def score(
-        self, nodes: Tensor, mode: EvalMode, task: Task, check: Callable[[], None] = lambda: None
-    ) -> dict[str, float]:
-        """Return the loss and metrics of labelled ``nodes``; ``check`` is called meanwhile and may raise."""
-        self._check_sampled(mode)
-        return score(
-            self.runner, self.config, nodes, mode, task=task, metrics=self._state.metrics, check=check
-        )
-
-    def _check_sampled(self, mode: str) -> None:
-        if mode not in ("sampled", "exact"):
-            raise ConfigError(f"mode must be 'sampled' or 'exact'; got {mode!r}.")
-        if mode == "sampled":
-            check_fanouts(self.model, self.config)
-
-
-def _checked(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
-    """Return the graph to learn, and the set of graphs whose union it is with ``task="graph"``."""
-    graphs = None
-    if task == "graph" or not isinstance(graph, Graph):
-        from graphbraid.graph.graph_set import GraphSet  # here: few runs are on many graphs
-
-        if isinstance(graph, GraphSet) and task != "graph":
-            raise ConfigError(
-                f"a GraphSet has labels of graphs, and task={task!r} learns others; set task='graph'."
-            )
-        if task == "graph" and isinstance(graph, Graph):
-            raise ConfigError(
-                "task='graph' learns labels of many graphs; give a GraphSet, or a list or dataset of "
-                "PyG's Data."
-            )
-        if task == "graph":
-            graphs = graph if isinstance(graph, GraphSet) else GraphSet.from_pyg(graph)
-            graph = graphs.graph
-    if not isinstance(graph, Graph):
-        raise ConfigError(
-            f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
-            "example with Graph.from_pyg(data), or set task='graph' for a list of graphs."
-        )
-    of_types = [graph.nodes_of(one).x for one in graph.node_types] if graph.is_typed else []
-    if GraphWatch(graph, of_types).wants_gradients():
-        raise ConfigError(
-            "the graph's features or edges require gradients, but a Trainer updates only the model's "
-            "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
-        )
-    return graph, graphs
-
-
-def _matched(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
-    """Return the graph in the order that the model learned."""
-    found = learned.matched(graph)
-    if has_tiers and found is not graph:
-        raise DataError(
-            "the graph's columns, classes or types are not in the order that the model was trained on, and "
-            "its tiers or topology were made in their own order; make these from a graph in the model's order"
-        )
-    if isinstance(model, LinkModel) and found.edge_types != graph.edge_types:
-        raise DataError(
-            "relations of links are given by their place in graph.edge_types, and the model was trained with "
-            f"them in the order {', '.join(one[1] for one in found.edge_types)}; make the graph in this order"
-        )
-    return found

@@ -188,12 +188,12 @@ def _write_embeddings(
     found: TrainedRun, path: Path, of_type: str | None, ids: Tensor | None, mode: EvalMode
 ) -> None:
     """Write the rows of the nodes that are predicted, or of all nodes of another type, with their ids."""
-    import torch
+    from graphbraid.train.inference.embed import nodes_to_embed
 
     trainer = found.trainer
-    wanted, nodes = trainer.embedded(of_type)
+    wanted, all_ids = nodes_to_embed(trainer.runner, trainer.config, of_type)
     if ids is None or wanted != trainer.runner.learned_type:
-        ids = torch.arange(nodes.num_nodes)
+        ids = all_ids
     columns = {"node": _originals(found, wanted, ids)}
     trainer.write_embeddings(path, ids, columns=columns, node_type=wanted, mode=mode)
 

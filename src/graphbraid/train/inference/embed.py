@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +13,79 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError, MissingPackageError, did_you_mean
 from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.nn import MODELS, RGCN, GraphModel, NodeEmbedding, module_traits
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks
 from graphbraid.train.inference.infer import Chunk
+from graphbraid.train.step.links.runner import EndsRunner
 from graphbraid.train.step.runner import ModelRunner
 
 _TRIED_SEEDS = 4
+
+
+def nodes_to_embed(
+    runner: ModelRunner,
+    config: TrainConfig,
+    node_type: str | None = None,
+    nodes: Tensor | Sequence[int] | None = None,
+) -> tuple[str | None, Tensor]:
+    """Return the type whose nodes get rows, None where there are no types, and the ids of ``nodes`` in it.
+
+    Raises:
+        ConfigError: there is no such type, none is given and links join two, or examples are graphs; or as
+            :func:`.node_ids`.
+    """
+    graph = runner.graph
+    if config.task == "graph":
+        raise ConfigError("embed is for models of nodes and of links; this one returns rows of graphs.")
+    if not graph.is_typed:
+        if node_type is not None:
+            raise ConfigError(f"node_type={node_type!r}: the graph has no types; leave it out")
+        return None, node_ids(graph, nodes)
+    known = list(
+        dict.fromkeys(runner.data.ends.types if isinstance(runner, EndsRunner) else graph.node_types)
+    )
+    if node_type is None and isinstance(runner, EndsRunner):
+        if len(known) > 1:
+            raise ConfigError(
+                f"links join {' and '.join(known)}; say whose rows to return, with node_type "
+                "(--embeddings-of)"
+            )
+        node_type = known[0]
+    node_type = node_type or runner.node_type
+    check_choice(node_type, "node_type", known)
+    return node_type, node_ids(graph.nodes_of(node_type), nodes)
+
+
+def embeddings_in_chunks(
+    runner: ModelRunner,
+    config: TrainConfig,
+    ids: Tensor,
+    mode: EvalMode,
+    *,
+    node_type: str | None,
+    layer: str | None,
+) -> Iterator[Chunk]:
+    """Return the rows of distinct nodes of a type in chunks, in order, as :meth:`.Trainer.embed` says.
+
+    Raises:
+        ConfigError: the model has no such layer, or is one of links and a layer is given.
+    """
+    if isinstance(runner, EndsRunner):
+        if layer is not None:
+            raise ConfigError(
+                "layer= is for models of nodes; of a model of links the encoder's rows are taken"
+            )
+        types = runner.graph.types
+        at = 0 if node_type is None else runner.graph.node_types.index(node_type)
+        first = 0 if types is None else types.first_ids[at]
+        return outputs_in_chunks(runner.encoder_runner(), config, ids + first, mode)
+    return outputs_in_chunks(*hidden_runner(runner, config, node_type, layer), ids, mode)
 
 
 def hidden_runner(
@@ -191,7 +254,7 @@ def _tried(runner: ModelRunner) -> tuple[_Call, MiniBatch]:
 
     model = runner.model
     hops = module_traits.layers_of(model) if runner.by_blocks else 1
-    seeds = torch.arange(min(_TRIED_SEEDS, runner.labels.num_nodes))
+    seeds = runner.few_nodes(_TRIED_SEEDS)
     settings = LoaderSettings(num_neighbors=[2] * hops, batch_size=_TRIED_SEEDS, input_nodes=seeds)
     open_calls = [root := _Call("", model, None)]
 
@@ -234,11 +297,14 @@ def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapp
             fixed size.
 
     Raises:
-        ConfigError: the file's name ends otherwise.
+        ConfigError: the file's name ends otherwise, or a column has another number of entries.
         MissingPackageError: Parquet is asked for, and pyarrow is not installed.
         ResourceError: the file cannot be written.
     """
     check_name(path)
+    for name, column in columns.items():
+        if len(column) != num_rows:
+            raise ConfigError(f"column {name!r} has {len(column)} entries for {num_rows} nodes")
     with atomic_write(path) as temporary:
         if path.suffix == ".npy":
             written: Any = None

@@ -53,6 +53,17 @@ def outputs_in_chunks(
         runner.learned.finish()
 
 
+def joined(chunks: Iterable[Chunk], num_rows: int) -> Tensor:
+    """Return all rows of the chunks, at least one, in one matrix: ``(num_rows, width)`` on the CPU."""
+    whole: Tensor | None = None
+    for start, rows in chunks:
+        if whole is None:
+            whole = rows.new_empty(num_rows, rows.shape[1])
+        whole[start : start + rows.shape[0]] = rows
+    assert whole is not None, "callers ask for at least one row"
+    return whole
+
+
 def score(
     runner: ModelRunner,
     config: TrainConfig,

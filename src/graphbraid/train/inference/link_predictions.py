@@ -15,6 +15,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows, pair_scores, scores_with_all
 from graphbraid.train.inference.ranking import MOST_SCORES, KnownLinks
 from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.runner import ModelRunner
 
 NOBODY = -1
 """Stands in :class:`TopLinks` for a node where fewer than ``k`` are left."""
@@ -30,14 +31,15 @@ class TopLinks(NamedTuple):
 
 
 def link_scores(
-    runner: LinkRunner, config: TrainConfig, links: object, relation: object, mode: EvalMode
+    runner: ModelRunner, config: TrainConfig, links: object, relation: object, mode: EvalMode
 ) -> Tensor:
     """Return the scores of pairs of nodes given by a caller, ``(num_links,)`` float32 on the CPU.
 
     Raises:
-        ConfigError: an id is not a node, or relations are missing or do not fit.
+        ConfigError: the model is none of links, an id is not a node, or relations are missing or do not fit.
         DataError: an argument is not made of numbers.
     """
+    runner = _of_links(runner, "predict_links")
     pairs = _as_whole(links, "links", "a (2, num_links) list of node ids")
     if pairs.ndim != 2 or pairs.shape[0] != 2 or not pairs.shape[1]:
         raise ConfigError(f"links must be of shape (2, num_links), not empty; got {tuple(pairs.shape)}.")
@@ -52,7 +54,7 @@ def link_scores(
 
 
 def top_links(
-    runner: LinkRunner,
+    runner: ModelRunner,
     config: TrainConfig,
     nodes: object,
     relation: object,
@@ -65,10 +67,12 @@ def top_links(
     """Return the ``k`` likeliest destinations (``sources``: sources) of links of nodes given by a caller.
 
     Raises:
-        ConfigError: an id is not a node, ``k`` is not positive, or relations are missing or do not fit.
+        ConfigError: the model is none of links, an id is not a node, ``k`` is not positive, or relations are
+            missing or do not fit.
         DataError: an argument is not made of numbers.
         ResourceError: the rows of all nodes do not fit the memory budget.
     """
+    runner = _of_links(runner, "top_links")
     ends = runner.data.ends
     given = _as_whole(nodes, "nodes", "a list of node ids")
     if given.ndim != 1 or not given.numel():
@@ -95,6 +99,13 @@ def top_links(
             found_scores[part, : best.shape[1]] = best
             found_nodes[part, : best.shape[1]] = at.where(best > -torch.inf, NOBODY)
     return TopLinks(found_nodes, found_scores)
+
+
+def _of_links(runner: ModelRunner, name: str) -> LinkRunner:
+    """Return the runner as that of a model of links, which the Trainer's method ``name`` is for."""
+    if not isinstance(runner, LinkRunner):
+        raise ConfigError(f"{name} needs task='link'; predict gives the outputs of nodes.")
+    return runner
 
 
 def _known(runner: LinkRunner, sources: bool) -> KnownLinks:

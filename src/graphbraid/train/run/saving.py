@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult
 from graphbraid.train.inference.metrics import LOSS
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import RunParts, RunState
 from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.run_folder.checkpoint import check_fits
-from graphbraid.train.run_folder.contract import check_same, model_identity
+from graphbraid.train.run_folder.checkpoint import check_fits, check_weights
+from graphbraid.train.run_folder.contract import check_same, check_same_model, model_identity
 from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder, environment, keep
 from graphbraid.train.run_folder.loggers import RunLog
 from graphbraid.train.step.runner import ModelRunner
@@ -50,6 +51,22 @@ def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *,
         from graphbraid.distributed.shards.learned_files import read  # here: few runs have such rows
 
         read(runner.learned, record, beside, states=states)
+
+
+def read_weights(path: str | os.PathLike[str], model: nn.Module, *, trust: bool) -> dict[str, Any]:
+    """Read a checkpoint whose weights a model is to have, and check that they fit it.
+
+    Raises:
+        ConfigError: the file does not exist, or is of another model.
+        DataError: the file is damaged.
+    """
+    contents = checkpoint.read(path, trust=trust)
+    check_same_model(contents["model_identity"], model, path)
+    try:
+        check_weights(contents["model"], model)
+    except ValueError as error:
+        raise DataError(f"{path} is no sound checkpoint: {error}") from None
+    return contents
 
 
 class Saving:

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -163,6 +162,24 @@ class RunState:
     def task(self) -> Task:
         """Task that the graph's labels describe."""
         return with_own_loss(self.runner.task(), self.config.loss)
+
+    @property
+    def exchange(self) -> str:
+        """How devices of mode ``full`` read each other's rows, once found in the first epochs; else empty.
+
+        Where ranks hold parts of the graph alone, a table of what each has read and sent of rows by the last
+        epoch's end. On one rank, which options of that are given and not used.
+        """
+        if self.comm is None:  # no mistake: the same command trains on one rank and on several
+            plain = TrainConfig()
+            given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
+            idle = [f"{name}={value!r}" for name, value in given if value != getattr(plain, name)]
+            return f"nothing travels, as there is one rank: {' and '.join(idle)} not used" if idle else ""
+        if self.traffic:
+            return self.traffic
+        engine = self.runner.engine
+        tuned = None if engine is None else engine.runner.tuned
+        return "" if tuned is None else tuned.described()
 
     @cached_property
     def identity(self) -> dict[str, Any]:

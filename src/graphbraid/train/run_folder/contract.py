@@ -24,6 +24,7 @@ from graphbraid.graph.interop.relations import with_types_in_order
 from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.schema import Encoder, NodesOrEdges, Schema
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, features_by_type
+from graphbraid.nn import LinkModel
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_values import names_with
 from graphbraid.train.step.step import PER_STEP
@@ -133,6 +134,32 @@ def contract_in(values: Any, path: object) -> Contract:
 _ADAPTER = TypeAdapter(Contract)
 learned_by: WeakKeyDictionary[nn.Module, Contract] = WeakKeyDictionary()
 """What each model that was trained or loaded in this process expects."""
+
+
+def matched_to(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
+    """Return a graph with types, columns and classes in the order that the model learned.
+
+    Args:
+        model: the model.
+        graph: the graph; itself returned if all is in order.
+        learned: what the model was trained on.
+        has_tiers: whether feature rows or adjacency lists were stored elsewhere, in the graph's own order.
+
+    Raises:
+        DataError: as :meth:`Contract.matched`; or what has another order cannot be brought into the model's.
+    """
+    found = learned.matched(graph)
+    if has_tiers and found is not graph:
+        raise DataError(
+            "the graph's columns, classes or types are not in the order that the model was trained on, and "
+            "its tiers or topology were made in their own order; make these from a graph in the model's order"
+        )
+    if isinstance(model, LinkModel) and found.edge_types != graph.edge_types:
+        raise DataError(
+            "relations of links are given by their place in graph.edge_types, and the model was trained with "
+            f"them in the order {', '.join(one[1] for one in found.edge_types)}; make the graph in this order"
+        )
+    return found
 
 
 def _dtypes_of(graph: Graph) -> dict[str, str]:

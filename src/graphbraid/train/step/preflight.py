@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.reading.modes import in_mode, kept_buffers
+from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
 from graphbraid.ops.dropout import given_seeds
@@ -26,12 +27,49 @@ from graphbraid.train.task import Task, labelled
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.rank_norms import RankNorms
+    from graphbraid.graph.graph_set import GraphSet
 
 _log = logging.getLogger(__name__)
 _SHARED_SEEDS = 8
 """Seeds of each rank in the mini-batch on which shares are compared with the whole."""
 _DRY_SEEDS = 2
 """Number of seeds in the mini-batch on which a model is first tried."""
+
+
+def graph_to_learn(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
+    """Return the graph to learn, and with ``task="graph"`` the set of graphs whose union it is.
+
+    Raises:
+        ConfigError: it is no graph, or not of the kind that the task needs; or its arrays require gradients.
+    """
+    graphs = None
+    if task == "graph" or not isinstance(graph, Graph):
+        from graphbraid.graph.graph_set import GraphSet  # here: few runs are on many graphs
+
+        if isinstance(graph, GraphSet) and task != "graph":
+            raise ConfigError(
+                f"a GraphSet has labels of graphs, and task={task!r} learns others; set task='graph'."
+            )
+        if task == "graph" and isinstance(graph, Graph):
+            raise ConfigError(
+                "task='graph' learns labels of many graphs; give a GraphSet, or a list or dataset of "
+                "PyG's Data."
+            )
+        if task == "graph":
+            graphs = graph if isinstance(graph, GraphSet) else GraphSet.from_pyg(graph)
+            graph = graphs.graph
+    if not isinstance(graph, Graph):
+        raise ConfigError(
+            f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
+            "example with Graph.from_pyg(data), or set task='graph' for a list of graphs."
+        )
+    of_types = [graph.nodes_of(one).x for one in graph.node_types] if graph.is_typed else []
+    if GraphWatch(graph, of_types).wants_gradients():
+        raise ConfigError(
+            "the graph's features or edges require gradients, but a Trainer updates only the model's "
+            "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
+        )
+    return graph, graphs
 
 
 def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:

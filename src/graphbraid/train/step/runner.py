@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from graphbraid.distributed import Communicator
 from graphbraid.errors import ConfigError, DataError, did_you_mean
@@ -34,7 +32,7 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     withholding,
 )
-from graphbraid.fullgraph.reading.modes import DispatchMode, in_mode, lock_of, plain_tensors
+from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
 from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
@@ -46,7 +44,7 @@ from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
 from graphbraid.sampling.rows.transfer_counter import bytes_of, link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.reach import reach_of
+from graphbraid.train.step.reach import reach_of, width_of
 from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
@@ -86,8 +84,6 @@ Batch = MiniBatch | WholeGraph
 OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
 """Arguments about the edges of a mini-batch, for which it must know their ids."""
 
-_TRIED_SEEDS = (3, 7)
-"""Seeds of the batches that a model is run on to see its width."""
 F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
@@ -236,44 +232,16 @@ class ModelRunner:
 
     @functools.cached_property
     def widest(self) -> int:
-        """Largest number of columns that the model holds for a node or an edge.
-
-        Models of ``graphbraid.nn`` say it. Any other model is run on two small batches: a matrix that grows
-        with the batch has a row for each of its nodes or edges. A model that fails on them gets width 1.
+        """Largest number of columns that the model holds for a node or an edge, as :func:`.width_of` says.
 
         Raises:
             ConfigError: the model is called with one block per layer, and does not say how many.
         """
-        widest: int | None = module_traits.widest(self.model)
-        if widest is not None:
-            return widest
-        hops = module_traits.layers_of(self.model) if self.by_blocks else 1
-        try:
-            fewer, more = (self._shapes_made(hops, seeds) for seeds in _TRIED_SEEDS)
-        except Exception:  # the run that follows says why
-            return 1
-        kept = {shape[0] for shape in fewer}
-        return max((shape[1:].numel() for shape in more if shape[0] not in kept), default=1)
+        return width_of(self)
 
-    def _few_nodes(self, count: int) -> Tensor:
+    def few_nodes(self, count: int) -> Tensor:
         """Return at most ``count`` ids that :meth:`loader` takes as seeds."""
         return torch.arange(min(count, self.labels.num_nodes))
-
-    def _shapes_made(self, hops: int, num_seeds: int) -> list[torch.Size]:
-        """Return the shapes of all matrices that the model computes on a small batch."""
-        from graphbraid.loader import LoaderSettings
-
-        model, seeds = self.model, self._few_nodes(num_seeds)
-        settings = LoaderSettings(num_neighbors=[2] * hops, batch_size=num_seeds, input_nodes=seeds)
-        forked = torch.random.fork_rng([] if self.device.type == "cpu" else [self.device])
-        with self.loader(settings) as loader, in_mode(model, training=False), forked, torch.no_grad():
-            batch = next(loader.batches(0))
-            tried = copy.copy(self)
-            if self.batches is not None:  # whose reason to run as written must not be these hooks
-                tried.batches = _batch_runner(model)
-            with _Shapes().of_calls(model) as seen:
-                tried.on_batch(batch)
-        return seen.shapes
 
     @property
     def feature_text(self) -> str:
@@ -590,31 +558,6 @@ def missing_in_batches(what: str) -> NoReturn:
         f"the model's forward takes {what!r}, which the graph has and its mini-batches have not; use "
         "mode='full' (--mode full)."
     )
-
-
-class _Shapes(DispatchMode):
-    """Notes the shapes of matrices of floating-point numbers that operators return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.shapes: list[torch.Size] = []
-
-    @contextmanager
-    def of_calls(self, model: nn.Module) -> Iterator[Self]:
-        """Look at calls of the model in the ``with`` block, not at how its arguments are made."""
-        enter, leave = cast("Any", self.__enter__), cast("Any", self.__exit__)
-        begin = model.register_forward_pre_hook(lambda *_: enter() and None)
-        end = model.register_forward_hook(lambda *_: leave(None, None, None), always_call=True)
-        with begin, end:
-            yield self
-
-    def __torch_dispatch__(
-        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        made = (one for one in tree_leaves(out) if isinstance(one, Tensor) and one.ndim >= 2)
-        self.shapes += [one.shape for one in made if one.is_floating_point()]
-        return out
 
 
 @contextmanager

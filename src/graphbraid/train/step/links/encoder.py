@@ -264,7 +264,8 @@ class TypedEncoderRunner(NodeEncoderRunner):
         """Return a loader's settings with what the encoder needs; edges are told apart by their ids."""
         return super().settings(dataclasses.replace(settings, return_edge_id=True))
 
-    def _few_nodes(self, count: int) -> Tensor:
+    def few_nodes(self, count: int) -> Tensor:
+        """Return at most ``count`` nodes that links join."""
         return self._ends.nodes[:count]
 
     def source(self) -> BatchSource:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
@@ -31,7 +31,9 @@ from graphbraid.train.task import Task, task_of
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
+    from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.sampling.rows.by_id import FeatureSource
     from graphbraid.train.runtime import ModelPlace
 
 
@@ -476,3 +478,20 @@ def _check_relations(model: LinkModel, data: LinkData) -> None:
             f"{name} knows {count} relations, and the graph's links are of {data.num_relations}; make it "
             f"with num_relations={data.num_relations}."
         )
+
+
+def runner_of(
+    model: nn.Module,
+    graph: Graph,
+    place: ModelPlace,
+    config: TrainConfig,
+    *,
+    rows: FeatureSource | None = None,
+    lists: NeighborLists | None = None,
+) -> ModelRunner:
+    """Return the runner of a model of links, of edges or of nodes; the last reads ``rows`` and ``lists``."""
+    if isinstance(model, LinkModel):
+        return LinkRunner(model, graph, place, config)
+    if isinstance(model, EdgeModel):
+        return EdgeRunner(model, graph, place, config)
+    return ModelRunner(model, graph, place, rows, lists, node_type=config.node_type)
