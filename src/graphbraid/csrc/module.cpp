@@ -20,6 +20,7 @@ void bind_bit_product(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
 void bind_cross_entropy(nb::module_& m);
 void bind_dense(nb::module_& m);
+void bind_distances(nb::module_& m);
 void bind_dot_attention(nb::module_& m);
 void bind_epilogue(nb::module_& m);
 void bind_edge_softmax(nb::module_& m);
@@ -95,6 +96,7 @@ NB_MODULE(_native, m) {
   gb::bind_blockmodel(m);
   gb::bind_cross_entropy(m);
   gb::bind_dense(m);
+  gb::bind_distances(m);
   gb::bind_dot_attention(m);
   gb::bind_epilogue(m);
   gb::bind_edge_softmax(m);

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +11,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_flag, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn.link_predictors import LinkPredictor
-from graphbraid.ops.library import once_differentiable
+from graphbraid.ops.distances import distances
 from graphbraid.signatures import typed
 
 
@@ -172,10 +169,7 @@ class _Distance(RelationPredictor):
         return self.margin - distance
 
     def _near_all(self, query: Tensor, rows: Tensor) -> Tensor:
-        # Squares of lengths less a product would save time, and cancel where rows are near each other.
-        exact = "donot_use_mm_for_euclid_dist"
-        wide = torch.promote_types(query.dtype, torch.float32)  # there is no narrower distance
-        return self.margin - torch.cdist(query.to(wide), rows.to(wide), self.norm, exact)
+        return self.margin - distances(query, rows, "absolute" if self.norm == 1 else "euclidean")
 
 
 @typed
@@ -236,54 +230,14 @@ class RotatE(_Distance):
         return self.margin - distance
 
     def _near_all(self, query: Tensor, rows: Tensor) -> Tensor:
-        if self.norm == 2:
-            return super()._near_all(query, rows)
-        found: Tensor = _SumOfModuli.apply(query, rows)  # type: ignore[no-untyped-call]
-        return self.margin - found
+        return (
+            super()._near_all(query, rows)
+            if self.norm == 2
+            else self.margin - distances(query, rows, "moduli")
+        )
 
 
 def _turned(given: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
     """Return the complex products of rows, whose halves are real and imaginary parts, with numbers."""
     a, b = given.chunk(2, -1)
     return torch.cat([a * real - b * imaginary, a * imaginary + b * real], -1)
-
-
-_HELD = 1 << 16
-"""Numbers of each temporary matrix of a sum of moduli: they stay in a core's cache."""
-
-
-class _SumOfModuli(torch.autograd.Function):
-    """Sum over k of ``|query[i, k] - rows[j, k]|`` of complex rows, without a number for each (i, j, k)."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(query, rows)
-        out = query.new_empty(query.shape[0], rows.shape[0])
-        for i, j, _, moduli in _differences(query, rows):
-            torch.sum(moduli, -1, out=out[i, j])
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        query, rows = ctx.saved_tensors
-        of_query, of_rows = torch.zeros_like(query), torch.zeros_like(rows)
-        for i, j, parts, moduli in _differences(query, rows):
-            # Where both are equal the difference is 0, and so is the gradient.
-            share = grad[i, j, None] / moduli.clamp_min_(torch.finfo(moduli.dtype).tiny)
-            for part, a, b in zip(parts, of_query[i].chunk(2, -1), of_rows[j].chunk(2, -1), strict=True):
-                slope = part.mul_(share)
-                a.add_(slope.sum(1))
-                b.sub_(slope.sum(0))
-        return of_query, of_rows
-
-
-def _differences(query: Tensor, rows: Tensor) -> Iterator[tuple[slice, slice, tuple[Tensor, Tensor], Tensor]]:
-    """Yield blocks: which queries and rows, real and imaginary parts of their differences, and moduli."""
-    width = max(1, query.shape[1] // 2)
-    each = max(1, math.isqrt(_HELD // width))
-    for i in (slice(begin, begin + each) for begin in range(0, query.shape[0], each)):
-        for j in (slice(begin, begin + each) for begin in range(0, rows.shape[0], each)):
-            (a, b), (c, d) = query[i, None].chunk(2, -1), rows[None, j].chunk(2, -1)
-            real, imaginary = a - c, b - d
-            yield i, j, (real, imaginary), torch.addcmul(real * real, imaginary, imaginary).sqrt_()

@@ -34,6 +34,7 @@ from graphbraid.ops.reference.dense import (
     tall_gram_round,
     tall_product,
 )
+from graphbraid.ops.reference.distances import DISTANCES, distances, distances_backward
 from graphbraid.ops.reference.gather import (
     add_rows,
     gather_as_float,
@@ -55,6 +56,7 @@ from graphbraid.ops.reference.rowwise import (
 )
 
 __all__ = [
+    "DISTANCES",
     "WORD_BITS",
     "add_rows",
     "batch_norm",
@@ -62,6 +64,8 @@ __all__ = [
     "bit_gram",
     "bit_product",
     "column_moments",
+    "distances",
+    "distances_backward",
     "dot_backward",
     "dot_forward",
     "edge_softmax",
