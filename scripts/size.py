@@ -23,7 +23,7 @@ BUDGETS = {
         "machine",
     ): 3050,
     ("graph",): 4970,
-    ("ops",): 10_690,
+    ("ops",): 10_840,
     ("sampling",): 6930,
     ("features",): 4450,
     ("datasets",): 7000,

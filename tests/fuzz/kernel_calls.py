@@ -18,6 +18,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.loader import NeighborLoader
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.binary import bit_gram, bit_product
+from graphbraid.ops.distances import distances
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.gather import places_of, spread_rows
@@ -26,6 +27,7 @@ from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product
 from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, EdgeGradients, EdgeRows
+from graphbraid.ops.reference import DISTANCES
 
 Results = dict[str, Tensor | None]
 Call = Callable[[], Results]
@@ -343,6 +345,15 @@ def sddmm(i: Inputs) -> Call:
     csc, dtype, width = i.csc(), i.dtype(), i.width()
     dst, src = i.rows(csc.num_dst, width, dtype), i.rows(csc.num_src, width, dtype)
     return _both_ways(i, lambda: ops.sddmm(csc, dst, src), dst=dst, src=src)
+
+
+@_call
+def distances_of_rows(i: Inputs) -> Call:
+    dtype, kind, width = i.one_of("", ROW_DTYPES), i.one_of("kind", DISTANCES), 2 * i.width()
+    query, rows = i.rows(i.count("queries"), width, dtype), i.rows(i.count(), width, dtype)
+    if dtype in (torch.bfloat16, torch.float16):
+        i.coarsest = dtype
+    return _both_ways(i, lambda: distances(query, rows, kind), query=query, rows=rows)
 
 
 @_call

@@ -18,6 +18,7 @@ from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
 from graphbraid.ops import binary, linear
 from graphbraid.ops.attention import both_ways, dot_attention
+from graphbraid.ops.distances import distances
 from graphbraid.ops.gather import add_rows, spread_rows
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.spmm import TIES
@@ -96,6 +97,7 @@ def _run_operators() -> None:
     rounds = linear.GramRounds(torch.rand(5, 2), 4)
     for part in linear.rounds_of(5, most=5):
         rounds.add(part, x.detach())
+    distances(x, torch.rand(3, 4), "moduli").sum().backward()
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
     _every_argument_of_messages(csc)
     add_rows(torch.rand(3, 2), torch.tensor([1, 0, 1]), torch.rand(4, 2))

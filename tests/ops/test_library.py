@@ -15,6 +15,7 @@ from graphbraid.graph import SparseFeatures, scans
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn import rgcn
 from graphbraid.ops.attention import dot_attention
+from graphbraid.ops.distances import distances
 from graphbraid.ops.library import NAMES
 from graphbraid.ops.relations import relation_columns, relation_sums, weighted_columns
 from graphbraid.ops.spmm import TIES
@@ -56,6 +57,7 @@ CALLS = {
     "spmm_max": lambda: ops.spmm(CSC, rows(12, 4), "max", weight=rows(50)),
     "gine": lambda: ops.gine(CSC, rows(12, 4), rows(50, 4), loop_scale=1.5),
     "sddmm": lambda: ops.sddmm(CSC, rows(12, 4), rows(12, 4)),
+    "distances": lambda: distances(rows(12, 4), rows(9, 4), "moduli"),
     "edge_softmax": lambda: ops.edge_softmax(CSC, rows(50, 2)),
     "gat_attention": lambda: ops.gat_attention(CSC, rows(12, 6), rows(12, 2), rows(12, 2), dropout=0.4),
     "gatv2_attention": lambda: ops.gatv2_attention(CSC, rows(12, 6), rows(12, 6), rows(2, 3)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
