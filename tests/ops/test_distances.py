@@ -32,12 +32,12 @@ def both_ways(kernels: Any, kind: int, query: Tensor, rows: Tensor, grad: Tensor
     [(1, 1, 1), (5, 3, 2), (7, 70, 16), (4, 129, 17), (9, 64, 33), (6, 600, 64), (17, 65, 257)],
 )
 def test_kernels_equal_twins(
-    compiled: Any,
+    compiled: Any,  # noqa: F811
     num_queries: int,
     num_rows: int,
     width: int,
     dtype: torch.dtype,
-    kind: str,  # noqa: F811
+    kind: str,
 ) -> None:
     code, columns = DISTANCES.index(kind), 2 * width
     query, rows = values(num_queries, columns, dtype=dtype), values(num_rows, columns, dtype=dtype, seed=2)
