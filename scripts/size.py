@@ -21,25 +21,25 @@ BUDGETS = {
         "files",
         "figures",
         "machine",
-    ): 3050,
+    ): 3070,
     ("graph",): 4970,
     ("ops",): 10_840,
     ("sampling",): 6930,
     ("features",): 4450,
-    ("datasets",): 7000,
+    ("datasets",): 7020,
     ("nn",): 3900,
     ("loader",): 3650,
-    ("collective",): 4800,
+    ("collective",): 4880,
     ("fullgraph",): 28_650,
     ("distributed",): 7700,
     ("synth",): 6500,
-    ("train",): 11_000,
-    ("estimates",): 4430,
-    ("report",): 360,
-    ("cli",): 4600,
+    ("train",): 11_130,
+    ("estimates",): 4440,
+    ("report",): 460,
+    ("cli",): 4670,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_700, 525, 92_000
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_100, 526, 92_100
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -35,7 +35,16 @@ class Call:
 TARGETS: dict[str, Callable[[World], Call]] = {}
 
 UNTOUCHED = {
-    *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
+    *(
+        "EpochRecord",
+        "Resources",
+        "RunResult",
+        "StepRecord",
+        "Hardware",
+        "StoreNames",
+        "TableGraph",
+        "GraphbraidError",
+    ),
     *("Rounding", "TypedTableGraph", "LinkPredictor", "RelationPredictor"),
     *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
     *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -16,14 +17,16 @@ from typer.testing import CliRunner
 import graphbraid
 from graphbraid.cli.commands.report import _command as command
 from graphbraid.cli.main import app
+from graphbraid.collective import Duration, Profile, StageTimes, make_plan
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.figures.charts import line_chart, thinned, ticks
 from graphbraid.figures.curves import line
 from graphbraid.files.checksums import sealed
+from graphbraid.files.writing import format_bytes
 from graphbraid.report import predictions
 from graphbraid.report.comparison import differing_options
 from graphbraid.report.graph_section import homophily
-from graphbraid.report.run_report import RunFiles, report
+from graphbraid.report.run_report import RunFiles, plan_section, report, traced
 
 CHOSEN = ("--data", "braid-10k", "--epochs", "2", "--seed", "1", "--quiet")
 
@@ -47,10 +50,12 @@ def test_a_report_has_every_section(runs):
     text = (runs / "sage" / "report.html").read_text()
     check_html(text)
     heads = re.findall("<h2>(.*?)</h2>", text)
-    assert heads[:5] == [
+    assert heads[:7] == [
         "Result",
         "Epochs",
         "Where the time went",
+        "Memory",
+        "Where feature rows and lists lay",
         "Predictions of the test split",
         "Graph",
     ]
@@ -60,6 +65,64 @@ def test_a_report_has_every_section(runs):
     told = re.findall(r"taken for \d+: ([\d,]+),", text)
     graph = graphbraid.datasets.load("braid-10k")
     assert sum(int(n.replace(",", "")) for n in told) == graph.split("test").numel()
+
+
+@pytest.fixture(scope="module")
+def planned(runs):
+    """A run by a plan, with rows on disk and a trace."""
+    run("convert", "braid-10k", runs / "store")
+    options = ["--plan", "auto", "--batch-size", "16", "--host", "330KiB", "--trace", runs / "trace.json"]
+    run("train", "--data", runs / "store", *CHOSEN[2:], *options, "--out", runs / "planned")
+    return runs / "planned"
+
+
+@pytest.mark.slow
+def test_a_report_tells_memory_tiers_and_plan(planned, runs):
+    taken = json.loads((planned / "result.json").read_text())["resources"]
+    run("report", planned, "--without-predictions")
+    text = (planned / "report.html").read_text()
+    check_html(text)
+    peak = taken["host_peak_bytes"]
+    assert peak > 100 << 20
+    assert f"<td>peak of the process</td><td>{format_bytes(peak)}</td>" in text
+    served = {name: taken["reads"][name] for name in ("host_rows", "disk_rows")}
+    assert all(f">{count:,}</text>" in text for count in served.values())
+    assert "330.0 KiB" in text
+    batches = taken["plan"]["num_batches"]
+    assert batches == 13
+    for title in ("Predicted", "Measured"):
+        drawn = text[text.index(f"<h3>{title}") :].partition("</svg>")[0]
+        assert drawn.count(">batching, batch ") == drawn.count(">model, batch ") == batches
+    out = run("compare", planned, runs / "sage", "--out", runs / "planned.html")
+    assert f"{served['disk_rows'] / sum(served.values()):.1%}" in out
+    assert format_bytes(peak) in out
+    check_html((runs / "planned.html").read_text())
+
+
+@pytest.mark.slow
+def test_a_trace_of_another_run_is_not_shown(planned, runs):
+    files = RunFiles.read(planned)
+    assert {op.step for op in traced(files)} == set(range(13))
+    (runs / "trace.json").touch()
+    assert traced(files) == [], "it is younger than the run's result"
+    assert "<h3>Measured" not in report(files)
+    (runs / "trace.json").unlink()
+    assert traced(files) == []
+
+
+def test_a_long_epoch_is_drawn_in_part(tmp_path):
+    times = StageTimes(
+        cpu=Duration(seconds=1e-3), dma=Duration(seconds=0), model=Duration(seconds=2e-3), workers=2
+    )
+    plan = asdict(make_plan(Profile(times=(times,)), 5000))
+    result = {"resources": {"plan": plan}}
+    page = plan_section(RunFiles(tmp_path, {}, {}, result, []))
+    check_html(page)
+    assert "The first 100 of 5,000 batches" in page
+    assert len(page) < 100_000
+    result["resources"]["plan"]["num_cpu"] = -1
+    with pytest.raises((DataError, ConfigError), match="num_cpu"):
+        plan_section(RunFiles(tmp_path, {}, {}, result, []))
 
 
 def test_the_command_trains_the_same_again(runs, tmp_path):

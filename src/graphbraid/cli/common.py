@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from graphbraid.cli import ranks, signals
+from graphbraid.cli import progress, ranks, signals
 from graphbraid.errors import GraphbraidError, ResourceError
 from graphbraid.files.writing import format_bytes, printable
 
@@ -173,8 +173,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*given: Any, **options: Any) -> None:
+        quiet = bool(options.get("json_output") or options.get("quiet"))
         try:
-            command(*given, **options)
+            with progress.shown(err_console(), quiet=quiet):
+                command(*given, **options)
         except (typer.Exit, typer.Abort):
             raise
         except (signals.Stopped, KeyboardInterrupt) as error:

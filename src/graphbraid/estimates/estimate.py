@@ -38,6 +38,7 @@ from graphbraid.estimates.whole_graph import full_needs, full_seconds
 from graphbraid.features import Score
 from graphbraid.features.budgets import HostBudget, described, host_budget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
+from graphbraid.files.progress import stage
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
@@ -50,6 +51,8 @@ from graphbraid.train.step.tiers import expected_reads, make_tiers
 
 LOOKED_AHEAD_EPOCHS = 3
 """Most epochs that an estimate looks ahead; whether a run looks ahead does not depend on it."""
+_PARTS = 6
+"""Parts of an estimate that its progress counts."""
 _LOWERING_BYTES = 64 << 20
 """Taken beside copies of the edges while a model is lowered and the machine's rates are measured."""
 _MOST_FILLED_BYTES, _MOST_FILLED_SHARE = 1 << 30, 0.25
@@ -119,8 +122,9 @@ class _Estimating:
         self._device_budget: DeviceBudget | None = None
 
     def run(self) -> Estimate:
-        modes = (self._sampled(), self._full())
-        mode, reason = self._mode()
+        with stage("trying steps and counting memory", _PARTS) as self._advance:
+            modes = (self._sampled(), self._full())
+            mode, reason = self._mode()
         return Estimate(
             hardware=self._machine,
             modes=modes,
@@ -152,13 +156,16 @@ class _Estimating:
             return ModeEstimate(mode="sampled", host=None, fits=False, reason=str(error))
         trial = Trial(self._model, self._graph, config)
         trial.try_model()
+        self._advance(1)
         plan, times = None, self._times and may_try_steps(trial)
         if config.plan is not None and times:
             with contextlib.suppress(ResourceError):  # it cannot be measured here; the run will say so
                 plan = plan_run(trial.runner, trial.task, config, trial.nodes)
         self._needs = needs = sampled_needs(trial, ahead=None if plan is None else plan.cbs)
+        self._advance(1)
         has_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
         on_device, num_hot = self._find_reads(trial, needs, has_device, times)
+        self._advance(1)
         tiers = host = None
         if self._reads is not None:
             tiers, host = tiered_run(self._graph, config, self._reads.values, num_hot), self._host(needs)
@@ -173,6 +180,7 @@ class _Estimating:
             seconds = self._timed(trial, planned, tiers, asked)
             steps = math.ceil(needs.sizes.num_batches / config.accumulate)
             seconds = replace(seconds, checkpoints=checkpoint_seconds(trial, steps))
+        self._advance(1)
         refused = ""
         if config.hot and not has_device:
             refused = f"hot={config.hot!r} keeps feature rows on a device, and the machine has none"
@@ -262,6 +270,7 @@ class _Estimating:
             require_memory(copies, "lowering the model, to count its memory,", "Use a machine with more")
             trial = Trial(self._model, self._graph, config, make_tiers(self._graph, config))
             needs = full_needs(trial)
+            self._advance(1)
         except (GraphbraidError, MemoryError) as error:
             return ModeEstimate(mode="full", host=None, fits=False, reason=str(error))
         reasons = [f"runs as it is written: {needs.why}"] if needs.why else []
@@ -283,6 +292,7 @@ class _Estimating:
                 seconds = None
             if seconds is not None:
                 seconds = replace(self._there(seconds), checkpoints=checkpoint_seconds(trial, 1))
+        self._advance(1)
         return self._judged(
             ModeEstimate(
                 mode="full",

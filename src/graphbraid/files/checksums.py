@@ -16,6 +16,7 @@ import xxhash
 
 from graphbraid.errors import DataError
 from graphbraid.files.opening import open_file
+from graphbraid.files.progress import stage
 
 FIELD = "checksum"
 """Name of the field at the top level of a JSON file that holds its checksum."""
@@ -46,18 +47,21 @@ class Checksum:
 def of_file(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
     """Return the checksum of a file's first ``num_bytes`` bytes. If None, of the whole file."""
     with open_file(path) as file:
-        return _of_stream(file, num_bytes)
+        return _of_stream(file, path, num_bytes)
 
 
-def _of_stream(file: BinaryIO, num_bytes: int | None) -> str:
+def _of_stream(file: BinaryIO, path: str | os.PathLike[str], num_bytes: int | None) -> str:
     checksum, buffer = Checksum(), memoryview(bytearray(_CHUNK))
     left = num_bytes
-    while left is None or left > 0:
-        count = file.readinto(buffer if left is None else buffer[:left])  # type: ignore[attr-defined]
-        if not count:
-            break
-        checksum.add(buffer[:count])
-        left = None if left is None else left - count
+    total = os.fstat(file.fileno()).st_size if num_bytes is None else num_bytes
+    with stage(f"checking {Path(path).name}", total) as advance:
+        while left is None or left > 0:
+            count = file.readinto(buffer if left is None else buffer[:left])  # type: ignore[attr-defined]
+            if not count:
+                break
+            checksum.add(buffer[:count])
+            left = None if left is None else left - count
+            advance(count)
     return checksum.text
 
 
@@ -108,7 +112,7 @@ def seal_zip(path: Path) -> None:
         file.seek(end + _ZIP_END_BYTES - 2)
         file.write(_COMMENT_BYTES.to_bytes(2, "little"))
         file.seek(0)
-        checksum = _of_stream(file, None)
+        checksum = _of_stream(file, path, None)
         file.seek(0, os.SEEK_END)
         file.write(_COMMENT + checksum.encode())
 
@@ -128,6 +132,6 @@ def check_zip(path: Path) -> bool:
         if not comment.startswith(_COMMENT):
             return False
         file.seek(0)
-        if _of_stream(file, size - _COMMENT_BYTES).encode() != comment[len(_COMMENT) :]:
+        if _of_stream(file, path, size - _COMMENT_BYTES).encode() != comment[len(_COMMENT) :]:
             raise DataError(f"{path} is damaged: it has changed since it was written (its checksum differs).")
     return True

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_WIDTH, as_count, check_tensor, check_type
 from graphbraid.errors import DataError
+from graphbraid.files.progress import stage
 from graphbraid.graph.csc import MOST_NODES, Csc
 from graphbraid.graph.labelled import has_class, has_labels, is_multi_hot
 from graphbraid.graph.scaled_features import Features, ScaledFeatures, check_scale
@@ -108,16 +109,20 @@ def validate_graph(
     if num_classes is not None:
         num_classes = as_count(num_classes, "num_classes")
     check_shapes(graph)
-    validate_topology(graph.csc, allow_negative_weights=allow_negative_weights)
-    check_contents(graph, ("edge_id",))
-    if graph.x is not None:
-        validate_features(graph.x)
-    if graph.edge_attr is not None:
-        validate_features(graph.edge_attr, "edge_attr")
-    validate_splits(graph)
-    validate_labels(graph, num_classes)
-    if graph.types is not None:
-        validate_types(graph)
+    x_bytes = 0 if graph.x is None else graph.x.nbytes
+    with stage("checking every value", graph.csc.nbytes + x_bytes) as advance:
+        validate_topology(graph.csc, allow_negative_weights=allow_negative_weights)
+        check_contents(graph, ("edge_id",))
+        advance(graph.csc.nbytes)
+        if graph.x is not None:
+            validate_features(graph.x)
+            advance(x_bytes)
+        if graph.edge_attr is not None:
+            validate_features(graph.edge_attr, "edge_attr")
+        validate_splits(graph)
+        validate_labels(graph, num_classes)
+        if graph.types is not None:
+            validate_types(graph)
 
 
 def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None:

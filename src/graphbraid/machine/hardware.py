@@ -265,11 +265,17 @@ def limits_left(root: Path = ROOT) -> list[int]:
 
 def own_anonymous_bytes() -> int:
     """Return the memory of this process that belongs to no file; 0 where the system does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-    except (OSError, StopIteration, ValueError):
-        return 0
+    return _own_bytes("RssAnon") or 0
+
+
+def own_peak_bytes() -> int | None:
+    """Return the most memory that this process has held, with pages of files; None where it is unknown."""
+    return _own_bytes("VmHWM")
+
+
+def _own_bytes(field: str) -> int | None:
+    found = re.search(rf"^{field}:\s*(\d+) kB", read(ROOT / "proc/self/status"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def _cache_text(cache: Cache) -> str:

@@ -7,16 +7,27 @@ import io
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.figures.charts import bar_chart
 from graphbraid.figures.curves import epoch_charts, result_rows, stage_chart
 from graphbraid.figures.page import figures, page, preformatted, table
 from graphbraid.files.opening import read_text
+from graphbraid.files.schema import checked
+from graphbraid.files.writing import format_bytes
 from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, read_json
 from graphbraid.train.run_folder.loggers import METRICS
 
+if TYPE_CHECKING:
+    from graphbraid.collective.plan.simulator import StageRun
+
+MOST_BATCHES = 100
+"""Batches of a timeline: a report stays small."""
 BESIDE = (
     "<p>Sampling and gathering run in threads beside the model. The model waits for them as long as "
     "<i>wait</i> says.</p>"
@@ -97,12 +108,16 @@ def report(run: RunFiles, *, predictions: str = "", graph: str = "", command: Se
         else [("status", f"has not ended; {len(run.epochs)} epochs so far")]
     )
     stages = figures([stage_chart(run.epochs)])
+    taken = run.result.get("resources", {})
     return page(
         run.title,
         [
             ("Result", table(ended)),
             ("Epochs", figures(epoch_charts(run.epochs))),
             ("Where the time went", stages and stages + BESIDE),
+            ("Memory", table(memory_rows(taken, run.environment))),
+            ("Where feature rows and lists lay", placement(taken)),
+            ("Plan of the mini-batches", plan_section(run)),
             ("Predictions of the test split", predictions),
             ("Graph", graph),
             ("The same again", preformatted(shlex.join(command)) if command else ""),
@@ -110,6 +125,71 @@ def report(run: RunFiles, *, predictions: str = "", graph: str = "", command: Se
             ("Machine", table(machine_rows(run.environment))),
         ],
     )
+
+
+def memory_rows(taken: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Peaks of memory; of the host's as a share of the machine, too."""
+    rows: list[tuple[str, object]] = []
+    total = environment.get("machine", {}).get("memory_total_bytes")
+    if peak := taken.get("host_peak_bytes"):
+        rows.append(("peak of the process", format_bytes(peak)))
+        if total:
+            rows.append((f"share of the machine's {format_bytes(total)}", f"{peak / total:.1%}"))
+    if peak := taken.get("device_peak_bytes"):
+        rows.append(("peak on the device", format_bytes(peak)))
+    return rows
+
+
+_TIERS = {
+    "hot_rows": "the device",
+    "peer_rows": "other devices",
+    "ring_rows": "the batch before",
+    "host_rows": "memory",
+    "disk_rows": "disk",
+}
+
+
+def placement(taken: Mapping[str, Any]) -> str:
+    """Where rows and lists lay, in words, and a bar for each tier that served reads."""
+    reads = {name: taken.get("reads", {}).get(tier, 0) for tier, name in _TIERS.items()}
+    served = {name: float(count) for name, count in reads.items() if count}
+    parts = [part for part in taken.get("placement", "").split("\n\n") if part]
+    told = [preformatted(part) if "\n" in part else f"<p>{escape(part)}</p>" for part in parts]
+    return "".join(told) + figures([bar_chart(served, title="Reads of feature rows")])
+
+
+def plan_section(run: RunFiles) -> str:
+    """The plan of a run's mini-batches, and its timeline beside the measured one where a trace was kept."""
+    values = run.result.get("resources", {}).get("plan")
+    if values is None:
+        return ""
+    from graphbraid.collective.plan.plan import Plan  # here: few runs have a plan
+    from graphbraid.collective.plan.scheduler import simulated
+    from graphbraid.collective.run.trace import TIMELINE_STYLE, timelines
+
+    file = f"{run.path / RESULT}, resources.plan: "
+    plan: Plan = checked(TypeAdapter(Plan), values, lambda text: DataError(file + text))
+    shown = min(plan.num_batches, MOST_BATCHES)
+    measured = [op for op in traced(run) if op.step < shown]
+    lines = timelines(simulated(plan, num_batches=shown).ops, measured, plan)
+    drawn = (
+        f"<p>The first {shown} of {plan.num_batches:,} batches of an epoch.</p>"
+        if shown < plan.num_batches
+        else ""
+    )
+    return f"<style>{TIMELINE_STYLE}</style>{table(plan.rows())}{drawn}{lines}"
+
+
+def traced(run: RunFiles) -> list[StageRun]:
+    """Stages of the epoch that the run's trace holds; none if another run has written that file since."""
+    from graphbraid.collective.run.trace import measured_ops
+
+    name = run.settings.get("trace")
+    files = [run.path / CONFIG, Path(name or ""), run.path / RESULT]
+    if not name or not all(file.is_file() for file in files):
+        return []
+    begun, written, ended = (file.stat().st_mtime_ns for file in files)
+    return measured_ops(Path(name)) if begun <= written <= ended else []
 
 
 def option_rows(settings: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -7,7 +7,14 @@ from graphbraid.lazy import names_of
 if TYPE_CHECKING:
     from graphbraid.estimates.machine import HardwareFile
     from graphbraid.estimates.records import Estimate
-    from graphbraid.train.callbacks import Callback, EarlyStopping, EpochRecord, RunResult, StepRecord
+    from graphbraid.train.callbacks import (
+        Callback,
+        EarlyStopping,
+        EpochRecord,
+        Resources,
+        RunResult,
+        StepRecord,
+    )
     from graphbraid.train.config import TrainConfig
     from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
     from graphbraid.train.run_folder.loggers import LogTo
@@ -21,6 +28,7 @@ __all__ = [
     "HardwareFile",
     "LogTo",
     "Ranking",
+    "Resources",
     "RunResult",
     "StepRecord",
     "TrainConfig",
@@ -34,7 +42,7 @@ __getattr__ = names_of(
     {
         ".estimates.machine": "HardwareFile",
         ".estimates.records": "Estimate",
-        "callbacks": "Callback EarlyStopping EpochRecord RunResult StepRecord",
+        "callbacks": "Callback EarlyStopping EpochRecord Resources RunResult StepRecord",
         "config": "TrainConfig",
         "inference.ranking": "Ranking link_auc rank_links",
         "run_folder.loggers": "LogTo",

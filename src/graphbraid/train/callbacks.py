@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
+    from graphbraid.collective import Plan
     from graphbraid.train.trainer import Trainer  # so that users' callbacks may call all of its methods
 
 
@@ -121,6 +122,22 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """What a run has taken of the machine; of several ranks, the first one alone."""
+
+    host_peak_bytes: int | None
+    """Most memory that this process has held since it began, with pages of mapped files; None if unknown."""
+    device_peak_bytes: int | None
+    """Most memory that PyTorch has taken of the device since this process began; None without one."""
+    placement: str
+    """Where rows and lists lay, and why, as :meth:`Trainer.explain` says it."""
+    reads: dict[str, int]
+    """Reads of feature rows by tier, with those of evaluations, named as in ``TierCounts``; may be empty."""
+    plan: Plan | None
+    """Plan by which mini-batches were prepared; None without one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
     """The result of a run."""
 
@@ -149,6 +166,8 @@ class RunResult:
     """Seconds of what was written of the run's position after the last row of ``history``."""
     out_dir: Path | None
     """Folder of the run's files; None if nothing was written."""
+    resources: Resources
+    """What the run took: peaks of memory, where rows lay, and the plan of its mini-batches."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``result.json``."""

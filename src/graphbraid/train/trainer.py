@@ -179,6 +179,7 @@ class Trainer:
             comm=self.comm,
             info=self.info,
             mode_reason=self.mode_reason,
+            reasons=(self.mode_reason, self.tiers_reason, self.host_reason),
         )
 
     @property
@@ -247,11 +248,7 @@ class Trainer:
         Reads are those so far, and those of the last whole epoch of :meth:`fit`. Of a device that samples it
         says, once an epoch has ended, how its memory is divided and what it read over the link.
         """
-        parts = [self.mode_reason, self.tiers_reason, self.host_reason]
-        explains = (getattr(source, "explain", None) for source in (self.topology, self.tiers))
-        parts += [str(explain()) for explain in explains if callable(explain)]
-        said = [part for part in (*parts, self._state.placement) if part]
-        return "\n\n".join(said) or "rows and lists are read where the graph has them"
+        return self._state.explain()
 
     def fit(self) -> RunResult:
         """Train the model, evaluating and saving on the way.

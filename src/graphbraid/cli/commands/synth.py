@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +23,7 @@ from graphbraid.cli.common import (
     say,
 )
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.files.progress import stage
 
 if TYPE_CHECKING:
     from graphbraid.distributed import Partition
@@ -125,7 +128,7 @@ def synth(
         say(err, "[yellow]note:[/] {}", f"{function.source}:{place.line}: {note}")
     if build or run:
         _called(["cmake", "-S", str(folder), "-B", str(folder / "build")])
-        _called(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
+        _built(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
     if run:
         built = str(folder / "build" / "train")
         if divided is None:
@@ -239,15 +242,37 @@ def _widths(layers: str | None, graph: Graph) -> tuple[int, ...]:
         raise ConfigError(f"--layers takes numbers such as 128,32,40; got {layers!r}") from None
 
 
-def _called(command: list[str], **options: Any) -> None:
+def _called(command: list[str]) -> None:
     """Run a command whose output goes to standard error.
 
     Raises:
         ResourceError: it is not there, or it fails.
     """
     try:
-        done = subprocess.run(command, stdout=2, check=False, **options)
+        done = subprocess.run(command, stdout=2, check=False)
     except OSError as error:
         raise ResourceError(f"cannot run {command[0]}: {error.strerror or error}") from error
     if done.returncode != 0:
         raise ResourceError(f"{command[0]} failed with code {done.returncode}; its output says why")
+
+
+def _built(command: list[str]) -> None:
+    """Run a build, whose lines begin with the percentage that is done, or with steps of all steps.
+
+    Raises:
+        ResourceError: it fails.
+    """
+    with (
+        stage("building the program", 100) as advance,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as build,
+    ):
+        assert build.stdout is not None
+        done = 0.0
+        for line in build.stdout:
+            sys.stderr.write(line)
+            if found := re.match(r"\[ *(\d+)(?:%|/(\d+))\]", line):
+                now = 100 * int(found[1]) / int(found[2] or 100)
+                advance(now - done)
+                done = now
+    if build.returncode != 0:
+        raise ResourceError(f"{command[0]} failed with code {build.returncode}; its output says why")

@@ -26,6 +26,7 @@ from graphbraid.cli.common import (
 from graphbraid.cli.ranks import must_start, start, world_size
 from graphbraid.cli.run.flags import with_flags
 from graphbraid.cli.run.settings import GivenOptions, ResolvedRun
+from graphbraid.files.progress import listening
 from graphbraid.train.config import RUN
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, *, quiet: bool, json_outpu
     console.print(table({"option": "cyan", "value": "left", "from": "dim"}, run.rows(), "options"))
     console.print(facts(about.items()))
     console.print()
-    result = trainer.fit()
+    with listening(None):  # the run has a bar of its own
+        result = trainer.fit()
     if run_dir is not None:
         if json_output:
             print_json(_result_json(run, result, run_dir))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.cli.common import err_console, print_json, say
+from graphbraid.files.progress import stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +37,8 @@ def make_order(
 
     num_bytes = graph.csc.indices.nbytes * ORDER_EDGE_BYTES.get(name, 0) // torch.int32.itemsize
     require_memory(num_bytes, f"ordering the nodes by {name}")
-    return named_order(graph, name, sampler=sampler, schedule=schedule)
+    with stage(f"ordering the nodes by {name}"):
+        return named_order(graph, name, sampler=sampler, schedule=schedule)
 
 
 def store(

@@ -12,9 +12,11 @@ from typing import Any
 from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import simulated
-from graphbraid.collective.plan.simulator import Stage, StageRun
+from graphbraid.collective.plan.simulator import STAGES, Stage, StageRun
 from graphbraid.collective.plan.times import Profile, format_seconds
 from graphbraid.collective.plan.whatif import Machine, alternatives
+from graphbraid.errors import DataError
+from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 
 _NAMES: dict[Stage, str] = {
@@ -124,44 +126,88 @@ def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 
 _STYLE = """
-:root{color-scheme:light dark;--zoom:1}body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;
-max-width:1600px}pre{background:#8881;padding:.7rem;overflow-x:auto}.lanes{display:flex}
-.names{flex:none;width:5.5rem;font-size:12px;line-height:22px}.scroll{flex:1;overflow-x:auto}
-.time{width:calc(100% * var(--zoom))}svg{display:block;width:100%}.ticks{display:flex;font-size:11px;
-justify-content:space-between;border-top:1px solid #8888}meter{width:8rem}td,th{padding:.1rem .8rem .1rem 0;
-text-align:left}.key span{white-space:nowrap;margin-right:1rem}
+:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;
+max-width:1600px}pre{background:#8881;padding:.7rem;overflow-x:auto}td,th{padding:.1rem .8rem .1rem 0;
+text-align:left}.scroll{overflow-x:auto}
 """
+TIMELINE_STYLE = """
+.lanes{display:flex}.lanes .names{flex:none;width:5.5rem;font-size:12px;line-height:22px}
+.lanes .scroll{flex:1}.lanes .time{width:calc(100% * var(--zoom, 1))}.lanes svg{display:block;width:100%;
+height:revert-layer}.ticks{display:flex;font-size:11px;justify-content:space-between;border-top:1px solid
+#8888}.use>span{white-space:nowrap;margin-right:1rem}meter{width:6rem}
+"""
+"""Style of :func:`timelines`."""
 _ZOOM = "document.documentElement.style.setProperty('--zoom',this.value)"
 
 
 def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) -> str:
     """Return the page: both timelines on one axis, how busy each resource was, and what would help."""
     took, foreseen = (max((op.end for op in each), default=0.0) for each in (ops, predicted))
-    last = max(took, foreseen) or 1.0
-    # The bound is of a whole epoch as planned; a trace may be of another number of batches.
-    bound = plan.bound_seconds * len({op.step for op in ops}) / plan.num_batches
     said = (
         f"The epoch took {format_seconds(took)}; {format_seconds(foreseen)} were predicted. No schedule "
-        f"takes less than {format_seconds(bound)}, the dashed line: the {plan.limit} limits this epoch."
+        f"takes less than {format_seconds(_bound(ops, plan))}, the dashed line: the {plan.limit} limits "
+        "this epoch."
     )
-    key = "".join(
-        f'<span><span style="color:{_COLOURS[stage]}">&#9632;</span> {_NAMES[stage]}</span>'
-        for stage in _NAMES
-    )
-    ticks = "".join(f"<span>{format_seconds(last * part / 4)}</span>" for part in range(5))
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width,initial-scale=1'>",
-        f"<title>graphbraid: an epoch's timeline</title><style>{_STYLE}</style>",
+        f"<title>graphbraid: an epoch's timeline</title><style>{_STYLE}{TIMELINE_STYLE}</style>",
         f"<h1>An epoch's timeline</h1><p>{said}</p>",
-        f"<p class='key'>{key}<span>grey: batches that wait</span></p>",
         f'<label>Zoom <input type="range" min="1" max="40" value="1" step="0.5" oninput="{_ZOOM}"></label>',
-        _timeline("Predicted", predicted, last, bound, ticks),
-        _timeline("Measured", ops, last, bound, ticks),
+        timelines(predicted, ops, plan),
         f"<h2>Plan</h2><pre>{html.escape(str(plan))}</pre>",
         _what_if(plan),
     ]
     return "\n".join(parts) + "</html>\n"
+
+
+def timelines(predicted: Sequence[StageRun], measured: Sequence[StageRun], plan: Plan) -> str:
+    """Draw both timelines on one axis, and the key of their colours; a measured one may be missing."""
+    if plan.cores is not None:  # without a device a batch is handed over, which takes no link
+        predicted, measured = ([op for op in ops if op.stage != "dma"] for ops in (predicted, measured))
+    last = max((op.end for op in (*predicted, *measured)), default=0.0) or 1.0
+    bound = _bound(measured or predicted, plan)
+    used = {op.stage for op in (*predicted, *measured)}
+    key = " ".join(
+        f'<span><span style="color:{_COLOURS[stage]}">&#9632;</span> {_NAMES[stage]}</span>'
+        for stage in _NAMES
+        if stage in used
+    )
+    ticks = "".join(f"<span>{format_seconds(last * part / 4)}</span>" for part in range(5))
+    drawn = [("Predicted from the times of stages", predicted), ("Measured", measured)]
+    return f'<p class="use">{key} <span>grey: batches that wait</span> <span>dashed: the bound</span></p>' + (
+        "".join(_timeline(title, ops, last, bound, ticks) for title, ops in drawn if ops)
+    )
+
+
+def _bound(ops: Sequence[StageRun], plan: Plan) -> float:
+    """Return the bound of a timeline, which may be of another number of batches than the plan."""
+    return plan.bound_seconds * len({op.step for op in ops}) / plan.num_batches
+
+
+def measured_ops(path: Path) -> list[StageRun]:
+    """Read the measured timeline of a file that :func:`write_trace` wrote.
+
+    Raises:
+        DataError: it is no such file.
+    """
+    try:
+        events = [event for event in json.loads(read_text(path))["traceEvents"] if event["pid"] == 1]
+        lane = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        found = {
+            StageRun(
+                event["cat"],
+                int(event["args"]["step"]),
+                event["ts"] / 1e6,
+                (event["ts"] + event["dur"]) / 1e6,
+                int(lane[event["tid"]].removeprefix("worker ")) if event["cat"] == "cpu" else 0,
+            )
+            for event in events
+            if event["ph"] == "X" and event["cat"] in STAGES
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path} is no trace that graphbraid wrote: {error!r}") from None
+    return sorted(found, key=lambda op: (op.start, op.step))
 
 
 def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ticks: str) -> str:
@@ -187,15 +233,15 @@ def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ti
         f'<path d="M{at:.2f} 0V{base}" stroke="currentColor" stroke-dasharray="4 3" '
         'vector-effect="non-scaling-stroke"/>'
     )
-    shares = "".join(
-        f"<td>{resource} <meter value='{share:.3f}'></meter> {share:.0%}</td>"
+    shares = " ".join(
+        f"<span>{resource} <meter value='{share:.3f}'></meter> {share:.0%}</span>"
         for resource, share in use(ops).items()
         if share > 0
     )
     names = "".join(f"<div>{name}</div>" for name in [*rows, f"waiting, {most}"])
     return (
-        f"<h2>{title}: {format_seconds(max((op.end for op in ops), default=0.0))}</h2>"
-        f"<table><tr>{shares}</tr></table>"
+        f"<h3>{title}: {format_seconds(max((op.end for op in ops), default=0.0))}</h3>"
+        f'<p class="use">{shares}</p>'
         f'<div class="lanes"><div class="names">{names}</div><div class="scroll"><div class="time">'
         f'<svg viewBox="0 0 {_WIDTH} {base}" height="{base}" preserveAspectRatio="none">{"".join(boxes)}'
         f'<path d="M0 {base}{steps}H{_WIDTH}V{base}Z" fill="#8888"/>{line}</svg>'

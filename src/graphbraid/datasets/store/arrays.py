@@ -25,6 +25,7 @@ from graphbraid.files.checksums import Checksum, of_file, sealed, unsealed
 from graphbraid.files.mapped import remember
 from graphbraid.files.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
 from graphbraid.files.opening import open_file, read_text
+from graphbraid.files.progress import stage
 from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import restore
 from graphbraid.graph.identity import keep_mark
@@ -309,7 +310,8 @@ def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) ->
         raise DataError(f"{path.stem} has dtype {array.dtype}, which the store does not keep")
     header = {"descr": numpy_dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
     checksum = Checksum()
-    with path.open("w+b", buffering=0) as file:
+    writing = stage(f"writing {path.name}", array.nbytes)
+    with path.open("w+b", buffering=0) as file, writing as advance:
         begin = header_bytes(header, least=0 if sums is None else BLOCK_BYTES)
         file.write(begin)
         checksum.add(begin)
@@ -324,6 +326,7 @@ def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) ->
                 rest = data
                 while rest:  # unbuffered writes may be short
                     rest = rest[file.write(rest) :]
+                advance(len(data))
         size = file.tell()
     assert size == needed, f"the parts of {path.stem} have {size} bytes and not {needed}"
     shape = list(array.shape)

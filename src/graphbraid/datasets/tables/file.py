@@ -12,10 +12,13 @@ from typing import Any
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError, did_you_mean
+from graphbraid.files.progress import counted, stage
 from graphbraid.signatures import typed
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+_BLOCK_BYTES = 1 << 24
+"""Text of a CSV file that is read at a time."""
 
 
 @typed
@@ -195,10 +198,10 @@ class TableFile:
         floats = {c for c in columns if types[c] == arrow.int64() and self._is_fractional(c)}
         is_text = self._table is None and not self._is_parquet()
         if is_text and not floats:
-            yield from self._open_csv(columns, types)
+            yield from self._blocks(columns, types)
             return
         as_read = types | dict.fromkeys(floats, arrow.float64())
-        for batch in self._open_csv(columns, as_read) if is_text else self._stored(columns):
+        for batch in self._blocks(columns, as_read) if is_text else self._stored(columns):
             arrays = [
                 self._whole(batch.column(c), row, c) if c in floats else batch.column(c).cast(types[c])
                 for c in columns
@@ -240,9 +243,11 @@ class TableFile:
         # Not every page carries a checksum: Spark writes them, pyarrow only on request.
         opened = parquet.ParquetFile(self._path, page_checksum_verification=True)
         count = 0
-        for batch in opened.iter_batches(1 << 18, columns=columns):
-            count += batch.num_rows
-            yield batch
+        with stage(self._reading, opened.metadata.num_rows) as advance:
+            for batch in opened.iter_batches(1 << 18, columns=columns):
+                count += batch.num_rows
+                yield batch
+                advance(batch.num_rows)
         if columns and count != opened.metadata.num_rows:  # no checksum is of a column's count of values
             raise DataError(
                 f"{self.name} is truncated or damaged: it names {opened.metadata.num_rows:,} rows, and a "
@@ -265,6 +270,17 @@ class TableFile:
             )
         return numbers.cast(int64())
 
+    def _blocks(self, columns: list[str], types: dict[str, Any]) -> Iterator[Any]:
+        """Yield the rows of a CSV file, a block of its text at a time."""
+        assert self._path is not None
+        # A compressed file does not say how long its text is.
+        total = None if self._path.suffix == ".gz" else self._path.stat().st_size / _BLOCK_BYTES
+        return counted(self._open_csv(columns, types), self._reading, total)
+
+    @property
+    def _reading(self) -> str:
+        return f"reading {Path(self.name).name}"
+
     def _open_csv(self, columns: list[str] | None, types: dict[str, Any], *, threads: bool = True) -> Any:
         from pyarrow import csv
 
@@ -273,7 +289,7 @@ class TableFile:
             read_options=csv.ReadOptions(
                 column_names=None if self._csv.header else self._numbered(),
                 skip_rows=self._csv.skip_rows,
-                block_size=1 << 24,
+                block_size=_BLOCK_BYTES,
                 use_threads=threads,
             ),
             parse_options=csv.ParseOptions(delimiter=self._delimiter),

@@ -25,6 +25,7 @@ from graphbraid.distributed.partitioning.records import (
 from graphbraid.distributed.partitioning.simple import components, pack, pack_components, spread
 from graphbraid.distributed.partitioning.streaming import cut_edges, stream
 from graphbraid.errors import DataError, MissingPackageError, ResourceError
+from graphbraid.files.progress import stage
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -116,7 +117,8 @@ class _Division:
             "metis": self._only_metis,
             "streaming": self._streamed,
         }.get(strategy, lambda: self._taken(strategy, self._simply(strategy)))
-        return divide()
+        with stage(f"dividing the nodes, strategy {strategy}"):
+            return divide()
 
     def _simply(self, strategy: Strategy) -> Tensor:
         """Return the parts by a strategy that cannot fail.

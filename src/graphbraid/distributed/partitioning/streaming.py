@@ -18,6 +18,7 @@ from graphbraid.distributed.partitioning.records import PER_EDGE_AND_NODE, Balan
 from graphbraid.distributed.partitioning.simple import spread
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files import mapped
+from graphbraid.files.progress import stage
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.csc import Csc
 
@@ -48,12 +49,15 @@ def row_blocks(csc: Csc, block_bytes: int) -> Iterator[RowBlock]:
     most_rows = max(1, block_bytes // (2 * ROW_BYTES))
     most_edges = max(1, block_bytes // (2 * csc.indices.element_size()))
     first = 0
-    while first < csc.num_dst:
-        indptr = rows.read(first, min(first + most_rows, csc.num_dst) + 1)
-        fitting = int(torch.searchsorted(indptr, int(indptr[0]) + most_edges, right=True)) - 1
-        indptr = indptr[: max(fitting, 1) + 1]
-        yield RowBlock(first, indptr - indptr[0], columns.read(int(indptr[0]), int(indptr[-1])))
-        first += indptr.numel() - 1
+    with stage("a pass over the edges", csc.num_edges) as advance:
+        while first < csc.num_dst:
+            indptr = rows.read(first, min(first + most_rows, csc.num_dst) + 1)
+            fitting = int(torch.searchsorted(indptr, int(indptr[0]) + most_edges, right=True)) - 1
+            indptr = indptr[: max(fitting, 1) + 1]
+            block = RowBlock(first, indptr - indptr[0], columns.read(int(indptr[0]), int(indptr[-1])))
+            yield block
+            advance(block.indices.numel())
+            first += indptr.numel() - 1
 
 
 class _Array:
@@ -185,18 +189,24 @@ def stream(
     """
     block_bytes = _block_bytes(csc.num_dst, num_parts, memory)
     begun = [_Stream(csc, num_parts, balance, tolerance, block_bytes) for _ in range(2)]
-    begun[1].divide_in_order()
-    for one in begun:
-        one.run()
-    kept = min(begun, key=_Stream.cut)  # of equals the first
-    del begun
-    done = 1
-    while done < passes:
-        done += 1
-        if kept.run() <= LEAST_MOVED * csc.num_dst:
-            break
-    spread(kept.part_of, (kept.part_of < 0).nonzero().squeeze(1), num_parts)
-    return Streamed(kept.part_of, kept.loads, kept.cut(), done)
+    # Passes over the edges: ranges of nodes, two first passes, the others, and three counts of the cut.
+    with stage("streaming the edges", passes + 5) as advance:
+        begun[1].divide_in_order()
+        for one in begun:
+            one.run()
+        advance(3)
+        kept = min(begun, key=_Stream.cut)  # of equals the first
+        advance(2)
+        del begun
+        done = 1
+        while done < passes:
+            done += 1
+            moved = kept.run()
+            advance(1)
+            if moved <= LEAST_MOVED * csc.num_dst:
+                break
+        spread(kept.part_of, (kept.part_of < 0).nonzero().squeeze(1), num_parts)
+        return Streamed(kept.part_of, kept.loads, kept.cut(), done)
 
 
 class _Stream:

@@ -30,6 +30,7 @@ from graphbraid.distributed.parts.rows import (
 )
 from graphbraid.distributed.parts.split import Division, Part, list_sums
 from graphbraid.errors import DataError
+from graphbraid.files.progress import counted, stage
 from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import (
     IfExists,
@@ -161,7 +162,8 @@ def save_partition(
     if if_exists == "error":
         require_absent(folder)
     size = require_room(graph, partition.num_parts, folder, keep_edges=keep_edges, rows=rows)
-    division = Division(csc, partition)
+    with stage("finding the halos"):
+        division = Division(csc, partition)
     report = report_of(partition, division.outlines)
     require_free_space(folder, size + 16 * report.halo_rows, f"storing the partition in {folder}")
     if if_exists == "replace":
@@ -172,7 +174,7 @@ def save_partition(
         if rows is not None and isinstance(graph, Graph):
             of_rows = {"lists": rows, "part_of_xxh3": whole["xxh3"], "marks": marks_of(graph)}
             write_shared(temp, graph, **of_rows)
-        for part in range(partition.num_parts):
+        for part in counted(range(partition.num_parts), "writing parts", partition.num_parts):
             found = division.part(part, keep_edges=keep_edges)
             _write_part(temp / _name(part), found, whole["xxh3"])
             if rows is not None and isinstance(graph, Graph):
@@ -360,7 +362,7 @@ class SavedPartition:
             DataError: A part is damaged, or two of them do not fit each other.
         """
         sent, received = [], []
-        for part in map(self.part, range(self.num_parts)):
+        for part in counted(map(self.part, range(self.num_parts)), "checking parts", self.num_parts):
             sent.append(list_sums(part.owned[part.send], part.send_indptr.diff().tolist()))
             received.append(list_sums(part.halo, part.halo_indptr.diff().tolist()))
         differ = (torch.stack(sent) != torch.stack(received).t()).nonzero().tolist()

@@ -296,6 +296,7 @@ class FitRun:
             seconds=time.perf_counter() - started,
             last_checkpoint_seconds=last_checkpoint_seconds,
             out_dir=None if self._folder is None else self._folder.path,
+            resources=self._state.resources(),
         )
         self._saving.write_result(result)
         return result

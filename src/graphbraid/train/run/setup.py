@@ -6,7 +6,7 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,10 @@ from graphbraid.estimates.plan import plan_run, set_training_threads
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import mark
-from graphbraid.machine.hardware import own_anonymous_bytes
+from graphbraid.machine.hardware import own_anonymous_bytes, own_peak_bytes
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Progress, Status
+from graphbraid.train.callbacks import Progress, Resources, Status
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import prepared_bytes
 from graphbraid.train.inference.metrics import (
@@ -139,6 +140,8 @@ class RunState:
     """Plain values to keep with the run."""
     mode_reason: str
     """Reason for the mode that ``auto`` chose; empty if the mode was given."""
+    reasons: Sequence[str] = ()
+    """Reasons for the mode, the tiers and the division of the host's memory; empty ones do not count."""
 
     uncompiled_reason: str = ""
     """Reason why the model runs as it is written, on the whole graph or on mini-batches; empty if it is
@@ -180,6 +183,25 @@ class RunState:
         engine = self.runner.engine
         tuned = None if engine is None else engine.runner.tuned
         return "" if tuned is None else tuned.described()
+
+    def explain(self) -> str:
+        """Where rows and lists lie, why, and which part of the reads each place serves, in words."""
+        sources = (getattr(source, "explain", None) for source in (self.runner.lists, self.runner.rows))
+        explained = [str(explain()) for explain in sources if callable(explain)]
+        said = [part for part in (*self.reasons, *explained, self.placement) if part]
+        return "\n\n".join(said) or "rows and lists are read where the graph has them"
+
+    def resources(self) -> Resources:
+        """What the run has taken so far."""
+        device = self.runner.device
+        counts = getattr(self.runner.rows, "counts", None)
+        return Resources(
+            host_peak_bytes=own_peak_bytes(),
+            device_peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            placement=self.explain(),
+            reads=counts._asdict() if isinstance(counts, TierCounts) else {},
+            plan=self.plan,
+        )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
