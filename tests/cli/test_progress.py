@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import graphbraid
 from graphbraid import distributed
-from graphbraid.cli import common, progress
+from graphbraid.cli import progress
 from graphbraid.cli.commands.synth import _built as built
 from graphbraid.cli.main import app
 from graphbraid.datasets import from_tables, open_store, save_store
@@ -154,8 +154,8 @@ def test_a_short_stage_has_no_bar():
 
 def test_commands_show_bars_on_the_terminal_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
-    shown = terminal()
-    monkeypatch.setattr(common, "err_console", lambda: shown)
+    shown, show = terminal(), progress.shown
+    monkeypatch.setattr(progress, "shown", lambda console, quiet: show(shown, quiet=quiet))
     command = ["convert", "braid-10k", str(tmp_path / "store")]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert "writing" in shown.file.getvalue()
