@@ -287,6 +287,20 @@ def test_a_changed_value_is_found_by_verifying_and_by_reading(tmp_path):
             open_store(path, **options)
 
 
+@pytest.mark.parametrize("names", [[7, 3, 9, 11, 5], ["u7", "u3", "u9", "u11", "u5"]])
+def test_verifying_reads_the_original_ids_too(tmp_path, names):
+    graph = small_graph()
+    ids = NodeIds(np.array(names, dtype=np.int64 if isinstance(names[0], int) else object))
+    path = save_store(graph, tmp_path / "s", ids=ids)
+    open_store(path, verify=True)
+    for file in path.glob("ids_*.npy"):
+        flip(path, file.name, -1)
+        with pytest.raises(DataError, match=rf"{file.name} has changed since it was written"):
+            open_store(path, verify=True)
+        flip(path, file.name, -1)
+    assert open_names(path).ids.values.tolist() == names
+
+
 def test_a_missing_folder_is_said(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         open_store(tmp_path / "nothing")

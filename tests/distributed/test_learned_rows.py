@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +19,8 @@ from tests.distributed.training import fitted, graph_of
 from torch import nn
 
 from graphbraid.distributed import ShardedGraph, partition, save_partition
-from graphbraid.distributed.shards.learned_rows import initial_rows
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.distributed.shards.learned_rows import LearnedRows, Owners, initial_rows
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph
 from graphbraid.nn import NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Callback, Trainer
@@ -406,3 +409,30 @@ def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path: Path) -> None:
         if files:
             assert anonymous < 60
         assert results[0]["losses"] == pytest.approx(found[1, False][0]["losses"], rel=1e-4)
+
+
+@pytest.mark.parametrize("made", ["rows", "the optimizer's state"])
+def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    """A mapped file without blocks ended the process by a signal as soon as the disk was full."""
+
+    def rows() -> LearnedRows:
+        only: Any = SimpleNamespace(rank=0, size=1)
+        owners = Owners.in_ranges(50, only)
+        modules = {"rows": ShardedEmbedding(50, 4)}
+        return LearnedRows(modules, only, owners, seed=0, optimizer="adam", folder=tmp_path / "files")
+
+    def full(descriptor: int, begin: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    learned = rows()
+    assert learned.held()["rows"].rows.shape == (50, 4)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    if made == "rows":
+        with pytest.raises(ResourceError, match=r"embedding_files needs 800 B in .*files .*disk is full"):
+            rows()
+    else:
+        learned.begin()
+        with pytest.raises(ResourceError, match="the optimizer's state"):
+            learned.held()

@@ -14,6 +14,7 @@ from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, en
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
 import graphbraid
@@ -109,6 +110,19 @@ def test_a_median_is_lowered_also_where_blocks_begin_with_nodes_without_edges(mo
     twin, engine = copy.deepcopy(model), engine_of(model, data)
     assert verdict(engine) == LOWERED
     assert_alike(model, twin, data, engine, steps=2)
+
+
+def test_a_median_of_no_messages_is_0_also_for_the_last_nodes():
+    """PyG's own raises an IndexError there; 0 is the fill_value of its aggregation."""
+    data = Data(x=torch.randn(9, 4), edge_index=torch.tensor([[0, 1, 2, 3], [4, 4, 5, 5]]))
+    data.train_mask = torch.ones(9, dtype=torch.bool)
+    layer = pyg.SimpleConv("median")
+    with pytest.raises(IndexError):
+        layer(data.x, data.edge_index)
+    expected = torch.zeros(9, 4)
+    expected[4:6] = torch.minimum(data.x[0:3:2], data.x[1:4:2])  # the lower one of two
+    out = graphbraid.compile(pyg.Sequential("x, edge_index", [(layer, "x, edge_index -> x")]), data)()
+    torch.testing.assert_close(out, expected)
 
 
 def test_frozen_parameters_of_a_message_get_no_gradient():

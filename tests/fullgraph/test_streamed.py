@@ -114,6 +114,12 @@ def test_without_kernels_losses_are_close(graph):
     torch.testing.assert_close(found, outputs, rtol=1e-3, atol=1e-4)
 
 
+def test_what_is_no_source_of_rows_is_refused(graph):
+    for tiers in ("rows", 3, torch.ones(2, 2)):
+        with pytest.raises(ConfigError, match="tiers must be TieredFeatures"):
+            graphbraid.compile(gcn(graph), graph, tiers=tiers)
+
+
 def test_tiers_are_read_block_by_block(graph):
     score = torch.arange(NODES).flip(0)
     tiers = TieredFeatures.build(graph, host="350KB", policy="static", score=score)

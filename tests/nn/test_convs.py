@@ -19,10 +19,13 @@ from tests.ops.graphs import (
     without_edges,
 )
 
+from graphbraid import Trainer
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
+from graphbraid.loader import NeighborLoader
+from graphbraid.nn import GCN, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
 
 LAYERS = {
     "gcn": (GCNConv, pyg.GCNConv, {}),
@@ -158,6 +161,55 @@ def test_gcn_with_the_graphs_degrees_is_unbiased_over_sampled_neighbours():
         rows.append(layer(x, block)[0])
     assert len(rows) == 15
     torch.testing.assert_close(torch.stack(rows).mean(0), layer(x, full)[0])
+
+
+@pytest.mark.parametrize("add_self_loops", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gcn_on_all_neighbours_equals_the_graph_with_weights_below_0_and_repeated_loops(
+    add_self_loops, weighted
+):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 40, (2, 150), generator=generator)
+    edges = (
+        edges[:, edges[0] != edges[1]]
+        if weighted
+        else torch.cat([edges, edges[:, :20], edges[:1, :20].repeat(2, 2)], 1)
+    )
+    weight = torch.randint(-2, 3, (edges.shape[1],), generator=generator).float() if weighted else None
+    x = torch.randn(40, 5, generator=generator)
+    graph = Graph.from_edge_index(edges, 40, x=x, edge_weight=weight)
+    layer = GCNConv(5, 7, add_self_loops=add_self_loops)
+    expected = layer(x, graph.csc)
+    assert not weighted or expected.isnan().any() != expected.isnan().all()  # of degrees below 0
+    for batch in NeighborLoader(graph, [-1], batch_size=16, src_degree=True):
+        [block] = batch.blocks
+        found = layer(batch.x, block)
+        torch.testing.assert_close(found, expected[batch.input_id], equal_nan=True)
+
+
+def test_draws_do_not_estimate_degrees_of_weights_below_0_nor_several_loops_with_weights():
+    edges = torch.tensor([[0, 1, 2, 2], [1, 2, 2, 2]])
+    negative = Graph.from_edge_index(
+        edges[:, :2], 3, x=torch.ones(3, 2), edge_weight=torch.tensor([1.0, -1.0])
+    )
+    with pytest.raises(ConfigError, match="a weight is below 0"):
+        NeighborLoader(negative, [1], src_degree=True)
+    NeighborLoader(negative, [1]).close()
+    loops = Graph.from_edge_index(
+        edges,
+        3,
+        x=torch.ones(3, 2),
+        y=torch.arange(3),
+        splits={"train": torch.arange(3)},
+        edge_weight=torch.ones(4),
+    )
+    model = GCN(2, 4, 3, 1)
+    Trainer(model, loops, fanouts=(-1,), epochs=1).fit()
+    for conv in model.modules():
+        conv.add_self_loops = False
+    with pytest.raises(DataError, match="node 2 has several self-loops with weights"):
+        Trainer(model, loops, fanouts=(-1,), epochs=1).fit()
+    Trainer(model, loops, mode="full", epochs=1).fit()
 
 
 def test_gin_refuses_an_eps_beyond_float32():

@@ -48,6 +48,16 @@ def sync(file: Path) -> None:
         os.close(descriptor)
 
 
+def reserve(descriptor: int, num_bytes: int) -> None:
+    """Give a file its size and its blocks on the disk, so that a write through a mapping cannot find it full.
+
+    Raises:
+        OSError: the disk is full, or the size is not allowed.
+    """
+    if num_bytes:
+        os.posix_fallocate(descriptor, 0, num_bytes)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder durable, on systems that can flush a folder."""
     with contextlib.suppress(OSError):

@@ -46,8 +46,9 @@ class Csc(Versioned):
     """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, not counting
     self-loops; layers that normalise by degree use them, not the block's own. None on a whole graph."""
     src_loop: Tensor | None = None
-    """``(num_src,)`` float32 weights of the sources' self-loops in that graph (1 without weights), NaN for a
-    source without one; goes with ``src_degree``. None if no source has one, or if this is not known."""
+    """``(num_src,)`` float32 weights of the sources' self-loops in that graph, of several the last's (without
+    weights, their number); NaN for a source without one; goes with ``src_degree``. None if no source has one,
+    or if this is not known."""
     trusted: InitVar[bool] = False
     """Skip the checks. Only for arrays known to be valid: kernels index with them and do not check again."""
     _kept_indptr: ClassVar[Tensor]  # each instance's own, without a look at its changes: for sizes
@@ -160,7 +161,13 @@ class Csc(Versioned):
 
 
 def coo_to_csc(
-    src: Tensor, dst: Tensor, num_src: int, num_dst: int, *, keep_perm: bool = True
+    src: Tensor,
+    dst: Tensor,
+    num_src: int,
+    num_dst: int,
+    *,
+    keep_perm: bool = True,
+    keeps_rows: bool = False,
 ) -> tuple[Csc, Tensor | None]:
     """Make the adjacency of an edge list. Edges are ordered by destination, then source, then as given.
 
@@ -173,6 +180,7 @@ def coo_to_csc(
         num_src: Number of source nodes.
         num_dst: Number of destination nodes.
         keep_perm: Also return the position that each edge had in the list.
+        keeps_rows: Leave a list that is ordered by destination as it is, whatever the order of its sources.
 
     Returns:
         The :class:`Csc` (int32 indices if every id fits) and ``perm``, ``(num_edges,)`` int64: edge ``e`` is
@@ -192,7 +200,7 @@ def coo_to_csc(
         )
     src, dst = src.contiguous(), dst.contiguous()
     dtype = index_dtype(max(num_src, num_dst))
-    if first_out_of_order(src, dst) < 0:
+    if first_out_of_order(dst if keeps_rows else src, dst) < 0:
         return Csc(_rising_to_indptr(dst, num_dst), src.to(dtype), num_src, trusted=True), None
     kernels = _native_for(src)
     if kernels is None:
@@ -332,7 +340,8 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
         at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
         if at.numel():
             loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
-            loop[owner[at] + start] = weight[at]
+            nodes, count = owner[at].unique_consecutive(return_counts=True)
+            loop[nodes + start] = count.float() if csc.weight is None else weight[at[count.cumsum(0) - 1]]
         weight[at] = 0
         degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)
         start = end

@@ -84,12 +84,16 @@ class BatchLoader:
         self.device = settings.batch_device
         self.num_workers, self._depth = settings.num_workers, settings.depth
         self._refill = settings.refill
-        self._source = completed(source, src_degree=settings.src_degree)
+        self._source = self._completed(source)
         self._planned = self._planned_batches()
         self._pipeline: HostPipeline | None = None
         self._before: dict[str, float] = {}
         self._gather_seconds = 0.0  # of rows that no pipeline gathers
         self._open: weakref.WeakSet[Generator[MiniBatch]] = weakref.WeakSet()
+
+    def _completed(self, source: BatchSource) -> BatchSource:
+        takes_all = all(fanout < 0 for fanout in self.config.fanouts)
+        return completed(source, src_degree=self.settings.src_degree, takes_all=takes_all)
 
     @property
     def starts_from_inputs(self) -> bool:
@@ -241,7 +245,7 @@ class BatchLoader:
     def read(self, source: BatchSource, seeds: SeedSource | None = None) -> None:
         """Read batches from another source with the same nodes and inputs, from the next iteration on."""
         self._seeds, self.graph = seeds, source.graph
-        self._source = completed(source, src_degree=self.settings.src_degree)
+        self._source = self._completed(source)
         self._forget_threads()  # open iterators keep their own
 
     def work_in_turns(self, workers: int, depth: int, refill: int | None) -> None:

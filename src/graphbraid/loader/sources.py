@@ -84,12 +84,27 @@ def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) ->
     return _DataSorter(data, graph).source()
 
 
-def completed(source: BatchSource, *, src_degree: bool) -> BatchSource:
+def completed(source: BatchSource, *, src_degree: bool, takes_all: bool) -> BatchSource:
     """Return the source with what batches of it need beside the data.
 
     Rows of int8 come from a source of rows, which widens them ahead of their use. With ``src_degree``, blocks
     carry the graph's in-degrees.
+
+    Args:
+        source: the data.
+        src_degree: whether layers normalise by the graph's degrees.
+        takes_all: whether every in-neighbour is drawn.
+
+    Raises:
+        ConfigError: degrees are estimated from draws, and a weight is below 0.
     """
+    weight = source.graph.csc.weight if src_degree and not source.graph.is_typed else None
+    if weight is not None and not takes_all and bool((weight < 0).any()):
+        raise ConfigError(
+            "a layer that normalises by degree (GCNConv) scales the sum over drawn in-neighbours by the sum "
+            "of their weights, which says nothing where a weight is below 0, as here. Take all in-neighbours "
+            "(fanouts of -1), set mode='full', or use PyG's GCNConv, which counts degrees in the batch."
+        )
     x = source.graph.x
     if isinstance(x, ScaledFeatures) and source.rows is None and source.pipeline is None:
         rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)

@@ -120,7 +120,7 @@ def gcn_norm(
     block's edges among its ``num_src`` nodes. A source that is not a destination has no in-edges there and
     degree 1. With ``src_degree``, both sides use the graph's degrees, and the sum over sampled neighbours is
     scaled up by degree over sampled degree. This is an unbiased estimate of the layer on the whole graph, and
-    equal to it if all neighbours are taken.
+    equal to it if all neighbours are taken. Where a weight is below 0, all must be.
     """
     fill = 2.0 if improved else 1.0
     if tracing():
@@ -219,6 +219,8 @@ def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tenso
     dst_scale = src_scale[: csc.num_dst]
     # Each edge stands for degree / sampled edges of the graph, and the self-loop for itself.
     factor = degree[: csc.num_dst] / sampled.clamp(min=torch.finfo(torch.float32).tiny)
+    if csc.weight is not None and bool((csc.weight < 0).any()):
+        factor = torch.ones_like(factor)  # loaders then draw all in-neighbours, and sums of weights may be 0
     weight = factor[csc.destinations().long()]
     if csc.weight is not None:
         weight = weight * csc.weight

@@ -197,6 +197,8 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     manifest = STORE.read(folder, StoreManifest)
     arrays = {name: array for name, array in _arrays_in(folder, manifest).items() if not is_ids(name)}
     files = [folder / STORE.manifest, *(array.path for array in arrays.values())]
+    if verify:
+        open_names(folder)  # which compares the ids, else only read where they are asked for
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])

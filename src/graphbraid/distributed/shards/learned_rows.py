@@ -20,8 +20,9 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.shards.exchange import Routed, swap
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.budgets import require_free
+from graphbraid.files.writing import format_bytes, reserve, resource_error
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.nn import ShardedEmbedding
 from graphbraid.ops.gather import gather_rows
@@ -166,12 +167,21 @@ class LearnedRows:
         """Return zeros, in memory or in a file that has no name and ends with the process."""
         if self._folder is None or num_rows == 0:
             return torch.zeros(num_rows, channels)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".rows-") as file:
-            file.truncate(4 * num_rows * channels)
-            return torch.from_file(file.name, True, num_rows * channels, dtype=torch.float32).view(
-                -1, channels
-            )
+        num_bytes = 4 * num_rows * channels
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".rows-") as file:
+                reserve(
+                    file.fileno(), num_bytes
+                )  # else a full disk ends the process as a row is first written
+                rows = torch.from_file(file.name, True, num_rows * channels, dtype=torch.float32)
+        except OSError as error:
+            raise ResourceError(
+                f"embedding_files needs {format_bytes(num_bytes)} in {self._folder} for learned rows or "
+                f"the optimizer's state of them: {resource_error(error, self._folder) or error}. Name a "
+                "folder on a larger disk, or leave embedding_files out, which keeps them in memory."
+            ) from error
+        return rows.view(-1, channels)
 
     @property
     def owned(self) -> Tensor:

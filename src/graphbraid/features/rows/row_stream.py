@@ -16,7 +16,7 @@ from torch import Tensor
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.files.block_sums import BlockSums
-from graphbraid.files.writing import format_bytes, resource_error
+from graphbraid.files.writing import format_bytes, reserve, resource_error
 from graphbraid.ops.linear import Round, rounds_of
 
 _READ = DiskOptions(direct=False)
@@ -130,7 +130,7 @@ def _new_file(num_bytes: int, place: Path, need: str, instead: str) -> IO[bytes]
         file: IO[bytes] = make(dir=place, buffering=0)
         try:
             # Reserved now, so that a full disk is told before hours of work and not after.
-            os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
+            reserve(file.fileno(), max(num_bytes, 1))
         except OSError:
             file.close()
             raise

@@ -63,7 +63,9 @@ class RelationEdges:
         check_edge_list(edge_index)
 
         def make() -> tuple[Csc, Tensor | None]:
-            csc, order = coo_to_csc(*ends_of(edge_index, max(num_src, num_dst)), num_src, num_dst)
+            ends = ends_of(edge_index, max(num_src, num_dst))
+            # A batch's own list is ordered by destination: its sums then add in the order that was sampled.
+            csc, order = coo_to_csc(*ends, num_src, num_dst, keeps_rows=True)
             values = weight if weight is None or order is None else weight[order]
             return Csc(csc.indptr, csc.indices, num_src, values, trusted=True), order
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_size
+from graphbraid.arguments import as_size, check_type
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures
 from graphbraid.features.budgets import options_for
@@ -61,7 +61,7 @@ class StreamedFeatures:
             host: bytes or a size, ``"all"`` or 0 as in :class:`graphbraid.features.TieredFeatures`.
 
         Raises:
-            ConfigError: a size that cannot be meant, or tiers of another shape or on a device.
+            ConfigError: a size that cannot be meant, or tiers of another shape or on a device, or no tiers.
             DataError: the features are not dense, or not mapped from a store, or tiers are of another graph.
             ResourceError: the memory is not free, or the file cannot be read.
         """
@@ -80,6 +80,9 @@ class StreamedFeatures:
             tiers = TieredFeatures.build(
                 graph, host=0, disk=options_for(size) if size else DiskOptions(depth=32)
             )
+        check_type(
+            tiers, "tiers", FeatureSource, "TieredFeatures or another source of rows", error=ConfigError
+        )
         if tiers.hot is not None:
             raise ConfigError(
                 "a step reads rows on the host, and these tiers have some on devices; leave hot out."

@@ -307,13 +307,13 @@ def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapp
             raise ConfigError(f"column {name!r} has {len(column)} entries for {num_rows} nodes")
     with atomic_write(path) as temporary:
         if path.suffix == ".npy":
-            written: Any = None
-            for start, rows in chunks:
-                if written is None:
-                    shape = num_rows, rows.shape[1]
-                    written = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-                written[start : start + len(rows)] = rows.numpy()
-            written.flush()
+            with temporary.open("wb") as file:  # a mapping would meet a full disk by a signal
+                for start, rows in chunks:
+                    if start == 0:
+                        shape = num_rows, rows.shape[1]
+                        head = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                        np.lib.format.write_array_header_1_0(file, head)
+                    file.write(rows.contiguous().numpy().data)
             return
         import pyarrow as arrow
         import pyarrow.parquet

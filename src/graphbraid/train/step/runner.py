@@ -38,6 +38,7 @@ from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import ShardedEmbedding, module_traits
+from graphbraid.ops.derived import stored_loops
 from graphbraid.ops.dropout import given_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
@@ -290,6 +291,8 @@ class ModelRunner:
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings, with edge ids if the model takes more of edges than their ends."""
+        if self.uses_degrees:
+            _check_loops(self.model, self.graph)
         keeps = settings.return_edge_id or any(map(self.calling.takes, OF_EDGES))
         return dataclasses.replace(settings, return_edge_id=keeps)
 
@@ -582,6 +585,27 @@ def normalises_by_degree(model: nn.Module) -> bool:
     from graphbraid.nn import GCNConv
 
     return any(isinstance(module, GCNConv) for module in model.modules())
+
+
+def _check_loops(model: nn.Module, graph: Graph) -> None:
+    """Check that batches carry the self-loops that degrees count: of each node, one with a weight.
+
+    Raises:
+        DataError: a node has several with weights, and a layer neither replaces them nor counts in the batch.
+    """
+    from graphbraid.nn import GCNConv
+
+    convs = [module for module in model.modules() if isinstance(module, GCNConv)]
+    if graph.csc.weight is None or all(one.add_self_loops or not one.normalize for one in convs):
+        return
+    if (loops := stored_loops(graph.csc)) is not None:
+        nodes, counts = graph.csc.indices[loops].unique(return_counts=True)
+        if int(counts.max()) > 1:
+            raise DataError(
+                f"node {int(nodes[counts > 1][0])} has several self-loops with weights, whose sum "
+                "mini-batches do not carry for GCNConv(add_self_loops=False). Join them into one, or set "
+                "mode='full'"
+            )
 
 
 def divided_graph(graph: Graph) -> ShardedGraph | None:
