@@ -340,7 +340,7 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
         at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
         if at.numel():
             loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
-            nodes, count = owner[at].unique_consecutive(return_counts=True)
+            nodes, count = owner[at].unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
             loop[nodes + start] = count.float() if csc.weight is None else weight[at[count.cumsum(0) - 1]]
         weight[at] = 0
         degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)

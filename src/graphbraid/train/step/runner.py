@@ -599,7 +599,7 @@ def _check_loops(model: nn.Module, graph: Graph) -> None:
     if graph.csc.weight is None or all(one.add_self_loops or not one.normalize for one in convs):
         return
     if (loops := stored_loops(graph.csc)) is not None:
-        nodes, counts = graph.csc.indices[loops].unique(return_counts=True)
+        nodes, counts = graph.csc.indices[loops].unique(return_counts=True)  # type: ignore[no-untyped-call]
         if int(counts.max()) > 1:
             raise DataError(
                 f"node {int(nodes[counts > 1][0])} has several self-loops with weights, whose sum "
