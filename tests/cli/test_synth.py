@@ -172,7 +172,7 @@ def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):
     assert "name a program's file" in done.stderr
     done = CliRunner().invoke(app, [*words, "--model", "gnn"])
     assert done.exit_code == 2
-    assert "model must be one of 'gcn', 'sage', 'gin', 'gat'; got 'gnn'" in done.stderr
+    assert "model must be one of 'gcn', 'sage', 'gin', 'gat', 'gatv2'; got 'gnn'" in done.stderr
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)

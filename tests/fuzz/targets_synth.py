@@ -26,7 +26,7 @@ def _made(w: World) -> synth.Synthesis:
 
 def _recipe() -> synth.Recipe:
     optimizer = synth.OptimizerRecipe(kind="adam", learning_rate=0.01)
-    return synth.Recipe(name="fuzz", optimizer=optimizer, epochs=2, evaluations=(("val",), ("val",)))
+    return synth.Recipe(name="fuzz", optimizer=optimizer, epochs=2, evaluated=("val",))
 
 
 def _trained(made: synth.Synthesis) -> Any:

@@ -35,6 +35,7 @@ from graphbraid.synth import (
     write_openmp,
 )
 from graphbraid.synth.emit.folder import files_of
+from graphbraid.synth.language.words import ATTENTION
 from graphbraid.synth.weights import weights_of
 
 PACKAGE = Path(graphbraid.__file__).parent
@@ -73,9 +74,9 @@ EVALUATE = 'if (epoch % 5 == 4) { gnn.evaluate("val"); }'
 
 
 def made(model: str, aggregation: str, text: str = "", **options: str) -> Synthesis:
-    """A model of 20 epochs with dropout, evaluated now and then; GAT has four heads."""
+    """A model of 20 epochs with dropout, evaluated now and then; attention has four heads."""
     chosen = {"after_layer": DROPOUT, "after_epoch": EVALUATE} | options
-    if model == "GAT":
+    if model in ATTENTION:
         chosen["before"] = "gnn.heads(4);" + chosen.get("before", "")
     function = parse_program(text or program(model, aggregation, **chosen))
     return from_program(function, LAYERS, {"totalEpoch": 20})
@@ -92,8 +93,8 @@ def more(layers: str) -> Synthesis:
         model = gnn.GIN(CHANNELS, 16, CLASSES, 3, train_eps=True)
     # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
     sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05, momentum=0.9)
-    evaluations = tuple(("val",) if epoch % 5 == 4 else () for epoch in range(20))
-    return from_model(model, Recipe(name="More", optimizer=sgd, epochs=20, evaluations=evaluations))
+    recipe = Recipe(name="More", optimizer=sgd, epochs=20, evaluated=("val",), evaluate_every=5)
+    return from_model(model, recipe)
 
 
 EXAMPLES = {

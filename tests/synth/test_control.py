@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,7 @@ def test_layers_of_any_kind_train_as_by_hand(is_weighted: bool):
     assert train(synthesis, graph).losses == pytest.approx(losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "GAT"])
+@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "GAT", "GATv2"])
 @pytest.mark.parametrize("normalization", ["batch", "layer"])
 def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, normalization: str):
     behind = f'if (l < layers - 1) {{ gnn.normalization(l, "{normalization}"); }}'
@@ -251,12 +252,13 @@ def test_labels_that_do_not_fit_a_loss_are_refused(name: str, y: torch.Tensor, m
         train(of_example(TEXTS[name]), GRAPH.replace(y=y.contiguous()))
 
 
-def test_evaluations_at_any_epochs_are_followed():
-    evaluations = tuple(("val",) if epoch in (0, 3, 4) else () for epoch in range(7))
+def test_a_recipe_of_python_says_when_which_splits_are_evaluated():
     adam = OptimizerRecipe(kind="adam", learning_rate=0.01)
-    recipe = Recipe(name="some", optimizer=adam, epochs=7, evaluations=evaluations)
+    recipe = Recipe(name="some", optimizer=adam, epochs=7, evaluated=("val", "test"), evaluate_every=3)
     found = train(from_model(of_example(program()).model, recipe), GRAPH).accuracies
-    assert [tuple(of_epoch) for of_epoch in found] == list(evaluations)
+    assert [tuple(of_epoch) for of_epoch in found] == [(), (), ("val", "test"), (), (), ("val", "test"), ()]
+    with pytest.raises(ConfigError, match="evaluate_every"):
+        replace(recipe, evaluate_every=0)
 
 
 @pytest.mark.slow

@@ -13,14 +13,20 @@ import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import (
+    EXAMPLES,
+    MORE,
     assert_golden,
     assert_left_alone,
     assert_trained_alike,
     losses_of,
     made,
+    more,
+    of_example,
     taking,
 )
 from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
+from tests.synth.test_own_layers import GRAPHS, MESSAGES, PLAIN, layer_of
+from tests.synth.test_own_layers import made as of_messages
 
 from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, ResourceError
@@ -135,6 +141,40 @@ def test_features_with_zeros_are_multiplied_as_such(
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
+@pytest.mark.parametrize("layers", MORE)
+@pytest.mark.slow
+def test_layers_with_more(layers: str, store: Path, programs: HostPrograms, tmp_path: Path, short_rows: None):
+    synthesis, graph = more(layers), datasets.open_store(store)
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
+    assert losses_of(backwards) == losses_of(said)[:6]
+    assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
+
+
+@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in PLAIN])
+@pytest.mark.slow
+def test_own_layers(name: str, programs: HostPrograms, tmp_path: Path, short_rows: None):
+    synthesis, store = of_messages(layer_of(name)), tmp_path / "store"
+    datasets.save_store(GRAPHS["weight" in MESSAGES[name][0]], store)
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    assert "struct Message0 {" in (folder / "main.cu").read_text()
+    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    assert losses == losses_of(run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1"))
+    assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_heads_of_more_columns_than_a_group_sums_at_a_time(
+    store: Path, programs: HostPrograms, tmp_path: Path
+):
+    torch.manual_seed(0)
+    synthesis = from_model(nn.GATv2(CHANNELS, 2 * 133, CLASSES, heads=2, norm="layer"))
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    losses = losses_of(run_on_host(folder, "--data", str(store), "--epochs", "3"))
+    assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses[:3], rel=1e-5)
+
+
 @pytest.mark.slow
 def test_attention_with_dropout_of_its_own(store: Path, programs: HostPrograms, tmp_path: Path):
     torch.manual_seed(1)
@@ -212,9 +252,11 @@ def test_nvcc_compiles_every_source_without_a_warning(store: Path, tmp_path: Pat
     sources = sorted(CUDA.glob("*.cu"))
     assert not any("__CUDA_ARCH__" in file.read_text(encoding="utf-8") for file in CUDA.iterdir())
     texts = {}
-    for model, aggregation in MODELS:
-        made_of = sources_for_gpu(made(model, aggregation), datasets.open_store(store), OPTIONS)
-        texts[model + aggregation] = made_of.main
+    each = {model + aggregation: made(model, aggregation) for model, aggregation in MODELS}
+    each |= {"Own": of_example(EXAMPLES["own"]), "Norm": more("layer normalisation")}
+    each |= {name: of_messages(layer_of(name)) for name in ("gate", "maximum", "minimum")}
+    for name, synthesis in each.items():
+        texts[name] = sources_for_gpu(synthesis, datasets.open_store(store), OPTIONS).main
     sources.append(tmp_path / "mains.cu")
     sources[-1].write_text(in_one(texts), encoding="utf-8")
     with ThreadPoolExecutor(2) as pool:
@@ -232,17 +274,20 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (nn.GATv2(CHANNELS, 16, CLASSES, heads=2), {}, "the kernel gatv2_forward, which synthesised"),
-        (nn.GCN(CHANNELS, 16, CLASSES, norm="layer"), {}, "the kernel layer_norm, which synthesised"),
-        (nn.GIN(CHANNELS, 16, CLASSES, train_eps=True), {}, "the kernel scale, which synthesised"),
         (nn.GAT(CHANNELS, 16, CLASSES), {"transpose": "implicit"}, "calls gat_backward, which reads the"),
+        (nn.GATv2(CHANNELS, 16, CLASSES), {"transpose": "implicit"}, "calls gatv2_backward, which reads the"),
         (
             nn.GraphSAGE(CHANNELS, 16, CLASSES, aggr="max"),
             {"transpose": "implicit"},
             "calls spmm_max_shared_backward, which reads",
         ),
+        (
+            of_messages(layer_of("gate")).model,
+            {"transpose": "implicit"},
+            "calls reduce_messages, which reads the transpose",
+        ),
     ],
-    ids=["attention of both ends", "layer normalisation", "learned factor", "attention", "maximum"],
+    ids=["attention", "attention of both ends", "maximum", "own message"],
 )
 @pytest.mark.whole
 def test_what_the_target_lacks_is_refused_by_name(

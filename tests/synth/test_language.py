@@ -25,6 +25,7 @@ from graphbraid.synth import (
     parse_program,
     train,
 )
+from graphbraid.synth.language.words import ATTENTION
 
 LAYERS = (CHANNELS, 16, CLASSES)
 
@@ -112,17 +113,21 @@ def test_a_seed_gives_the_same_weights_and_leaves_torchs_state_alone():
     assert not torch.equal(first.convs[0].lin.weight, other.convs[0].lin.weight)
 
 
-MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
+MODELS = [
+    *(("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")),
+    ("GATv2", "Sum"),
+]
 
 
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 def test_a_program_trains_as_the_same_model_written_by_hand(model: str, aggregation: str):
     graph = make_graph(train=30)
     synthesis = made(
-        program(model, aggregation, before="gnn.heads(4);" if model == "GAT" else ""), totalEpoch=8
+        program(model, aggregation, before="gnn.heads(4);" if model in ATTENTION else ""), totalEpoch=8
     )
-    classes = {"GCN": nn.GCN, "SAGE": nn.GraphSAGE, "GIN": nn.GIN, "GAT": nn.GAT}
-    options = {"SAGE": {"aggr": aggregation.lower()}, "GAT": {"heads": 4}}.get(model, {})
+    classes = {"GCN": nn.GCN, "SAGE": nn.GraphSAGE, "GIN": nn.GIN, "GAT": nn.GAT, "GATv2": nn.GATv2}
+    options = {"heads": 4} if model in ATTENTION else {"aggr": aggregation.lower()}
+    options = {} if model in ("GCN", "GIN") else options
     by_hand = classes[model](CHANNELS, 16, CLASSES, 2, dropout=0.0, **options)
     by_hand.load_state_dict(synthesis.model.state_dict())
     optimizer = torch.optim.Adam(by_hand.parameters(), lr=0.01)

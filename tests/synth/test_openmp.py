@@ -205,8 +205,7 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
         example, its_graph = of_example(text, name), graph_of(name)
         written.append(sources_of(example, its_graph, OPTIONS))
         written.append(sources_of_ranks(example, its_graph, partition, OPTIONS))
-        if name != "own":  # which has no kernel on a GPU
-            written.append(sources_for_gpu(example, its_graph, OPTIONS))
+        written.append(sources_for_gpu(example, its_graph, OPTIONS))
     for number, program in enumerate(written):
         files.append(tmp_path / f"{number}.cpp")
         files[-1].write_text(program.main, encoding="utf-8")
@@ -278,7 +277,7 @@ def test_no_name_becomes_code_or_a_path(store: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match="letters, digits and _"):
         dataclasses.replace(synthesis.recipe, name=evil)
     with pytest.raises(ConfigError, match="letters, digits and _"):
-        dataclasses.replace(synthesis.recipe, evaluations=(("train", 'a"b'),))
+        dataclasses.replace(synthesis.recipe, evaluated=("train", 'a"b'))
     with pytest.raises(ConfigError, match="rename it without line breaks"):
         sources_of(synthesis, dataclasses.replace(graph, name=evil))
     for name in (str(tmp_path / "elsewhere"), 'a"b', "a\nb", "a/b"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,15 +174,35 @@ def test_a_message_passing_layer_of_pyg_lowers_to_the_same_operation():
     assert train(ours, graph).losses == pytest.approx(train(theirs, graph).losses, rel=1e-6)
 
 
-def test_what_a_layer_cannot_have_is_refused(tmp_path):
+def test_what_a_layer_cannot_have_is_refused():
     weighted = made(layer_of("difference"))
     with pytest.raises(NotLoweredError, match="Own reads the weights of edges; the graph has none"):
         train(weighted, GRAPHS[False])
     with pytest.raises(ConfigError, match="the edges have none"):
         weighted.model.convs[0](GRAPHS[False].x, GRAPHS[False].csc)
-    reason = "the kernel reduce_messages, which .* Needed: .* or the target openmp or mpi"
+
+
+def test_messages_with_sums_over_columns_have_no_kernel_on_a_gpu(tmp_path: Path):
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+
+    class Scored(pyg.MessagePassing):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.propagate(edge_index, x=x)
+
+        def message(self, x_j: Tensor, x_i: Tensor) -> Tensor:
+            return x_j * torch.sigmoid((x_j * x_i).sum(-1, keepdim=True))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.conv = nn.Linear(CHANNELS, CLASSES), Scored()
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(self.lin(x), edge_index)
+
+    reason = "messages with heads, a softmax or parameters.*Needed: the target openmp or mpi"
     with pytest.raises(NotLoweredError, match=reason):
-        write_cuda(made(layer_of("gate")), GRAPHS[False], tmp_path / "out")
+        write_cuda(from_model(Model()), GRAPHS[False], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -13,7 +13,7 @@ from graphbraid.signatures import typed
 from graphbraid.synth.language.checking import check
 from graphbraid.synth.language.parsing import MOST_CHARACTERS, parse
 from graphbraid.synth.language.syntax import Function, ProgramError
-from graphbraid.synth.language.words import MODELS, USUAL
+from graphbraid.synth.language.words import MODELS, USUAL, word_of
 
 
 @typed
@@ -90,11 +90,11 @@ def standard_program(model: str) -> Function:
     """Return the program that trains a kind of model by Adam, without dropout; its ``text`` shows it.
 
     Args:
-        model: ``gcn``, ``sage``, ``gin`` or ``gat``.
+        model: ``gcn``, ``sage``, ``gin``, ``gat`` or ``gatv2``.
 
     Raises:
         ConfigError: there is no such model.
     """
     check_choice(model, "model", [kind.lower() for kind in MODELS])
-    kind = model.upper()
+    kind = word_of(model, MODELS) or ""
     return parse_program(_TEXT.format(kind=kind, aggregation=USUAL[kind]), source=model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from graphbraid.arguments import check_choice
+from graphbraid.arguments import as_count, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.parsing import parse
@@ -18,7 +18,7 @@ class LayerRecipe:
     """A layer of :mod:`graphbraid.nn` or an own one, and what follows it."""
 
     kind: str
-    """``GCN``, ``SAGE``, ``GIN`` or ``GAT``, or the name of an own layer."""
+    """``GCN``, ``SAGE``, ``GIN``, ``GAT`` or ``GATv2``, or the name of an own layer."""
     aggregation: str
     """``sum``, ``mean`` or ``max``; of an own layer also ``min``."""
     own: OwnAggregation | None = None
@@ -41,7 +41,7 @@ class ModelRecipe:
     initialiser: str
     """``xavier``, ``kaiming`` or ``uniform``."""
     heads: int = 1
-    """Attention heads of hidden layers of GAT."""
+    """Attention heads of hidden layers of GAT and GATv2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +108,10 @@ class Recipe:
     optimizer: OptimizerRecipe
     epochs: int
     train_split: str = "train"
-    evaluations: tuple[tuple[str, ...], ...] = ()
-    """Splits evaluated after each epoch; as long as there are epochs."""
+    evaluated: tuple[str, ...] = ()
+    """Splits that are evaluated after epochs."""
+    evaluate_every: int = 1
+    """They are evaluated after every so many epochs."""
     early_stop: EarlyStop | None = None
     loss: str = "cross entropy"
     """``cross entropy`` of classes; ``binary cross entropy`` or ``mean squared`` of a number for each output
@@ -118,18 +120,19 @@ class Recipe:
     """Seed of the first weights and of dropout."""
     script: Script | None = None
     """What a program does while it trains, ``epochs`` being its ``totalEpoch``. If None, each of ``epochs``
-    is a step and its evaluations."""
+    is a step, and the evaluations that follow it."""
 
     def __post_init__(self) -> None:
         """Check that its names can stand in source code.
 
         Raises:
-            ConfigError: one has other characters than letters, digits and ``_``; or there is no such loss.
+            ConfigError: one has other characters than letters, digits and ``_``; there is no such loss; or
+                ``evaluate_every`` is no number of epochs.
         """
         check_choice(self.loss, "loss", LOSSES)
+        as_count(self.evaluate_every, "evaluate_every", least=1)
         watched = () if self.early_stop is None else (self.early_stop.split,)
-        evaluated = (name for names in self.evaluations for name in names)
-        for name in (self.name, self.train_split, *watched, *evaluated):
+        for name in (self.name, self.train_split, *watched, *self.evaluated):
             if not name.isidentifier():
                 raise ConfigError(
                     "names of a program and of its splits stand in source code, so they need letters, digits "
@@ -144,31 +147,17 @@ class Recipe:
 
 def _usual_script(recipe: Recipe) -> Script:
     """Return a loop over epochs, each a step and its evaluations."""
-    epochs_of: dict[tuple[str, ...], list[int]] = {}
-    for epoch, splits in enumerate(recipe.evaluations[: recipe.epochs]):
-        epochs_of.setdefault(splits, []).append(epoch)
-    evaluations = [
-        f"if ({condition}) {{" + " ".join(f'gnn.evaluate("{split}");' for split in splits) + "}"
-        for splits, epochs in epochs_of.items()
-        if splits
-        for condition in _conditions(epochs, recipe.epochs)
-    ]
-    body = "for (int epoch = 0; epoch < totalEpoch; epoch++) {" + " ".join(evaluations) + "}"
-    (loop,) = parse("function Usual(Graph g, GNN gnn) {" + body + "}").body
+    every = recipe.evaluate_every
+    body = " ".join(f'gnn.evaluate("{split}");' for split in recipe.evaluated)
+    if body and every > 1:
+        body = f"if (epoch % {every} == {every - 1}) {{ {body} }}"
+    text = f"for (int epoch = 0; epoch < totalEpoch; epoch++) {{ {body} }}"
+    (loop,) = parse(f"function Usual(Graph g, GNN gnn) {{ {text} }}").body
     assert isinstance(loop, For)
     rate = Literally(loop.place, recipe.optimizer.learning_rate)
     update = Train(loop.place, "update", rate)
     step = (Train(loop.place, "forward"), Train(loop.place, "backward"), update)
     return Script(statements=(replace(loop, body=(*step, *loop.body)),))
-
-
-def _conditions(epochs: list[int], num_epochs: int) -> list[str]:
-    """Return conditions for some epochs: one if they are at a fixed distance, else one for each."""
-    every = epochs[1] - epochs[0] if len(epochs) > 1 else num_epochs
-    first = epochs[0] % every
-    if epochs != list(range(first, num_epochs, every)):
-        return [f"epoch == {epoch}" for epoch in epochs]
-    return ["true" if every == 1 else f"epoch % {every} == {first}"]
 
 
 __all__ = ["EarlyStop", "LayerRecipe", "ModelRecipe", "OptimizerRecipe", "Recipe", "Script", "split_of"]

@@ -17,6 +17,7 @@ from graphbraid.synth.language.syntax import Call, Place, ProgramError, Statemen
 from graphbraid.synth.language.words import (
     ACTIVATIONS,
     AGGREGATIONS,
+    ATTENTION,
     INITIALISERS,
     LOSSES,
     MODELS,
@@ -211,7 +212,7 @@ class Recorder:
             message = f"forwardPass of layer {layer}; layer {len(self._forward)} is next"
             raise ProgramError(call.arguments[0].place, message)
         if (
-            kind == "GAT"
+            kind in ATTENTION
             and layer < self.num_layers - 1
             and self._widths[layer + 1] % self._once.get("heads", 1)
         ):
@@ -266,9 +267,10 @@ class Recorder:
         if first != replace(found, learning_rate=first.learning_rate):
             hint = "only its learning rate may change"
             raise ProgramError(call.method.place, "the optimizer changes between epochs", hint)
-        if "heads" in self._once and all(kind != "GAT" for kind, _ in self._forward):
+        if "heads" in self._once and all(kind not in ATTENTION for kind, _ in self._forward):
             kind, _ = self._forward[0]
-            raise ProgramError(self._once_at["heads"], f"{kind} has no heads", "take it out, or use GAT")
+            hint = "take it out, or use GAT or GATv2"
+            raise ProgramError(self._once_at["heads"], f"{kind} has no heads", hint)
         epoch = tuple(
             LayerRecipe(
                 kind=kind,

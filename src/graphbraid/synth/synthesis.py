@@ -20,13 +20,13 @@ from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.graph import Graph
-from graphbraid.nn import GAT, GCN, GIN, GraphSAGE
+from graphbraid.nn import GAT, GCN, GIN, GATv2, GraphSAGE
 from graphbraid.nn.graph_model import NORMS, GraphModel
 from graphbraid.nn.linear import glorot, kaiming
 from graphbraid.nn.module_traits import takes_weights
 from graphbraid.signatures import typed
 from graphbraid.synth.language.syntax import Function, ProgramError
-from graphbraid.synth.language.words import LOSSES
+from graphbraid.synth.language.words import ATTENTION, LOSSES
 from graphbraid.synth.own_layer import OwnConv
 from graphbraid.synth.recipe import LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe
 from graphbraid.synth.running import Number
@@ -103,11 +103,10 @@ def make_model(recipe: ModelRecipe, seed: int) -> nn.Module:
 
 def _model_of(layer: LayerRecipe, widths: Sequence[int], heads: int) -> GraphModel:
     """Make a model whose layers are all of one kind, and its hidden ones of one width."""
-    classes: dict[str, type[GraphModel]] = {"GCN": GCN, "SAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
     options: dict[str, Any] = {"aggr": layer.aggregation} if layer.kind == "SAGE" else {}
-    if layer.kind == "GAT":
+    if layer.kind in ATTENTION:
         options["heads"] = heads
-    return classes[layer.kind](
+    return _CLASSES[layer.kind](
         widths[0],
         widths[1] if len(widths) > 2 else heads,  # without a hidden layer it is not used
         widths[-1],
@@ -129,6 +128,13 @@ def _uniform(weight: Tensor) -> None:
         weight.uniform_(-UNIFORM_BOUND, UNIFORM_BOUND)
 
 
+_CLASSES: dict[str, type[GraphModel]] = {
+    "GCN": GCN,
+    "SAGE": GraphSAGE,
+    "GIN": GIN,
+    "GAT": GAT,
+    "GATv2": GATv2,
+}
 _INITIALISERS: dict[str, Callable[[Tensor], None]] = {
     "xavier": glorot,
     "kaiming": kaiming,

@@ -56,8 +56,7 @@ class CallWriter:
                 what = (
                     f"the task {task.name!r} needs the kernel {name}, which synthesised programs do not have"
                 )
-                others = " or the target openmp or mpi" if name in _WRITERS else ""
-                raise NotLoweredError("synthesis", what, f"layers of GCN, SAGE, GIN or GAT{others}")
+                raise NotLoweredError("synthesis", what, "layers of GCN, SAGE, GIN, GAT or GATv2")
             self.kernels.add(name)
             made = write(self, task.at, *arguments)
             found.append(Written(name, made if isinstance(made, list) else [made]))
@@ -200,27 +199,39 @@ _MESSAGE_ROWS = (*("x", "x2", "x3", "x4"), *("y", *(f"y{number}" for number in r
 
 
 def _reduce_messages(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
-    perm, by_source, heads, steps, numbers, *rest_ = rest
-    rows, (of_edges, weight, parameters, results, adds, *out, count, totals) = rest_[:14], rest_[14:]
+    _, _, heads, steps, numbers, *_ = rest
+    results = rest[22]
+    of_steps = fields_of(
+        heads=None if heads == 1 else heads,
+        **w.vectors(at, "steps", steps=steps),
+        **w.vectors(at, "numbers", numbers=numbers),
+        num_steps=len(steps),
+        **w.vectors(at, "results", results=results),
+        num_results=len(results),
+    )
+    return call("reduce_messages", **message_fields(w, at, indptr, indices, *rest), **of_steps)
+
+
+def message_fields(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *given: Any) -> Fields:
+    """Return what messages read and write, without their steps and results.
+
+    Raises:
+        NotLoweredError: they read edge features or parameters.
+    """
+    perm, by_source, _heads, _steps, _numbers, *rest = given
+    rows, (of_edges, weight, parameters, _results, adds, *out, count, totals) = rest[:14], rest[14:]
     if of_edges is not None or totals is not None or len(parameters):
         raise NotLoweredError("synthesis", "messages read edge features or parameters", "rows and weights")
     for tensor in out:
         if tensor is not None:
             w.memory.make(tensor, "rows")
-    return call(
-        "reduce_messages",
+    return fields_of(
         edges=w.edges(indptr, indices),
         **w.vectors(at, "edges", perm=perm),
         by_source=bool(by_source),
-        heads=None if heads == 1 else heads,
         width=parameters.shape[1],
-        **w.vectors(at, "steps", steps=steps),
-        **w.vectors(at, "numbers", numbers=numbers),
-        num_steps=len(steps),
         **w.matrices(at, **dict(zip(_MESSAGE_ROWS, rows, strict=True))),
         **w.vectors(at, "weight", weight=weight),
-        **w.vectors(at, "results", results=results),
-        num_results=len(results),
         adds=bool(adds),
         **w.matrices(at, **dict(zip(("out", "out2", "out3", "out4"), out, strict=True))),
         **w.vectors(at, "count", count=count),

@@ -20,10 +20,19 @@ from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.calls import CallWriter, Written, call, factors_of, loops_of, write_spmm
+from graphbraid.synth.emit.calls import (
+    CallWriter,
+    Written,
+    call,
+    factors_of,
+    loops_of,
+    message_fields,
+    write_spmm,
+)
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
+from graphbraid.synth.emit.message_types import MessageTypes
 from graphbraid.synth.emit.recorded import RecordedTask, address_of
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
@@ -35,12 +44,7 @@ _MOST_PARTS = 512
 """Parts of rows in which columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
 _CHUNK_FLOATS = 1 << 24
 """Numbers that are gathered at a time, as in ``runtime_cuda/kernels_dense.cu``."""
-_LACKING = frozenset(
-    {"gatv2_forward", "gatv2_backward", "layer_norm", "layer_norm_backward", "scale", "factor_gradient"}
-    | {"reduce_messages", "divide_by_degrees", "divide_by_counts", "addcmul_"}
-)
-"""Kernels that programs for processors have and ``runtime_cuda`` has not."""
-_READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward"})
+_READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward", "gatv2_backward"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,12 +93,15 @@ class GpuCallWriter(CallWriter):
     Args:
         memory: see :class:`.CallWriter`.
         long_rows: those of the whole program.
+        messages: likewise.
         is_implicit: do without stored transposes.
     """
 
-    def __init__(self, memory: Memory, long_rows: LongRows, *, is_implicit: bool) -> None:
+    def __init__(
+        self, memory: Memory, long_rows: LongRows, messages: MessageTypes, *, is_implicit: bool
+    ) -> None:
         super().__init__(memory)
-        self._long_rows, self._is_implicit = long_rows, is_implicit
+        self._long_rows, self.messages, self._is_implicit = long_rows, messages, is_implicit
         self.workspace = 0
         """Floats that a kernel needs at most while it runs."""
         self.num_scattered = 0
@@ -106,15 +113,15 @@ class GpuCallWriter(CallWriter):
         for name, arguments in task.calls:
             if name in _WORKSPACES:
                 self.workspace = max(self.workspace, _WORKSPACES[name](self, arguments))
-            if self._is_implicit and name in _READ_TRANSPOSES:
+            if self._is_implicit and (name in _READ_TRANSPOSES or _walks_sources(name, arguments)):
                 what = f"the task {task.name!r} calls {name}, which reads the transpose of the edges"
                 raise NotLoweredError("synthesis", what, "transpose='stored'")
         return super().written(task)
 
     def writer_of(self, name: str) -> Callable[..., CppStatement | list[CppStatement]] | None:
         """Return what writes the calls of a kernel; None if the target does not have it."""
-        if name in _LACKING:
-            return None
+        if name == "reduce_messages":
+            return _write_messages
         return _write_spmm if self._is_implicit and name == "spmm" else super().writer_of(name)
 
     def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
@@ -182,6 +189,18 @@ def _write_spmm(
     )
 
 
+def _walks_sources(name: str, given: Sequence[Any]) -> bool:
+    """Return whether a call reads messages along the transpose of the edges."""
+    return name == "reduce_messages" and bool(given[3]) and given[2] is not None
+
+
+def _write_messages(w: GpuCallWriter, at: int, *given: Any) -> CppStatement:
+    """Write messages, whose steps and results are a type of the program."""
+    steps, numbers, results = given[5], given[6], given[24]
+    name = w.messages.name(steps, numbers, results)
+    return call(f"reduce_messages<{name}>", **message_fields(w, at, *given))
+
+
 # ---- Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments
 
 
@@ -226,6 +245,20 @@ def _of_gat_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
     return dst_logit.numel()
 
 
+def _of_gatv2_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    src, lse = given[5], given[13]
+    return _MOST_PARTS * int(src.shape[1]) + int(lse.numel())
+
+
+def _of_factor_gradient(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    return (_MOST_PARTS + 1) * int(given[0].shape[1])
+
+
+def _of_messages(w: GpuCallWriter, given: Sequence[Any]) -> int:
+    parameters, results = given[23], given[24]
+    return 2 * w.num_parts(given[0]) * len(results) * int(parameters.shape[1])
+
+
 def _gathered(rows: int, columns: int) -> int:
     return min(rows, max(1, _CHUNK_FLOATS // columns)) * columns
 
@@ -240,7 +273,11 @@ _WORKSPACES: dict[str, Callable[[GpuCallWriter, Sequence[Any]], int]] = {
     "epilogue_backward": _of_epilogue_backward,
     "batch_statistics": _of_norm,
     "batch_norm_backward": _of_norm,
+    "layer_norm_backward": _of_norm,
     "gat_backward": _of_gat_backward,
+    "gatv2_backward": _of_gatv2_backward,
+    "factor_gradient": _of_factor_gradient,
+    "reduce_messages": _of_messages,
 }
 
 
@@ -268,7 +305,7 @@ def write_cuda(
             processor.
         transpose: ``"stored"`` keeps the reversed edges on the GPU, where the graph is not undirected, and
             the same GPU gives the same bits. ``"implicit"`` does without: gradients are added along the edges
-            by atomics, in no fixed order. Attention and maxima need them stored.
+            by atomics, in no fixed order. Attention, maxima and own messages need them stored.
 
     Returns:
         The folder.
@@ -292,11 +329,11 @@ def sources_for_gpu(
     """Plan, record and write down a program without making a file."""
     if transpose not in TRANSPOSES:
         raise ConfigError(f"transpose must be {' or '.join(map(repr, TRANSPOSES))}; got {transpose!r}")
-    lowered, long_rows = synthesis.lower(graph, options), LongRows(LONG_ROW)
+    lowered, long_rows, messages = synthesis.lower(graph, options), LongRows(LONG_ROW), MessageTypes()
     made: list[GpuCallWriter] = []
 
     def calls(memory: Memory) -> GpuCallWriter:
-        made.append(GpuCallWriter(memory, long_rows, is_implicit=transpose == "implicit"))
+        made.append(GpuCallWriter(memory, long_rows, messages, is_implicit=transpose == "implicit"))
         return made[-1]
 
     with torch.random.fork_rng(devices=[]):
@@ -313,6 +350,7 @@ def sources_for_gpu(
             "nbytes": sum(memory.values()),
             "workspace": memory["workspace"],
             "transpose": transpose,
+            "messages": messages.lines,
         },
         "decisions": [*str(lowered).splitlines(), "GPU", *_decisions(made, memory, transpose)],
         "arrays": files,

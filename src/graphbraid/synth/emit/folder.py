@@ -51,8 +51,11 @@ _CUDA = (
 _CUDA_OF = {
     "spmm_max": "kernels_spmm_max.cu",
     "bit_product": "kernels_bits.cu",
+    "reduce_messages": "messages.cuh",
     "gat_forward": "kernels_attention.cu",
+    "gatv2_forward": "kernels_attention.cu",
     "batch_norm": "kernels_norm.cu",
+    "layer_norm": "kernels_norm.cu",
 }
 _INCLUDE = re.compile(r'^\s*#(?:include|define GB_KERNEL_FILE) "([^"]+)"', re.MULTILINE)
 

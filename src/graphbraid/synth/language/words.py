@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 from graphbraid.synth.language.syntax import Type
 
-MODELS = ("GCN", "SAGE", "GIN", "GAT")
+MODELS = ("GCN", "SAGE", "GIN", "GAT", "GATv2")
+ATTENTION = ("GAT", "GATv2")
+"""The models that have heads."""
 AGGREGATIONS = ("Sum", "Mean", "Max")
 OF_MODEL: dict[str, tuple[str, ...]] = {
     "GCN": ("Sum",),
     "SAGE": ("Sum", "Mean", "Max"),
     "GIN": ("Sum",),
     "GAT": ("Sum",),
+    "GATv2": ("Sum",),
 }
-"""The aggregations of each model: GCN's sum is weighted by degrees, GAT's by attention."""
-USUAL = {"GCN": "Sum", "SAGE": "Mean", "GIN": "Sum", "GAT": "Sum"}
+"""The aggregations of each model: GCN's sum is weighted by degrees, GAT's and GATv2's by attention."""
+USUAL = {"GCN": "Sum", "SAGE": "Mean", "GIN": "Sum", "GAT": "Sum", "GATv2": "Sum"}
 """The aggregation of each model where a program names none."""
 INITIALISERS = ("xavier", "kaiming", "uniform")
 OPTIMIZERS = ("sgd", "adam", "adamw")

@@ -38,6 +38,28 @@ struct SpmmMaxBackward {
 };
 void spmm_max_shared_backward(const SpmmMaxBackward& a);
 
+// Messages made of steps, reduced by row. Of the sources x and the destinations y those are given that a step
+// reads. Steps and results are arrays for a processor, see csrc/aggregate/messages.h, and a type for a GPU.
+struct Messages {
+  Edges edges = {};  // the walked rows and their edges
+  const int64_t* perm = nullptr;
+  bool by_source = false;
+  int64_t width = 0;
+  ConstMatrix x = {}, x2 = {}, x3 = {}, x4 = {};
+  ConstMatrix y = {}, y2 = {}, y3 = {}, y4 = {}, y5 = {}, y6 = {}, y7 = {}, y8 = {}, y9 = {}, y10 = {};
+  const float* weight = nullptr;
+  bool adds = false;
+  Matrix out = {}, out2 = {}, out3 = {}, out4 = {};
+  int32_t* count = nullptr;
+  int64_t heads = 1;
+  const int64_t* steps = nullptr;
+  const float* numbers = nullptr;
+  int num_steps = 0;
+  const int64_t* results = nullptr;
+  int num_results = 0;
+};
+void reduce_messages(const Messages& a);  // on a GPU by the message's type: messages.cuh
+
 struct TallProduct {
   ConstMatrix a = {}, b = {};
   Matrix out = {};
@@ -109,6 +131,26 @@ struct GatBackward {
 };
 void gat_backward(const GatBackward& a);
 
+// GATv2's attention, by the rows of both ends of each edge and the vectors of the heads, (heads, channels).
+struct Gatv2Forward {
+  Edges edges = {};
+  ConstMatrix x = {}, own = {}, vectors = {};
+  Attention how = {};
+  Matrix out = {}, lse = {};
+};
+void gatv2_forward(const Gatv2Forward& a);
+
+struct Gatv2Backward {
+  Edges edges = {}, by_source = {};
+  const int64_t* perm = nullptr;
+  ConstMatrix x = {}, own = {}, vectors = {};
+  Attention how = {};
+  Matrix out = {}, lse = {};
+  ConstMatrix grad = {};
+  Matrix grad_x = {}, grad_own = {}, grad_vectors = {};
+};
+void gatv2_backward(const Gatv2Backward& a);
+
 // (heads, channels) to (heads * channels, heads): the numbers of each head in its own rows and column.
 struct SpreadHeads {
   const float* x = nullptr;
@@ -173,6 +215,24 @@ struct BatchNormBackward {
 };
 void batch_norm_backward(const BatchNormBackward& a);
 
+// Rows normalised each by its own mean and variance, which are kept for the backward pass, if not null.
+struct LayerNorm {
+  ConstMatrix x = {};
+  const float *weight = nullptr, *bias = nullptr;
+  double eps = 0;
+  Matrix out = {};
+  float *mean = nullptr, *rstd = nullptr;
+};
+void layer_norm(const LayerNorm& a);
+
+struct LayerNormBackward {
+  ConstMatrix grad = {}, x = {};
+  const float *weight = nullptr, *mean = nullptr, *rstd = nullptr;
+  Matrix grad_x = {};
+  float *grad_weight = nullptr, *grad_bias = nullptr;
+};
+void layer_norm_backward(const LayerNormBackward& a);
+
 // The cross entropy of labelled rows, summed and divided by their number on all ranks; writes its gradient,
 // which is 0 elsewhere.
 struct LossInput {
@@ -205,5 +265,43 @@ struct Divide {
   Matrix out = {};
 };
 void divide(const Divide& a);
+
+// out = x / the number of each row's edges, or x where there are none.
+struct DivideByDegrees {
+  Edges edges = {};
+  ConstMatrix x = {};
+  Matrix out = {};
+};
+void divide_by_degrees(const DivideByDegrees& a);
+
+// out = x / count, as by 1 where it is 0.
+struct DivideByCounts {
+  ConstMatrix x = {};
+  const int32_t* count = nullptr;
+  Matrix out = {};
+};
+void divide_by_counts(const DivideByCounts& a);
+
+// out += x * y, element by element.
+struct AddProduct {
+  Matrix out = {};
+  ConstMatrix x = {}, y = {};
+};
+void add_product(const AddProduct& a);
+
+// out = (1 + factor) x, or that added to out; and the factor's gradient, the sum of grad * x.
+struct Scale {
+  ConstMatrix x = {};
+  const float* factor = nullptr;
+  Matrix out = {};
+  bool add = false;
+};
+void scale(const Scale& a);
+
+struct FactorGradient {
+  ConstMatrix grad = {}, x = {};
+  float* out = nullptr;
+};
+void factor_gradient(const FactorGradient& a);
 
 }  // namespace program

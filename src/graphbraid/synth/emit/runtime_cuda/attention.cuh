@@ -41,6 +41,9 @@ struct AttentionTask {
   bool narrow;  // each head's gradient is the same, given once
   Matrix grad_x, grad_src_logit, grad_dst_logit;
   float* d;  // (rows, heads)
+  // GATv2's, see gatv2.cuh: instead of the logits, rows of destinations and the vectors of the heads.
+  ConstMatrix own, vectors;
+  Matrix grad_own, of_vectors;
 
   __device__ int64_t heads() const { return lse.columns; }
   __device__ int64_t channels() const { return x.columns / lse.columns; }
@@ -74,6 +77,14 @@ __device__ inline Edge edge_of(const AttentionTask& task, const Edges& edges, in
   }
   const bool is_loop = begin + place == end && row < task.num_loops;
   return {row, is_loop ? task.edges.indptr[row + 1] : 0, is_loop};
+}
+
+// The factor of the edge at a place among a source's out-edges, under dropout.
+__device__ inline float source_mask(const AttentionTask& task, int64_t source, const Edge& edge,
+                                    int64_t place, int64_t head) {
+  if (task.threshold == 0) return 1.0f;
+  const bool is_loop = task.by_source.indptr[source] + place >= task.by_source.indptr[source + 1];
+  return task.mask(edge.node, is_loop ? edge.id : task.perm[edge.id], head);
 }
 
 // sum and sum_above += the rows' columns times the coefficients of a warp's edges.
@@ -186,8 +197,7 @@ static __global__ void attend_back_to_sources(const AttentionTask task) {
         alpha = expf(task.leaky(z) - task.lse.data[to]);
         const float part = alpha * task.d[to];
         if (first == 0) through -= z > 0 ? part : part * task.slope;
-        const bool is_loop = begin + place + lane >= task.by_source.indptr[u + 1];
-        alpha *= task.threshold == 0 ? 1.0f : task.mask(edge.node, is_loop ? edge.id : task.perm[edge.id], h);
+        alpha *= source_mask(task, u, edge, place + lane, h);
       }
       warp.nodes[lane] = edge.is_there ? edge.node : 0;
       warp.coefficients[lane] = alpha;

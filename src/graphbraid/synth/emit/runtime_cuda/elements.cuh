@@ -48,6 +48,48 @@ struct Quotient {
   }
 };
 
+struct OverDegrees {
+  ConstMatrix x;
+  const int64_t* indptr;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    const int64_t degree = indptr[row + 1] - indptr[row];
+    return at(x, row, column) * (1.0f / static_cast<float>(degree > 1 ? degree : 1));
+  }
+};
+
+struct OverCounts {
+  ConstMatrix x;
+  const int32_t* count;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    const int32_t found = count[row * x.columns + column];
+    return at(x, row, column) / static_cast<float>(found > 1 ? found : 1);
+  }
+};
+
+struct SumWithProduct {
+  ConstMatrix sum, x, y;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    return at(sum, row, column) + at(x, row, column) * at(y, row, column);
+  }
+};
+
+struct Product {
+  ConstMatrix x, y;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    return at(x, row, column) * at(y, row, column);
+  }
+};
+
+// (1 + factor) x, behind what is in `sum`, if it has data.
+struct Scaled {
+  ConstMatrix x, sum;
+  const float* factor;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    const float scaled = (1.0f + *factor) * at(x, row, column);
+    return sum.data ? at(sum, row, column) + scaled : scaled;
+  }
+};
+
 // Rows by their ids.
 struct Gathered {
   ConstMatrix x;

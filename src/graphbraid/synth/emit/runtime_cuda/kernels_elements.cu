@@ -40,4 +40,24 @@ void copy_counts(const Counts& a) { write("copy", SameCounts{a.x, a.out.columns}
 void add(const Elements& a) { write("add", Sum{a.out, a.x}, a.out); }
 void divide(const Divide& a) { write("divide", Quotient{a.x, a.divisor}, a.out); }
 
+void divide_by_degrees(const DivideByDegrees& a) {
+  write("divide_by_degrees", OverDegrees{a.x, a.edges.indptr}, a.out);
+}
+
+void divide_by_counts(const DivideByCounts& a) { write("divide_by_counts", OverCounts{a.x, a.count}, a.out); }
+
+void add_product(const AddProduct& a) { write("add_product", SumWithProduct{a.out, a.x, a.y}, a.out); }
+
+void scale(const Scale& a) {
+  write("scale", Scaled{a.x, a.add ? ConstMatrix(a.out) : ConstMatrix{}, a.factor}, a.out);
+}
+
+void factor_gradient(const FactorGradient& a) {
+  const int64_t columns = a.grad.columns, behind = kMostParts * columns;
+  const int64_t bytes = (behind + columns) * static_cast<int64_t>(sizeof(float));
+  float* of_columns = static_cast<float*>(Workspace::begin(bytes)) + behind;
+  sum_columns("factor_gradient", Product{a.grad, a.x}, a.grad.rows, columns, of_columns);
+  sum_columns("factor_gradient", Same{contiguous(of_columns, columns, 1)}, columns, 1, a.out);
+}
+
 }  // namespace program

@@ -1,6 +1,7 @@
-// Batch normalisation: see norm.cuh.
+// Batch and layer normalisation: see norm.cuh.
 #include "column_sums.cuh"
 #include "norm.cuh"
+#include "sums.cuh"
 
 namespace program {
 namespace {
@@ -50,6 +51,27 @@ void batch_norm_backward(const BatchNormBackward& a) {
   sum_columns("batch_norm_backward", Same{a.grad}, a.x.rows, a.x.columns, across);
   launch("batch_norm_backward", fill<GradientOfRows>, a.grad_x.rows * a.grad_x.columns,
          GradientOfRows{a.grad, centred, a.rstd, a.weight, along, across, a.from_rows}, a.grad_x);
+}
+
+void layer_norm(const LayerNorm& a) {
+  with_lanes(a.x.columns, [&](auto constant) {
+    constexpr int kLanes = decltype(constant)::value;
+    launch("layer_norm", normalise_rows<kLanes>, a.x.rows * kLanes, a);
+  });
+}
+
+// The columns' sums come first: grad_x may stand where grad does.
+void layer_norm_backward(const LayerNormBackward& a) {
+  const auto sum = [&](const auto& values, float* to) {
+    if (to) sum_columns("layer_norm_backward", values, a.x.rows, a.x.columns, to);
+  };
+  sum(GradientByRowWeight{a.grad, a.x, a.mean, a.rstd}, a.grad_weight);
+  sum(Same{a.grad}, a.grad_bias);
+  if (a.grad_x.data == nullptr) return;
+  with_lanes(a.x.columns, [&](auto constant) {
+    constexpr int kLanes = decltype(constant)::value;
+    launch("layer_norm_backward", normalise_rows_back<kLanes>, a.x.rows * kLanes, a);
+  });
 }
 
 }  // namespace program

@@ -1,14 +1,16 @@
-// Batch normalisation of each column:
+// Batch normalisation of each column and layer normalisation of each row:
 //
 //   out = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + eps)
 //
-// and its gradients, with y = (x - mean) * rstd: grad_weight = sum of grad * y, grad_bias = sum of grad,
-//   grad_x = rstd * weight * (grad - average(grad) - y * average(grad * y))
+// and its gradients, with y = (x - mean) * rstd: grad_weight = sum of grad * y, grad_bias = sum of grad, over
+// the rows, and, with h = grad * weight and averages over the column or row that mean and rstd are of,
+//   grad_x = rstd * (h - average(h) - y * average(h * y))
 // where mean and rstd are those of x's rows. Variances are found from differences to the mean, whose own
 // rounding is corrected with the first order of those differences. x and grad are contiguous.
 #pragma once
 
 #include "elements.cuh"
+#include "warp.cuh"
 
 namespace program {
 
@@ -98,5 +100,60 @@ static __global__ void take_running(const float* running_mean, const float* runn
   mean[column] = running_mean[column];
   rstd[column] = 1.0f / sqrtf(running_variance[column] + eps);
 }
+
+// ---- Layer normalisation: a group of lanes has a row
+
+template <int Lanes>
+__global__ void normalise_rows(const LayerNorm a) {
+  const int64_t row = thread_number() / Lanes, columns = a.x.columns;
+  const int lane = static_cast<int>(threadIdx.x % Lanes);
+  if (row >= a.x.rows) return;
+  const float count = static_cast<float>(columns);
+  float sum = 0, differences = 0, squares = 0;
+  for (int64_t c = lane; c < columns; c += Lanes) sum += at(a.x, row, c);
+  float mean = sum_of_lanes<Lanes>(sum) / count;
+  for (int64_t c = lane; c < columns; c += Lanes) {
+    const float d = at(a.x, row, c) - mean;
+    differences += d;
+    squares += d * d;
+  }
+  const float rest = sum_of_lanes<Lanes>(differences) / count;
+  const float variance = sum_of_lanes<Lanes>(squares) / count - rest * rest;
+  mean += rest;
+  const float rstd = 1.0f / sqrtf((variance < 0 ? 0.0f : variance) + static_cast<float>(a.eps));
+  for (int64_t c = lane; c < columns; c += Lanes) {
+    const float y = (at(a.x, row, c) - mean) * rstd, weighted = a.weight ? y * a.weight[c] : y;
+    at(a.out, row, c) = a.bias ? weighted + a.bias[c] : weighted;
+  }
+  if (lane == 0 && a.mean) a.mean[row] = mean;
+  if (lane == 0 && a.rstd) a.rstd[row] = rstd;
+}
+
+template <int Lanes>
+__global__ void normalise_rows_back(const LayerNormBackward a) {
+  const int64_t row = thread_number() / Lanes, columns = a.x.columns;
+  const int lane = static_cast<int>(threadIdx.x % Lanes);
+  if (row >= a.x.rows) return;
+  const float mean = a.mean[row], rstd = a.rstd[row], count = static_cast<float>(columns);
+  const auto y = [&](int64_t c) { return (at(a.x, row, c) - mean) * rstd; };
+  const auto h = [&](int64_t c) { return a.weight ? at(a.grad, row, c) * a.weight[c] : at(a.grad, row, c); };
+  float across = 0, along = 0;
+  for (int64_t c = lane; c < columns; c += Lanes) {
+    across += h(c);
+    along += h(c) * y(c);
+  }
+  across = sum_of_lanes<Lanes>(across) / count;
+  along = sum_of_lanes<Lanes>(along) / count;
+  for (int64_t c = lane; c < columns; c += Lanes)
+    at(a.grad_x, row, c) = rstd * (h(c) - across - y(c) * along);
+}
+
+struct GradientByRowWeight {
+  ConstMatrix grad, x;
+  const float *mean, *rstd;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    return at(grad, row, column) * ((at(x, row, column) - mean[row]) * rstd[row]);
+  }
+};
 
 }  // namespace program

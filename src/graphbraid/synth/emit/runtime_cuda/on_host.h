@@ -52,6 +52,11 @@ T atomicAdd(T* to, T value) {
   return before;
 }
 
+// Rounded each by itself; compiled with -ffp-contract=off.
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+
 inline int __ffs(int word) { return __builtin_ffs(word); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };

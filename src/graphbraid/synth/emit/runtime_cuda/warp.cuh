@@ -1,4 +1,4 @@
-// Sums and maxima over the lanes of a warp, which all lanes get.
+// Sums and maxima over the lanes of a warp, or of a group in it, which all lanes get.
 #pragma once
 
 #include "gpu.cuh"
@@ -13,9 +13,16 @@ __device__ inline float largest_of_warp(float value) {
   return value;
 }
 
-__device__ inline float sum_of_warp(float value) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAllLanes, value, lanes);
+// The sum over this thread's group of so many lanes. Groups of a warp may be at different places of their
+// rows.
+template <int Lanes>
+__device__ float sum_of_lanes(float value) {
+  const unsigned first = threadIdx.x % kWarp / Lanes * Lanes;
+  const unsigned group = Lanes == kWarp ? kAllLanes : ((1u << Lanes % kWarp) - 1) << first;
+  for (int lanes = Lanes / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(group, value, lanes);
   return value;
 }
+
+__device__ inline float sum_of_warp(float value) { return sum_of_lanes<kWarp>(value); }
 
 }  // namespace program
