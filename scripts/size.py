@@ -32,14 +32,14 @@ BUDGETS = {
     ("collective",): 4880,
     ("fullgraph",): 28_650,
     ("distributed",): 7700,
-    ("synth",): 6500,
+    ("synth",): 6660,
     ("train",): 11_130,
     ("estimates",): 4440,
     ("report",): 460,
     ("cli",): 4670,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_100, 526, 92_100
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_260, 527, 92_160
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -34,6 +34,8 @@ from tests.synth.building import (
     run,
     taken_along,
 )
+from tests.synth.test_own_layers import layer_of
+from tests.synth.test_own_layers import made as of_messages
 
 from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, DataError, ResourceError
@@ -243,6 +245,9 @@ def test_evaluation_has_no_arrays_that_only_backward_needs(store: Path):
     assert (training.count("spmm_max({"), evaluation.count("spmm_max({")) == (2, 2)
     assert (training.count(".found = "), evaluation.count(".found = ")) == (1, 0)  # features have no gradient
     assert len(re.findall(r"const Tensor v\d+_winners ", text)) == 1
+    text = sources_of(of_messages(layer_of("maximum")), datasets.open_store(store), OPTIONS).main
+    training, evaluation = text.split("The outputs of all nodes, without dropout.")
+    assert (training.count(".count = "), evaluation.count(".count = ")) == (4, 0)
 
 
 def test_weights_of_one_name_in_cpp_are_refused(store: Path, tmp_path: Path):

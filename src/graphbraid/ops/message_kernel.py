@@ -365,11 +365,10 @@ class FusedMessages:
         Args:
             rows: what the message reads; an edge weight is a vector.
             out: ``(num_dst, width)`` float32, written; wider for several reductions.
-            count: ``(num_dst, count_width)`` int32, written, for maxima and minima alone.
+            count: ``(num_dst, count_width)`` int32, written, for the backward pass of maxima and minima; or
+                None.
             kept: a matrix of ``num_dst`` rows for each of :attr:`kept_widths`, written; or none.
         """
-        if self.count_width and count is None:
-            count = new_rows(self.like, len(out), self.count_width, torch.int32)
         if self._attends is not None:
             self._attend(rows, out, kept)
             return
@@ -425,9 +424,8 @@ class FusedMessages:
             return
         extrema = [one for kind, one in zip(self._message.kinds, sums, strict=True) if kind in (_MAX, _MIN)]
         for number, one in enumerate(extrema):
-            assert count is not None
-            of_one = count[:, number * self._width : (number + 1) * self._width]
-            finish_reduction(self._csc, "max", self._ties, one, of_one)
+            at = slice(number * self._width, (number + 1) * self._width)
+            finish_reduction(self._csc, "max", self._ties, one, None if count is None else count[:, at])
 
     def backward(
         self,

@@ -162,8 +162,7 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
       result.to = target(row[2], columns);
       if (kind == MessageResult::kLogSumExp) result.logs = target(row[2] + 1, columns);
       if (kind == MessageResult::kMax || kind == MessageResult::kMin) {
-        need(count.has_value(), "count goes with maxima and minima");
-        result.count = count->data() + counted;
+        result.count = count ? count->data() + counted : nullptr;
         counted += columns;
       }
     }
@@ -171,7 +170,7 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   }
   for (int i = 0; i < kMostResults; ++i)
     need(is_given[i] == targets[i]->has_value(), "results must have a place");
-  need((counted > 0) == count.has_value(), "count goes with maxima and minima");
+  need(counted > 0 || !count, "count goes with maxima and minima");
   if (count) need_shape(*count, topology.num_dst, counted);
   for (MessageArgs::Result& result : a.results) result.counted = counted;
   if (to_parameters) need_shape(*to_parameters, parameters.num_rows(), width);

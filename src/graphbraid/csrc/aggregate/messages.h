@@ -103,7 +103,7 @@ struct MessageArgs {
     float* to;  // (num_dst, columns); of kOverAll one row
     int64_t columns;
     float* logs = nullptr;     // of kLogSumExp
-    int32_t* count = nullptr;  // of kMax and kMin: messages that share the extremum
+    int32_t* count = nullptr;  // of kMax and kMin: messages that share the extremum; null: not asked for
     int64_t counted = 0;       // columns of the counts of all extrema
   };
   std::vector<Result> results;

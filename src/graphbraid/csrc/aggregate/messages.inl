@@ -253,6 +253,7 @@ class MessageWalk {
     rows_.to.resize(a.results.size());
     rows_.terms.resize(a.results.size());
     rows_.count.resize(a.results.size());
+    not_asked_.resize(a.results.size() * static_cast<size_t>(stride_));
   }
 
   // The rows [first, last); over_all: for each result the sum over these edges, where it is one over all.
@@ -287,7 +288,8 @@ class MessageWalk {
       if (result.kind == MessageResult::kSum && !a_.adds) std::fill_n(to, result.columns, 0.0f);
       if (result.kind == MessageResult::kMax || result.kind == MessageResult::kMin) {
         std::fill_n(to, result.columns, result.kind == MessageResult::kMax ? -INFINITY : INFINITY);
-        rows_.count[r] = result.count + v * result.counted;
+        int32_t* spare = not_asked_.data() + static_cast<int64_t>(r) * stride_;
+        rows_.count[r] = result.count ? result.count + v * result.counted : spare;
         std::fill_n(rows_.count[r], result.columns, 0);
       }
       if (result.kind == MessageResult::kLogSumExp) {
@@ -356,6 +358,7 @@ class MessageWalk {
   const MessageArgs& a_;
   int64_t channels_, stride_;  // of a head; floats from one scratch row to the next
   std::vector<float> scratch_;
+  std::vector<int32_t> not_asked_;  // a row of counts for each result
   MessageRows rows_;
   std::vector<int> weights_;          // steps that read the edge's weight
   std::vector<MessageLeaf> fetched_;  // matrices that are read by the other end, each once

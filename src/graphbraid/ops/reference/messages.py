@@ -123,11 +123,10 @@ def reduce_messages(
         target.zero_().scatter_reduce_(0, places, found, how, include_self=False)
         if kind == _LOG_SUM_EXP:
             _logs(found, own, target, to[place + 1])
-            continue
-        assert count is not None
-        part = count[:, counted : counted + found.shape[1]]
-        part.zero_().index_add_(0, own, (found == target[own]).to(count.dtype))
-        counted += found.shape[1]
+        elif count is not None:
+            part = count[:, counted : counted + found.shape[1]]
+            part.zero_().index_add_(0, own, (found == target[own]).to(count.dtype))
+            counted += found.shape[1]
 
 
 def _logs(found: Tensor, own: Tensor, largest: Tensor, out: Tensor | None) -> None:

@@ -459,7 +459,10 @@ def reduce_messages(a: Any) -> None:
         else:
             out, more = outs[place], None
             if _KIND_NAMES[kind] in _EXACT:
-                more = a.count[:, counted : counted + out.shape[1]]
+                if a.count is None:  # not asked for
+                    more = torch.empty_like(out, dtype=torch.int32)
+                else:
+                    more = a.count[:, counted : counted + out.shape[1]]
                 counted += out.shape[1]
             results.append((_KIND_NAMES[kind], at[step], out, more))
     run_steps(

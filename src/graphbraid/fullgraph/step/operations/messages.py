@@ -43,9 +43,10 @@ class PlannedMessages(PlannedOperation[Messages]):
     def forward(self) -> None:
         """Plan the value."""
         plan, op, out = self.plan, self.op, self.plan.result(self.op)
-        if width := self._how.count_width:
+        has_backward = plan.training and plan.program.learns(op.out)
+        if has_backward and (width := self._how.count_width):
             self._count = plan.scratch(f"{op.out}: shares", out.count, width, dtype=torch.int32)
-        if isinstance(self._how, FusedMessages) and plan.training and plan.program.learns(op.out):
+        if isinstance(self._how, FusedMessages) and has_backward:
             self._kept = [
                 plan.scratch(f"{op.out}: kept {number}", out.count, width)
                 for number, width in enumerate(self._how.kept_widths)

@@ -69,7 +69,7 @@ void reduce_messages(const Messages& m) {
     a.results.push_back({kind, compiler.narrow(step), to.data, to.columns});
     if (kind == gb::MessageResult::kLogSumExp) a.results.back().logs = targets[result[2] + 1].data;
     if (kind == gb::MessageResult::kMax || kind == gb::MessageResult::kMin) {
-      a.results.back().count = m.count + counted;
+      a.results.back().count = m.count ? m.count + counted : nullptr;
       counted += to.columns;
     }
   }
