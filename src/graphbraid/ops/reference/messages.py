@@ -123,10 +123,15 @@ def reduce_messages(
         target.zero_().scatter_reduce_(0, places, found, how, include_self=False)
         if kind == _LOG_SUM_EXP:
             _logs(found, own, target, to[place + 1])
-        elif count is not None:
-            part = count[:, counted : counted + found.shape[1]]
-            part.zero_().index_add_(0, own, (found == target[own]).to(count.dtype))
-            counted += found.shape[1]
+            continue
+        _count(found == target[own], own, None if count is None else count[:, counted:])
+        counted += found.shape[1]
+
+
+def _count(is_equal: Tensor, own: Tensor, count: Tensor | None) -> None:
+    """Count the messages that equal the extremum, in the first columns of the counts."""
+    if count is not None:
+        count[:, : is_equal.shape[1]].zero_().index_add_(0, own, is_equal.to(count.dtype))
 
 
 def _logs(found: Tensor, own: Tensor, largest: Tensor, out: Tensor | None) -> None:
