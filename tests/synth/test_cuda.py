@@ -32,7 +32,7 @@ from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
-from graphbraid.synth import from_model, load_weights, train, write_cuda
+from graphbraid.synth import OptimizerRecipe, Recipe, from_model, load_weights, train, write_cuda
 from graphbraid.synth.emit import cuda
 from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
 
@@ -169,10 +169,13 @@ def test_heads_of_more_columns_than_a_group_sums_at_a_time(
     store: Path, programs: HostPrograms, tmp_path: Path
 ):
     torch.manual_seed(0)
-    synthesis = from_model(nn.GATv2(CHANNELS, 2 * 133, CLASSES, heads=2, norm="layer"))
+    # Some of its gradients are rounding noise, of which Adam makes whole steps.
+    sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05)
+    model = nn.GATv2(CHANNELS, 2 * 133, CLASSES, heads=2, norm="layer")
+    synthesis = from_model(model, Recipe(name="Wide", optimizer=sgd, epochs=3))
     folder = programs.built(synthesis, store, tmp_path / "out")
-    losses = losses_of(run_on_host(folder, "--data", str(store), "--epochs", "3"))
-    assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses[:3], rel=1e-5)
+    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
