@@ -40,6 +40,7 @@ void bind_reorder(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_scores(nb::module_& m);
 void bind_sddmm(nb::module_& m);
+void bind_segments(nb::module_& m);
 void bind_spmm(nb::module_& m);
 void bind_spmm_max(nb::module_& m);
 void bind_spread(nb::module_& m);
@@ -117,6 +118,7 @@ NB_MODULE(_native, m) {
   gb::bind_sampling(m);
   gb::bind_scores(m);
   gb::bind_sddmm(m);
+  gb::bind_segments(m);
   gb::bind_spmm(m);
   gb::bind_spmm_max(m);
   gb::bind_spread(m);

@@ -146,6 +146,11 @@ def without_pool() -> Iterator[None]:
         _WITHOUT_POOL.pop()
 
 
+def counts_memory() -> bool:
+    """Return whether torch's profiler counts memory: see :func:`without_pool`."""
+    return bool(_WITHOUT_POOL)
+
+
 Calls = list[tuple[str, tuple[Any, ...]]]
 """Recorded kernel calls: each kernel's name and positional arguments, then a dict of the others."""
 _WATCHED = threading.local()

@@ -21,6 +21,8 @@
 
 namespace gb {
 
+void run_spmm(const SpmmArgs& a) { GB_PICK(spmm)(a); }
+
 static void spmm(const Indptr& indptr, const Ids& indices, const RowArray& x, const OptionalVector& weight,
                  const OptionalVector& src_scale, const OptionalVector& dst_scale, const OptionalVector& loop,
                  double loop_scale, int64_t num_loops, bool skip_loops, bool mean,
@@ -51,7 +53,7 @@ static void spmm(const Indptr& indptr, const Ids& indices, const RowArray& x, co
   const std::optional<Epilogue> follows = epilogue_of(after, out_dtype, a.num_dst, a.width);
   a.epilogue = follows ? &*follows : nullptr;
   nb::gil_scoped_release release;
-  GB_PICK(spmm)(a);
+  run_spmm(a);
 }
 
 void bind_spmm(nb::module_& m) {

@@ -25,6 +25,8 @@ struct SpmmArgs : EdgeRows {
   const Epilogue* epilogue = nullptr;  // of each row once it is summed; may be null
 };
 
+void run_spmm(const SpmmArgs& a);  // by the variant in use
+
 struct SddmmArgs {
   DType dtype = DType::kFloat32;
   bool wide_indices = false;

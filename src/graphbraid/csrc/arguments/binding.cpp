@@ -86,12 +86,13 @@ void destroy_unread(PyObject* capsule) noexcept {
 }
 
 struct TensorClass {
-  PyTypeObject* type = nullptr;
+  PyTypeObject *type = nullptr, *parameter = nullptr;
   const ExchangeTable* table = nullptr;
 
   TensorClass() {
     const nb::object tensor = nb::module_::import_("torch").attr("Tensor");
     type = reinterpret_cast<PyTypeObject*>(tensor.ptr());
+    parameter = reinterpret_cast<PyTypeObject*>(nb::module_::import_("torch.nn").attr("Parameter").ptr());
     const nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
     if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return;  // PyTorch before 2.10
     table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -103,7 +104,8 @@ struct TensorClass {
 nb::object exported_tensor(nb::handle given) {
   static const TensorClass* tensors = nullptr;  // guarded by the GIL: a lock of C++ could wait for it
   if (tensors == nullptr) tensors = new TensorClass();
-  if (tensors->table == nullptr || Py_TYPE(given.ptr()) != tensors->type) return {};
+  const PyTypeObject* type = Py_TYPE(given.ptr());
+  if (tensors->table == nullptr || (type != tensors->type && type != tensors->parameter)) return {};
   ManagedTensor* managed = nullptr;
   if (tensors->table->export_tensor(given.ptr(), &managed) != 0) {
     PyErr_Clear();

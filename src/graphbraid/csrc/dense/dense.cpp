@@ -21,6 +21,14 @@
 
 namespace gb {
 
+void run_tall_product(const TallProductArgs& p) {
+  if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
+}
+
+void run_tall_gram(const TallGramArgs& g) {
+  if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
+}
+
 using FloatRows = Array<const float, 2, Layout::kRows>;
 using WrittenFloatRows = Array<float, 2, Layout::kRows>;
 using StridedFloats = Array<const float, 2, Layout::kAny>;
@@ -54,7 +62,7 @@ static void tall_product(const FloatRows& a, const StridedFloats& b, const Writt
   const std::optional<Epilogue> follows = epilogue_of(after, DType::kFloat32, p.num_rows, p.width);
   p.epilogue = follows ? &*follows : nullptr;
   nb::gil_scoped_release release;
-  if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
+  run_tall_product(p);
 }
 
 // The matrices of `out = a^T b`, whose rows were checked; out's shape is.
@@ -77,7 +85,7 @@ static void tall_gram(const FloatRows& a, const FloatRows& b, const Array2<float
   need_length(a, g.num_rows);
   set_matrices(g, a, b, out);
   nb::gil_scoped_release release;
-  if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
+  run_tall_gram(g);
 }
 
 static void tall_gram_round(const FloatRows& a, const FloatRows& b, const Array1<float>& sums,

@@ -41,6 +41,10 @@ struct TallGramArgs {
   float* out = nullptr;  // contiguous
 };
 
+// By the variant in use.
+void run_tall_product(const TallProductArgs& p);
+void run_tall_gram(const TallGramArgs& g);
+
 // Shares of the rows of a gram, each summed in order by itself.
 inline int64_t gram_parts(int64_t num_rows) {
   constexpr int64_t most = 8, least_rows = 1024;

@@ -19,6 +19,14 @@
 
 namespace gb {
 
+void run_epilogue(const EpilogueArgs& a) {
+  if (a.width > 0) GB_PICK(epilogue)(a);
+}
+
+void run_epilogue_backward(const EpilogueArgs& a) {
+  if (a.width > 0) GB_PICK(epilogue_backward)(a);
+}
+
 static EpilogueArgs common_args(const RowArray& x, const WrittenRows& out) {
   EpilogueArgs a;
   a.dtype = dtype_of(x);
@@ -37,7 +45,7 @@ static void epilogue(const RowArray& x, const OptionalVector& bias, int act, dou
   EpilogueArgs a = common_args(x, out);
   a.how = epilogue_of(bias, act, slope, p, seed, ids, a.dtype, a.num_rows, a.width);
   nb::gil_scoped_release release;
-  if (a.width > 0) GB_PICK(epilogue)(a);
+  run_epilogue(a);
 }
 
 static void epilogue_backward(const RowArray& grad, const RowArray& out, int act, double slope, double p,
@@ -50,7 +58,7 @@ static void epilogue_backward(const RowArray& grad, const RowArray& out, int act
   a.grad = rows_of(grad);
   a.grad_bias = in_sums(grad_bias, a.dtype, a.width);
   nb::gil_scoped_release release;
-  if (a.width > 0) GB_PICK(epilogue_backward)(a);
+  run_epilogue_backward(a);
 }
 
 void bind_epilogue(nb::module_& m) {

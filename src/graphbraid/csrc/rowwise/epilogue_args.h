@@ -16,4 +16,8 @@ struct EpilogueArgs {
   Epilogue how;
 };
 
+// By the variant in use.
+void run_epilogue(const EpilogueArgs& a);
+void run_epilogue_backward(const EpilogueArgs& a);
+
 }  // namespace gb

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,22 +133,42 @@ class LevelEdges:
     Args:
         whole: the edges of all of the batch's nodes, or the layer's block, with a destination for each
             source; degrees are counted in them.
-        csc: the part of them into the next level's rows.
+        csc: the part of them into the next level's rows; or the numbers of its sources and destinations, of
+            which it is made when first read.
         maps: linear maps over ``whole`` made so far, which levels of one batch share.
         order: see :class:`RelationEdges`.
         start: place of the first edge of ``whole`` among those of the relation.
+        parts: parts of ``whole`` made so far, by these numbers, which levels of one batch share.
     """
 
     def __init__(
         self,
         whole: Csc,
-        csc: Csc,
+        csc: Csc | tuple[int, int],
         maps: dict[Hashable, Aggregation],
         *,
         order: Tensor | None = None,
         start: int = 0,
+        parts: dict[tuple[int, int], Csc] | None = None,
     ) -> None:
-        self._whole, self.csc, self._maps, self._order, self._start = whole, csc, maps, order, start
+        self._whole, self._maps, self._order, self._start = whole, maps, order, start
+        self.sizes = (csc.num_src, csc.num_dst) if isinstance(csc, Csc) else csc
+        """Number of sources and of destinations."""
+        self._parts = {} if parts is None else parts
+        if isinstance(csc, Csc):
+            self._parts = {self.sizes: csc}
+
+    @property
+    def csc(self) -> Csc:
+        """The edges into the next level's rows."""
+        if (part := self._parts.get(self.sizes)) is None:
+            part = self._parts[self.sizes] = _first_rows(self._whole, *self.sizes)
+        return part
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are all edges of the batch, whose transpose levels and calls share."""
+        return self.sizes == (self._whole.num_src, self._whole.num_dst)
 
     def rows_of(self, values: Tensor) -> Tensor:
         """Return the rows of ``values``, which has one for each edge of the user's list, for these edges."""
@@ -156,15 +177,10 @@ class LevelEdges:
 
     def aggregation(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole batch."""
-        csc, whole = self.csc, self._whole
-        if adjacency.kind in ("sum", "mean") and adjacency.scale == 1:
-            # Plain sums have no coefficients to compute, and one is like another but for the edges.
-            return _plain(adjacency).with_parts(csc=csc, weight=csc.weight if adjacency.weighted else None)
-        key = (adjacency, dtype)
-        if key not in self._maps:
-            self._maps[key] = aggregation(adjacency, whole, dtype)
-        how = self._maps[key]
-        if csc is whole:
+        csc, how = self.csc, self._map(adjacency, dtype)
+        if how.csc is not self._whole:
+            return how.with_parts(csc=csc, weight=csc.weight if adjacency.weighted else None)
+        if csc is how.csc:
             return how
         return how.with_parts(
             csc=csc,
@@ -173,6 +189,26 @@ class LevelEdges:
             dst_scale=None if how.dst_scale is None else how.dst_scale[: csc.num_dst],
             loop=None if how.loop is None else how.loop[: csc.num_dst],
         )
+
+    def _map(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
+        """Return an adjacency's map over the whole batch; of a plain sum, one over no edges.
+
+        Plain sums have no coefficients to compute, and one is like another but for the edges.
+        """
+        if adjacency.kind in ("sum", "mean") and adjacency.scale == 1:
+            return _plain(adjacency)
+        key = (adjacency, dtype)
+        if key not in self._maps:
+            self._maps[key] = aggregation(adjacency, self._whole, dtype)
+        return self._maps[key]
+
+    def map_fields(self, adjacency: AdjacencyMatrix) -> tuple[Any, ...]:
+        """Return a float32 map as a native segment takes it; the arrays may go on behind these edges."""
+        whole, how = self._whole, self._map(adjacency, torch.float32)
+        weight = how.weight
+        if how.csc is not whole and adjacency.weighted:
+            weight = whole.weight
+        return map_fields(how, whole, *self.sizes, weight)
 
     def computed(self, edges: ComputedEdges, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
         """Return the edges that a model computes of the whole batch's, between these rows, and their values.
@@ -185,6 +221,14 @@ class LevelEdges:
         if part.num_edges and int(part.indices.max()) >= part.num_src:
             raise ConfigError("edges that the model computes lead from nodes outside of the layer's rows")
         return part, tuple(value[: part.num_edges] for value in values)
+
+
+def map_fields(
+    how: Aggregation, csc: Csc, num_src: int, num_dst: int, weight: Tensor | None
+) -> tuple[Any, ...]:
+    """Return a map over edges as a native segment takes it."""
+    factors = weight, how.src_scale, how.dst_scale, how.loop
+    return csc.indptr, csc.indices, num_src, num_dst, how.mean, how.skip_loops, how.loop_scale, *factors
 
 
 @cache
@@ -211,7 +255,7 @@ class Levels:
     ) -> None:
         self._edges, self.sizes = edges, sizes
         self._made = dict(made or {})
-        self._parts: dict[tuple[int, ...], Csc] = {}
+        self._parts: dict[int, dict[tuple[int, int], Csc]] = {}
         self._maps: dict[int, dict[Hashable, Aggregation]] = {}
 
     def num_rows(self, place: LevelNodes) -> int:
@@ -231,10 +275,8 @@ class Levels:
             return LevelEdges(with_rows(block, num_dst), block, {}, start=of.starts[level])
         whole, maps = of.csc, self._maps.setdefault(number, {})
         assert whole is not None
-        num_src, num_dst = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
-        if (part := self._parts.get((number, num_src, num_dst))) is None:
-            part = self._parts[number, num_src, num_dst] = _first_rows(whole, num_src, num_dst)
-        return LevelEdges(whole, part, maps, order=of.order)
+        sizes = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
+        return LevelEdges(whole, sizes, maps, order=of.order, parts=self._parts.setdefault(number, {}))
 
 
 def with_rows(csc: Csc, num_dst: int) -> Csc:
@@ -253,4 +295,4 @@ def _first_rows(whole: Csc, num_src: int, num_dst: int) -> Csc:
     return Csc(whole.indptr[: num_dst + 1], whole.indices[:last], num_src, weight, trusted=True)
 
 
-__all__ = ["BatchEdges", "LevelEdges", "Levels", "RelationEdges", "with_rows"]
+__all__ = ["BatchEdges", "LevelEdges", "Levels", "RelationEdges", "map_fields", "with_rows"]

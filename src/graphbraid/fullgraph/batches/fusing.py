@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from graphbraid.fullgraph.batches.segments import AggregateLinear, LinearSum, segments_of
+from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum
+from graphbraid.fullgraph.batches.segments import segments_of
 from graphbraid.fullgraph.lowering.passes import merged_epilogues
 from graphbraid.fullgraph.program import (
     Add,
@@ -93,7 +94,7 @@ class BatchProgram:
         """Whether backward reads the output, which the caller must then not write over."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
         """Results that may be written over the first input."""
-        self.parts = segments_of(fused.ops, _last_reads(fused), fused.output)
+        self.parts = segments_of(fused.ops, _last_reads(fused), fused.output, fused.width)
         """Segments, and operations by themselves, with the values that nothing after each one reads."""
         self.breaks = tuple(op for op in fused.ops if isinstance(op, Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""

@@ -18,15 +18,9 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
+from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum, operands_of
 from graphbraid.fullgraph.batches.fusing import BatchProgram
-from graphbraid.fullgraph.batches.segments import (
-    CALLS,
-    AggregateLinear,
-    JoinedOps,
-    LinearSum,
-    narrowed,
-    operands_of,
-)
+from graphbraid.fullgraph.batches.segments import CALLS, JoinedOps, narrowed
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels
+from graphbraid.fullgraph.batches.fused_products import AggregateLinear
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import BatchRun
-from graphbraid.fullgraph.batches.segments import AggregateLinear
 from graphbraid.fullgraph.device import HOST, Device, NotRecordedError, device_at
 from graphbraid.fullgraph.program import (
     AdjacencyMatrix,

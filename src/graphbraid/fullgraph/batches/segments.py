@@ -13,15 +13,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum, operands_of
+from graphbraid.fullgraph.batches.native_segment import NativeSegment
 from graphbraid.fullgraph.program import (
     Add,
-    AdjacencyMatrix,
     Aggregate,
     DestinationRows,
     Epilogue,
@@ -29,7 +29,6 @@ from graphbraid.fullgraph.program import (
     Linear,
     Operation,
 )
-from graphbraid.graph.types import Relation
 from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, EpilogueFunction
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
@@ -38,52 +37,6 @@ from graphbraid.ops.spmm import SpmmFunction
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.operations import BatchRun
-
-
-@dataclass(frozen=True, kw_only=True)
-class AggregateLinear(Linear):
-    """``out = A x Wᵀ``, plus ``x_dst W_rootᵀ`` of the destinations' own rows if there is a root."""
-
-    adjacency: AdjacencyMatrix
-    root: Linear | None = None
-    """The operation that would multiply the destinations' own rows alone."""
-    symbol = "aggregate and linear"
-    moves = True
-
-    @property
-    def walks(self) -> Relation | None:
-        """The relation whose edges it reads; None if it reads all edges together."""
-        return self.adjacency.relation
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*super().parameters(), *(() if self.root is None else self.root.parameters()))
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super().details()}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinearSum(Following):
-    """``out = x Wᵀ + x_other W_otherᵀ``."""
-
-    terms: tuple[Linear, Linear]
-    """The operations that would multiply each input alone."""
-    symbol = "sum of linear"
-
-    @property
-    def width_out(self) -> int:
-        """Number of columns of the result."""
-        return self.terms[0].shape[0]
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*(p for term in self.terms for p in term.parameters()), *super().parameters())
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return " and ".join(term.details() for term in self.terms) + super().details()
 
 
 _Op = TypeVar("_Op", bound=Operation)
@@ -108,17 +61,6 @@ def can_join(op: Operation) -> bool:
     if isinstance(op, Epilogue):
         return op.act in ACTIVATION_CODES and not (op.bias is None and op.act == "none" and op.p == 0)
     return type(op) in CALLS and not (type(op) is Linear and len(op.inputs) > 1)
-
-
-def operands_of(op: Operation) -> tuple[Tensor | None, ...]:
-    """Return the matrices and the bias of an operation, as autograd sees them."""
-    if isinstance(op, AggregateLinear):
-        terms: tuple[Linear | None, ...] = op, op.root
-    else:
-        terms = op.terms if isinstance(op, LinearSum) else (op,) if isinstance(op, Linear) else ()
-    after = op.after if isinstance(op, Following) else op
-    bias = after.bias_of(after.bias) if isinstance(after, Epilogue) and after.bias is not None else None
-    return (*(None if term is None else term.matrix(learns=True) for term in terms), bias)
 
 
 def has_coefficients(op: Operation) -> bool:
@@ -236,10 +178,15 @@ class JoinedOps:
         ops: the operations, each of which :func:`can_join`.
         last_read: for each operation, the values that no later operation reads.
         later: the values that are read after the segment.
+        widths: number of columns of each value.
     """
 
     def __init__(
-        self, ops: Sequence[Operation], last_read: Sequence[tuple[str, ...]], later: Collection[str]
+        self,
+        ops: Sequence[Operation],
+        last_read: Sequence[tuple[str, ...]],
+        later: Collection[str],
+        widths: Callable[[str], int],
     ) -> None:
         made = {op.out for op in ops}
         self._ops, self._last_read = ops, last_read
@@ -254,13 +201,23 @@ class JoinedOps:
         is_kept = all(isinstance(one, nn.Parameter | None) for of_op in operands for one in of_op)
         self._operands = operands if is_kept else None
         """All operands, if they are whole parameters."""
+        self._native = NativeSegment(ops, self.reads, self.writes, list(map(len, operands)), widths)
 
     def run(self, run: BatchRun) -> None:
         """Compute the values of the operations, and forget those that no later operation reads."""
         operands = self._operands or [operands_of(op) for op in self._ops]
         values = [run.values[name] for name in self.reads]
         flat = [one for of_op in operands for one in of_op]
-        if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (*values, *flat)):
+        learns = torch.is_grad_enabled() and any(
+            one is not None and one.requires_grad for one in (*values, *flat)
+        )
+        outs = self._native.outs(run, values, flat, learns=learns)
+        if outs is not None:
+            run.values.update(zip(self.writes, outs, strict=True))
+            for last_read in self._last_read:
+                for value in last_read:
+                    run.values.pop(value, None)
+        elif learns:
             outs = _Pass.apply(self, run, operands, *values, *flat)  # type: ignore[no-untyped-call]
             run.values.update(zip(self.writes, outs, strict=True))
         else:
@@ -388,11 +345,14 @@ def _raw_backward(function: Any) -> Callable[..., tuple[Tensor | None, ...]]:
 
 
 def segments_of(
-    ops: Sequence[Operation], last_read: Sequence[tuple[str, ...]], output: str
+    ops: Sequence[Operation],
+    last_read: Sequence[tuple[str, ...]],
+    output: str,
+    widths: Callable[[str], int],
 ) -> list[tuple[JoinedOps | Operation, tuple[str, ...]]]:
     """Divide a program's operations into segments, and operations that run by themselves.
 
-    Beside each stand the values that nothing after it reads.
+    Beside each stand the values that nothing after it reads. ``widths`` gives a value's number of columns.
     """
     found: list[tuple[JoinedOps | Operation, tuple[str, ...]]] = []
     for joins, group in itertools.groupby(range(len(ops)), lambda place: can_join(ops[place])):
@@ -402,8 +362,8 @@ def segments_of(
             continue
         later = {output, *(value for op in ops[places[-1] + 1 :] for value in op.inputs)}
         part = slice(places[0], places[-1] + 1)
-        found.append((JoinedOps(ops[part], last_read[part], later), ()))
+        found.append((JoinedOps(ops[part], last_read[part], later, widths), ()))
     return found
 
 
-__all__ = ["CALLS", "AggregateLinear", "JoinedOps", "LinearSum", "narrowed", "operands_of", "segments_of"]
+__all__ = ["CALLS", "JoinedOps", "narrowed", "segments_of"]

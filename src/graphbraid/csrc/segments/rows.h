@@ -1,0 +1,218 @@
+// What operations of a segment read and write, and the kernels that they call: rows, operands, and linear
+// maps of rows over edges, with their transposes.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "aggregate/spmm.h"
+#include "arguments/binding.h"
+#include "base/buffer.h"
+#include "dense/dense.h"
+#include "graph/topology.h"
+
+namespace gb {
+
+// Rows, in memory of their own or of a tensor that somebody holds.
+struct FloatMatrix {
+  float* data = nullptr;
+  int64_t rows = 0, width = 0, stride = 0;
+  std::shared_ptr<Buffer<float>> own = nullptr;
+
+  static FloatMatrix make(int64_t rows, int64_t width) {
+    auto own = std::make_shared<Buffer<float>>(std::max<int64_t>(rows * width, 1));
+    float* data = own->data();
+    return {data, rows, width, width, std::move(own)};
+  }
+  FloatMatrix first(int64_t count) const { return {data, count, width, stride, own}; }
+};
+
+using FloatRows = Array<const float, 2, Layout::kRows>;
+using WrittenFloatRows = Array<float, 2, Layout::kRows>;
+using StridedFloats = Array<const float, 2, Layout::kAny>;
+using FloatVector = Array<const float, 1>;
+using OptionalFloats = std::optional<FloatVector>;
+
+inline FloatMatrix matrix_of(const WrittenFloatRows& array) {
+  return {array.data(), array.num_rows(), array.num_columns(), array.stride(0)};
+}
+inline FloatMatrix matrix_of(const FloatRows& array) {  // which is only read
+  return {const_cast<float*>(array.data()), array.num_rows(), array.num_columns(), array.stride(0)};
+}
+
+// An operand: a matrix or a bias.
+struct Operand {
+  StridedFloats matrix;
+  FloatVector vector;
+
+  int64_t rows() const { return matrix.num_rows(); }
+  int64_t columns() const { return matrix.num_columns(); }
+  Strided whole() const { return {matrix.data(), matrix.stride(0), matrix.stride(1)}; }
+  Strided turned() const { return {matrix.data(), matrix.stride(1), matrix.stride(0)}; }
+};
+
+// A linear map of rows over edges: the fields of ops/aggregation.py. The arrays may go on behind the edges of
+// num_dst destinations; the coefficients, behind those of the nodes.
+struct Map {
+  Indptr indptr;
+  Ids indices;
+  int64_t num_src = 0, num_dst = 0;
+  bool mean = false, skip_loops = false;
+  double loop_scale = 0;
+  OptionalFloats weight, src_scale, dst_scale, loop;
+
+  int64_t num_edges() const { return indptr.data()[num_dst]; }
+  int64_t num_loops() const { return loop_scale != 0 ? std::min(num_src, num_dst) : 0; }
+};
+using MapFields = std::tuple<Indptr, Ids, int64_t, int64_t, bool, bool, double, OptionalFloats,
+                             OptionalFloats, OptionalFloats, OptionalFloats>;
+
+inline Map map_of(MapFields fields) {
+  auto& [indptr, indices, num_src, num_dst, mean, skip_loops, loop_scale, weight, src, dst, loop] = fields;
+  indptr.take("indptr");
+  indices.take("indices");
+  take(weight, "weight");
+  take(src, "src_scale");
+  take(dst, "dst_scale");
+  take(loop, "loop");
+  need_count(num_dst, 0, indptr.length() - 1, "num_dst");
+  Map map{indptr, indices, num_src, num_dst, mean, skip_loops, loop_scale, weight, src, dst, loop};
+  const auto reaches = [](const OptionalFloats& factors, int64_t count) {
+    need(!factors || factors->length() >= count, "there is a coefficient for each edge or node");
+  };
+  need(map.num_edges() <= indices.length(), "there is an id for each edge");
+  reaches(weight, map.num_edges());
+  reaches(src, num_src);
+  reaches(dst, num_dst);
+  reaches(loop, map.num_loops());
+  return map;
+}
+
+inline SpmmArgs arguments_of(const Map& map) {
+  SpmmArgs a;
+  a.wide_indices = is_wide(map.indices);
+  a.indptr = map.indptr.data();
+  a.indices = map.indices.data();
+  a.num_dst = map.num_dst;
+  a.num_edges = map.num_edges();
+  a.weight = data_or_null(map.weight);
+  a.src_scale = data_or_null(map.src_scale);
+  a.dst_scale = data_or_null(map.dst_scale);
+  a.loop = data_or_null(map.loop);
+  a.loop_scale = map.loop_scale;
+  a.num_loops = map.num_loops();
+  a.skip_loops = map.skip_loops;
+  a.mean = map.mean;
+  return a;
+}
+
+// The transpose of a map, in memory of its own; Aggregation.transposed is its twin.
+struct Reversed {
+  Buffer<int64_t> indptr, positions;
+  Buffer<int32_t> narrow;
+  Buffer<int64_t> wide;
+  Buffer<float> weight, scale;
+  SpmmArgs arguments;
+
+  explicit Reversed(const Map& map) : arguments(arguments_of(map)) {
+    const int64_t num_edges = map.num_edges();
+    indptr.reserve(map.num_src + 1);
+    if (map.weight) positions.reserve(num_edges);
+    with_ids(map.indices, [&]<typename Id>(const Id* sources) {
+      Id* destinations = nullptr;
+      if constexpr (sizeof(Id) == 4) {
+        narrow.reserve(num_edges);
+        destinations = narrow.data();
+      } else {
+        wide.reserve(num_edges);
+        destinations = wide.data();
+      }
+      const auto rows = [&](int64_t first) { return RowCursor(map.indptr.data(), map.num_dst, first); };
+      const auto emit = [&](int64_t edge, int64_t place, RowCursor& row) {
+        destinations[place] = static_cast<Id>(row.row_of(edge));
+        if (map.weight) positions[place] = edge;
+      };
+      counting_scatter<uint32_t>(
+          num_edges, map.num_src, indptr.data(), [=](int64_t e) { return sources[e]; }, rows, emit);
+      arguments.indices = destinations;
+    });
+    arguments.indptr = indptr.data();
+    arguments.num_dst = map.num_src;
+    if (map.weight) {
+      weight.reserve(num_edges);
+      for (int64_t e = 0; e < num_edges; ++e) weight[e] = map.weight->data()[positions[e]];
+      arguments.weight = weight.data();
+    }
+    arguments.mean = false;
+    arguments.src_scale = data_or_null(map.dst_scale);
+    arguments.dst_scale = data_or_null(map.src_scale);
+    if (!map.mean) return;
+    scale.reserve(map.num_dst);
+    for (int64_t v = 0; v < map.num_dst; ++v) {
+      const int64_t degree = map.indptr.data()[v + 1] - map.indptr.data()[v];
+      scale[v] = 1.0f / static_cast<float>(std::max<int64_t>(degree, 1));
+      if (map.dst_scale) scale[v] = map.dst_scale->data()[v] * scale[v];
+    }
+    arguments.src_scale = scale.data();
+  }
+};
+
+inline void sum_over(SpmmArgs a, const FloatMatrix& x, const FloatMatrix& out,
+                     const FloatMatrix* addend = nullptr, const Epilogue* epilogue = nullptr) {
+  if (out.rows == 0 || out.width == 0) return;
+  a.width = out.width;
+  a.x = {x.data, x.stride};
+  a.out = out.data;
+  a.out_stride = out.stride;
+  if (addend != nullptr) {
+    a.addend = {addend->data, addend->stride};
+    a.num_addend = addend->rows;
+  }
+  a.epilogue = epilogue;
+  run_spmm(a);
+}
+
+inline void multiply(const FloatMatrix& a, const Strided& b, const FloatMatrix& out, bool add = false,
+                     const Epilogue* epilogue = nullptr) {
+  TallProductArgs p;
+  p.num_rows = a.rows;
+  p.depth = a.width;
+  p.width = out.width;
+  p.a = a.data;
+  p.a_stride = a.stride;
+  p.b = b;
+  p.out = out.data;
+  p.out_stride = out.stride;
+  p.add = add;
+  p.epilogue = epilogue;
+  run_tall_product(p);
+}
+
+inline void gram(const FloatMatrix& a, const FloatMatrix& b, float* out) {
+  TallGramArgs g;
+  g.num_rows = a.rows;
+  g.height = a.width;
+  g.width = b.width;
+  g.a = a.data;
+  g.a_stride = a.stride;
+  g.b = b.data;
+  g.b_stride = b.stride;
+  g.out = out;
+  run_tall_gram(g);
+}
+
+inline void copy_rows(const FloatMatrix& from, const FloatMatrix& to) {
+  for (int64_t i = 0; i < from.rows; ++i)
+    std::copy_n(from.data + i * from.stride, from.width, to.data + i * to.stride);
+}
+
+inline void add_rows(const FloatMatrix& one, const FloatMatrix& other, const FloatMatrix& out) {
+  for (int64_t i = 0; i < out.rows; ++i)
+    for (int64_t j = 0; j < out.width; ++j)
+      out.data[i * out.stride + j] = one.data[i * one.stride + j] + other.data[i * other.stride + j];
+}
+
+}  // namespace gb

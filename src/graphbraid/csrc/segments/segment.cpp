@@ -1,0 +1,523 @@
+// A segment of a program on one mini-batch: its forward and its backward pass are one call each from Python.
+//
+// fullgraph/batches/segments.py describes segments, and has the same passes operation by operation, which run
+// larger batches and all other dtypes. Here matrices are float32 and small, so that the time of a step would
+// be that of the calls between the kernels: nothing is written in place, and what backward reads is held
+// until the pass is freed. The kernels and the order of sums are those of ops/linear.py and ops/spmm.py: so
+// are the bits.
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "arguments/epilogue_arguments.h"
+#include "rowwise/epilogue_args.h"
+#include "segments/rows.h"
+
+namespace gb {
+namespace {
+
+enum class Kind : int { kAggregateLinear, kAggregate, kLinear, kEpilogue, kFirstRows, kRowSum };
+
+// One operation. Values, operands and edges are named by number; -1: there is none.
+struct Operation {
+  Kind kind;
+  int x, other, out;  // values; `other` is a sum's second side, or what a product adds
+  int weight, other_weight,
+      bias;  // operands; the other weight is of the destinations' own rows, or of `other`
+  int edges;
+  int act;
+  double p;
+};
+using OperationFields = std::tuple<int, int, int, int, int, int, int, int, int, double>;
+
+// What machine/rates.py says of the machine: floats of rows summed and streamed, and multiplications, a
+// second.
+struct Rates {
+  double row_bytes, stream_bytes, multiply_flops;
+};
+
+// One operation in one run: which gradients it computes, and what it keeps for them.
+struct Step {
+  bool of_x = false, of_other = false, of_weight = false, of_other_weight = false, of_bias = false;
+  bool transforms_first = false, has_epilogue = false;
+  Epilogue epilogue = {};
+  FloatMatrix sums = {};
+
+  bool wants_any() const { return of_x || of_other || of_weight || of_other_weight || of_bias; }
+};
+
+struct Plan {
+  std::vector<Operation> operations;
+  size_t num_reads;         // the first values are made before the segment
+  std::vector<int> writes;  // the values that are read after it
+  Rates rates;
+  double leaky_slope;
+};
+
+using Draw = std::tuple<uint64_t, OptionalIds>;
+
+// One run on a batch. It holds all that it was given until it is freed.
+class Pass {
+ public:
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  // Takes the values and operands that the segment reads, the maps and numbers of first rows of its
+  // operations, and memory for what it writes. Refuses what does not fit: nothing has run then.
+  Pass(std::shared_ptr<const Plan> plan, std::vector<FloatRows> values,
+       const std::vector<nb::object>& operands, std::vector<MapFields> maps,
+       const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs)
+      : plan_(std::move(plan)), values_(std::move(values)), outs_(std::move(outs)) {
+    need(values_.size() == plan_->num_reads, "there is a matrix for each value that is read");
+    need(outs_.size() == plan_->writes.size(), "there is memory for each value that is written");
+    const size_t num_values = plan_->num_reads + plan_->operations.size();
+    rows_.resize(num_values);
+    outside_.assign(num_values, -1);
+    for (size_t i = 0; i < values_.size(); ++i) {
+      values_[i].take("x");
+      rows_[i] = matrix_of(values_[i]);
+      outside_[i] = static_cast<int>(i);
+    }
+    for (const nb::object& given : operands) operands_.push_back(operand_of(given));
+    for (MapFields& fields : maps) maps_.push_back(map_of(std::move(fields)));
+    size_t next = 0;
+    for (const Operation& op : plan_->operations) rows_[op.out] = checked(op, counts, next);
+    for (size_t i = 0; i < outs_.size(); ++i) {
+      outs_[i].take("out");
+      FloatMatrix& rows = rows_[plan_->writes[i]];
+      need_shape(outs_[i], rows.rows, rows.width);
+      rows = matrix_of(outs_[i]);
+      outside_[plan_->writes[i]] = static_cast<int>(values_.size() + operands_.size() + i);
+    }
+  }
+
+  // Computes the values. draws: seed and ids of each operation with dropout, in order; of_values and
+  // of_operands: which of them want gradients. Returns the numbers of those of the values, operands and
+  // outs, counted in this order, that backward reads; and of the outs that have no gradients.
+  std::tuple<std::vector<int>, std::vector<int>> forward(std::vector<Draw> draws,
+                                                         const std::vector<bool>& of_values,
+                                                         const std::vector<bool>& of_operands) {
+    need(of_values.size() == values_.size() && of_operands.size() == operands_.size(),
+         "whether each value and operand wants a gradient");
+    for (Draw& draw : draws) take(std::get<1>(draw), "ids");
+    draws_ = std::move(draws);
+    wants_ = of_values;
+    wants_.resize(rows_.size(), false);
+    operand_wants_ = of_operands;
+    size_t next = 0;
+    for (const Operation& op : plan_->operations) begin_step(op, next);
+    {
+      const nb::gil_scoped_release release;
+      for (size_t i = 0; i < steps_.size(); ++i) run(plan_->operations[i], steps_[i]);
+    }
+    std::vector<int> constant;
+    for (size_t i = 0; i < outs_.size(); ++i)
+      if (!wants_[plan_->writes[i]]) constant.push_back(static_cast<int>(i));
+    return {std::move(reads_), std::move(constant)};
+  }
+
+  // The maps, by number, that backward transposes.
+  std::vector<int> transposed_maps() const {
+    std::vector<int> found;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const Step& step = steps_[i];
+      if (plan_->operations[i].edges >= 0 && (step.of_x || (step.transforms_first && step.of_weight)))
+        found.push_back(plan_->operations[i].edges);
+    }
+    return found;
+  }
+
+  // Computes gradients. grads: of the outs, or None; reversed: transposes of some maps by number; made:
+  // memory for the gradients of the values and operands, None where one is not wanted. Returns the numbers of
+  // those that no gradient reaches: their memory was not written. May be called again.
+  std::vector<int> backward(std::vector<std::optional<FloatRows>> grads,
+                            std::vector<std::tuple<int, MapFields>> reversed,
+                            const std::vector<nb::object>& made) {
+    need(grads.size() == outs_.size(), "there is a gradient for each value that is written");
+    need(made.size() == values_.size() + operands_.size(), "there is memory for each gradient");
+    std::vector<FloatMatrix> held(rows_.size());
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i]) continue;
+      grads[i]->take("grad");
+      const int value = plan_->writes[i];
+      need_shape(*grads[i], rows_[value].rows, rows_[value].width);
+      held[value] = matrix_of(*grads[i]);
+    }
+    std::vector<std::optional<Map>> given(maps_.size());
+    for (auto& [number, fields] : reversed) given.at(number) = map_of(std::move(fields));
+    Gradients to{std::vector<WrittenFloatRows>(made.size()), std::vector<Array<float, 1>>(made.size()),
+                 std::vector<bool>(made.size(), false)};
+    for (size_t i = 0; i < made.size(); ++i) take_gradient(made[i], i, to);
+    reversed_.resize(maps_.size());
+    const nb::gil_scoped_release release;
+    for (size_t i = steps_.size(); i-- > 0;) {
+      const Operation& op = plan_->operations[i];
+      FloatMatrix grad = std::move(held[op.out]);
+      held[op.out] = {};
+      if (grad.data == nullptr || !steps_[i].wants_any()) continue;
+      back(op, steps_[i], grad, given, held, to);
+    }
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (!wants_[i] || held[i].data == nullptr) continue;
+      copy_rows(held[i], matrix_of(to.matrices[i]));
+      to.written[i] = true;
+    }
+    std::vector<int> missed;
+    for (size_t i = 0; i < made.size(); ++i)
+      if (!to.written[i]) missed.push_back(static_cast<int>(i));
+    return missed;
+  }
+
+ private:
+  struct Gradients {
+    std::vector<WrittenFloatRows> matrices;
+    std::vector<Array<float, 1>> vectors;
+    std::vector<bool> written;
+  };
+
+  static std::optional<Operand> operand_of(const nb::object& given) {
+    if (given.is_none()) return std::nullopt;
+    Operand found;
+    if (nb::cast<int>(given.attr("ndim")) == 1) {
+      found.vector = FloatVector(given);
+      found.vector.take("bias");
+    } else {
+      found.matrix = StridedFloats(given);
+      found.matrix.take("weight");
+    }
+    return found;
+  }
+
+  const Operand* operand(int number) const {
+    return number < 0 || !operands_[number] ? nullptr : &*operands_[number];
+  }
+
+  // The shape of an operation's result, after checks that what it reads fits.
+  FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
+    const FloatMatrix& x = rows_[op.x];
+    const Map* map = op.edges < 0 ? nullptr : &maps_.at(op.edges);
+    const FloatMatrix* other = op.other < 0 ? nullptr : &rows_[op.other];
+    const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
+    FloatMatrix out;
+    out.rows = map != nullptr ? map->num_dst : x.rows;
+    out.width = weight != nullptr ? weight->rows() : x.width;
+    if (op.kind == Kind::kFirstRows) out.rows = counts.at(next++);
+    if (map != nullptr) need(x.rows == map->num_src, "x has a row for each source");
+    if (op.kind == Kind::kFirstRows) need(out.rows <= x.rows, "x has as many rows");
+    if (weight != nullptr) need(weight->columns() == x.width, "the weight has a column for each of x");
+    if (other_weight != nullptr) {
+      const FloatMatrix& own = other != nullptr ? *other : x;
+      need(other_weight->rows() == out.width && other_weight->columns() == own.width, "the weights fit");
+      need(other != nullptr ? own.rows == out.rows : own.rows >= out.rows, "there are rows enough");
+    }
+    if (other != nullptr && other_weight == nullptr) {
+      const bool fits = op.kind == Kind::kRowSum ? other->rows == out.rows : other->rows <= out.rows;
+      need(fits && other->width == out.width, "both sides of a sum have one shape");
+    }
+    if (const Operand* bias = operand(op.bias)) need_length(bias->vector, out.width);
+    return out;
+  }
+
+  void begin_step(const Operation& op, size_t& next) {
+    Step step;
+    const auto wanted = [&](int number) {
+      return number >= 0 && operands_[number] && operand_wants_[number];
+    };
+    step.of_x = wants_[op.x];
+    step.of_other = op.other >= 0 && wants_[op.other];
+    step.of_weight = wanted(op.weight);
+    step.of_other_weight = wanted(op.other_weight);
+    step.of_bias = wanted(op.bias);
+    if (op.kind == Kind::kAggregateLinear) {
+      step.transforms_first = narrows(maps_[op.edges], rows_[op.x].width, rows_[op.out].width, step);
+    }
+    const Operand* bias = operand(op.bias);
+    step.has_epilogue = op.act != 0 || op.p > 0 || bias != nullptr;
+    step.epilogue.act = static_cast<Act>(op.act);
+    step.epilogue.slope = plan_->leaky_slope;
+    if (op.p > 0) {
+      const auto& [seed, ids] = draws_.at(next++);
+      need_length(ids, rows_[op.out].rows);
+      step.epilogue.threshold = drop_threshold(op.p);
+      step.epilogue.keep_scale = 1.0 / (1.0 - op.p);
+      step.epilogue.seed = seed;
+      step.epilogue.ids = data_or_null(ids);
+    }
+    if (step.wants_any()) {
+      wants_[op.out] = true;
+      note_reads(op, step);
+    }
+    steps_.push_back(step);
+  }
+
+  // ops/linear.py's narrows, with the same operations in the same order.
+  bool narrows(const Map& map, int64_t in, int64_t out, const Step& step) const {
+    const Rates& rates = plan_->rates;
+    const bool trains = step.of_x || step.of_weight;
+    const int products = 1 + static_cast<int>(trains) + static_cast<int>(step.of_x);
+    const auto seconds = [&](int64_t width, int64_t rows, int sums) {
+      const double arithmetic = 2.0 * rows * in * out / rates.multiply_flops;
+      const double multiplying =
+          products * std::max(arithmetic, 4.0 * rows * (in + out) / rates.stream_bytes);
+      return multiplying + sums * (4.0 * map.num_edges() * width / rates.row_bytes);
+    };
+    return seconds(out, map.num_src, 1 + static_cast<int>(trains)) <
+           seconds(in, map.num_dst, 1 + static_cast<int>(step.of_x));
+  }
+
+  // Notes what of the outside backward reads: the same tensors that the autograd functions save.
+  void note_reads(const Operation& op, const Step& step) {
+    const auto note_value = [&](int value) {
+      if (outside_[value] >= 0) reads_.push_back(outside_[value]);
+    };
+    const auto note_operand = [&](int number) {
+      if (operand(number) != nullptr) reads_.push_back(static_cast<int>(values_.size()) + number);
+    };
+    if (op.act != 0) note_value(op.out);
+    if (op.kind == Kind::kLinear) {
+      if (step.of_weight) note_value(op.x);
+      if (step.of_x) note_operand(op.weight);
+      if (step.of_other_weight) note_value(op.other);
+      if (step.of_other) note_operand(op.other_weight);
+    } else if (op.kind == Kind::kAggregateLinear) {
+      if ((step.of_weight && step.transforms_first) || step.of_other_weight) note_value(op.x);
+      if (!step.of_x) return;
+      note_operand(op.weight);
+      note_operand(op.other_weight);
+    }
+  }
+
+  FloatMatrix result(const Operation& op) {
+    FloatMatrix& out = rows_[op.out];
+    if (out.data == nullptr) out = FloatMatrix::make(out.rows, out.width);
+    return out;
+  }
+
+  void run(const Operation& op, Step& step) {
+    const FloatMatrix x = rows_[op.x], out = result(op);
+    const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
+    Epilogue epilogue = step.epilogue;
+    if (const Operand* bias = operand(op.bias)) epilogue.bias = bias->vector.data();
+    const Epilogue* after = step.has_epilogue ? &epilogue : nullptr;
+    switch (op.kind) {
+      case Kind::kAggregateLinear: {
+        const FloatMatrix own = x.first(out.rows);
+        if (other_weight != nullptr) multiply(own, other_weight->turned(), out);
+        if (step.transforms_first) {
+          const FloatMatrix products = FloatMatrix::make(x.rows, out.width);
+          multiply(x, weight->turned(), products);
+          const FloatMatrix* addend = other_weight != nullptr ? &out : nullptr;
+          return sum_over(arguments_of(maps_[op.edges]), products, out, addend, after);
+        }
+        const FloatMatrix sums = FloatMatrix::make(out.rows, x.width);
+        sum_over(arguments_of(maps_[op.edges]), x, sums);
+        if (step.of_weight) step.sums = sums;
+        return multiply(sums, weight->turned(), out, other_weight != nullptr, after);
+      }
+      case Kind::kAggregate:
+        return sum_over(arguments_of(maps_[op.edges]), x, out, op.other < 0 ? nullptr : &rows_[op.other]);
+      case Kind::kLinear:
+        if (other_weight != nullptr) multiply(rows_[op.other], other_weight->turned(), out);
+        return multiply(x, weight->turned(), out, other_weight != nullptr, after);
+      case Kind::kEpilogue:
+        return run_epilogue(epilogue_arguments(x, out, epilogue));
+      case Kind::kFirstRows:
+        return copy_rows(x.first(out.rows), out);
+      case Kind::kRowSum:
+        return add_rows(x, rows_[op.other], out);
+    }
+  }
+
+  static EpilogueArgs epilogue_arguments(const FloatMatrix& x, const FloatMatrix& out, const Epilogue& how) {
+    EpilogueArgs a;
+    a.num_rows = out.rows;
+    a.width = out.width;
+    a.x = {x.data, x.stride};
+    a.out = out.data;
+    a.out_stride = out.stride;
+    a.how = how;
+    return a;
+  }
+
+  void take_gradient(const nb::object& given, size_t place, Gradients& to) const {
+    if (given.is_none()) return;
+    if (place < values_.size()) {
+      to.matrices[place] = WrittenFloatRows(given);
+      to.matrices[place].take("grad");
+      need_shape(to.matrices[place], rows_[place].rows, rows_[place].width);
+      return;
+    }
+    const Operand* of = operand(static_cast<int>(place - values_.size()));
+    need(of != nullptr, "an operand that is not there has no gradient");
+    if (of->matrix.name()[0] == 0) {
+      to.vectors[place] = Array<float, 1>(given);
+      to.vectors[place].take("grad_bias");
+      need_length(to.vectors[place], of->vector.length());
+    } else {
+      to.matrices[place] = WrittenFloatRows(given);
+      to.matrices[place].take("grad_weight");
+      need_shape(to.matrices[place], of->rows(), of->columns());
+      need(of->columns() == to.matrices[place].stride(0) || of->rows() < 2, "grad_weight must be contiguous");
+    }
+  }
+
+  // Adds a gradient to those of a value.
+  static void add(FloatMatrix& held, const FloatMatrix& grad) {
+    if (held.data == nullptr) {
+      held = grad;
+      return;
+    }
+    const FloatMatrix sum = FloatMatrix::make(grad.rows, grad.width);
+    add_rows(held, grad, sum);
+    held = sum;
+  }
+
+  // The gradient of a value from that of its map.
+  void sum_back(int number, std::vector<std::optional<Map>>& given, const FloatMatrix& grad,
+                const FloatMatrix& out, const FloatMatrix* addend = nullptr) {
+    if (given[number]) return sum_over(arguments_of(*given[number]), grad, out, addend);
+    if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number]);
+    sum_over(reversed_[number]->arguments, grad, out, addend);
+  }
+
+  void back(const Operation& op, const Step& step, FloatMatrix grad, std::vector<std::optional<Map>>& given,
+            std::vector<FloatMatrix>& held, Gradients& to) {
+    const size_t first = values_.size();
+    const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
+    const FloatMatrix &x = rows_[op.x], &out = rows_[op.out];
+    const auto gram_to = [&](const FloatMatrix& rows, const FloatMatrix& of, int number) {
+      gram(rows, of, to.matrices[first + number].data());
+      to.written[first + number] = true;
+    };
+    if (step.has_epilogue) {
+      const FloatMatrix rows = FloatMatrix::make(grad.rows, grad.width);
+      EpilogueArgs a = epilogue_arguments(op.act != 0 ? out : grad, rows, step.epilogue);
+      a.grad = {grad.data, grad.stride};
+      if (step.of_bias) {
+        a.grad_bias = to.vectors[first + op.bias].data();
+        to.written[first + op.bias] = true;
+      }
+      run_epilogue_backward(a);
+      grad = rows;
+    }
+    switch (op.kind) {
+      case Kind::kAggregateLinear: {
+        if (step.of_other_weight) gram_to(grad, x.first(out.rows), op.other_weight);
+        if (!step.transforms_first) {
+          if (step.of_weight) gram_to(grad, step.sums, op.weight);
+          if (!step.of_x) return;
+          const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width),
+                            of_sums = FloatMatrix::make(grad.rows, x.width);
+          const FloatMatrix own = of_x.first(grad.rows);
+          if (other_weight != nullptr) multiply(grad, other_weight->whole(), own);
+          multiply(grad, weight->whole(), of_sums);
+          sum_back(op.edges, given, of_sums, of_x, other_weight != nullptr ? &own : nullptr);
+          return add(held[op.x], of_x);
+        }
+        if (!step.of_x && !step.of_weight) return;
+        const FloatMatrix products = FloatMatrix::make(x.rows, grad.width);
+        sum_back(op.edges, given, grad, products);
+        if (step.of_weight) gram_to(products, x, op.weight);
+        if (!step.of_x) return;
+        const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
+        multiply(products, weight->whole(), of_x);
+        if (other_weight != nullptr) multiply(grad, other_weight->whole(), of_x.first(grad.rows), true);
+        return add(held[op.x], of_x);
+      }
+      case Kind::kAggregate: {
+        if (step.of_x) {
+          const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
+          sum_back(op.edges, given, grad, of_x);
+          add(held[op.x], of_x);
+        }
+        if (step.of_other) add(held[op.other], grad.first(rows_[op.other].rows));
+        return;
+      }
+      case Kind::kLinear:
+        for (const bool is_other : {false, true}) {
+          const int value = is_other ? op.other : op.x, number = is_other ? op.other_weight : op.weight;
+          if (is_other ? step.of_other_weight : step.of_weight) gram_to(grad, rows_[value], number);
+          if (!(is_other ? step.of_other : step.of_x)) continue;
+          const FloatMatrix of_rows = FloatMatrix::make(grad.rows, rows_[value].width);
+          multiply(grad, (is_other ? other_weight : weight)->whole(), of_rows);
+          add(held[value], of_rows);
+        }
+        return;
+      case Kind::kEpilogue:
+        return add(held[op.x], grad);
+      case Kind::kFirstRows: {
+        const FloatMatrix whole = FloatMatrix::make(x.rows, x.width);
+        std::fill_n(whole.data, whole.rows * whole.width, 0.0f);
+        copy_rows(grad, whole);
+        return add(held[op.x], whole);
+      }
+      case Kind::kRowSum:
+        if (step.of_x) add(held[op.x], grad);
+        if (step.of_other) add(held[op.other], grad);
+        return;
+    }
+  }
+
+  std::shared_ptr<const Plan> plan_;
+  std::vector<FloatRows> values_;
+  std::vector<WrittenFloatRows> outs_;
+  std::vector<std::optional<Operand>> operands_;
+  std::vector<Map> maps_;
+  std::vector<FloatMatrix> rows_;  // by value
+  std::vector<int> outside_;       // by value: its number among values, operands and outs; -1: within
+  std::vector<bool> wants_, operand_wants_;
+  std::vector<Draw> draws_;
+  std::vector<Step> steps_;
+  std::vector<int> reads_;
+  std::vector<std::unique_ptr<Reversed>> reversed_;  // by map; those that were needed
+};
+
+class Segment {
+ public:
+  Segment(const std::vector<OperationFields>& operations, size_t num_reads, std::vector<int> writes,
+          std::tuple<double, double, double> rates, double leaky_slope) {
+    const auto& [row_bytes, stream_bytes, multiply_flops] = rates;
+    plan_ = std::make_shared<Plan>(
+        Plan{{}, num_reads, std::move(writes), {row_bytes, stream_bytes, multiply_flops}, leaky_slope});
+    for (const auto& [kind, x, other, out, weight, other_weight, bias, edges, act, p] : operations)
+      plan_->operations.push_back(
+          {static_cast<Kind>(kind), x, other, out, weight, other_weight, bias, edges, act, p});
+  }
+
+  // None where the segment cannot run on what is given; see Pass.
+  Pass* begin(std::vector<FloatRows> values, const std::vector<nb::object>& operands,
+              std::vector<MapFields> maps, const std::vector<int64_t>& counts,
+              std::vector<WrittenFloatRows> outs) const {
+    try {
+      return new Pass(plan_, std::move(values), operands, std::move(maps), counts, std::move(outs));
+    } catch (const std::exception&) {
+      return nullptr;
+    }
+  }
+
+ private:
+  std::shared_ptr<Plan> plan_;
+};
+
+}  // namespace
+
+void bind_segments(nb::module_& m) {
+  using namespace nb::literals;
+  nb::class_<Pass>(m, "SegmentPass")
+      .def("forward", &Pass::forward, "draws"_a, "of_values"_a, "of_operands"_a)
+      .def("transposed_maps", &Pass::transposed_maps)
+      .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a);
+  nb::class_<Segment>(m, "Segment")
+      .def(nb::init<const std::vector<OperationFields>&, size_t, std::vector<int>,
+                    std::tuple<double, double, double>, double>(),
+           "operations"_a, "num_reads"_a, "writes"_a, "rates"_a, "leaky_slope"_a)
+      .def("begin", &Segment::begin, nb::rv_policy::take_ownership, "values"_a, "operands"_a, "maps"_a,
+           "counts"_a, "outs"_a);
+}
+
+}  // namespace gb

@@ -1,0 +1,197 @@
+"""Segments in compiled code have the bits of the same operations run one by one, in results and gradients."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
+from tests.fullgraph.test_batches import STEPS, SharedGradients, Wired, sampled
+from tests.fullgraph.test_typed_batches import own, ready
+from tests.fullgraph.typed_cases import HETERO, TRANSFORMED, untidy
+
+import graphbraid
+from graphbraid import native
+from graphbraid.fullgraph.batches import native_segment
+from graphbraid.ops.kernels import watched, without_pool
+
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
+
+
+class Weighted(nn.Module):
+    """Sums with weights of edges before a product and after one, and one beside its own input."""
+
+    def __init__(self):
+        super().__init__()
+        self.narrow, self.wide = pyg.GCNConv(CHANNELS, 3), pyg.GraphConv(3, 40, aggr="mean")
+        self.plain, self.last = pyg.GINConv(nn.Identity()), pyg.SAGEConv(40, CLASSES, normalize=False)
+
+    def forward(self, x, edge_index, edge_weight):
+        x = F.elu(self.narrow(x, edge_index, edge_weight))
+        x = self.plain(F.leaky_relu(self.wide(x, edge_index, edge_weight)), edge_index)
+        return self.last(F.dropout(x, 0.4, self.training), edge_index)
+
+
+MODELS = {
+    "SAGE": lambda: pyg.GraphSAGE(CHANNELS, 8, 3, CLASSES, dropout=0.5),
+    "SAGE that widens": lambda: pyg.GraphSAGE(CHANNELS, 64, 2, 70),
+    "SAGE that narrows": lambda: pyg.GraphSAGE(CHANNELS, 2, 2, 1),
+    "SAGE that projects": lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, project=True),
+    "GCN": lambda: pyg.GCN(CHANNELS, 8, 3, CLASSES, act="elu", dropout=0.3),
+    "GIN with batch normalisation": lambda: pyg.GIN(CHANNELS, 8, 2, CLASSES, norm="batch"),
+    "PNA's neighbours": lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, aggr="max"),
+    "shared gradients": lambda: SharedGradients(2),
+}
+
+
+def runs_compiled(out):
+    """Whether any segment behind the outputs ran as compiled code."""
+    waiting, seen = [out.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [one for one, _ in node.next_functions]
+    return any("NativePass" in type(one).__name__ for one in seen)
+
+
+def found(model, call, *, native_limit, monkeypatch, twice=False):
+    """Outputs and gradients of a compiled model in float32, and whether its last segment ran compiled."""
+    monkeypatch.setattr(native_segment, "LEAST_POOLED", native_limit)
+    engine, x = graphbraid.compile(copy.deepcopy(model), strict=True), call[0].clone().requires_grad_()
+    torch.manual_seed(5)
+    results = []
+    for _ in range(2):
+        out = engine(x, *call[1:])
+        is_native = runs_compiled(out)
+        wanted = [x, *(p for p in engine.parameters() if p.requires_grad)]
+        for keeps in (True, False) if twice else (False,):
+            grads = torch.autograd.grad(out.square().sum(), wanted, retain_graph=keeps, allow_unused=True)
+            results += [out.detach().clone(), *grads]
+    return results, is_native
+
+
+def assert_same_bits(model, call, monkeypatch, **options):
+    ours, is_native = found(model, call, native_limit=1 << 20, monkeypatch=monkeypatch, **options)
+    theirs, is_other = found(model, call, native_limit=0, monkeypatch=monkeypatch, **options)
+    assert not is_other
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+    return is_native
+
+
+@pytest.mark.parametrize("graph", ["untidy", "directed"])
+@pytest.mark.parametrize("name", MODELS)
+def test_segments_have_the_bits_of_their_operations(name, graph, monkeypatch):
+    torch.manual_seed(0)
+    data = data_of(graph)
+    call = data.x.float(), data.edge_index
+    assert assert_same_bits(MODELS[name](), call, monkeypatch, twice=True)
+
+
+def test_weights_of_edges_are_transposed_with_their_edges(monkeypatch):
+    torch.manual_seed(0)
+    data = data_of("untidy")
+    call = data.x.float(), data.edge_index, torch.rand(data.num_edges)
+    assert assert_same_bits(Weighted(), call, monkeypatch)
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("name", ["SAGE", "GCN", "SAGE that widens", "SAGE that narrows"])
+def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monkeypatch):
+    torch.manual_seed(0)
+    model, data = MODELS[name](), data_of("untidy")
+    batch = sampled(data, layout=layout, num_neighbors=(3, 2, 2)[: 3 if name in ("SAGE", "GCN") else 2])
+    results = []
+    for limit in (1 << 20, 0):
+        monkeypatch.setattr(native_segment, "LEAST_POOLED", limit)
+        engine = graphbraid.compile(copy.deepcopy(model), strict=True)
+        torch.manual_seed(3)
+        out = engine(batch)
+        assert runs_compiled(out) == (limit > 0)
+        results.append([out.detach(), *torch.autograd.grad(out.square().sum(), [*engine.parameters()])])
+        with torch.no_grad():
+            results[-1].append(engine(batch))
+    assert all(map(torch.equal, *results))
+
+
+@settings(max_examples=20, deadline=None)
+@given(steps=st.lists(STEPS, min_size=1, max_size=7), seed=st.integers(0, 99))
+def test_values_that_several_operations_read_have_their_bits(steps, seed):
+    torch.manual_seed(seed)
+    data = data_of("untidy")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert_same_bits(Wired(steps), (data.x.float(), data.edge_index), monkeypatch)
+
+
+def test_frozen_parts_have_no_gradients(monkeypatch):
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), MODELS["SAGE"]()
+    model.convs[1].lin_l.weight.requires_grad_(requires_grad=False)
+    model.convs[2].lin_r.requires_grad_(requires_grad=False)
+    assert assert_same_bits(model, (data.x.float(), data.edge_index), monkeypatch)
+
+
+@pytest.mark.parametrize("change", ["parameter", "result", "nothing"])
+def test_what_backward_reads_may_not_be_written_over(change):
+    data, model = data_of("untidy"), nn.Sequential(nn.Linear(CHANNELS, 8), nn.ReLU())
+    engine = graphbraid.compile(pyg.Sequential("x, edge_index", [(model, "x -> x")]), strict=True)
+    x = data.x.float().requires_grad_()
+    out = engine(x, data.edge_index)
+    assert runs_compiled(out)
+    with torch.no_grad():
+        {"parameter": model[0].weight, "result": out, "nothing": model[0].bias}[change].mul_(2)
+    if change == "nothing":
+        out.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            out.sum().backward()
+        return
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_operation():
+    torch.manual_seed(0)
+    engine, edge_index = graphbraid.compile(MODELS["SAGE"]()), torch.randint(40, (2, 90))
+
+    def fits(x):
+        return runs_compiled(engine(x, edge_index))
+
+    x = torch.rand(40, CHANNELS)
+    assert fits(x)
+    assert fits(x.t().contiguous().t().contiguous())
+    assert not fits(torch.rand(40_000, CHANNELS))
+    assert not fits(torch.rand(CHANNELS, 40).t())  # rows that are not contiguous
+    with watched() as calls:
+        assert not fits(x)
+    assert calls
+    with without_pool():
+        assert not fits(x)
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("name", [name for name in TRANSFORMED | HETERO if "HGT" not in name])
+def test_levels_with_types_have_the_bits_of_their_operations(name, monkeypatch):
+    graph = untidy(only_sources=name in HETERO)
+    model, batch = ready((TRANSFORMED | HETERO)[name], graph).float(), own(graph)
+    batch.x_dict = {one: x.float() for one, x in batch.x_dict.items()}
+    results, wanted = [], [p for p in model.parameters() if p.requires_grad]
+    for limit in (1 << 20, 0):
+        monkeypatch.setattr(native_segment, "LEAST_POOLED", limit)
+        torch.manual_seed(3)
+        out = graphbraid.compile(model, strict=True)(batch)
+        assert runs_compiled(out) == (limit > 0)
+        grads = torch.autograd.grad(out.square().sum(), wanted, allow_unused=True)
+        results.append([out.detach(), *grads])
+    for one, other in zip(*results, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
