@@ -27,11 +27,11 @@ BUDGETS = {
     ("sampling",): 6930,
     ("features",): 4450,
     ("datasets",): 7020,
-    ("nn",): 3900,
+    ("nn",): 3950,
     ("loader",): 3650,
     ("collective",): 4880,
     ("fullgraph",): 28_650,
-    ("distributed",): 7700,
+    ("distributed",): 8250,
     ("synth",): 6660,
     ("train",): 11_130,
     ("estimates",): 4440,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4670,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_260, 527, 92_160
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_980, 528, 93_050
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class _Traffic(Callback):
 def budget_of(graph: distributed.ShardedGraph, way: str) -> int | str:
     """Return the memory of a rank for rows of others."""
     num_remote = graph.num_nodes - graph.shards.owned.numel()
-    kept = int(KEPT_SHARE * num_remote) * (graph.shards.row_bytes + NOTED_BYTES)
+    kept = int(KEPT_SHARE * num_remote) * (graph.shards.only.row_bytes + NOTED_BYTES)
     return {"kept": 8 * graph.num_nodes + kept, "all kept": "all"}.get(way, 0)
 
 
@@ -106,7 +106,7 @@ def as_rank(folder: Path, way: str, epochs: int) -> dict[str, Any]:
             {
                 "seconds": [row["epoch_seconds"] for row in result.history[1:]],
                 "sent_bytes": later.sent_bytes / epochs,
-                "received_bytes": later.sent_ids * graph.shards.row_bytes / epochs,
+                "received_bytes": later.sent_ids * graph.shards.only.row_bytes / epochs,
                 "sent_in_all": traffic.by_epoch[-1].sent_bytes,
                 "foreseen_in_all": foreseen.sent_bytes,
                 "remote_share": later.remote_reads / max(later.reads, 1),

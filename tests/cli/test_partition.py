@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from tests.train.typed_communities import bibliography
 
 from graphbraid.datasets import open_store, save_store
 from graphbraid.distributed import SavedPartition, split
@@ -107,7 +108,9 @@ def test_of_two_runs_at_once_one_makes_the_folder_and_the_other_says_so(store, t
     assert [path.name for path in tmp_path.glob("*parts*")] == ["parts"]
 
 
-def test_a_model_is_trained_on_parts_with_their_rows_and_predicts_from_them(graphbraid, divide, tmp_path):
+def test_a_model_is_trained_on_parts_with_their_rows_and_predicts_from_them(
+    graphbraid, divide, store, tmp_path
+):
     divide("--rows", "parts")
     parts, out = tmp_path / "parts", tmp_path / "run"
     train = ("train", "--parts", parts, "--epochs", 1, "--hidden", 8, "--out", out, "--quiet")
@@ -116,6 +119,26 @@ def test_a_model_is_trained_on_parts_with_their_rows_and_predicts_from_them(grap
     (tmp_path / "ids.txt").write_text("3\n4\n")
     graphbraid("predict", "--run", out, "--nodes", tmp_path / "ids.txt", "--out", rows)
     assert len(rows.read_text().splitlines()) == 3
+    graphbraid(*train, "--remote", "1MiB", "--overwrite")
+    graphbraid("predict", "--run", out, "--data", store, "--out", tmp_path / "whole.csv")
     refused = graphbraid(*train, "--symmetrize", "--overwrite", code=2)
     assert "symmetrize=True changes or reads the whole graph" in refused.stderr
     assert "--rows" in divide("--rows", "all", "--overwrite", code=2).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ["parts", "whole"])
+def test_a_model_by_relation_is_trained_on_parts_and_predicts_as_on_the_whole_graph(
+    graphbraid, divide, tmp_path, rows
+):
+    save_store(bibliography(), tmp_path / "typed")
+    divide("--rows", rows, data=tmp_path / "typed")
+    train = ("--model", "rgcn", "--fanouts", "3,2", "--epochs", 1, "--hidden", 8, "--quiet")
+    found = []
+    for name, data in (("parts", tmp_path / "parts"), ("whole", tmp_path / "typed")):
+        graphbraid("train", "--data", data, *train, "--out", tmp_path / f"run-{name}")
+        written = tmp_path / f"{name}.csv"
+        graphbraid("predict", "--run", tmp_path / f"run-{name}", "--out", written)
+        found.append([line.split(",")[:2] for line in written.read_text().splitlines()])
+    assert found[0] == found[1]
+    assert len(found[0]) > 300

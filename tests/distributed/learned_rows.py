@@ -10,14 +10,15 @@ from pathlib import Path
 
 import torch
 from tests.distributed.training import BASE, At, Losses, fitted, graph_of
+from tests.train.typed_communities import bibliography
 from torch import Tensor, nn
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import HeteroConv, SAGEConv
 
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import coo_to_csc
-from graphbraid.nn import GraphSAGE, NodeEmbedding, ShardedEmbedding
+from graphbraid.nn import RGCN, GraphSAGE, NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Trainer
 
 RUN = BASE | {"optimizer": "adam", "lr": 0.05}
@@ -68,7 +69,7 @@ def every_case(comm: Communicator, folder: str, files: str) -> dict[str, object]
     found["files"] = fitted(of_files)
     held = of_files.runner.learned
     assert held is not None
-    found["owned"] = held.owned.numel()
+    found["owned"] = sum(ids.numel() for ids in held.owned)
     return found
 
 
@@ -180,3 +181,66 @@ def faulty(comm: Communicator, folder: str, out_dir: str, what: str) -> None:
         learned_files._checksum = dies
     options = {"out_dir": out_dir, "checkpoint_every_steps": 4, "epochs": 3}
     Trainer(make("own", parts), parts, callbacks=callbacks, **RUN | options).fit()
+
+
+class ByType(nn.Module):
+    """Layers over relations, with learned rows of two types: of one beside its features."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        count = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
+        self.venues = ShardedEmbedding(count["venue"], 5, "venue")
+        self.authors = ShardedEmbedding(count["author"], 3, node_type="author")
+        self.more = ShardedEmbedding(count["author"], 2, node_type="author")
+        widths = {"paper": 12, "author": 12, "venue": 5}
+        self.first = HeteroConv(
+            {one: SAGEConv((widths[one[0]], widths[one[2]]), 8) for one in graph.edge_types}
+        )
+        self.last = HeteroConv({one: SAGEConv((8, 8), 3) for one in graph.edge_types})
+
+    def forward(self, x_dict: dict, edge_index_dict: dict, n_id_dict: dict) -> dict[str, Tensor]:
+        authors = n_id_dict["author"]
+        rows = {
+            "paper": x_dict["paper"],
+            "author": torch.cat((x_dict["author"], self.authors(authors), self.more(authors)), 1),
+            "venue": self.venues(n_id_dict["venue"]),
+        }
+        rows = {one: found.relu() for one, found in self.first(rows, edge_index_dict).items()}
+        return self.last(rows, edge_index_dict)
+
+
+TYPED: dict[str, tuple[str, dict[str, object]]] = {
+    "rgcn": ("rgcn", {}),
+    "of two types": ("own", {"layout": "subgraph", "accumulate": 2, "clip": 0.1}),
+    "exact": ("rgcn", {"eval_mode": "exact", "epochs": 1}),
+}
+
+
+def of_types(kind: str, graph: Graph) -> nn.Module:
+    """Return a model with learned rows that ranks divide, for a graph with types."""
+    torch.manual_seed(0)
+    return ByType(graph) if kind == "own" else RGCN.of(graph, 8, num_layers=2, dropout=0.2, sharded=True)
+
+
+def typed_cases(comm: Communicator, folder: str, out_dir: str) -> dict[str, object]:
+    """Train each case with types on parts and on the whole graph; then go on from a checkpoint of both."""
+    whole, parts = bibliography(), ShardedGraph.open(folder, comm)
+    found: dict[str, object] = {}
+    for name, (kind, options) in TYPED.items():
+        found[name] = [fitted(Trainer(of_types(kind, one), one, **RUN | options)) for one in (parts, whole)]
+    first = Trainer(of_types("own", whole), parts, **RUN | {"layout": "subgraph", "out_dir": out_dir})
+    fitted(first)
+    nodes = torch.arange(comm.rank, 60)
+    found["predicted"] = first.predict(nodes).double().abs().sum(1).tolist()
+    second = Trainer(of_types("own", whole), whole, **RUN | {"layout": "subgraph"})
+    second.load_weights(f"{out_dir}/checkpoints/last.pt")
+    found["read"] = second.predict(nodes).double().abs().sum(1).tolist()
+    return found
+
+
+def typed_alone(out_dir: str) -> list[float]:
+    """Return what one process predicts by the weights of a checkpoint."""
+    graph = bibliography()
+    trainer = Trainer(of_types("own", graph), graph, **RUN | {"layout": "subgraph"})
+    trainer.load_weights(f"{out_dir}/checkpoints/last.pt")
+    return trainer.predict(torch.arange(60)).double().abs().sum(1).tolist()

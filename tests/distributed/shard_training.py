@@ -99,7 +99,7 @@ def with_checkpoints(
 def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, object]]:
     """Train with memory for none, some and all rows of other ranks."""
     parts = ShardedGraph.open(folder, comm)
-    some = 8 * parts.num_nodes + 40 * (parts.shards.row_bytes + 32)
+    some = 8 * parts.num_nodes + 40 * (parts.shards.only.row_bytes + 32)
     found = {}
     for name, remote in (("none", None), ("some", some), ("all", "all")):
         trainer = Trainer(make("sage", parts), parts, **BASE | {"remote": remote, "epochs": 1})

@@ -72,7 +72,7 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
     ]
 
     def on_rank(comm: Communicator) -> tuple[RowTraffic, RowTraffic, int]:
-        shards = ShardedGraph.open(folder, comm).shards
+        shards = ShardedGraph.open(folder, comm).shards.only
         own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
         kept = KeptRows(budget=budget_of(num_kept), policy=policy, score=reads_of(own, NUM_NODES))
         rows = FeatureRows(shards, comm, kept)
@@ -106,7 +106,7 @@ def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype
         shards = ShardedGraph.open(folder, comm).shards
         shards.keep(KeptRows(budget="all" if width else 0))
         for _ in range(2):
-            [[found]] = gathered(shards.rows, [[ids]])
+            [[found]] = gathered(shards.rows.by_type[0], [[ids]])
             assert found.dtype == dtype
             assert torch.equal(found, graph.x[ids])  # type: ignore[index]
         assert shards.rows.traffic.hits == (shards.rows.traffic.asked // 2 if width else 0)
@@ -125,7 +125,7 @@ def test_rows_of_int8_travel_without_their_scales(tmp_path: Path) -> None:
         sharded = ShardedGraph.open(folder, comm)
         assert features_mark(sharded.x) == features_mark(x)
         assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
-        rows = sharded.shards.rows
+        [rows] = sharded.shards.rows.by_type
         [[found]] = gathered(rows, [[ids]])
         assert torch.equal(found, x.rows(ids))
         assert rows.traffic.sent_bytes == 4 * rows.traffic.sent_ids + 5 * rows.traffic.sent_rows
@@ -197,7 +197,7 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
     groups = [[torch.randint(NUM_NODES, (9,), generator=draw)] for _ in range(9)]
 
     def on_rank(comm: Communicator) -> list[int]:
-        shards = ShardedGraph.open(folder, comm).shards
+        shards = ShardedGraph.open(folder, comm).shards.only
         score = reads_of(groups, NUM_NODES)
         sent = []
         for policy in ("belady", "static"):
@@ -237,7 +237,7 @@ def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path: 
         if comm.rank == 1:
             raise ValueError("a mistake of rank 1")
         try:
-            gathered(shards.rows, [[torch.arange(NUM_NODES)]])
+            gathered(shards.rows.by_type[0], [[torch.arange(NUM_NODES)]])
         except RankError as error:
             told.append(str(error))
             raise

@@ -16,6 +16,7 @@ from tests.distributed import learned_rows
 from tests.distributed.learned_rows import CASES, RUN, BesideFeatures, make
 from tests.distributed.ranks import Said, run
 from tests.distributed.training import fitted, graph_of
+from tests.train.typed_communities import bibliography
 from torch import nn
 
 from graphbraid.distributed import ShardedGraph, partition, save_partition
@@ -421,7 +422,9 @@ def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(
         only: Any = SimpleNamespace(rank=0, size=1)
         owners = Owners.in_ranges(50, only)
         modules = {"rows": ShardedEmbedding(50, 4)}
-        return LearnedRows(modules, only, owners, seed=0, optimizer="adam", folder=tmp_path / "files")
+        return LearnedRows(
+            modules, only, {"node": owners}, seed=0, optimizer="adam", folder=tmp_path / "files"
+        )
 
     def full(descriptor: int, begin: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -436,3 +439,53 @@ def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(
         learned.begin()
         with pytest.raises(ResourceError, match="the optimizer's state"):
             learned.held()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "size", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
+def test_rows_of_node_types_are_learned_and_kept_as_by_one_process(size: int, tmp_path: Path) -> None:
+    graph, out = bibliography(), tmp_path / "run"
+    save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "parts", rows="parts")
+    told = run(size, learned_rows.typed_cases, tmp_path / "parts", out)
+    for case, (kind, options) in learned_rows.TYPED.items():
+        expected = fitted(Trainer(learned_rows.of_types(kind, graph), graph, **RUN | options))
+        for said in told:
+            for one in said.result[case]:
+                assert one["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+                assert one["weights"] == pytest.approx(expected["weights"], rel=1e-3)
+                assert one["test"] == pytest.approx(expected["test"], rel=1e-4)
+    alone = learned_rows.typed_alone(str(out))
+    for rank, said in enumerate(told):
+        assert said.result["predicted"] == pytest.approx(alone[rank:], rel=1e-5)
+        assert said.result["read"] == pytest.approx(alone[rank:], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ((120, 4, None), r"rows has node_type=None, and the graph has the node types author, paper, venue"),
+        ((120, 4, "autor"), r"rows has node_type='autor', and the graph has the node types"),
+        (
+            (9, 4, "author"),
+            r"num_nodes=9, and the graph has 120 nodes of type 'author'; make it with num_nod",
+        ),
+    ],
+)
+def test_rows_of_other_nodes_than_a_types_are_refused(made: Any, why: str) -> None:
+    model = learned_rows.of_types("own", graph := bibliography())
+    model.rows = ShardedEmbedding(*made)
+    with pytest.raises(ConfigError, match=why):
+        Trainer(model, graph, **RUN | {"layout": "subgraph"})
+
+
+def test_rows_of_a_type_are_refused_where_there_are_no_types() -> None:
+    model = make("pyg", graph := graph_of())
+    model.rows = ShardedEmbedding(600, 6, "author")
+    with pytest.raises(
+        ConfigError, match="node_type='author', and the graph has no node types; make it with"
+    ):
+        Trainer(model, graph, **RUN | {"layout": "subgraph"})
+    with pytest.raises(ConfigError, match="have no form in PyTorch Geometric"):
+        learned_rows.of_types("rgcn", bibliography()).to_pyg()  # type: ignore[operator]

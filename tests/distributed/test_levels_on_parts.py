@@ -65,7 +65,7 @@ def walk_of(program: Any, parts: ShardedGraph, budget: int, kind: type = LevelsO
     found: LevelsOnParts = kind(
         program,
         parts,
-        lambda _, ids: parts.shards.own_rows(ids).double(),
+        lambda _, ids: parts.shards.only.own_rows(ids).double(),
         device=torch.device("cpu"),
         budget=budget,
         dtype=torch.float64,
@@ -113,7 +113,7 @@ def test_a_row_of_another_rank_travels_once_a_level_and_only_if_it_is_read(tmp_p
         class Noted(LevelsOnParts):
             def _fetch(self, value: str, *rest: Any) -> None:
                 super()._fetch(value, *rest)
-                fetched.append(self._halo(self._read_at[value]))
+                fetched.append(self._halo(0, self._read_at[value]))
 
         walk = walk_of(program, ShardedGraph.open(folder, comm), SMALL, Noted)
         nodes = mine.nonzero().flatten()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -65,17 +66,19 @@ def check_equal(found: PreparedBatch, whole: PreparedBatch) -> None:
     assert found.step == whole.step
     assert torch.equal(found.input_id, whole.input_id)
     here, there = found.sampled, whole.sampled
-    assert torch.equal(here.n_id, there.n_id)
-    assert (here.nodes_per_hop, here.edges_per_hop) == (there.nodes_per_hop, there.edges_per_hop)
-    for mine, theirs in zip_longest(here.edges, there.edges):
+    for ids, ids_whole in zip_longest(here.n_id_by_type, there.n_id_by_type):
+        assert torch.equal(ids, ids_whole)
+    assert here.nodes_by_type == there.nodes_by_type
+    assert here.counts_by_relation == there.counts_by_relation
+    of_relations = zip_longest(here.edges_by_relation, there.edges_by_relation)
+    for mine, theirs in itertools.chain(*(zip_longest(*edges) for edges in of_relations)):
         assert torch.equal(mine.indptr, theirs.indptr)
         assert torch.equal(mine.indices, theirs.indices)
         assert (mine.positions is None) == (theirs.positions is None)
         assert mine.positions is None or torch.equal(mine.positions, theirs.positions)
-    [x], [x_whole] = found.x, whole.x
-    assert x is not None
-    assert x_whole is not None
-    assert torch.equal(x, x_whole)
+    for x, x_whole in zip_longest(found.x, whole.x):
+        assert (x is None) == (x_whole is None)
+        assert x is None or torch.equal(x, x_whole)
 
 
 def check_edge_rows(found: PreparedBatch, graph: Graph, source: BatchSource, layout: str) -> None:
@@ -93,6 +96,24 @@ def check_edge_rows(found: PreparedBatch, graph: Graph, source: BatchSource, lay
         assert torch.equal(mine.weight, theirs.weight)
 
 
+def check_edges_by_relation(found: PreparedBatch, graph: Graph, source: BatchSource, layout: str) -> None:
+    """Check what a batch of a graph with types has of its edges, and the weights of its blocks."""
+    if found.edge_rows is None:
+        source = BatchSource(graph=source.graph)
+    batch = MiniBatch(source, found, layout=layout, epoch=0, input_type="b")
+    whole = MiniBatch(
+        BatchSource(graph=graph), found._replace(edge_rows=None), layout=layout, epoch=0, input_type="b"
+    )
+    for name in ("edge_attr_dict", "edge_weight_dict"):
+        mine, theirs = getattr(batch, name, {}), getattr(whole, name, {})
+        assert list(mine) == list(theirs)
+        assert all(torch.equal(mine[one], theirs[one]) for one in mine)
+    for of_layer, of_whole in zip_longest(batch.blocks, whole.blocks):
+        for one, block in of_layer.items():
+            weight = of_whole[one].weight
+            assert block.weight is weight is None or torch.equal(block.weight, weight)
+
+
 def check_ranks(
     folder: Path,
     graph: Graph,
@@ -102,16 +123,21 @@ def check_ranks(
     *,
     epochs: int = 1,
     reach: int | None = None,
+    seed_type: str | None = None,
 ) -> None:
     """Check all batches of all ranks against those of the whole graph."""
-    seeds = graph.split("train")
+    seeds = graph.nodes_of(seed_type or "node").split("train")
 
     def on_rank(comm: Communicator) -> None:
         sharded = ShardedGraph.open(folder, comm)
-        of_edges = ("edge_weight", "edge_attr", "e_id") if config.return_edge_id else ()
-        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1, of_edges=of_edges)
+        of_edges = ("edge_weight", "edge_attr", "blocks" if graph.is_typed else "e_id")
+        of_edges = of_edges if config.return_edge_id else ()
+        pipeline = ShardedPipeline(
+            sharded, config, gathers=True, num_threads=1, of_edges=of_edges, seed_type=seed_type
+        )
         source = BatchSource(graph=sharded, pipeline=lambda: pipeline)
-        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        x: Any = [graph.nodes_of(one).x for one in graph.node_types]
+        whole = make_pipeline(graph, config, x, num_threads=1, depth=2, seed_type=seed_type)
         schedule = SeedSchedule(
             seeds=seeds,
             batch_size=batch_size,
@@ -125,7 +151,10 @@ def check_ranks(
             args = schedule, epoch, 0, schedule.num_steps
             for found, expected in zip_longest(pipeline.run(*args), whole.run(*args)):
                 check_equal(found, expected)
-                check_edge_rows(found, graph, source, config.layout)
+                if not graph.is_typed:
+                    check_edge_rows(found, graph, source, config.layout)
+                elif config.return_edge_id:
+                    check_edges_by_relation(found, graph, source, config.layout)
 
     run_threads(num_ranks, on_rank)
 
@@ -244,7 +273,7 @@ def test_rows_that_exceed_the_memory_are_read_from_disk(
     free = 4 * 60 * 5 * 4 // 3  # of which all rows take three quarters
     for left, reads in ((free, False), (free - 2, True), (None, False)):
         monkeypatch.setattr(sharded_graph, "free_memory_bytes", lambda left=left: left)
-        found = run_threads(2, lambda comm: ShardedGraph.open(folder, comm).shards._on_disk)
+        found = run_threads(2, lambda comm: ShardedGraph.open(folder, comm).shards.only._on_disk)
         assert [any(disk is not None for disk in disks) for disks in found] == [reads, reads]
         check_ranks(folder, graph, SamplerConfig(fanouts=(3, 2)), 2, 6)
 

@@ -33,7 +33,7 @@ def with_rows(w: World, folder: Path = Path("shards")) -> Path:
 
 def _shards_use(found: distributed.ShardedGraph) -> Any:
     shards = found.shards
-    return [found.csc.indices, shards.own_rows(shards.owned), shards.owners(shards.owned)]
+    return [found.csc.indices, shards.only.own_rows(shards.owned), shards.owners(shards.owned)]
 
 
 def part_use(part: distributed.Part) -> Any:

@@ -153,14 +153,15 @@ def _by_kind(
     """Return the options as task and types allow, with the reason if these decide the mode."""
     reason = ""
     if sharded_embeddings(model):
-        config, reason = config_of_learned_rows(graph, config, passed._asdict())
+        config, reason = config_of_learned_rows(config, passed._asdict())
     elif config.embedding_files is not None:
         raise ConfigError(
             f"embedding_files={str(config.embedding_files)!r} is for learned rows that ranks divide, and the "
             "model has none; use nn.ShardedEmbedding or nn.NodeEmbedding(sharded=True), or leave it out."
         )
     if not graph.is_whole:
-        return config_of_parts(config, passed._asdict())
+        config, reason = config_of_parts(config, passed._asdict())
+        return config_by_types(graph, config, passed._asdict(), num_ranks)[0], reason
     if config.remote is not None:
         raise ConfigError(
             f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "
@@ -174,9 +175,8 @@ def _by_kind(
         raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
     if isinstance(model, EdgeModel):
         raise ConfigError("an EdgeModel learns labels of edges, and task='node' of nodes; give task='edge'.")
-    if reason:
-        return config, reason
-    return config_by_types(graph, config, passed._asdict(), num_ranks)
+    config, of_types = config_by_types(graph, config, passed._asdict(), num_ranks)
+    return config, reason or of_types
 
 
 def _check_passed(config: TrainConfig, passed: TrainerInputs) -> None:

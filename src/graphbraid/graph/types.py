@@ -216,6 +216,27 @@ def num_rows_of(types: Types) -> int:
     return sum(nodes.num_nodes * into.count(name) for name, nodes in types.nodes.items())
 
 
+def rows_of_nodes(relations: list[Relation], first_ids: list[int], ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows that nodes have, one for each relation into their type, as numbers.
+
+    Args:
+        relations: where each relation stands.
+        first_ids: id in the whole graph of the first node of each type, and at the end the number of nodes.
+        ids: ``(num_ids,)`` int64 ids in the whole graph.
+
+    Returns:
+        ``(num_rows,)`` int64 rows, node by node, and ``(num_ids,)`` int64 number of rows of each node.
+    """
+    stride, first_row = torch.zeros(2, len(first_ids) - 1, dtype=torch.int64)
+    for one in reversed(relations):  # the first relation into a type has its nodes' first rows
+        stride[one.destination], first_row[one.destination] = one.stride, one.first_row
+    kinds = torch.bucketize(ids, torch.tensor(first_ids[1:-1]), right=True)
+    counts = stride[kinds]
+    begins = first_row[kinds] + (ids - torch.tensor(first_ids)[kinds]) * counts
+    ahead = begins - (counts.cumsum(0) - counts)
+    return torch.repeat_interleave(ahead, counts) + torch.arange(int(counts.sum())), counts
+
+
 def node_indptr(types: Types) -> Tensor:
     """Return where the in-edges of each node of the whole graph begin, whatever their relation."""
     starts, row, indptr = [], 0, types.rows.indptr

@@ -322,8 +322,11 @@ class BatchLoader:
 
     def _new_pipeline(self) -> HostPipeline:
         source, gathers = self._source, self.settings.gather
+        seed_type = self.input_type if self._seeds is None and isinstance(self.input_type, str) else None
         if source.pipeline is not None:
-            return source.pipeline(self.config, gathers=gathers, num_threads=self.num_workers)
+            return source.pipeline(
+                self.config, gathers=gathers, num_threads=self.num_workers, seed_type=seed_type
+            )
         edge_times = None if self._seeds is None else self._seeds.edge_times
         return make_pipeline(
             self.graph,
@@ -332,7 +335,7 @@ class BatchLoader:
             num_threads=self.num_workers,
             depth=self._depth,
             refill=self._refill,
-            seed_type=self.input_type if self._seeds is None and isinstance(self.input_type, str) else None,
+            seed_type=seed_type,
             lists=source.lists,
             edge_times=edge_times,
         )

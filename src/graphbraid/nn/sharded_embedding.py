@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphbraid.arguments import MOST_WIDTH, as_count, check_tensor
+from graphbraid.arguments import MOST_WIDTH, as_count, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 
 
@@ -33,16 +33,22 @@ class ShardedEmbedding(nn.Module):
     Initial values are a function of the run's seed, the node and the column: uniform numbers with the
     variance ``1 / channels``, so that a row's length is about 1.
 
+    In a graph with types the rows are those of one type, called with its entry of ``n_id_dict``.
+
     Args:
-        num_nodes: number of nodes of the graph.
+        num_nodes: number of nodes of the graph, or of the type.
         channels: width of the rows.
+        node_type: type of the nodes; None in a graph without types.
 
     Raises:
         ConfigError: an option is invalid.
     """
 
-    def __init__(self, num_nodes: int, channels: int) -> None:
+    def __init__(self, num_nodes: int, channels: int, node_type: str | None = None) -> None:
         super().__init__()
+        if node_type is not None:
+            check_type(node_type, "node_type", str, "the name of a node type, or None", error=ConfigError)
+        self.node_type = node_type
         self.num_nodes = as_count(num_nodes, "num_nodes", least=1)
         self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
         self.held: Any = None
@@ -51,8 +57,9 @@ class ShardedEmbedding(nn.Module):
         self._is_read = torch.empty(0, dtype=torch.bool)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.num_nodes}, {self.channels}"
+        """Return the sizes and the type."""
+        of_type = "" if self.node_type is None else f", node_type={self.node_type!r}"
+        return f"{self.num_nodes}, {self.channels}{of_type}"
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         """Refuse a copy, which would learn rows of its own."""
@@ -95,7 +102,7 @@ class ShardedEmbedding(nn.Module):
         """Return the rows of nodes of the mini-batch, ``(*n_id.shape, channels)`` float32.
 
         Args:
-            n_id: integer ids in the whole graph, of any shape, possibly repeated.
+            n_id: integer ids in the whole graph, or within the type, of any shape, possibly repeated.
 
         Raises:
             ConfigError: no Trainer has brought a mini-batch.

@@ -29,6 +29,7 @@ from graphbraid.nn.graph_model import MOST_LAYERS, without_last_layer
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import TypedRGCN, checked_copy, plain, pyg_nn
 from graphbraid.nn.rgcn import RGCNConv
+from graphbraid.nn.sharded_embedding import ShardedEmbedding
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
 from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.epilogue import ACTIVATIONS
@@ -60,6 +61,8 @@ class RGCN(nn.Module):
         aggr: as in :class:`RGCNConv`.
         dropout: probability of dropping an element of the input layers and between layers.
         act: activation: ``relu``, ``elu``, ``leaky_relu``, ``gelu`` or ``none``.
+        sharded: whether ranks divide the learned rows of types without features, which are then
+            :class:`ShardedEmbedding`.
 
     Raises:
         ConfigError: an option is invalid, or a relation's type is not among the node types.
@@ -86,6 +89,7 @@ class RGCN(nn.Module):
         aggr: str = "mean",
         dropout: float = 0.5,
         act: str = "relu",
+        sharded: bool = False,
     ):
         super().__init__()
         for name, value in (("hidden_channels", hidden_channels), ("out_channels", out_channels)):
@@ -101,7 +105,9 @@ class RGCN(nn.Module):
             )
         self.node_type, self.hidden_channels, self.out_channels = node_type, hidden_channels, out_channels
         self.inputs = nn.ModuleList(
-            input_layer(name, width, hidden_channels, num_nodes or {}, (learned or {}).get(name, {}))
+            input_layer(
+                name, width, hidden_channels, num_nodes or {}, (learned or {}).get(name, {}), sharded=sharded
+            )
             for name, width in in_channels.items()
         )
         widths = [hidden_channels] * num_layers + [out_channels]
@@ -168,7 +174,8 @@ class RGCN(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         for module in (*self.inputs, *self.convs):
-            module.reset_parameters()
+            if not isinstance(module, ShardedEmbedding):  # whose rows the Trainer draws
+                module.reset_parameters()
 
     def hidden(self, node_type: str | None) -> Self:
         """Return the model of the rows of a type that the last layer reads, with the same parameters.
@@ -186,10 +193,15 @@ class RGCN(nn.Module):
         It is called as ``model(x_dict, edge_index_dict)``, on mini-batches with ``n_id_dict``.
 
         Raises:
-            ConfigError: the class is a user's, or there are hooks.
+            ConfigError: the class is a user's, there are hooks, or ranks divide learned rows.
             MissingPackageError: PyTorch Geometric is not installed.
         """
         pyg_nn(self)
+        if any(isinstance(one, ShardedEmbedding) for one in self.inputs):
+            raise ConfigError(
+                "rows that ranks divide (sharded=True) have no form in PyTorch Geometric; save them by a "
+                "run, and read them by torch.distributed.checkpoint"
+            )
         made = TypedRGCN(
             dict(zip(self.node_types, map(plain, self.inputs), strict=True)),
             [cast("RGCNConv", conv).to_pyg() for conv in self.convs],
@@ -389,7 +401,13 @@ class ColumnsLinear(nn.Module):
 
 
 def input_layer(
-    name: str, width: int, hidden: int, num_nodes: Mapping[str, int], learned: Mapping[int, int] | None = None
+    name: str,
+    width: int,
+    hidden: int,
+    num_nodes: Mapping[str, int],
+    learned: Mapping[int, int] | None = None,
+    *,
+    sharded: bool = False,
 ) -> nn.Module:
     """Make the input layer of a node type.
 
@@ -399,6 +417,7 @@ def input_layer(
         hidden: width of the rows that the layer gives.
         num_nodes: number of nodes of the types without features.
         learned: columns of codes, as :class:`ColumnsLinear` takes them.
+        sharded: whether ranks divide learned rows.
 
     Raises:
         ConfigError: a number is out of range, or one of nodes is missing.
@@ -411,7 +430,7 @@ def input_layer(
             "each of them gets a learned row"
         )
     count = as_count(num_nodes[name], f"num_nodes[{name!r}]")
-    return nn.Embedding(count, hidden)
+    return ShardedEmbedding(count, hidden, name) if sharded else nn.Embedding(count, hidden)
 
 
 def input_rows(
@@ -431,6 +450,10 @@ def input_rows(
         DataError: features or ids do not fit.
     """
     mask_type(name)
+    if isinstance(layer, ShardedEmbedding):
+        if ids is None:
+            raise DataError("rows that ranks divide come for the nodes of a mini-batch; give n_id_dict")
+        return bias_act_dropout(layer(ids), None, "none", p)
     if isinstance(layer, nn.Embedding):
         if ids is not None:
             check_ids(check_tensor(ids, f"n_id_dict[{name!r}]", ndim=1), layer.num_embeddings, "ids")

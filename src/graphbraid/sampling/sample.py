@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,5 +116,6 @@ class PreparedBatch(NamedTuple):
     sampled: Sampled
     x: list[Tensor | None]
     """Gathered feature rows of each node type, ``(num_nodes, F)``; None where the pipeline gathers none."""
-    edge_rows: Mapping[str, Tensor] | None = None
-    """Rows of edge attributes by name, hop by hop, and no others can be read; None: the graph has them."""
+    edge_rows: Mapping[Any, Tensor] | None = None
+    """Rows of edge attributes by name, or by relation and name where there are types, hop by hop, and no
+    others can be read; None: the graph has them."""

@@ -330,13 +330,10 @@ def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[Trai
     return config.updated(mode="sampled"), "each rank holds its own parts of the graph alone"
 
 
-def config_of_learned_rows(
-    graph: Graph, config: TrainConfig, given: Mapping[str, Any]
-) -> tuple[TrainConfig, str]:
+def config_of_learned_rows(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
     """Return the options of a run whose ranks divide learned rows, with the reason for mode ``auto``.
 
     Args:
-        graph: the graph to train on.
         config: options of the run.
         given: as for :func:`config_of_links`.
 
@@ -344,11 +341,6 @@ def config_of_learned_rows(
         ConfigError: an option was given that does not go with such rows; names it and why.
     """
     what = "a ShardedEmbedding"
-    if graph.is_typed:
-        raise ConfigError(
-            f"{what} has a row for each node of a graph of one node type, and this graph has "
-            f"{', '.join(graph.node_types)}; use torch.nn.Embedding for each type"
-        )
     by_name = isinstance(config.optimizer, str)
     if not by_name or str(config.optimizer).lower() not in SPARSE_OPTIMIZERS:
         shown = repr(config.optimizer) if by_name else "one of your own"

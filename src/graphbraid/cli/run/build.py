@@ -215,7 +215,9 @@ def build_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
     if (width := run.settings.embedding_dim) is not None:
         if graph.is_typed:
             raise ConfigError(
-                f"embedding_dim={width} is for a graph without types, and {data} has types; leave it out"
+                f"embedding_dim={width} is for a graph without types, and {data} has types; leave it out. "
+                "Types without features have learned rows, which ranks divide with "
+                "--set 'model_options={sharded: true}'"
             )
 
         def make(**options: Any) -> nn.Module:

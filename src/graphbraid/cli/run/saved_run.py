@@ -79,8 +79,8 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]
     return settings, found, contract
 
 
-_NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers"})
-"""Training options that are irrelevant without a run folder, or on data that is no store."""
+_NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers", "remote"})
+"""Training options that are irrelevant without a run folder, or on data that is no store or no parts."""
 
 
 def resolve_given(given: GivenOptions) -> ResolvedRun:

@@ -200,6 +200,19 @@ def typed_graph_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: 
         DataError: types or relations repeat, or arrays do not fit them or each other.
         KeyError: an array that every such graph has is missing.
     """
+    types = types_of(entry, tensors, num_nodes)
+    rows = types.rows
+    whole = Csc(tensors["indptr"], rows.indices, num_nodes, rows.weight, trusted=True)  # compared with rows
+    return Graph(csc=whole, edge_id=tensors.get("edge_id"), types=types, name=name)
+
+
+def types_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: int) -> Types:
+    """Make the types of a graph of a store's arrays, without comparing them with its topology.
+
+    Raises:
+        DataError: types or relations repeat, or do not have ``num_nodes`` nodes together.
+        KeyError: an array that every such graph has is missing.
+    """
     nodes = {one.name: _node_set(one, tensors, f"node{i}_") for i, one in enumerate(entry.nodes)}
     edges = {
         (one.source, one.name, one.destination): _edge_set(one, tensors, f"edge{i}_")
@@ -213,9 +226,7 @@ def typed_graph_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: 
     ):
         raise DataError(f"the node types do not have the {num_nodes} nodes of the topology together")
     rows = Csc(tensors["rows_indptr"], tensors["indices"], num_nodes, tensors.get("weight"))
-    whole = Csc(tensors["indptr"], rows.indices, num_nodes, rows.weight, trusted=True)  # compared with rows
-    types = Types(nodes=nodes, edges=edges, rows=rows)
-    return Graph(csc=whole, edge_id=tensors.get("edge_id"), types=types, name=name)
+    return Types(nodes=nodes, edges=edges, rows=rows)
 
 
 def _node_set(entry: NodesEntry, tensors: Mapping[str, Tensor], prefix: str) -> NodeSet:

@@ -8,7 +8,8 @@ opens the first and its own parts, and never the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,15 +19,16 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
-from graphbraid.datasets.store.manifest import StoreManifest, StoreNames, manifest_of
+from graphbraid.datasets.store.manifest import StoreManifest, manifest_of, names_to_store
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
+from graphbraid.datasets.store.types import is_rows_of_type
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype
 from graphbraid.graph.identity import mark
 from graphbraid.graph.scaled_features import stored_rows
-from graphbraid.graph.types import ONLY_NODE_TYPE
+from graphbraid.graph.types import Relation, Types, first_ids, placed, rows_of_nodes
 from graphbraid.ops.gather import gather_rows
 
 Lists = Literal["parts", "whole"]
@@ -38,7 +40,8 @@ ROWS = FolderKind(name="partition", manifest="rows.json", again="partition")
 _BLOCK_BYTES = 1 << 25
 DEGREES = ("src_degree", "src_loop")
 """What layers that normalise by degrees read of all nodes; see :class:`graphbraid.Csc`."""
-_OF_EDGES = ("indptr", "indices", "weight", "edge_attr")
+_OF_EDGES = ("indptr", "rows_indptr", "indices", "weight", "edge_attr")
+_OF_RELATION = re.compile(r"edge\d+_\w+")
 
 
 class SharedManifest(BaseModel):
@@ -57,6 +60,38 @@ class SharedManifest(BaseModel):
     num_edge_features: Count = 0
     """Number of columns of the edge features; 0 also where there are none."""
 
+    @property
+    def feature_names(self) -> list[str]:
+        """Names that the arrays of the node types' features have, where there are some."""
+        types = self.graph.types
+        return ["x"] if types is None else [f"node{number}_x" for number in range(len(types.nodes))]
+
+    @property
+    def first_ids(self) -> list[int]:
+        """Id in the whole graph of the first node of each type, and at the end the number of all nodes."""
+        types = self.graph.types
+        return first_ids([self.graph.num_nodes] if types is None else [one.num_nodes for one in types.nodes])
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that the nodes have together, one for each relation into their type."""
+        types = self.graph.types
+        assert types is not None
+        counts = {one.name: one.num_nodes for one in types.nodes}
+        return sum(counts[one.destination] for one in types.edges)
+
+    @property
+    def relations(self) -> list[Relation]:
+        """Where each relation of a graph with types stands."""
+        types = self.graph.types
+        assert types is not None
+        edges = [(one.source, one.name, one.destination) for one in types.edges]
+        return placed([one.num_nodes for one in types.nodes], [one.name for one in types.nodes], edges)
+
+    def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows by relation of nodes, and how many each has, as :func:`.types.rows_of_nodes`."""
+        return rows_of_nodes(self.relations, self.first_ids, ids)
+
 
 class RowsManifest(BaseModel):
     """The content of ``rows.json``."""
@@ -74,21 +109,43 @@ def refuse_unfit(graph: Graph) -> None:
     """Refuse a graph whose batches could not be drawn from parts.
 
     Raises:
-        DataError: it has several types, or no dense features.
+        DataError: features are missing or not dense.
     """
-    graph.check_one_type("a partition")
-    if stored_rows(graph.x) is None:
-        kind = "none" if graph.x is None else type(graph.x).__name__
-        raise DataError(f"parts hold rows of dense features; this graph's are {kind}. Give dense ones first")
+    for name in graph.node_types:
+        x = graph.nodes_of(name).x
+        if stored_rows(x) is None and not (x is None and graph.is_typed):
+            kind = "none" if x is None else type(x).__name__
+            of = f"those of {name!r}" if graph.is_typed else "this graph's"
+            raise DataError(f"parts hold rows of dense features; {of} are {kind}. Give dense ones first")
 
 
 def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     """Return the bytes that the rows of all parts take on disk."""
-    assert graph.x is not None
-    of_edges = graph.csc.nbytes + (0 if lists == "whole" else 16 * graph.num_nodes)
-    of_edges += 0 if graph.edge_attr is None else graph.edge_attr.nbytes
-    shared = sum(values.nbytes for values in (graph.y, *graph.splits.values()) if values is not None)
-    return of_edges + graph.x.nbytes + shared + (1 << 14) * (num_parts + 1)
+    held = dict(tensors_of(graph))
+    if lists == "parts":
+        held = {name: values for name, values in held.items() if _lies_in_parts(name) or _is_shared(name)}
+    of_nodes = 16 * graph.num_nodes if lists == "parts" else 0
+    return sum(values.nbytes for values in held.values()) + of_nodes + (1 << 14) * (num_parts + 1)
+
+
+def _lies_in_parts(name: str) -> bool:
+    """Return whether an array of the graph is divided, with lists that lie with their nodes."""
+    return name in _OF_EDGES or is_features(name) or _is_attr(name)
+
+
+def _is_shared(name: str) -> bool:
+    """Return whether all ranks read an array of the graph, with lists that lie with their nodes."""
+    return not _lies_in_parts(name) and name != "edge_id" and not _OF_RELATION.fullmatch(name)
+
+
+def _is_attr(name: str) -> bool:
+    """Return whether an array holds the features of a relation's edges."""
+    return _OF_RELATION.fullmatch(name) is not None and name.endswith("_attr")
+
+
+def is_features(name: str) -> bool:
+    """Return whether an array holds dense features of nodes, of one type or of the only one."""
+    return name == "x" or is_rows_of_type(name)
 
 
 def marks_of(graph: Graph) -> dict[str, str]:
@@ -96,8 +153,20 @@ def marks_of(graph: Graph) -> dict[str, str]:
     return {
         name: mark(values, in_blocks=bool(sums_of(name)))
         for name, values in tensors_of(graph)
-        if name in ("x", "x_scale", *_OF_EDGES)
+        if name in _OF_EDGES or is_features(name.removesuffix("_scale")) or _is_attr(name)
     }
+
+
+def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
+    """Divide ids in the whole graph, those of the first type first, into ids within each type.
+
+    Args:
+        ids: ``(num_ids,)`` int64.
+        first_ids: id of the first node of each type, and at the end the number of nodes.
+    """
+    kinds = torch.bucketize(ids, torch.tensor(first_ids[1:-1]), right=True)
+    parts = torch.split(ids, torch.bincount(kinds, minlength=len(first_ids) - 1).tolist())
+    return [part - first for part, first in zip(parts, first_ids[:-1], strict=True)]
 
 
 def write_shared(
@@ -106,15 +175,13 @@ def write_shared(
     """Write what all ranks read, into the folder of a partition."""
     arrays = dict[str, dict[str, Any]]()
     for name, values in tensors_of(graph):
-        if name == "edge_id" and lists == "parts":
-            continue
-        if name != "x" and (name not in _OF_EDGES or lists == "whole"):
+        if _is_shared(name) or (lists == "whole" and not is_features(name)):
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
-    if lists == "parts":
+    if lists == "parts" and not graph.is_typed:  # layers by relation normalise by no degrees
         for name, found in zip(DEGREES, degrees_and_loops(graph.csc), strict=True):
             if found is not None:
                 arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(found))
-    names = StoreNames(class_names=graph.schema.class_names.get(ONLY_NODE_TYPE))
+    names = names_to_store(graph, None, None, None)
     manifest = {
         "part_of_xxh3": part_of_xxh3,
         "lists": lists,
@@ -137,16 +204,19 @@ def write_rows(
     marks: dict[str, str],
 ) -> None:
     """Write the lists and the features of a part's own nodes into its folder, block by block."""
-    arrays = {"x": _features(graph, owned)}
+    arrays = dict[str, ArrayParts]()
+    by_type = divided_by_type(owned, graph.all_types.first_ids)
+    for number, (name, ids) in enumerate(zip(graph.node_types, by_type, strict=True)):
+        x = stored_rows(graph.nodes_of(name).x)
+        if x is not None:
+            arrays[f"node{number}_x" if graph.is_typed else "x"] = _features(x, ids)
     if lists == "parts":
         arrays |= _lists(graph, owned)
     described = {name: write_array(folder / f"{name}.npy", values) for name, values in arrays.items()}
     ROWS.write(folder, {"part": part, "part_of_xxh3": part_of_xxh3, "marks": marks, "arrays": described})
 
 
-def _features(graph: Graph, owned: Tensor) -> ArrayParts:
-    x = stored_rows(graph.x)
-    assert x is not None
+def _features(x: Tensor, owned: Tensor) -> ArrayParts:
     at_a_time = max(1, _BLOCK_BYTES // max(1, x.shape[1] * x.element_size()))
 
     def parts() -> Iterator[Tensor]:
@@ -163,16 +233,7 @@ def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
     torch.cumsum(csc.indptr[owned + 1] - first, 0, out=indptr[1:])
 
     def parts(values: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-        edges_at_a_time, begin = _BLOCK_BYTES // max(16, values[:1].nbytes), 0
-        while begin < owned.numel():
-            most = int(indptr[begin]) + edges_at_a_time
-            end = max(begin + 1, int(torch.searchsorted(indptr, most, right=True)) - 1)
-            degrees = indptr[begin + 1 : end + 1] - indptr[begin:end]
-            ahead = first[begin:end] - (indptr[begin:end] - indptr[begin])
-            count = int(indptr[end] - indptr[begin])
-            positions = torch.repeat_interleave(ahead, degrees, output_size=count) + torch.arange(count)
-            yield values[positions].to(dtype)
-            begin = end
+        return (values[at].to(dtype) for at in _positions(first, indptr, values[:1].nbytes))
 
     num_edges, ids = int(indptr[-1]), index_dtype(max(csc.num_src, 1))
     arrays = {
@@ -181,6 +242,13 @@ def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
         "indices": ArrayParts(ids, (num_edges,), lambda: parts(csc.indices, ids)),
     }
     weight, attr = csc.weight, graph.edge_attr
+    if graph.types is not None:
+        rows, _ = rows_of_nodes(graph.types.relations(), graph.types.first_ids, owned)
+        starts = torch.zeros(rows.numel() + 1, dtype=torch.int64)
+        all_rows = graph.types.rows.indptr
+        torch.cumsum(all_rows[rows + 1] - all_rows[rows], 0, out=starts[1:])
+        arrays["rows_indptr"] = ArrayParts.whole(starts)
+        arrays |= _attrs(graph, graph.types, owned)
     if weight is not None:
         arrays["weight"] = ArrayParts(weight.dtype, (num_edges,), lambda: parts(weight, weight.dtype))
     if attr is not None:
@@ -189,16 +257,60 @@ def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
     return arrays
 
 
+def _positions(first: Tensor, indptr: Tensor, edge_bytes: int) -> Iterator[Tensor]:
+    """Yield the positions in the graph of the edges of some lists, block by block.
+
+    Args:
+        first: ``(num_lists,)`` position of the first edge of each.
+        indptr: ``(num_lists + 1,)`` their offsets in what is written.
+        edge_bytes: bytes that are written for an edge.
+    """
+    edges_at_a_time, begin = _BLOCK_BYTES // max(16, edge_bytes), 0
+    while begin < first.numel():
+        most = int(indptr[begin]) + edges_at_a_time
+        end = max(begin + 1, int(torch.searchsorted(indptr, most, right=True)) - 1)
+        degrees = indptr[begin + 1 : end + 1] - indptr[begin:end]
+        ahead = first[begin:end] - (indptr[begin:end] - indptr[begin])
+        count = int(indptr[end] - indptr[begin])
+        yield torch.repeat_interleave(ahead, degrees, output_size=count) + torch.arange(count)
+        begin = end
+
+
+def _attrs(graph: Graph, types: Types, owned: Tensor) -> dict[str, ArrayParts]:
+    """Return the features of each relation's edges into own nodes, in the order of the nodes' lists."""
+    found, by_type = dict[str, ArrayParts](), divided_by_type(owned, types.first_ids)
+    for relation in types.relations():
+        attr = types.edges[relation.edge_type].edge_attr
+        if attr is None:
+            continue
+        rows = relation.first_row + by_type[relation.destination] * relation.stride
+        first = types.rows.indptr[rows]
+        indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
+        torch.cumsum(types.rows.indptr[rows + 1] - first, 0, out=indptr[1:])
+
+        def parts(values: Tensor = attr, first: Tensor = first, indptr: Tensor = indptr) -> Iterator[Tensor]:
+            for at in _positions(first, indptr, values[:1].nbytes):
+                yield values[at if graph.edge_id is None else graph.edge_id[at]]
+
+        shape = (int(indptr[-1]), attr.shape[1])
+        found[f"edge{relation.number}_attr"] = ArrayParts(attr.dtype, shape, parts)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class PartRows:
     """The lists and features of a part's own nodes, mapped from its folder."""
 
     owned: Tensor
     """``(num_owned,)`` int64 ids in the whole graph, ascending."""
-    x: Tensor
-    """``(num_owned, num_features)`` feature rows as they are stored: of int8 without their scales."""
+    x_by_type: list[Tensor | None]
+    """``(num_owned, num_features)`` feature rows of own nodes of each type, as they are stored: of int8
+    without their scales. None for a type without features."""
     indptr: Tensor | None
     """``(num_owned + 1,)`` int64 offsets of the nodes' lists; None where lists are whole."""
+    rows_indptr: Tensor | None
+    """``(num_rows + 1,)`` int64 offsets of the nodes' lists by relation, in the order of
+    :func:`.types.rows_of_nodes`; None where the graph has no types."""
     indices: Tensor | None
     """``(num_edges,)`` sources, as ids in the whole graph."""
     weight: Tensor | None
@@ -207,6 +319,10 @@ class PartRows:
     """``(num_edges, num_edge_features)`` features of the edges, if the graph has some."""
     first_edge: Tensor | None
     """``(num_owned,)`` int64 position of each node's first edge in the whole graph."""
+    attr_by_relation: dict[int, tuple[Tensor, Tensor, Tensor]]
+    """By the relation's number, with lists in the parts: ``(num_edges, width)`` features of its edges, in the
+    order of the nodes' lists; ``(num_owned,)`` begin of each list among ``indices``, of own nodes of the
+    destinations' type; and ``(num_owned + 1,)`` where these stand among the features."""
 
     @classmethod
     def open(
@@ -228,17 +344,55 @@ class PartRows:
             name: ROWS.array(folder, entry).load(mapped=True, verify=True)
             for name, entry in manifest.arrays.items()
         }
+        names = shared.feature_names
         rows = cls(
             owned=owned,
-            **{name: arrays.get(name) for name in ("x", "first_edge", *_OF_EDGES)},  # type: ignore[arg-type]
+            x_by_type=[arrays.get(name) if name in shared.marks else None for name in names],
+            **{name: arrays.get(name) for name in ("first_edge", *_OF_EDGES)},
+            attr_by_relation={},
         )
         rows._check(folder, shared)
+        if shared.lists == "parts" and shared.graph.types is not None:
+            rows._take_attrs(folder, shared, arrays)
         return rows
+
+    def _take_attrs(self, folder: Path, shared: SharedManifest, arrays: Mapping[str, Tensor]) -> None:
+        """Find where the features of each relation's edges stand.
+
+        Raises:
+            DataError: they are missing, or not as many as the edges.
+        """
+        assert self.rows_indptr is not None
+        relations = shared.relations
+        by_type = [ids.numel() for ids in divided_by_type(self.owned, shared.first_ids)]
+        strides = [sum(one.destination == number for one in relations) for number in range(len(by_type))]
+        for one in relations:
+            name, count, stride = f"edge{one.number}_attr", by_type[one.destination], strides[one.destination]
+            if name not in shared.marks:
+                continue
+            earlier = sum(other.destination == one.destination for other in relations[: one.number])
+            ahead = sum(n * rows for n, rows in zip(by_type[: one.destination], strides, strict=False))
+            places = ahead + earlier + torch.arange(count) * stride
+            begins = self.rows_indptr[places]
+            indptr = torch.zeros(count + 1, dtype=torch.int64)
+            torch.cumsum(self.rows_indptr[places + 1] - begins, 0, out=indptr[1:])
+            attr = arrays.get(name)
+            if attr is None or attr.ndim != 2 or attr.shape[0] != int(indptr[-1]):
+                got = "is missing" if attr is None else f"has shape {tuple(attr.shape)}"
+                raise DataError(
+                    f"{folder}: {name} {got}, and must have {int(indptr[-1])} rows; partition again"
+                )
+            self.attr_by_relation[one.number] = attr, begins, indptr
 
     def _check(self, folder: Path, shared: SharedManifest) -> None:
         """Check that arrays fit each other and the graph."""
         count, graph = self.owned.numel(), shared.graph
-        expected: dict[str, tuple[int, ...]] = {"x": (count, graph.num_features)}
+        owned = [ids.numel() for ids in divided_by_type(self.owned, shared.first_ids)]
+        widths = [graph.num_features] if graph.types is None else [n.num_features for n in graph.types.nodes]
+        names = shared.feature_names
+        found = dict(zip(names, self.x_by_type, strict=True))
+        shapes = zip(names, zip(owned, widths, strict=True), strict=True)
+        expected: dict[str, tuple[int, ...]] = {name: of for name, of in shapes if name in shared.marks}
         if shared.lists == "parts":
             edges = 0 if self.indptr is None or not self.indptr.numel() else int(self.indptr[-1])
             expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
@@ -246,10 +400,18 @@ class PartRows:
                 expected["weight"] = (edges,)
             if "edge_attr" in shared.marks:
                 expected["edge_attr"] = (edges, shared.num_edge_features)
+            if graph.types is not None:
+                rows, num_rows = shared.rows_of(self.owned)
+                expected["rows_indptr"] = (rows.numel() + 1,)
         for name, shape in expected.items():
-            values: Tensor | None = getattr(self, name)
+            values: Tensor | None = found[name] if name in found else getattr(self, name)
             if values is None or tuple(values.shape) != shape:
                 got = "is missing" if values is None else f"has shape {tuple(values.shape)}"
                 raise DataError(f"{folder}: {name} {got}, and must have {shape}; partition again")
         if self.indices is not None and self.indptr is not None:
-            Csc(self.indptr, self.indices, max(graph.num_nodes, 1), self.weight)  # checks order and ids
+            csc = Csc(self.indptr, self.indices, max(graph.num_nodes, 1), self.weight)  # checks order and ids
+            if self.rows_indptr is not None:
+                by_row = Csc(self.rows_indptr, csc.indices, csc.num_src)
+                begins = torch.cat([num_rows.new_zeros(1), num_rows.cumsum(0)])
+                if not torch.equal(by_row.indptr[begins], csc.indptr):
+                    raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")

@@ -154,8 +154,8 @@ def save_partition(
         The report.
 
     Raises:
-        DataError: The partition is not of this graph; or ``rows`` are asked for of a graph with types or
-            without dense features.
+        DataError: The partition is not of this graph; or ``rows`` are asked for of a graph whose features
+            are not dense.
         ResourceError: There is no space or no permission, or the folder exists.
     """
     csc, folder = graph.csc if isinstance(graph, Graph) else graph, Path(path)

@@ -67,7 +67,8 @@ class EdgeRowExchange:
         comm: the ranks. Only the thread that gathers uses it.
         own: this rank's parts.
         num_edges: number of edges of the whole graph.
-        owners: gives the rank of each of some nodes.
+        owners: gives the rank of each of some nodes, by the number of their type.
+        first_ids: id in the whole graph of the first node of each type.
     """
 
     def __init__(
@@ -75,43 +76,48 @@ class EdgeRowExchange:
         comm: Communicator,
         own: Sequence[PartRows],
         num_edges: int,
-        owners: Callable[[Tensor], Tensor],
+        owners: Sequence[Callable[[Tensor], Tensor]],
+        first_ids: Sequence[int],
     ) -> None:
-        self._comm, self._own, self._owners = comm, own, owners
+        self._comm, self._own, self._owners, self._first_ids = comm, own, owners, first_ids
         self._ids = index_dtype(max(num_edges, 1))
 
-    def gather(self, batches: Sequence[Sampled], tables: Sequence[str]) -> list[list[Tensor]]:
+    def gather(
+        self, batches: Sequence[Sampled], tables: Sequence[str], relation: tuple[int, int] = (0, 0)
+    ) -> list[list[Tensor]]:
         """Return the rows of each batch's edges in some tables, hop by hop; all ranks call it together.
 
         Args:
             batches: they keep positions of edges. There may be none.
             tables: fields of :class:`.rows.PartRows`, the same on all ranks.
+            relation: numbers of the edges' relation and of its destinations' type.
         """
         comm, no_ids = self._comm, torch.empty(0, dtype=torch.int64)
-        kept = [no_ids if (found := one.positions()) is None else found for one in batches]
+        kept = [no_ids if (found := one.positions(relation[0])) is None else found for one in batches]
         positions, places = torch.unique(torch.cat([*kept, no_ids]), return_inverse=True)
         owners = torch.empty_like(positions)
-        owners[places] = torch.cat([*map(self._owners_of, batches), no_ids])
+        owners[places] = torch.cat([*(self._owners_of(one, *relation) for one in batches), no_ids])
         routed = Routed.by_owner(owners, comm.size)
         given, asked = routed.ask(comm, positions.to(self._ids))
         by_table = []
         for table in tables:
-            rows = routed.answers(comm, self.own_rows(table, given.long()), asked)
+            own = self.own_rows(table, given.long(), relation)
+            rows = routed.answers(comm, own, asked)
             by_table.append(torch.split(rows[places], [one.numel() for one in kept]))
         return [list(rows) for rows in zip(*by_table, strict=True)]
 
-    def _owners_of(self, batch: Sampled) -> Tensor:
-        """Return the rank of each edge of a batch, hop by hop: that of its destination."""
-        ranks = self._owners(batch.n_id)
-        return torch.cat(
-            [ranks[: len(one.indptr) - 1].repeat_interleave(one.indptr.diff()) for one in batch.edges]
-        )
+    def _owners_of(self, batch: Sampled, relation: int, destination: int) -> Tensor:
+        """Return the rank of each edge of a relation in a batch, hop by hop: that of its destination."""
+        ranks = self._owners[destination](batch.n_id_by_type[destination])
+        edges = batch.edges_by_relation[relation]
+        return torch.cat([ranks[: len(one.indptr) - 1].repeat_interleave(one.indptr.diff()) for one in edges])
 
-    def own_rows(self, table: str, positions: Tensor) -> Tensor:
+    def own_rows(self, table: str, positions: Tensor, relation: tuple[int, int] = (0, 0)) -> Tensor:
         """Return the rows of edges into own nodes, by their positions in the whole graph."""
         out: Tensor | None = None
         for part in self._own:
-            values: Tensor = getattr(part, table)
+            by_relation = table == "edge_attr" and part.rows_indptr is not None
+            values: Tensor = part.attr_by_relation[relation[0]][0] if by_relation else getattr(part, table)
             out = values.new_empty(positions.numel(), *values.shape[1:]) if out is None else out
             if not part.owned.numel():
                 continue
@@ -121,6 +127,12 @@ class EdgeRowExchange:
             node = (torch.searchsorted(part.first_edge, positions, right=True) - 1).clamp(min=0)
             place = positions - part.first_edge[node]
             here = ((place >= 0) & (place < part.indptr[node + 1] - part.indptr[node])).nonzero().squeeze(1)
-            out[here] = take_rows(values, (part.indptr[node] + place)[here])
+            at = (part.indptr[node] + place)[here]
+            if by_relation:  # from the place among all edges to that among the relation's
+                _, begins, indptr = part.attr_by_relation[relation[0]]
+                first = torch.searchsorted(part.owned, self._first_ids[relation[1]])
+                of_type = node[here] - first
+                at = indptr[of_type] + (at - begins[of_type])
+            out[here] = take_rows(values, at)
         assert out is not None, "each rank has a part"
         return out

@@ -11,7 +11,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from graphbraid.arguments import as_budget, check_choice
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.shards.exchange import Routed
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.budgets import order_of, require_free, row_bytes_kept
 from graphbraid.features.rows.caches import RowCache, checked_score
 from graphbraid.features.rows.disk import CalledRows
@@ -31,12 +31,14 @@ from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.rows.tier_counts import TierCounts
 
 if TYPE_CHECKING:
-    from graphbraid.distributed.shards.sharded_graph import Shards
+    from graphbraid.distributed.shards.sharded_graph import TypeShards
 
 T = TypeVar("T")
+W = TypeVar("W")
 LOOKAHEAD = 4
 """Groups of batches that are known beyond the one whose rows are asked for, where rows are kept by Belady."""
 _FILLED_AT_ONCE = 1 << 14
+_MEMORY = "the memory for rows of other ranks"
 
 
 class RowTraffic(NamedTuple):
@@ -81,7 +83,8 @@ class KeptRows:
     ``static`` fetches the rows of the highest score before the first batch, and never evicts them."""
     score: Tensor | None = None
     """``(num_nodes,)`` numbers, higher where this rank reads a row more often. ``belady`` uses it for rows
-    that no known group reads: the lowest is evicted first."""
+    that no known group reads: the lowest is evicted first. With node types, nodes are numbered as in the
+    whole graph."""
 
     def __post_init__(self) -> None:
         check_choice(self.policy, "policy", ("belady", "static"))
@@ -89,6 +92,42 @@ class KeptRows:
             raise ConfigError(
                 "policy='static' keeps the rows of the highest score; give score=, or policy='belady'"
             )
+
+    def divided(self, types: Sequence[TypeShards]) -> list[KeptRows]:
+        """Divide the budget among node types, by the bytes of other ranks' rows; and the score.
+
+        A type whose share would hold no row leaves it to the others.
+
+        Raises:
+            DataError: the score does not have a number for each node.
+        """
+        if len(types) == 1:
+            return [self]
+        counts = [one.num_nodes for one in types]
+        if (score := self.score) is not None and score.shape != (sum(counts),):
+            raise DataError(
+                f"score must have one number for each of the {sum(counts):,} nodes; got {tuple(score.shape)}"
+            )
+        scores = [None] * len(types) if score is None else torch.split(score, counts)
+        shares: list[int | str] = [self.budget if self.budget == "all" else 0] * len(types)
+        budget = 0 if self.budget == "all" else as_budget(self.budget, _MEMORY)
+        sizes = {}
+        for number, one in enumerate(types):
+            if one.row_bytes and (remote := one.num_nodes - one.owned.numel()):
+                reader = CalledRows(lambda _ids, _out: None, one.num_nodes, one.row_bytes)
+                notes, kept = row_bytes_kept(reader, ranked=score is not None)
+                sizes[number] = notes + kept, notes + remote * kept
+        while budget and sizes:
+            whole = sum(most for _, most in sizes.values())
+            given = {number: budget * most // whole for number, (_, most) in sizes.items()}
+            lacks = [number for number, (least, _) in sizes.items() if given[number] < least]
+            if not lacks or len(sizes) == 1:  # one that gets all of too little says so
+                shares = [given.get(number, share) for number, share in enumerate(shares)]
+                break
+            del sizes[max(lacks, key=lambda number: sizes[number][0] - given[number])]
+        return [
+            replace(self, budget=share, score=of_type) for share, of_type in zip(shares, scores, strict=True)
+        ]
 
     def num_rows(self, reader: CalledRows, num_remote: int) -> int:
         """Return how many of the ``num_remote`` rows of other ranks the budget holds.
@@ -98,7 +137,7 @@ class KeptRows:
             ResourceError: the budget is more than the free memory.
         """
         notes, kept = row_bytes_kept(reader, ranked=self.score is not None)
-        budget = min(as_budget(self.budget, "the memory for rows of other ranks"), notes + num_remote * kept)
+        budget = min(as_budget(self.budget, _MEMORY), notes + num_remote * kept)
         if budget == 0 or num_remote == 0:
             return 0
         require_free(budget, f"memory of {self.budget!r} for rows of other ranks")
@@ -130,12 +169,12 @@ NOTHING = GroupRows(_NO_IDS, _NO_IDS, (), -1, 0)
 
 
 class FeatureRows:
-    """The feature rows of groups of batches, from this rank's parts, from memory, and from their owners.
+    """Feature rows of a node type for groups of batches, from own parts, from memory, and from their owners.
 
     All ranks make it and call :meth:`gather` and :meth:`fill` together, and alike often, from one thread.
 
     Args:
-        shards: the parts that this rank holds.
+        shards: the nodes of the type.
         comm: the ranks. Only the thread that gathers uses it.
         kept: which rows of others are kept.
 
@@ -145,7 +184,7 @@ class FeatureRows:
         ResourceError: the memory is not free.
     """
 
-    def __init__(self, shards: Shards, comm: Communicator, kept: KeptRows | None = None) -> None:
+    def __init__(self, shards: TypeShards, comm: Communicator, kept: KeptRows | None = None) -> None:
         self._shards, self._comm, self._kept = shards, comm, kept or KeptRows()
         self._ids, self._has_asked = index_dtype(shards.num_nodes), False
         self.traffic = RowTraffic()
@@ -180,8 +219,7 @@ class FeatureRows:
         """Say which rows a coming group reads, in the order of the groups.
 
         Args:
-            batches: ``(num_ids,)`` int64 ids in the whole graph of each batch. There may be none, and a batch
-                may have none.
+            batches: ``(num_ids,)`` int64 ids of each batch. There may be none, and a batch may have none.
         """
         everything = torch.cat([*batches, _NO_IDS])
         ids, places = torch.unique(everything, return_inverse=True)
@@ -267,15 +305,69 @@ class FeatureRows:
         )
 
 
-def known_ahead(
-    groups: Iterable[T], announce: Callable[[T], GroupRows], lookahead: int
-) -> Iterator[tuple[T, GroupRows]]:
+class RowsByType:
+    """The feature rows of all node types for groups of batches; see :class:`FeatureRows`.
+
+    Args:
+        by_type: the rows of each type; None for a type without features.
+    """
+
+    def __init__(self, by_type: Sequence[FeatureRows | None]) -> None:
+        self.by_type = by_type
+        self._held = [one for one in by_type if one is not None]
+
+    @property
+    def traffic(self) -> RowTraffic:
+        """What was read and what travelled so far, of all types."""
+        return total(one.traffic for one in self._held)
+
+    @property
+    def lookahead(self) -> int:
+        """Groups that are worth announcing before the rows of the first of them are gathered."""
+        return max((one.lookahead for one in self._held), default=0)
+
+    def announce(self, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
+        """Say which rows a coming group reads: ids of each type, of each batch."""
+        return [
+            NOTHING if one is None else one.announce([ids[number] for ids in batches])
+            for number, one in enumerate(self.by_type)
+        ]
+
+    def gather(self, wanted: Sequence[GroupRows], num_batches: int) -> list[list[Tensor | None]]:
+        """Return the rows of each type, of each batch of a group; None of a type without features.
+
+        Raises:
+            RankError: a rank was lost.
+        """
+        found = [
+            [None] * num_batches if one is None else one.gather(of_type)
+            for one, of_type in zip(self.by_type, wanted, strict=True)
+        ]
+        return [[rows[batch] for rows in found] for batch in range(num_batches)]
+
+    def forget(self) -> None:
+        """Forget announced groups that will not come."""
+        for one in self._held:
+            one.forget()
+
+    def fill(self) -> None:
+        """Bring the rows that stay; all ranks call it together."""
+        for one in self._held:
+            one.fill()
+
+
+def total(traffic: Iterable[RowTraffic]) -> RowTraffic:
+    """Return the sums of what was read and sent."""
+    return RowTraffic(*map(sum, zip(RowTraffic(), *traffic, strict=True)))
+
+
+def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int) -> Iterator[tuple[T, W]]:
     """Yield groups with their rows, each after ``lookahead`` further groups are announced, or all that come.
 
     At the start fewer groups are announced: none behind the first, one behind the second. So the first rows
     travel while further groups are drawn.
     """
-    drawn, known = iter(groups), deque[tuple[T, GroupRows]]()
+    drawn, known = iter(groups), deque[tuple[T, W]]()
     for number in itertools.count():
         missing = 1 + min(lookahead, number) - len(known)
         known.extend((group, announce(group)) for group in itertools.islice(drawn, missing))

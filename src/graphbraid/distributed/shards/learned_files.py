@@ -1,10 +1,10 @@
 """Checkpoints of learned rows that ranks divide: each rank writes its own by torch.distributed.checkpoint.
 
 A checkpoint is a folder in the format of that library, which reads it, too. Rows are in the order of the
-ranks that wrote them, and ``node_ids`` says which nodes they belong to. So ranks of any number, with any
-division of the nodes, find their own. Rows are written in pieces, and read piece by piece, so that no rank
-ever holds those of others. The record of the pieces goes into the run's checkpoint. The library's own index
-holds Python objects, which could run code; it is not read here.
+ranks that wrote them, and ``node_ids`` says which nodes they belong to (``node_ids.1`` of a second node
+type). So ranks of any number, with any division of the nodes, find their own. Rows are written in pieces, and
+read piece by piece, so that no rank ever holds those of others. The record of the pieces goes into the run's
+checkpoint. The library's own index holds Python objects, which could run code; it is not read here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Piece(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     tensor: str
-    """``node_ids``, or names of module and tensor with a dot between."""
+    """``node_ids``, which further node types number, or names of module and tensor with a dot between."""
     first: Count
     """First of the rows, in the order of the checkpoint."""
     count: Count
@@ -75,6 +75,8 @@ class Record(BaseModel):
     """Shape of the rows of all nodes by the modules' names."""
     steps: dict[str, Count]
     """Number of updates by the modules' names."""
+    node_types: dict[str, str] = {}
+    """Node type of the rows by the modules' names, in a graph with types."""
     pieces: list[Piece]
 
 
@@ -112,6 +114,7 @@ def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any
         optimizer=list(learned.state_names),
         shapes={name: [one.num_nodes, one.channels] for name, one in learned.modules.items()},
         steps={name: one.step for name, one in held.items()},
+        node_types=_types_of(learned),
         pieces=pieces,
     )
     if comm.rank == 0:
@@ -120,22 +123,36 @@ def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any
     return record.model_dump()
 
 
+def _types_of(learned: LearnedRows) -> dict[str, str]:
+    return {name: one.node_type for name, one in learned.modules.items() if one.node_type is not None}
+
+
+def _ids_name(place: int) -> str:
+    """Return the name of the ids of a node type, by its place among those that have rows."""
+    return NODE_IDS if place == 0 else f"{NODE_IDS}.{place}"
+
+
 def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
     """Write this rank's pieces, and on rank 0 the library's index; return the pieces of all ranks."""
     comm = learned.comm
     if comm.rank == 0:
         aside.mkdir()
     writer, planner = FileSystemWriter(aside), _Pieces()
-    counts = comm.gather(learned.owned.numel())
+    counts = comm.gather([ids.numel() for ids in learned.owned])
     seen = comm.gather(aside.is_dir())
     if not all(seen):
         raise ConfigError(
             f"out_dir must be a folder that all ranks see, since each writes its own learned rows into it; "
             f"rank {seen.index(False)} does not see {aside.parent}. Put it on a shared file system"
         )
-    first, num_rows = sum(counts[: comm.rank]), sum(counts)
-    tensors = dict(_tensors(learned))
-    items = [item for name, rows in tensors.items() for item in planner.add(name, rows, first, num_rows)]
+    firsts = [sum(of_type[: comm.rank]) for of_type in zip(*counts, strict=True)]
+    num_rows = [sum(of_type) for of_type in zip(*counts, strict=True)]
+    tensors = {name: (rows, num_rows[at]) for name, rows, at in _tensors(learned)}
+    items = [
+        item
+        for name, rows, at in _tensors(learned)
+        for item in planner.add(name, rows, firsts[at], num_rows[at])
+    ]
     writer.set_up_storage_writer(comm.rank == 0)
     plans = writer.prepare_global_plan([SavePlan([])] * comm.rank + [SavePlan(items)])
     results = writer.write_data(plans[-1], planner).wait() if items else []
@@ -143,17 +160,19 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
     said = [piece for of_rank in comm.gather([piece.model_dump() for piece in own]) for piece in of_rank]
     pieces = [Piece(**piece) for piece in said]
     if comm.rank == 0:
-        writer.finish(_metadata(tensors, pieces, num_rows), [_results(tensors, pieces)])
+        writer.finish(_metadata(tensors, pieces), [_results(tensors, pieces)])
         sync_folder(aside)
     return pieces
 
 
-def _tensors(learned: LearnedRows) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that this rank writes, by name."""
-    yield NODE_IDS, learned.owned
+def _tensors(learned: LearnedRows) -> Iterator[tuple[str, Tensor, int]]:
+    """Yield name and rows of the tensors that this rank writes, and the place of their node type."""
+    for at, ids in enumerate(learned.owned):
+        yield _ids_name(at), ids, at
     for name, one in learned.held().items():
-        yield f"{name}.rows", one.rows.detach()
-        yield from ((f"{name}.{state}", tensor) for state, tensor in one.states.items())
+        at = learned.place_of(name)
+        yield f"{name}.rows", one.rows.detach(), at
+        yield from ((f"{name}.{state}", tensor, at) for state, tensor in one.states.items())
 
 
 def _piece(result: WriteResult, rows: Tensor) -> Piece:
@@ -180,26 +199,28 @@ def _index(tensor: Tensor, piece: Piece) -> MetadataIndex:
     return MetadataIndex(piece.tensor, torch.Size([piece.first, *[0] * (tensor.ndim - 1)]))
 
 
-def _results(tensors: dict[str, Tensor], pieces: list[Piece]) -> list[WriteResult]:
+def _results(tensors: dict[str, tuple[Tensor, int]], pieces: list[Piece]) -> list[WriteResult]:
     """Return what all ranks have written, as the library says it."""
     return [
         WriteResult(
-            _index(tensors[one.tensor], one), one.num_bytes, StorageInfo(one.file, one.begin, one.num_bytes)
+            _index(tensors[one.tensor][0], one),
+            one.num_bytes,
+            StorageInfo(one.file, one.begin, one.num_bytes),
         )
         for one in pieces
     ]
 
 
-def _metadata(tensors: dict[str, Tensor], pieces: list[Piece], num_rows: int) -> Metadata:
-    """Return the library's index: sizes, dtypes and pieces of all tensors."""
+def _metadata(tensors: dict[str, tuple[Tensor, int]], pieces: list[Piece]) -> Metadata:
+    """Return the library's index: sizes, dtypes and pieces of all tensors; numbers are those of all rows."""
     found: dict[str, Any] = {
         name: TensorStorageMetadata(
             TensorProperties(dtype=rows.dtype), torch.Size([num_rows, *rows.shape[1:]]), []
         )
-        for name, rows in tensors.items()
+        for name, (rows, num_rows) in tensors.items()
     }
     for one in pieces:
-        rows = tensors[one.tensor]
+        rows, _ = tensors[one.tensor]
         offsets = _index(rows, one).offset
         assert offsets is not None
         chunk = ChunkStorageMetadata(offsets, torch.Size([one.count, *rows.shape[1:]]))
@@ -229,19 +250,24 @@ def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> No
             f"the checkpoint has learned rows of {record.shapes or 'no module'} (nodes, channels), and the "
             f"model of {own}; make the model as it was"
         )
+    if record.node_types != (types := _types_of(learned)):
+        raise ConfigError(
+            f"the checkpoint has learned rows of the node types {record.node_types or 'none'}, and the model "
+            f"of {types or 'none'}; make the model as it was"
+        )
     if states and record.optimizer != list(learned.state_names):
         raise ConfigError(
             f"the checkpoint has the optimizer's state {record.optimizer}, and this run needs "
             f"{list(learned.state_names)}; give the optimizer as it was"
         )
     folder = beside / record.folder
-    own_rows = _own_rows(learned.owned, folder, record)
+    own_rows = [_own_rows(ids, folder, record, _ids_name(at)) for at, ids in enumerate(learned.owned)]
     for name, one in learned.held().items():
         if states:
             one.step = record.steps.get(name, 0)
         tensors = {"rows": one.rows.detach()} | (one.states if states else {})
         for part, tensor in tensors.items():
-            _fill(tensor, own_rows, folder, record, f"{name}.{part}")
+            _fill(tensor, own_rows[learned.place_of(name)], folder, record, f"{name}.{part}")
 
 
 class _OwnRows(NamedTuple):
@@ -251,11 +277,11 @@ class _OwnRows(NamedTuple):
     """Their places among own rows."""
 
 
-def _own_rows(owned: Tensor, folder: Path, record: Record) -> _OwnRows:
-    """Find the rows of own nodes in the checkpoint."""
+def _own_rows(owned: Tensor, folder: Path, record: Record, name: str) -> _OwnRows:
+    """Find the rows of own nodes of a type in the checkpoint, by the name of its ids."""
     positions, places = [], []
     for piece in record.pieces:
-        if piece.tensor == NODE_IDS:
+        if piece.tensor == name:
             ids = _rows_of(folder, piece, torch.Size([piece.count]), torch.int64)
             at = torch.searchsorted(owned, ids).clamp(max=max(owned.numel() - 1, 0))
             is_own = owned[at] == ids if owned.numel() else torch.zeros_like(ids, dtype=torch.bool)

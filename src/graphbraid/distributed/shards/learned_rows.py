@@ -9,7 +9,7 @@ that no rank ever reads an old one.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.budgets import require_free
 from graphbraid.files.writing import format_bytes, reserve, resource_error
 from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import ShardedEmbedding
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.spmm import spmm
@@ -88,17 +89,27 @@ class Held:
     """Number of updates so far, in which any row was read on any rank."""
 
 
+class _Group(NamedTuple):
+    """The modules with rows of one node type."""
+
+    node_type: str
+    owners: Owners
+    ids: torch.dtype
+    """Dtype of ids that travel."""
+    modules: Mapping[str, ShardedEmbedding]
+
+
 class _AskedRows(NamedTuple):
-    """The nodes of one batch, as asked of their owners; gradients of their rows go the same way."""
+    """The nodes of one type in a batch, as asked of their owners; gradients of their rows go the same way."""
 
     routed: Routed
     asked: list[int]
     """Number of rows that each rank has asked of this one."""
     given: Tensor
     """``(sum(asked),)`` places of these rows among the own ones."""
-    rows: list[Tensor]
+    rows: dict[str, Tensor]
     """Rows that came, by module, ``(num_ids, channels)``: leaves that gradients are added up in."""
-    read: list[Tensor]
+    read: dict[str, Tensor]
     """By module, which of them the model reads, ``(num_ids,)`` bool, filled in by its call."""
 
 
@@ -112,7 +123,7 @@ class LearnedRows:
     Args:
         modules: the modules by their names in the model, in its order.
         comm: the ranks. Only the thread that calls the model uses it.
-        owners: which rank owns which nodes.
+        owners: which rank owns which nodes, by node type.
         seed: seed of the initial rows.
         optimizer: name of the run's optimizer, one of :data:`OPTIMIZERS`.
         folder: folder for mapped files that hold rows and state. If None, they are in memory.
@@ -126,31 +137,38 @@ class LearnedRows:
         self,
         modules: Mapping[str, ShardedEmbedding],
         comm: Communicator,
-        owners: Owners,
+        owners: Mapping[str, Owners],
         *,
         seed: int,
         optimizer: str,
         folder: Path | None = None,
     ) -> None:
-        self.modules, self.comm = dict(modules), comm
-        self._owners, self._folder = owners, folder
-        self._ids = index_dtype(next(iter(modules.values())).num_nodes)
+        self.modules, self.comm, self._folder = dict(modules), comm, folder
+        by_type: dict[str, dict[str, ShardedEmbedding]] = {}
+        for name, module in self.modules.items():
+            by_type.setdefault(module.node_type or ONLY_NODE_TYPE, {})[name] = module
+        self._groups = [
+            _Group(kind, owners[kind], index_dtype(next(iter(held.values())).num_nodes), held)
+            for kind, held in by_type.items()
+        ]
+        self._group_of = {name: at for at, group in enumerate(self._groups) for name in group.modules}
         self._make, self.state_names = OPTIMIZERS[optimizer.lower()]
-        self._asked: list[_AskedRows] = []
+        self._asked: list[list[_AskedRows]] = []
         self._grads: list[tuple[Tensor, Tensor]] = []
         self._is_updated: list[bool] = []
-        for number, module in enumerate(self.modules.values()):
+        for number, (name, module) in enumerate(self.modules.items()):
+            owned = self._groups[self._group_of[name]].owners.owned
             if module.held is None:
-                module.held = self._new(module, number, seed)
-            elif not torch.equal(module.held.owned, owners.owned):
+                module.held = self._new(module, owned, number, seed)
+            elif not torch.equal(module.held.owned, owned):
                 raise ConfigError(
                     "the model's rows are divided in another way, by an earlier Trainer; make another model, "
                     "and load a checkpoint of that run with Trainer.load_weights"
                 )
 
-    def _new(self, module: ShardedEmbedding, number: int, seed: int) -> Held:
+    def _new(self, module: ShardedEmbedding, owned: Tensor, number: int, seed: int) -> Held:
         """Draw the initial rows of own nodes."""
-        owned, channels = self._owners.owned, module.channels
+        channels = module.channels
         if self._folder is None:
             copies = 1 + len(self.state_names)
             require_free(
@@ -184,9 +202,13 @@ class LearnedRows:
         return rows.view(-1, channels)
 
     @property
-    def owned(self) -> Tensor:
-        """Ids of this rank's nodes, ``(num_owned,)`` int64, ascending."""
-        return self._owners.owned
+    def owned(self) -> list[Tensor]:
+        """Ids of this rank's nodes of each type that has rows, ``(num_owned,)`` int64, ascending."""
+        return [group.owners.owned for group in self._groups]
+
+    def place_of(self, name: str) -> int:
+        """Return the place of a module's node type in :attr:`owned`."""
+        return self._group_of[name]
 
     def copied(self) -> dict[str, Tensor]:
         """Return copies of this rank's rows by the modules' names, where the rows are, too."""
@@ -214,48 +236,58 @@ class LearnedRows:
 
     # ---- rows to the batches
 
-    def take_batch(self, n_id: Tensor, *, learns: bool) -> None:
+    def take_batch(self, n_id: Mapping[str, Tensor], *, learns: bool) -> None:
         """Give the modules the rows of a batch's nodes.
 
         Args:
-            n_id: ``(num_ids,)`` distinct ids on the model's device; there may be none.
+            n_id: by node type ``(num_ids,)`` distinct ids on the model's device; there may be none.
             learns: whether gradients are wanted, for :meth:`collect`.
         """
-        ids = n_id.cpu().long()
-        routed = Routed.by_owner(self._owners.of(ids), self.comm.size)
-        asked, _ = self._told(routed.counts, is_done=False)
-        batch = self._exchange(ids, routed, asked, n_id.device)
-        for module, rows in zip(self.modules.values(), batch.rows, strict=True):
-            batch.read.append(module.take_batch(n_id.long(), rows.requires_grad_(learns)))
+        ids = [n_id[group.node_type] for group in self._groups]
+        batch, _ = self._exchanged(ids, is_done=False)
+        for group, of_type, asked in zip(self._groups, ids, batch, strict=True):
+            for name, module in group.modules.items():
+                rows = asked.rows[name].requires_grad_(learns)
+                asked.read[name] = module.take_batch(of_type.long(), rows)
         if learns:
             self._asked.append(batch)
 
     def take_none(self, device: torch.device) -> None:
         """Take part in a step's batch of which this rank has no seed."""
-        self.take_batch(torch.empty(0, dtype=torch.int64, device=device), learns=True)
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        self.take_batch({group.node_type: none for group in self._groups}, learns=True)
 
     def finish(self) -> None:
         """Answer other ranks, after the last batch of an evaluation, until all have had their last one."""
-        none = torch.empty(0, dtype=torch.int64)
-        while True:
-            asked, is_over = self._told([0] * self.comm.size, is_done=True)
-            if is_over:
-                break
-            self._exchange(none, Routed.by_owner(none, self.comm.size), asked, none.device)
+        none, is_over = torch.empty(0, dtype=torch.int64), False
+        while not is_over:
+            _, is_over = self._exchanged([none] * len(self._groups), is_done=True)
 
-    def _told(self, counts: list[int], *, is_done: bool) -> tuple[list[int], bool]:
-        """Tell each rank how many rows it is asked for; return what others ask, and whether all are done."""
-        said = swap(self.comm, torch.tensor([[count, is_done] for count in counts]))
-        return said[:, 0].tolist(), bool(said[:, 1].all())
+    def _exchanged(self, ids: Sequence[Tensor], *, is_done: bool) -> tuple[list[_AskedRows], bool]:
+        """Ask the owners of the ids of each type for their rows, and send others those that they ask for.
 
-    def _exchange(self, ids: Tensor, routed: Routed, asked: list[int], device: torch.device) -> _AskedRows:
-        """Ask the owners of ``ids`` for their rows, and send others those that they ask for."""
-        given = routed.send(self.comm, ids.to(self._ids), asked).long()
-        places, found = torch.searchsorted(self._owners.owned, given), []
-        for module in self.modules.values():
-            own = gather_rows(module.held.rows.detach(), places, trusted=True)
-            found.append(routed.answers(self.comm, own, asked).to(device))
-        return _AskedRows(routed, asked, places, found, [])
+        Returns:
+            What was asked, by type, and whether all ranks are done; then nothing was asked.
+        """
+        size, known = self.comm.size, [of_type.cpu().long() for of_type in ids]
+        routes = [
+            Routed.by_owner(group.owners.of(of_type), size)
+            for group, of_type in zip(self._groups, known, strict=True)
+        ]
+        counts = torch.tensor([[*route.counts] for route in routes] + [[int(is_done)] * size])
+        said = swap(self.comm, counts.t())  # what each rank asks for, and whether it is done
+        if bool(said[:, -1].all()):
+            return [], True
+        found = []
+        for at, (group, route) in enumerate(zip(self._groups, routes, strict=True)):
+            asked, rows = said[:, at].tolist(), dict[str, Tensor]()
+            given = route.send(self.comm, known[at].to(group.ids), asked).long()
+            places = torch.searchsorted(group.owners.owned, given)
+            for name, module in group.modules.items():
+                own = gather_rows(module.held.rows.detach(), places, trusted=True)
+                rows[name] = route.answers(self.comm, own, asked).to(ids[at].device)
+            found.append(_AskedRows(route, asked, places, rows, {}))
+        return found, False
 
     # ---- gradients to the owners
 
@@ -269,9 +301,10 @@ class LearnedRows:
         The sum over batches and ranks of each row's gradient is kept for :meth:`update`.
         """
         self._grads, said = [], []
-        for number in range(len(self.modules)):
-            parts = [self._gradients(one, number) for one in self._asked]
-            places = torch.cat([one.given for one in self._asked])
+        for name in self.modules:
+            at = self._group_of[name]
+            parts = [self._gradients(one[at], name) for one in self._asked]
+            places = torch.cat([one[at].given for one in self._asked])
             grads = torch.cat(parts)
             is_read = grads[:, -1] > 0
             found = _summed(places[is_read], grads[is_read, :-1].contiguous())
@@ -282,9 +315,9 @@ class LearnedRows:
         self._is_updated = (sums[:, 1] > 0).tolist()
         return float(sums[:, 0].sum())
 
-    def _gradients(self, batch: _AskedRows, number: int) -> Tensor:
+    def _gradients(self, batch: _AskedRows, name: str) -> Tensor:
         """Return the gradients of own rows of a batch of each rank; the last column says which it read."""
-        rows, is_read = batch.rows[number], batch.read[number]
+        rows, is_read = batch.rows[name], batch.read[name]
         if (grad := rows.grad) is None:  # the loss does not depend on them: torch makes no step either
             grad, is_read = torch.zeros_like(rows), torch.zeros_like(is_read)
         grads = torch.cat((grad, is_read.to(grad.dtype).unsqueeze(1)), 1).cpu()

@@ -5,32 +5,30 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid import native
-from graphbraid.distributed.shards.exchange import Routed, swap
 from graphbraid.distributed.shards.feature_rows import (
-    NOTHING,
-    FeatureRows,
     GroupRows,
+    RowsByType,
     RowTraffic,
     forecast,
     known_ahead,
+    total,
 )
+from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
+from graphbraid.graph import EdgeType
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.cpu import COUNTED, HostPipeline, make_pipeline
-from graphbraid.sampling.reference import I64, edges_of_hops, relabel
-from graphbraid.sampling.sample import PreparedBatch, Sampled
+from graphbraid.sampling.cpu import COUNTED, make_pipeline
+from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.share import keep_share
 
@@ -43,6 +41,7 @@ AHEAD = 2
 """Groups that are prepared or waiting while one is used."""
 UNDER_WAY = GROUP * (1 + AHEAD)
 """Batches with feature rows that a rank holds at most."""
+_NO_IDS = torch.empty(0, dtype=torch.int64)
 _CLOSING_SECONDS = 5.0
 """Longest wait for a thread of an iteration that was left early."""
 
@@ -79,148 +78,6 @@ class _Turns:
             return self._allowed < float("inf")
 
 
-class _Draft:
-    """A batch while it is drawn, hop by hop."""
-
-    def __init__(self, seeds: Tensor, seed: int) -> None:
-        self.n_id: I64 = seeds.numpy()
-        self.seed = seed
-        """Seed whose step 0 of epoch 0 has the batch's key."""
-        self.nodes_per_hop = [seeds.numel()]
-        self.hops: list[tuple[I64, I64, I64]] = []
-
-    def drawing(self, config: SamplerConfig) -> Tensor:
-        """Return the nodes that draw at the next hop: all of them, or those that the last hop found."""
-        first = 0 if config.layout == "blocks" else len(self.n_id) - self.nodes_per_hop[-1]
-        return torch.from_numpy(self.n_id[first:])
-
-    def add(self, counts: Tensor, sources: Tensor, positions: Tensor) -> None:
-        """Take in what a hop drew for the nodes of :meth:`drawing`, in their order."""
-        before = len(self.n_id)
-        found = sources.long()
-        if (kernels := native.kernels()) is None:
-            self.n_id, local = relabel(self.n_id, found.numpy())
-        else:
-            ids, places = kernels.relabel(torch.from_numpy(self.n_id), found)
-            self.n_id, local = ids.numpy(), places.numpy()
-        self.nodes_per_hop.append(len(self.n_id) - before)
-        self.hops.append((counts.numpy().astype(np.int64), local, positions.numpy()))
-
-    def finished(self, config: SamplerConfig) -> Sampled:
-        """Return the batch as any sampler does."""
-        by_layer = config.layout == "blocks"
-        groups = [[hop] for hop in self.hops] if by_layer else [self.hops]
-        return Sampled(
-            n_id_by_type=[torch.from_numpy(self.n_id)],
-            edges_by_relation=[[edges_of_hops(group, config) for group in groups]],
-            nodes_by_type=[self.nodes_per_hop],
-            counts_by_relation=[[len(local) for _, local, _ in self.hops]],
-        )
-
-
-class _Drawn(NamedTuple):
-    counts: Tensor
-    """``(num_nodes,)`` edges of each node that drew."""
-    sources: Tensor
-    """``(num_edges,)`` ids in the whole graph."""
-    positions: Tensor
-    """``(num_edges,)`` int64 positions in the whole graph; empty unless they are kept."""
-
-
-class Frontiers:
-    """The draws of one hop at a time, made by the owners of the nodes that draw.
-
-    Args:
-        graph: the graph, whose lists are with their nodes.
-        config: options of the sampler.
-        num_threads: number of threads that draw for others and for this rank.
-    """
-
-    def __init__(self, graph: ShardedGraph, config: SamplerConfig, num_threads: int) -> None:
-        self._graph, self._shards, self._config = graph, graph.shards, config
-        self._threads = num_threads
-        self._by_hop = [self._sampler_of(hop) for hop in range(len(config.fanouts))]
-
-    def _sampler_of(self, hop: int) -> HostPipeline:
-        """Return a sampler that draws for its seeds as they would at ``hop``.
-
-        In layout ``blocks`` all known nodes draw at every hop. Earlier hops draw nothing here, so the known
-        nodes are the seeds.
-        """
-        fanouts = (0,) * hop + (self._config.fanouts[hop],)
-        config = replace(self._config, fanouts=fanouts, layout="blocks")
-        return make_pipeline(self._graph, config, num_threads=self._threads, depth=2 * self._threads)
-
-    def sample(self, drafts: Sequence[_Draft]) -> list[Sampled]:
-        """Draw all hops of several batches; all ranks must call it together, with as many batches."""
-        for hop in range(len(self._config.fanouts)):
-            drawing = [draft.drawing(self._config) for draft in drafts]
-            for draft, drawn in zip(drafts, self._draw(hop, drafts, drawing), strict=True):
-                draft.add(*drawn)
-        return [draft.finished(self._config) for draft in drafts]
-
-    def _draw(self, hop: int, drafts: Sequence[_Draft], drawing: Sequence[Tensor]) -> list[_Drawn]:
-        shards, comm = self._shards, self._shards.comm
-        routes = [Routed.by_owner(shards.owners(nodes), comm.size) for nodes in drawing]
-        # For each owner and batch: the number of nodes that draw, and their key of random numbers.
-        sizes = torch.tensor([route.counts for route in routes], dtype=torch.int64).view(-1, comm.size).t()
-        seeds = torch.tensor([_signed(draft.seed) for draft in drafts], dtype=torch.int64)
-        asked = swap(comm, torch.stack([sizes, seeds.expand(comm.size, -1)], 2))
-        by_batch = [
-            torch.split(nodes[route.order], route.counts)
-            for nodes, route in zip(drawing, routes, strict=True)
-        ]
-        by_owner = [[of_batch[rank] for of_batch in by_batch] for rank in range(comm.size)]
-        send_rows, receive_rows = sizes.sum(1).tolist(), asked[:, :, 0].sum(1).tolist()
-        ids = self._graph.csc.indices.dtype
-        nodes = comm.all_to_all(_joined(by_owner, ids), send_rows, receive_rows).wait().long()
-        answers = self._answers(hop, nodes, asked)
-        return self._asked(routes, sizes, answers)
-
-    def _answers(self, hop: int, nodes: Tensor, asked: Tensor) -> list[list[_Drawn]]:
-        """Draw for all ranks; return what each batch of each rank gets."""
-        sampler, given = self._by_hop[hop], torch.split(nodes, asked[:, :, 0].reshape(-1).tolist())
-        seeds = asked[:, :, 1].reshape(-1).tolist()
-        begun = [sampler.begin(one, seed % (1 << 64), 0, 0) for one, seed in zip(given, seeds, strict=True)]
-        drawn = [self._drawn(hop, one, next(batch).sampled) for one, batch in zip(given, begun, strict=True)]
-        num_batches = asked.shape[1]
-        return [drawn[at : at + num_batches] for at in range(0, len(drawn), num_batches)]
-
-    def _drawn(self, hop: int, nodes: Tensor, sampled: Sampled) -> _Drawn:
-        edges, csc = sampled.edges[hop], self._graph.csc
-        counts = edges.indptr.diff()
-        positions = torch.empty(0, dtype=torch.int64)
-        if edges.positions is not None:
-            offsets = edges.positions - torch.repeat_interleave(csc.indptr[nodes], counts)
-            positions = self._shards.positions(nodes, counts, offsets)
-        return _Drawn(counts, sampled.n_id[edges.indices.long()], positions)
-
-    def _asked(self, routes: Sequence[Routed], sizes: Tensor, answers: list[list[_Drawn]]) -> list[_Drawn]:
-        """Give every rank its answers, and return those to this rank's questions, in the nodes' order."""
-        comm, ids = self._shards.comm, self._graph.csc.indices.dtype
-        edges = torch.tensor([[one.sources.numel() for one in of_rank] for of_rank in answers])
-        num_edges = swap(comm, edges.view(comm.size, -1))
-        parts = [[*(one.counts for one in of_rank), *(one.sources for one in of_rank)] for of_rank in answers]
-        send_rows = [sum(part.numel() for part in of_rank) for of_rank in parts]
-        receive_rows = (sizes.sum(1) + num_edges.sum(1)).tolist()
-        got = comm.all_to_all(_joined(parts, ids), send_rows, receive_rows).wait()
-        pieces = torch.split(got, torch.cat([sizes, num_edges], 1).reshape(-1).tolist())
-        width, count = 2 * len(routes), len(routes)
-        kept = [torch.empty(0, dtype=torch.int64)] * (count * comm.size)
-        if self._config.return_edge_id:
-            positions = [[one.positions for one in of_rank] for of_rank in answers]
-            rows = [sum(part.numel() for part in of_rank) for of_rank in positions]
-            taken = comm.all_to_all(_joined(positions, torch.int64), rows, num_edges.sum(1).tolist()).wait()
-            kept = list(torch.split(taken, num_edges.reshape(-1).tolist()))
-        found = []
-        for batch, route in enumerate(routes):
-            counts = torch.cat([pieces[rank * width + batch] for rank in range(comm.size)]).long()
-            sources = torch.cat([pieces[rank * width + count + batch] for rank in range(comm.size)])
-            positions_of = torch.cat([kept[rank * count + batch] for rank in range(comm.size)])
-            found.append(_in_order(route.order, _Drawn(counts, sources, positions_of)))
-        return found
-
-
 def _taken(
     drawn: queue.SimpleQueue[list[PreparedBatch] | BaseException | None],
 ) -> Iterator[list[PreparedBatch]]:
@@ -232,7 +89,13 @@ def _taken(
 
 
 def foreseen(
-    graph: ShardedGraph, config: SamplerConfig, schedule: SeedSchedule, epochs: range, num_threads: int = 1
+    graph: ShardedGraph,
+    config: SamplerConfig,
+    schedule: SeedSchedule,
+    epochs: range,
+    num_threads: int = 1,
+    *,
+    seed_type: str | None = None,
 ) -> RowTraffic:
     """Return what training will have read and sent after some epochs; all ranks call it together.
 
@@ -242,38 +105,19 @@ def foreseen(
         schedule: seeds of this rank's share of each step.
         epochs: the epochs, the first of the run first.
         num_threads: number of threads that draw.
+        seed_type: node type of the seeds; None in a graph without types.
     """
-    pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads)
+    pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
 
-    def groups(epoch: int) -> Iterator[list[Tensor]]:
+    def groups(number: int, epoch: int) -> Iterator[list[Tensor]]:
         batches = pipeline.run(schedule, epoch, 0, schedule.num_steps)
-        while group := [one.sampled.n_id for one in itertools.islice(batches, GROUP)]:
+        while group := [one.sampled.n_id_by_type[number] for one in itertools.islice(batches, GROUP)]:
             yield group
 
-    return forecast(graph.shards.rows, map(groups, epochs))
-
-
-def _signed(seed: int) -> int:
-    return seed - (1 << 64) if seed >> 63 else seed
-
-
-def _joined(parts: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> Tensor:
-    """Return all parts, those for rank 0 first, as one tensor."""
-    return torch.cat(
-        [torch.empty(0, dtype=dtype), *(part.to(dtype) for of_rank in parts for part in of_rank)]
-    )
-
-
-def _in_order(order: Tensor, drawn: _Drawn) -> _Drawn:
-    """Return what was drawn for nodes that stood at ``order``, in the order in which they stood."""
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel())
-    counts = drawn.counts[place]
-    begins = (drawn.counts.cumsum(0) - drawn.counts)[place]
-    ahead = begins - (counts.cumsum(0) - counts)
-    at = torch.repeat_interleave(ahead, counts) + torch.arange(drawn.sources.numel())
-    return _Drawn(
-        counts, drawn.sources[at], drawn.positions[at] if drawn.positions.numel() else drawn.positions
+    return total(  # batches are drawn once for each node type
+        forecast(rows, map(partial(groups, number), epochs))
+        for number, rows in enumerate(graph.shards.rows.by_type)
+        if rows is not None
     )
 
 
@@ -290,10 +134,13 @@ class ShardedPipeline:
         config: options of the sampler.
         gathers: whether batches have feature rows.
         num_threads: number of threads that draw.
-        of_edges: names of the edge attributes that batches have: weights, features, ``e_id``.
+        of_edges: names of the edge attributes that batches have: weights, features, ``e_id``; where there are
+            types, also ``blocks``, for the weights of blocks.
+        seed_type: node type of the seeds; None in a graph without types.
 
     Raises:
-        ConfigError: batches are to have edge ids, and the graph's are not held.
+        ConfigError: batches are to have edge ids, and the graph's are not held; or the type is not given.
+        DataError: there is no such type, or the fanouts are not those of the graph's relations.
     """
 
     def __init__(
@@ -304,6 +151,7 @@ class ShardedPipeline:
         gathers: bool,
         num_threads: int,
         of_edges: Collection[str] = (),
+        seed_type: str | None = None,
     ) -> None:
         if "e_id" in of_edges and graph.shards.has_edge_ids:
             raise ConfigError(
@@ -312,10 +160,18 @@ class ShardedPipeline:
             )
         self._graph, self._config = graph, config
         self._gathers, self._of_edges = gathers, of_edges
+        types = graph.all_types
+        if seed_type is None and graph.is_typed:
+            raise ConfigError(f"say of which node type seeds are: {', '.join(graph.node_types)}")
+        self._seed_type = config.type_of_seeds(types, seed_type) or 0
+        self._num_types = len(types.nodes)
+        self._ends = [(one.source, one.destination) for one in types.relations()]
         self._whole = None
         self._frontiers = None
         if graph.shards.lists == "whole":
-            self._whole = make_pipeline(graph, config, num_threads=num_threads, depth=GROUP)
+            self._whole = make_pipeline(
+                graph, config, num_threads=num_threads, depth=GROUP, seed_type=seed_type
+            )
         else:
             self._frontiers = Frontiers(graph, config, num_threads)
         self._seconds = dict.fromkeys(COUNTED, 0.0)
@@ -346,8 +202,8 @@ class ShardedPipeline:
             except BaseException as error:
                 drawn.put(error)
 
-        def announce(group: list[PreparedBatch]) -> GroupRows:
-            return NOTHING if rows is None else rows.announce([one.sampled.n_id for one in group])
+        def announce(group: list[PreparedBatch]) -> list[GroupRows]:
+            return [] if rows is None else rows.announce([one.sampled.n_id_by_type for one in group])
 
         def gather() -> None:
             try:
@@ -391,11 +247,10 @@ class ShardedPipeline:
         input_ids = [schedule.sampled.positions_of(epoch, step) for step in steps]
         seeds = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
         nodes = [schedule.seeds[ids] for ids in input_ids]
-        none = torch.empty(0, dtype=torch.int64)
         if self._frontiers is not None:
-            drafts = [_Draft(ids, seed) for ids, seed in zip(nodes, seeds, strict=True)]
-            drafts += [_Draft(none, 0) for _ in range(count - len(drafts))]
-            sampled = self._frontiers.sample(drafts)[: len(steps)]
+            batches = [(self._by_type(ids), seed) for ids, seed in zip(nodes, seeds, strict=True)]
+            batches += [(self._by_type(_NO_IDS), 0)] * (count - len(batches))
+            sampled = self._frontiers.sample(batches)[: len(steps)]
         else:
             assert self._whole is not None
             begun = [self._whole.begin(ids, seed, 0, 0) for ids, seed in zip(nodes, seeds, strict=True)]
@@ -403,29 +258,51 @@ class ShardedPipeline:
         if schedule.reach is not None:  # the whole batch was drawn, and this rank's share of it is kept
             own = [schedule.own_of(step) for step in steps]
             sampled = [
-                keep_share(one, [(0, 0)], [kept], schedule.reach)
+                keep_share(one, self._ends, self._by_type(kept), schedule.reach)
                 for one, kept in zip(sampled, own, strict=True)
             ]
             input_ids = [ids[kept] for ids, kept in zip(input_ids, own, strict=True)]
         self._seconds["sample"] += perf_counter() - started
         return [
-            PreparedBatch(step, ids, one, [None])
+            PreparedBatch(step, ids, one, [None] * self._num_types)
             for step, ids, one in zip(steps, input_ids, sampled, strict=True)
         ]
 
+    def _by_type(self, ids: Tensor) -> list[Tensor]:
+        """Return the ids of seeds by node type: all are of one."""
+        return [ids if number == self._seed_type else _NO_IDS for number in range(self._num_types)]
+
     def _gathered(
-        self, group: list[PreparedBatch], rows: FeatureRows | None, wanted: GroupRows
+        self, group: list[PreparedBatch], rows: RowsByType | None, wanted: list[GroupRows]
     ) -> list[PreparedBatch]:
         """Return the batches of a group with their feature rows, and with what they read of edges."""
         started = perf_counter()
         if rows is not None:
-            x = rows.gather(wanted)
-            group = [one._replace(x=[of_one]) for one, of_one in zip(group, x, strict=True)]
+            x = rows.gather(wanted, len(group))
+            group = [one._replace(x=of_one) for one, of_one in zip(group, x, strict=True)]
         if self._frontiers is not None:
-            group = self._with_edge_rows(group)
+            group = self._with_typed_rows(group) if self._graph.is_typed else self._with_edge_rows(group)
         self._seconds["gather"] += perf_counter() - started
         self._seconds["batches"] += len(group)
         return group
+
+    def _with_typed_rows(self, group: list[PreparedBatch]) -> list[PreparedBatch]:
+        graph, sampled = self._graph, [one.sampled for one in group]
+        found: list[dict[tuple[EdgeType, str], Tensor]] = [{} for _ in group]
+        for number, (edge_type, edges) in enumerate(graph.all_types.edges.items()):
+            tables = dict[str, str]()
+            is_read = edges.weighted and edges.weight_name in self._of_edges
+            if graph.csc.weight is not None and (is_read or "blocks" in self._of_edges):
+                tables["weight"] = edges.weight_name
+            if edges.edge_attr is not None and "edge_attr" in self._of_edges:
+                tables["edge_attr"] = "edge_attr"
+            if not tables:
+                continue
+            read = graph.shards.edges.gather(sampled, list(tables), (number, self._ends[number][1]))
+            for rows, of_batch in zip(found, read, strict=True):
+                names = ((edge_type, name) for name in tables.values())
+                rows.update(zip(names, of_batch, strict=True))
+        return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
 
     def _with_edge_rows(self, group: list[PreparedBatch]) -> list[PreparedBatch]:
         sampled = [one.sampled for one in group]

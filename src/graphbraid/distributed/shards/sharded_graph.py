@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
-from graphbraid.distributed.parts.rows import DEGREES, SHARED, PartRows, SharedManifest
+from graphbraid.datasets.store.types import types_of
+from graphbraid.distributed.parts.rows import (
+    DEGREES,
+    SHARED,
+    PartRows,
+    SharedManifest,
+    divided_by_type,
+)
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.exchange import EdgeRowExchange
-from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows
-from graphbraid.errors import ConfigError
+from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows, RowsByType
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, ScaledFeatures
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import keep_mark
 from graphbraid.machine.hardware import free_memory_bytes, memory_group
 from graphbraid.machine.shared_tensors import machine_name
@@ -34,69 +43,49 @@ _SHARE_OF_ROWS = 0.75
 _log = logging.getLogger(__name__)
 
 
-class Shards:
-    """The parts that this rank holds, and where the nodes of the others are.
+class TypeShards:
+    """The nodes of one type, or of a graph of one: who owns each, and the feature rows of this rank's.
+
+    All ids count within the type.
 
     Attributes:
-        ranks: the ranks, by the communicator that the caller's thread uses.
-        comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
-        rows: the feature rows of batches, of this rank's nodes and of others'.
-        edges: weights and features of the batches' edges; for lists that are with their nodes.
+        num_nodes: number of nodes of the type.
+        owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
+        has_rows: whether the nodes have features.
         row_bytes: bytes of a feature row as it travels and is kept.
         scale: ``(num_nodes,)`` float32 scale of each row of int8; None for features of another dtype.
-        owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
-        num_parts: number of parts of the partition.
-        num_edges: number of edges of the whole graph.
-        lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
-        has_edge_ids: whether edge ids differ from the positions of the edges. Such ids are not held here.
-        src_degree: ``(num_nodes,)`` float32 in-degrees that layers normalise by; None where lists are whole.
-        src_loop: ``(num_nodes,)`` float32 weights of self-loops for the same layers; None if there are none.
-        first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None
-            where lists are whole.
     """
 
     def __init__(
         self,
-        ranks: Communicator,
         part_of: Tensor,
-        num_parts: int,
-        shared: SharedManifest,
-        own: list[PartRows],
+        rank_of_part: Tensor,
+        own: list[tuple[Tensor, Tensor | None]],
+        scale: Tensor | None,
+        *,
+        from_disk: bool,
     ) -> None:
-        self.ranks, self.comm, self._rows_comm = ranks, ranks.twin(), ranks.twin()
-        self.num_parts, self.num_nodes = num_parts, part_of.numel()
-        self.has_edge_ids = shared.has_edge_ids
-        self.num_edges, self.lists = shared.graph.num_edges, shared.lists
-        self.src_degree: Tensor | None = None
-        self.src_loop: Tensor | None = None
-        self._part_of = part_of  # mapped: pages that no batch asks for are never read
-        bounds = [bounds_of_part(num_parts, rank, ranks.size) for rank in range(ranks.size)]
-        counts = torch.tensor([last - first for first, last in bounds])
-        self._rank_of_part = torch.repeat_interleave(counts)
-        joined = torch.cat([rows.owned for rows in own])
-        self.owned, self._row = joined.sort()
-        self._tables = [rows.x for rows in own]
-        exceed = self._exceed_memory()
-        self._on_disk = [DiskRows.behind(one) if exceed and one.nbytes else None for one in self._tables]
-        firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
-        self.first_edge = torch.cat(firsts)[self._row] if firsts else None
-        self.row_bytes = self.new_rows(1).nbytes
-        self.scale: Tensor | None = None
-        self.rows = FeatureRows(self, self._rows_comm)
-        self.edges = EdgeRowExchange(self._rows_comm, own, self.num_edges, self.owners)
+        """Join the parts of this rank.
 
-    def keep(self, kept: KeptRows) -> None:
-        """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.
-
-        Raises:
-            ConfigError: the memory for them holds none.
-            ResourceError: the memory is not free.
+        Args:
+            part_of: ``(num_nodes,)`` int32 part of each node, mapped.
+            rank_of_part: ``(num_parts,)`` int64 rank that has each part.
+            own: of each of this rank's parts, ids of its nodes and their rows.
+            scale: as above.
+            from_disk: whether rows are read past the page cache.
         """
-        self.rows = FeatureRows(self, self._rows_comm, kept)
-        self.rows.fill()
+        self._part_of, self._rank_of_part = part_of, rank_of_part  # pages that nobody asks for are not read
+        self.num_nodes, self.scale = part_of.numel(), scale
+        self.owned, self._row = torch.cat([ids for ids, _ in own]).sort()
+        self._tables = [rows for _, rows in own if rows is not None]
+        self._on_disk = [DiskRows.behind(one) if from_disk and one.nbytes else None for one in self._tables]
+        self.has_rows = bool(self._tables)
+        self.row_bytes = self.new_rows(1).nbytes if self.has_rows else 0
 
-    def no_rows(self) -> Tensor | ScaledFeatures:
-        """Return features of all nodes that are NaN, in next to no memory."""
+    def no_rows(self) -> Tensor | ScaledFeatures | None:
+        """Return features of all nodes that are NaN, in next to no memory; None if they have none."""
+        if not self.has_rows:
+            return None
         shape = (self.num_nodes, self._tables[0].shape[1])
         if self.scale is None:
             return self.new_rows(1).fill_(torch.nan).expand(shape)
@@ -116,8 +105,7 @@ class Shards:
         """Return the feature rows of own nodes as they are stored, ``(num_ids, num_features)``.
 
         Args:
-            ids: ``(num_ids,)`` int64 ids in the whole graph, in any order, possibly repeated. All must be
-                owned by this rank.
+            ids: ``(num_ids,)`` int64 ids, in any order, possibly repeated. All must be owned by this rank.
         """
         places = torch.searchsorted(self.owned, ids)
         if len(self._tables) == 1:
@@ -140,12 +128,101 @@ class Shards:
             return disk.gather(places)
         return gather_rows(self._tables[number], places, trusted=True)
 
-    def _exceed_memory(self) -> bool:
+
+class Shards:
+    """The parts that this rank holds, and where the nodes of the others are.
+
+    Attributes:
+        ranks: the ranks, by the communicator that the caller's thread uses.
+        comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
+        by_type: the nodes of each type and their feature rows; one entry where the graph has no types.
+        rows: the feature rows of batches, of this rank's nodes and of others'.
+        edges: weights and features of the batches' edges; for lists that are with their nodes.
+        owned: ``(num_owned,)`` int64 ids of this rank's nodes in the whole graph, ascending.
+        num_parts: number of parts of the partition.
+        num_edges: number of edges of the whole graph.
+        lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
+        has_edge_ids: whether edge ids differ from the positions of the edges. Such ids are not held here.
+        src_degree: ``(num_nodes,)`` float32 in-degrees that layers normalise by; None where lists are whole.
+        src_loop: ``(num_nodes,)`` float32 weights of self-loops for the same layers; None if there are none.
+        first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None
+            where lists are whole.
+    """
+
+    def __init__(
+        self,
+        ranks: Communicator,
+        part_of: Tensor,
+        num_parts: int,
+        shared: SharedManifest,
+        own: list[PartRows],
+        *,
+        scales: list[Tensor | None],
+    ) -> None:
+        self.ranks, self.comm, self._rows_comm = ranks, ranks.twin(), ranks.twin()
+        self.num_parts, self.num_nodes = num_parts, part_of.numel()
+        self.has_edge_ids = shared.has_edge_ids
+        self.num_edges, self.lists = shared.graph.num_edges, shared.lists
+        self.src_degree: Tensor | None = None
+        self.src_loop: Tensor | None = None
+        self._part_of = part_of
+        bounds = [bounds_of_part(num_parts, rank, ranks.size) for rank in range(ranks.size)]
+        counts = torch.tensor([last - first for first, last in bounds])
+        self._rank_of_part = torch.repeat_interleave(counts)
+        self.owned, order = torch.cat([rows.owned for rows in own]).sort()
+        firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
+        self.first_edge = torch.cat(firsts)[order] if firsts else None
+        first_ids = shared.first_ids
+        owned = [divided_by_type(rows.owned, first_ids) for rows in own]
+        tables = [x for rows in own for x in rows.x_by_type if x is not None]
+        from_disk = self._exceed_memory(sum(x.nbytes for x in tables))
+        self.by_type = [
+            TypeShards(
+                part_of[first_ids[number] : first_ids[number + 1]],
+                self._rank_of_part,
+                [(ids[number], rows.x_by_type[number]) for ids, rows in zip(owned, own, strict=True)],
+                scale,
+                from_disk=from_disk,
+            )
+            for number, scale in enumerate(scales)
+        ]
+        self.rows = RowsByType(self._feature_rows(KeptRows()))
+        owners = [one.owners for one in self.by_type]
+        self.edges = EdgeRowExchange(self._rows_comm, own, self.num_edges, owners, first_ids)
+
+    @property
+    def only(self) -> TypeShards:
+        """The nodes of a graph without types."""
+        [only] = self.by_type
+        return only
+
+    def keep(self, kept: KeptRows) -> None:
+        """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.
+
+        Raises:
+            ConfigError: the memory for them holds none.
+            DataError: the score does not have a finite number for each node.
+            ResourceError: the memory is not free.
+        """
+        self.rows = RowsByType(self._feature_rows(kept))
+        self.rows.fill()
+
+    def _feature_rows(self, kept: KeptRows) -> list[FeatureRows | None]:
+        shares = zip(self.by_type, kept.divided(self.by_type), strict=True)
+        return [FeatureRows(one, self._rows_comm, of) if one.has_rows else None for one, of in shares]
+
+    def owners(self, ids: Tensor) -> Tensor:
+        """Return the rank that owns each of ``ids`` in the whole graph, ``(num_ids,)`` int64."""
+        return self._rank_of_part[self._part_of[ids].long()]
+
+    def _exceed_memory(self, own: int) -> bool:
         """Return whether mapped rows would not stay in memory; all ranks call it together.
 
         The system would then evict pages of them all the time. It reads 128 KiB for each row that it misses.
+
+        Args:
+            own: bytes of this rank's rows.
         """
-        own = sum(table.nbytes for table in self._tables)
         here = [machine_name(), memory_group()]
         beside = [rows for *there, rows in self.ranks.gather([*here, own]) if there == here]
         free = free_memory_bytes()
@@ -176,8 +253,8 @@ class ShardedGraph(Graph):
     """A graph whose lists and features are divided among ranks, as a :class:`Graph` of all its nodes.
 
     Labels and splits are those of the whole graph. ``csc`` has the lists of this rank's own nodes, and none
-    of the others, unless lists are whole. ``x`` has the shape of the features and holds no row: it is NaN.
-    So is ``edge_attr``, unless lists are whole.
+    of the others, unless lists are whole; so have the rows of ``types``. ``x`` has the shape of the features
+    and holds no row: it is NaN, as it is for each node type. So is ``edge_attr``, unless lists are whole.
     Mini-batches come by :class:`.pipeline.ShardedPipeline`.
     """
 
@@ -229,45 +306,79 @@ class ShardedGraph(Graph):
         own = [
             saved.rows(part, (part_of == part).nonzero().squeeze(1), shared) for part in range(first, last)
         ]
-        shards = Shards(comm, part_of, num_parts, shared, own)
         arrays = {
             name: SHARED.array(saved.folder, entry).load(mapped=True, verify=True)
             for name, entry in shared.graph.arrays.items()
         }
+        scales = [arrays.pop(f"{name}_scale", None) for name in shared.feature_names]
+        shards = Shards(comm, part_of, num_parts, shared, own, scales=scales)
         if shared.lists == "parts":
-            arrays |= _own_lists(own, shared.graph.num_nodes)
+            arrays |= _own_lists(own, shared)
         own_attr = own[0].edge_attr
         shards.src_degree, shards.src_loop = (arrays.pop(name, None) for name in DEGREES)
-        shards.scale = arrays.pop("x_scale", None)
-        plain = graph_of_arrays(shared.graph, arrays, saved.folder)
-        fields: dict[str, Any] = {name: getattr(plain, name) for name in _FIELDS}
-        fields["x"] = shards.no_rows()
+        for number, (attr, *_) in own[0].attr_by_relation.items():
+            assert shared.graph.types is not None
+            shape = (shared.graph.types.edges[number].num_edges, attr.shape[1])
+            arrays[f"edge{number}_attr"] = attr.new_full((1, 1), torch.nan).expand(shape)
+        fields = _fields_of(shared, arrays, saved.folder)
+        nothing = [one.no_rows() for one in shards.by_type]
+        if (types := fields["types"]) is None:
+            [fields["x"]] = nothing
+        else:
+            of_types = zip(types.nodes.items(), nothing, strict=True)
+            fields["types"] = replace(types, nodes={name: replace(one, x=x) for (name, one), x in of_types})
         if own_attr is not None:
             shape = (shards.num_edges, shared.num_edge_features)
             fields["edge_attr"] = arrays["edge_attr"] = own_attr.new_full((1, 1), torch.nan).expand(shape)
-        if isinstance(fields["x"], ScaledFeatures):
-            arrays["x"], arrays["x_scale"] = fields["x"].values, fields["x"].scale
-        else:
-            arrays["x"] = fields["x"]
+        for name, x in zip(shared.feature_names, nothing, strict=True):
+            if isinstance(x, ScaledFeatures):
+                arrays[name], arrays[f"{name}_scale"] = x.values, x.scale
+            elif x is not None:
+                arrays[name] = x
         for name, found in shared.marks.items():
             keep_mark(arrays[name], found, in_blocks=bool(sums_of(name)))
         return cls(**fields, shards=shards, trusted=True)
 
 
-_FIELDS = ("csc", "edge_id", "edge_attr", "x", "y", "splits", "name", "weight_name", "schema")
+_FIELDS = ("csc", "edge_id", "edge_attr", "x", "y", "splits", "types", "name", "weight_name", "schema")
 
 
-def _own_lists(own: list[PartRows], num_nodes: int) -> dict[str, Tensor]:
+def _fields_of(shared: SharedManifest, arrays: dict[str, Tensor], folder: Path) -> dict[str, Any]:
+    """Return the fields of the graph of these arrays, without features.
+
+    Raises:
+        DataError: an array is missing, or they do not fit each other.
+    """
+    entry, manifest = shared.graph.types, shared.graph
+    if entry is None or shared.lists == "whole":
+        graph = graph_of_arrays(manifest, arrays, folder)
+        return {name: getattr(graph, name) for name in _FIELDS}
+    try:
+        types = types_of(entry, arrays, manifest.num_nodes)
+    except KeyError as error:
+        raise DataError(f"{folder / SHARED.manifest} describes no {error}; partition again") from error
+    rows = types.rows
+    csc = Csc(arrays["indptr"], rows.indices, manifest.num_nodes, rows.weight, trusted=True)
+    return {"csc": csc, "types": types, "name": manifest.name, "schema": manifest.schema_of_graph}
+
+
+def _own_lists(own: list[PartRows], shared: SharedManifest) -> dict[str, Tensor]:
     """Return the lists of own nodes by their ids in the whole graph; others' are empty.
 
     One part's lists stay where they are mapped. Those of several parts are put into one order, in memory.
     """
-    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    indptr = torch.zeros(shared.graph.num_nodes + 1, dtype=torch.int64)
     for rows in own:
         assert rows.indptr is not None
         indptr[rows.owned + 1] = rows.indptr.diff()
     torch.cumsum(indptr, 0, out=indptr)
     arrays = {"indptr": indptr}
+    if shared.graph.types is not None:
+        arrays["rows_indptr"] = torch.zeros(shared.num_rows + 1, dtype=torch.int64)
+        for part in own:
+            assert part.rows_indptr is not None
+            arrays["rows_indptr"][shared.rows_of(part.owned)[0] + 1] = part.rows_indptr.diff()
+        torch.cumsum(arrays["rows_indptr"], 0, out=arrays["rows_indptr"])
     for name in ("indices", "weight"):
         parts = [values for rows in own if (values := getattr(rows, name)) is not None]
         if len(parts) == 1:

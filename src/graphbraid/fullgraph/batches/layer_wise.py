@@ -230,7 +230,9 @@ class LayerWise:
             ids, ops = needed[place], self._ops[place]
             if ids is not None and place == output:
                 ids = torch.unique(ids)
-            for relation in {op.walks for op in ops if op.moves and not isinstance(op, DestinationRows)}:
+            walks = {op.walks for op in ops if op.moves and not isinstance(op, DestinationRows)}
+            # In one order: ranks that hold parts ask each other for the sources of each relation.
+            for relation in sorted(walks, key=lambda one: -1 if one is None else one.number):
                 read = self._sources_of(ids, relation, place)
                 source = place.node_type if relation is None else relation.source
                 self._add(needed, LevelNodes(place.level - 1, source), read)

@@ -41,15 +41,15 @@ class LevelsOnParts(LayerWise):
 
     Args:
         program: as for :class:`.LayerWise`.
-        graph: this rank's parts of a graph without types.
+        graph: this rank's parts of a graph.
         options: as for :class:`.LayerWise`.
     """
 
     def __init__(self, program: Program, graph: ShardedGraph, *args: Any, **options: Any) -> None:
         super().__init__(program, graph, *args, **options)
         self._shards = graph.shards
-        self._halos: dict[int, Tensor] = {}
-        """Nodes of other ranks that nodes of this rank read at a level, ascending."""
+        self._halos: dict[LevelNodes, Tensor] = {}
+        """Nodes of other ranks that nodes of this rank read at a level, by their type, ascending."""
         self._read_at: dict[str, set[int]] = {}
         """Levels at which a value is read along edges."""
         for op in program.ops:
@@ -73,14 +73,17 @@ class LevelsOnParts(LayerWise):
                 disk is full.
         """
         shards, comm, program = self._shards, self._shards.ranks, self.program
-        given, _ = Routed.by_owner(shards.owners(nodes), comm.size).ask(comm, nodes)
+        output_type = program.node_type(program.output)
+        owners = shards.by_type[output_type].owners(nodes)
+        given, _ = Routed.by_owner(owners, comm.size).ask(comm, nodes)
+        self._halos.clear()
         passes = self.passes(torch.unique(given))
         cuts = self._cuts(passes)
         self._make_scales()
         for value in program.inputs:
             if value in self._read_at:
-                width = program.width(value)
-                self._fetch(value, width, shards.own_rows, shards.in_float32)
+                of_type = shards.by_type[program.node_type(value)]
+                self._fetch(value, program.width(value), of_type.own_rows, of_type.in_float32)
         for one, ends in zip(passes, cuts, strict=True):
             self.begin(one)
             for start, end in ends:
@@ -90,7 +93,7 @@ class LevelsOnParts(LayerWise):
                 if value in self._read_at:
                     self._fetch(value, program.width(value), self._kept[value].gather)
         output, width = program.output, program.width(program.output)
-        yield from self._of_owners(nodes, width, self._kept[output].gather)
+        yield from self._of_owners(nodes, output_type, width, self._kept[output].gather)
 
     def _cuts(self, passes: Sequence[LevelPass]) -> list[list[tuple[int, int]]]:
         """Return the chunks of all passes, or raise on all ranks what one rank raises."""
@@ -108,10 +111,12 @@ class LevelsOnParts(LayerWise):
     def _sources_of(self, ids: Tensor | None, relation: Relation | None, place: LevelNodes) -> Tensor:
         """Return the own nodes that nodes of any rank read, and note the others that own nodes read."""
         assert ids is not None, "no level has all nodes of the graph"
-        shards, comm = self._shards, self._shards.ranks
+        comm, source = self._shards.ranks, place.node_type if relation is None else relation.source
         read = self._all_sources(ids, relation, place.node_type)
-        owners = shards.owners(read)
-        self._halos[place.level] = read[owners != comm.rank]
+        owners = self._shards.by_type[source].owners(read)
+        at = LevelNodes(place.level, source)
+        others = read[owners != comm.rank]
+        self._halos[at] = torch.unique(torch.cat([self._halos.get(at, others[:0]), others]))
         given, _ = Routed.by_owner(owners, comm.size).ask(comm, read)
         own: Tensor = torch.unique(given)
         return own
@@ -120,32 +125,34 @@ class LevelsOnParts(LayerWise):
         before = needed.get(place)
         needed[place] = ids if before is None or ids is None else torch.unique(torch.cat((before, ids)))
 
-    def _halo(self, levels: set[int]) -> Tensor:
-        """Return the nodes of other ranks that are read at some levels, ascending."""
+    def _halo(self, node_type: int, levels: set[int]) -> Tensor:
+        """Return the nodes of a type that other ranks own and that are read at some levels, ascending."""
         none = torch.empty(0, dtype=torch.int64)
-        ids: Tensor = torch.unique(torch.cat([none, *(self._halos[level] for level in sorted(levels))]))
+        places = [LevelNodes(level, node_type) for level in sorted(levels)]
+        ids: Tensor = torch.unique(torch.cat([none, *(self._halos[one] for one in places)]))
         return ids
 
     # ---- rows of other ranks
 
     def _of_owners(
-        self, ids: Tensor, width: int, own_rows: Callable[[Tensor], Tensor]
+        self, ids: Tensor, node_type: int, width: int, own_rows: Callable[[Tensor], Tensor]
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield the rows of nodes of any rank, sent by their owners, in chunks; all ranks call it together.
 
         Args:
             ids: ``(num_ids,)`` int64, possibly none.
+            node_type: number of their type.
             width: columns of the rows.
             own_rows: gives the rows of this rank's nodes.
         """
-        shards, comm = self._shards, self._shards.ranks
+        of_type, comm = self._shards.by_type[node_type], self._shards.ranks
         room = self._budget // (_TRAVELLING * comm.size)
         most = max(1, room // (self.dtype.itemsize * max(1, width)))
         rounds = comm.all_reduce(torch.tensor([-(-ids.numel() // most)]), "max").wait()
         for start in range(0, int(rounds) * most, most):
             self._check()
             part = ids[start : start + most]
-            routed = Routed.by_owner(shards.owners(part), comm.size)
+            routed = Routed.by_owner(of_type.owners(part), comm.size)
             given, asked = routed.ask(comm, part)
             rows = routed.answers(comm, own_rows(given).contiguous(), asked)
             if part.numel():
@@ -159,15 +166,17 @@ class LevelsOnParts(LayerWise):
         made: Callable[[Tensor, Tensor], Tensor] = lambda rows, _: rows,
     ) -> None:
         """Keep the rows of a value that nodes of this rank read of other ranks' nodes."""
-        halo = self._halo(self._read_at[value])
+        node_type = self.program.node_type(value)
+        halo = self._halo(node_type, self._read_at[value])
         room = self._make_room(value + _OF_OTHERS, halo, width)
-        for start, rows in self._of_owners(halo, width, own_rows):
+        for start, rows in self._of_owners(halo, node_type, width, own_rows):
             room.write(start, made(rows, halo[start : start + rows.shape[0]]).to(self.dtype))
 
     def rows_of(self, value: str, nodes: Tensor) -> Tensor | SparseFeatures:
         """Return the rows of a value of own nodes, and of other ranks' nodes that own ones read."""
         value = self.root(value)
-        is_own = self._shards.owners(nodes) == self._shards.ranks.rank
+        of_type = self._shards.by_type[self.program.node_type(value)]
+        is_own = of_type.owners(nodes) == self._shards.ranks.rank
         own = super().rows_of(value, nodes[is_own])
         if own.shape[0] == nodes.numel():
             return own
@@ -182,11 +191,13 @@ class LevelsOnParts(LayerWise):
     def _make_scales(self) -> None:
         """Compute the factors of GCN's normalisation for own nodes, and fetch those of the others."""
         found = dict.fromkeys(op.adjacency for op in self.program.ops if isinstance(op, Aggregate))
-        own, others = self._shards.owned, self._halo(set(self._halos))
         for adjacency in (one for one in found if one.kind == "gcn"):
-            scale = torch.full((self.graph.num_nodes, 1), torch.nan, dtype=self.dtype)
-            scale[own, 0] = self._scale_of(own, adjacency, 0)
-            for start, rows in self._of_owners(others, 1, scale.__getitem__):
+            kind = 0 if adjacency.relation is None else adjacency.relation.destination
+            own = self._shards.by_type[kind].owned
+            others = self._halo(kind, {one.level for one in self._halos if one.node_type == kind})
+            scale = torch.full((self._counts[kind], 1), torch.nan, dtype=self.dtype)
+            scale[own, 0] = self._scale_of(own, adjacency, kind)
+            for start, rows in self._of_owners(others, kind, 1, scale.__getitem__):
                 scale[others[start : start + rows.shape[0]]] = rows
             self._scales[adjacency] = scale.squeeze(1)
 

@@ -439,12 +439,13 @@ class MiniBatch(TensorHolder):
     def _edge_rows(self, name: str, number: int = 0) -> Tensor:
         """Return the rows of an edge attribute, hop by hop, of a relation by its number."""
         if self._given_edge_rows is not None:
-            if name not in self._given_edge_rows:
+            key: Any = (self._edge_types[number], name) if self._is_typed else name
+            if key not in self._given_edge_rows:
                 raise ConfigError(
                     f"batch.{name} lies with the edges on other ranks, which did not send it: the model "
                     f"takes no argument {name!r}"
                 )
-            return self._given_edge_rows[name]
+            return self._given_edge_rows[key]
         positions = self._positions(name, number)
         if name == "e_id" and not self._from().has(name):
             return self._from().edge_ids(positions)
@@ -517,8 +518,9 @@ class MiniBatch(TensorHolder):
             if self._given_edge_rows is None:
                 weight = take_rows(weight, positions[: indices.numel()])
             else:
-                first = sum(sampled.edges_per_hop[:index])
-                weight = self._edge_rows(source.graph.weight_name)[first : first + indices.numel()]
+                first, of = sum(sampled.counts_by_relation[number][:index]), source.graph
+                name = of.edges_of(self._edge_types[number]).weight_name if self._is_typed else of.weight_name
+                weight = self._edge_rows(name, number)[first : first + indices.numel()]
             weight = self._sent_to_blocks(weight)
         degree, loop = source.src_degree, source.src_loop
         if degree is not None or loop is not None:

@@ -209,7 +209,7 @@ def _by_ranks(
 
     first, outputs, needed = seeds[:_TRIED], list[Tensor](), 0
     # Once more, beside others and with one hop more: a model that reads more than its hops shows by it.
-    others = torch.arange(0, runner.graph.num_nodes, runner.graph.num_nodes // _TRIED + 1)
+    others = torch.arange(0, runner.labels.num_nodes, runner.labels.num_nodes // _TRIED + 1)
     beside = torch.cat((first, others[~torch.isin(others, first)]))
     for part, more in ((first, 0), (beside, 0 if runner.by_blocks else 1)):
         with loader(part, part.numel(), hops + more) as drawn, torch.no_grad():
@@ -319,18 +319,17 @@ def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
 
 def prepared_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
     """Estimate the bytes of a batch that waits for its step: its rows, ids and edges, and what edges have."""
-    return (
-        runner.rows_bytes(batch)
-        + 8 * batch.num_nodes
-        + (16 + 4 * runner.graph.num_edge_features) * batch.num_edges
-    )
+    attrs = [runner.graph.edges_of(one).edge_attr for one in runner.graph.edge_types if runner.graph.is_typed]
+    of_edges = max([runner.graph.num_edge_features, *(x.shape[1] for x in attrs if x is not None)])
+    return runner.rows_bytes(batch) + 8 * batch.num_nodes + (16 + 4 * of_edges) * batch.num_edges
 
 
 def _feature_rows(runner: ModelRunner, node_type: int, nodes: Tensor) -> Tensor | SparseFeatures:
     """Return the float32 feature rows of ``nodes``, dense or sparse as in the graph."""
     graph = runner.graph
     if (divided := divided_graph(graph)) is not None:
-        return divided.shards.in_float32(divided.shards.own_rows(nodes), nodes)
+        of_type = divided.shards.by_type[node_type]
+        return of_type.in_float32(of_type.own_rows(nodes), nodes)
     if runner.rows is not None:
         return rows_on_device(runner.rows, nodes.to(runner.device)).float()
     x = graph.nodes_of(graph.node_types[node_type]).x

@@ -214,7 +214,7 @@ class ModelRunner:
                 if self.graph.is_whole:
                     source = source_of(self.model, self.graph, None, self.learned_type)
                 else:  # nothing is read of the edges and features of the graph
-                    source = Source(self.graph)
+                    source = Source(self.graph, None, self.learned_type)
                 program = source.read(self.model, self.device, for_some_nodes=True)
             except NotLoweredError as why:
                 return why
@@ -299,6 +299,9 @@ class ModelRunner:
     def _read_of_edges(self) -> list[str]:
         """Return the names of the edge attributes that the model reads of a mini-batch."""
         graph, weights = self.graph, self.graph.weight_name
+        if graph.is_typed:
+            by_relation = {"blocks": CSC, WEIGHTS: WEIGHTS, EDGE_ATTR: EDGE_ATTR}
+            return [name for name, of in by_relation.items() if self.calling.takes(of)]
         takers: dict[str, tuple[str, ...]] = {"e_id": (DATA,)}
         if graph.csc.weight is not None:
             takers[weights] = (CSC, ADJACENCY, DATA, weights)
@@ -310,8 +313,13 @@ class ModelRunner:
         """Refuse a model that reads more of edges than batches that are drawn from parts bring.
 
         Raises:
-            ConfigError: the model reads which relation each edge is of.
+            ConfigError: the model reads which relation each edge is of, or all that edges have.
         """
+        if graph.is_typed and graph.shards.lists == "parts" and self.calling.takes(DATA):
+            raise ConfigError(
+                "the model takes the whole data, and parts of a graph with types do not hold what belongs to "
+                "edges; let forward take x_dict and edge_index_dict, or partition with --rows whole"
+            )
         if self.calling.takes(EDGE_TYPE):
             raise ConfigError(
                 "parts of a graph do not hold which relation an edge is of; use the whole graph"
@@ -346,16 +354,14 @@ class ModelRunner:
 
         graph = self.graph
         for name, module in modules.items():
-            if module.num_nodes != graph.num_nodes:
-                raise ConfigError(
-                    f"{name} has num_nodes={module.num_nodes}, and the graph has {graph.num_nodes} nodes; "
-                    "make it with graph.num_nodes"
-                )
+            _check_rows_of(graph, name, module)
         divided = divided_graph(graph)
         comm = comm or Communicator(Alone())
-        owners = Owners.in_ranges(graph.num_nodes, comm)
+        counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
+        owners = {one: Owners.in_ranges(count, comm) for one, count in counts.items()}
         if divided is not None:
-            comm, owners = divided.shards.ranks, Owners(divided.shards.owned, divided.shards.owners)
+            comm, of_types = divided.shards.ranks, zip(owners, divided.shards.by_type, strict=True)
+            owners = {one: Owners(of_type.owned, of_type.owners) for one, of_type in of_types}
         assert isinstance(config.optimizer, str)
         self.learned = LearnedRows(
             modules,
@@ -388,7 +394,8 @@ class ModelRunner:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         batch = batch if self.device.type == "cpu" else self._moved(batch)
         if self.learned is not None:
-            self.learned.take_batch(batch.n_id, learns=torch.is_grad_enabled())
+            ids = batch.n_id_dict if self.graph.is_typed else {ONLY_NODE_TYPE: batch.n_id}
+            self.learned.take_batch(ids, learns=torch.is_grad_enabled())
         values = CallValues(partial(self._of_typed_batch if self.graph.is_typed else self._of_batch, batch))
         # In training it is the batch's own; an evaluation may give the model the graph's.
         given = None if self.model.training or self.graph.is_typed else values[X]
@@ -611,6 +618,28 @@ def _check_loops(model: nn.Module, graph: Graph) -> None:
 def divided_graph(graph: Graph) -> ShardedGraph | None:
     """Return a graph that is divided among ranks, as what it is; None for a whole one."""
     return None if graph.is_whole else cast("ShardedGraph", graph)
+
+
+def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:
+    """Check that learned rows are of nodes of the graph.
+
+    Raises:
+        ConfigError: they are of another number, or of no node type; names the module.
+    """
+    if (module.node_type is None) == graph.is_typed or module.node_type not in (None, *graph.node_types):
+        kinds = f"the node types {', '.join(graph.node_types)}" if graph.is_typed else "no node types"
+        raise ConfigError(
+            f"{name} has node_type={module.node_type!r}, and the graph has {kinds}; make it with "
+            + ("one of these" if graph.is_typed else "node_type=None")
+        )
+    count = graph.num_nodes if module.node_type is None else graph.nodes_of(module.node_type).num_nodes
+    if module.num_nodes != count:
+        of_type = "" if module.node_type is None else f" of type {module.node_type!r}"
+        right = "graph.num_nodes" if module.node_type is None else f"num_nodes={count}"
+        raise ConfigError(
+            f"{name} has num_nodes={module.num_nodes}, and the graph has {count} nodes{of_type}; "
+            f"make it with {right}"
+        )
 
 
 def sharded_embeddings(model: nn.Module) -> dict[str, ShardedEmbedding]:

@@ -1,0 +1,244 @@
+"""Mini-batches of a graph with types that are drawn from parts have the bits of those of the whole graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.distributed.test_shards import check_ranks, parts_at
+from tests.distributed.threads import run_threads
+
+from graphbraid import Graph
+from graphbraid.distributed import Communicator, KeptRows, ShardedGraph
+from graphbraid.distributed.shards import sharded_graph
+from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import EdgeType, SparseFeatures
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.train.run_folder.contract import graph_identity
+
+RELATIONS: list[EdgeType] = [
+    ("a", "to", "b"),
+    ("b", "likes", "b"),
+    ("b", "back", "a"),
+    ("c", "of", "b"),
+    ("a", "also", "b"),
+    ("a", "near", "a"),
+]
+
+
+def typed_graph(counts: list[int], degrees: list[int], seed: int = 0, **more: Any) -> Graph:
+    """Return a graph of the types a, b and c: b is learned, c has no features and no relation into it."""
+    draw = np.random.default_rng(seed)
+    numbers = dict(zip("abc", counts, strict=True))
+    edges = {}
+    for relation, degree in zip(RELATIONS, degrees, strict=True):
+        ends = [draw.integers(0, numbers[relation[at]], numbers[relation[2]] * degree) for at in (0, 2)]
+        ends[1][: len(ends[1]) // 3] = 0  # a hub
+        edges[relation] = torch.from_numpy(np.stack(ends))
+    train = torch.from_numpy(draw.permutation(counts[1])[: max(1, counts[1] // 2)].copy())
+    return Graph.from_relations(
+        edges,
+        numbers,
+        x={
+            "a": torch.from_numpy(draw.standard_normal((counts[0], 3), dtype=np.float32)),
+            "b": torch.from_numpy(draw.standard_normal((counts[1], 7), dtype=np.float32)),
+        },
+        y={"b": torch.from_numpy(draw.integers(0, 3, counts[1]))},
+        splits={"b": {"train": train}},
+        **more,
+    )
+
+
+def of_edges(graph: Graph) -> dict[str, Any]:
+    """Return weights of two relations and features of two, of which one has both."""
+    draw = torch.Generator().manual_seed(1)
+    counts = {one: graph.edges_of(one).num_edges for one in graph.edge_types}
+    weighted, attributed = (RELATIONS[1], RELATIONS[5]), (RELATIONS[0], RELATIONS[5])
+    return {
+        "edge_weight": {one: torch.rand(counts[one], generator=draw) for one in weighted},
+        "edge_attr": {one: torch.rand(counts[one], 2, generator=draw).half() for one in attributed},
+    }
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=3, max_size=3),
+    degrees=st.lists(st.integers(0, 4), min_size=len(RELATIONS), max_size=len(RELATIONS)),
+    num_parts=st.integers(1, 4),
+    data=st.data(),
+    blocks=st.booleans(),
+    replace=st.booleans(),
+    keeps=st.booleans(),
+    weighted=st.booleans(),
+    lists=st.sampled_from(["parts", "whole"]),
+    reach=st.none() | st.integers(1, 3),
+)
+def test_batches_by_relation_have_the_bits_of_one_rank_without_parts(
+    tmp_path: Path,
+    counts: list[int],
+    degrees: list[int],
+    num_parts: int,
+    data: st.DataObject,
+    blocks: bool,
+    replace: bool,
+    keeps: bool,
+    weighted: bool,
+    lists: str,
+    reach: int | None,
+) -> None:
+    graph = typed_graph(counts, degrees, sum(counts))
+    if keeps or weighted:
+        graph = typed_graph(counts, degrees, sum(counts), **of_edges(graph))
+    of_nodes = st.lists(st.integers(0, num_parts - 1), min_size=graph.num_nodes, max_size=graph.num_nodes)
+    part_of = torch.tensor(data.draw(of_nodes))
+    hops = data.draw(st.integers(1, 3))
+    fanouts = st.lists(st.integers(0 if replace else -1, 4), min_size=hops, max_size=hops)
+    num_ranks = data.draw(st.integers(1, num_parts))
+    config = SamplerConfig.for_relations(
+        graph.edge_types,
+        {relation: data.draw(fanouts) for relation in graph.edge_types},
+        layout="blocks" if blocks else "subgraph",
+        replace=replace,
+        weighted=weighted,
+        return_edge_id=keeps,
+    )
+    folder = parts_at(tmp_path / "parts", graph, part_of, num_parts, lists)
+    reach = None if blocks else reach  # of whole batches, of which a rank keeps its share
+    size = max(num_ranks, counts[1] // 5)
+    check_ranks(folder, graph, config, num_ranks, size, reach=reach, seed_type="b")
+
+
+def opened(tmp_path: Path, graph: Graph, lists: Any = "parts", num_parts: int = 3) -> Path:
+    """Return the folder of parts of a graph, node by node."""
+    return parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % num_parts, num_parts, lists)
+
+
+def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> None:
+    graph = typed_graph([40, 90, 20], [3, 2, 3, 2, 1, 2])
+    folder = opened(tmp_path, graph)
+    config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
+    budget = 2 * 8 * 130 + 20 * (3 * 4 + 32) + 20 * (7 * 4 + 32)
+
+    def on_rank(comm: Communicator) -> tuple[int, int]:
+        sharded = ShardedGraph.open(folder, comm)
+        sharded.shards.keep(KeptRows(budget=budget))
+        seeds = graph.nodes_of("b").split("train")
+        schedule = SeedSchedule(seeds=seeds, batch_size=3, part=comm.rank, num_parts=comm.size)
+        expected = foreseen(sharded, config, schedule, range(2), seed_type="b")
+        pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1, seed_type="b")
+        for epoch in range(2):
+            assert len(list(pipeline.run(schedule, epoch, 0, schedule.num_steps))) == schedule.num_steps
+        assert sharded.shards.rows.traffic == expected
+        return expected.sent_bytes, expected.hits
+
+    assert all(sent > 0 and hits > 0 for sent, hits in run_threads(3, on_rank))
+
+
+def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path: Path) -> None:
+    graph = typed_graph([10, 60, 9], [1, 1, 1, 1, 1, 1])
+    folder = opened(tmp_path, graph)
+    [shards, *_] = run_threads(3, lambda comm: ShardedGraph.open(folder, comm).shards)
+    all_kept = KeptRows(budget="all", score=torch.arange(79)).divided(shards.by_type)
+    assert [one.budget for one in all_kept] == ["all", "all", "all"]
+    assert [len(one.score) for one in all_kept if one.score is not None] == [10, 60, 9]
+    few, some = (
+        [one.budget for one in KeptRows(budget=size).divided(shards.by_type)] for size in (800, 2000)
+    )
+    assert few == [0, 800, 0]  # a share would hold no row of the first type
+    assert some[0] > 0 < some[1]
+    assert sum(some) in range(1999, 2001)
+    with pytest.raises(DataError, match=r"one number for each of the 79 nodes; got \(60,\)"):
+        KeptRows(budget="all", score=torch.ones(60)).divided(shards.by_type)
+    with pytest.raises(ConfigError, match="hold no row"):
+        shards._feature_rows(KeptRows(budget=100))
+
+
+def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> None:
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
+    sharded = ShardedGraph.open(opened(tmp_path, graph, "whole"))
+    assert graph_identity(sharded) == graph_identity(graph)
+    assert (sharded.num_nodes, sharded.num_edges) == (graph.num_nodes, graph.num_edges)
+    assert (sharded.node_types, sharded.edge_types) == (graph.node_types, graph.edge_types)
+    a, b, c = (sharded.nodes_of(one).x for one in "abc")
+    assert c is None
+    for x in (a, b):  # a read past the exchange shows in the loss
+        assert isinstance(x, torch.Tensor)
+        assert torch.isnan(x).all()
+    sharded = ShardedGraph.open(opened(tmp_path, graph))
+    assert sharded.num_edges == graph.num_edges
+    assert sharded.csc.num_edges == graph.num_edges  # all parts are here
+
+
+def test_features_of_edges_are_nan_until_their_owners_send_them(tmp_path: Path) -> None:
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2], **of_edges(graph))
+    sharded = ShardedGraph.open(opened(tmp_path, graph))
+    assert graph_identity(sharded) == {
+        name: value for name, value in graph_identity(graph).items() if name != "array edge_id"
+    }
+    attr = sharded.edges_of(RELATIONS[0]).edge_attr
+    assert attr is not None
+    assert attr.shape == (40, 2)
+    assert torch.isnan(attr).all()
+
+
+def test_features_of_edges_that_are_too_few_are_refused(tmp_path: Path) -> None:
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
+    folder = opened(tmp_path, typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2], **of_edges(graph)))
+    manifest = folder / "part-00001" / "rows.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"edge5_attr":', '"edge4_attr":'))
+    with pytest.raises(DataError, match=r"edge5_attr is missing, and must have \d+ rows|checksum"):
+        ShardedGraph.open(folder)
+
+
+def test_features_that_are_not_dense_are_refused_by_type(tmp_path: Path) -> None:
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
+    assert graph.types is not None
+    sparse = SparseFeatures.from_dense(torch.eye(8))
+    nodes = graph.types.nodes | {"a": replace(graph.types.nodes["a"], x=sparse)}
+    with pytest.raises(DataError, match="those of 'a' are SparseFeatures"):
+        opened(tmp_path, graph.replace(types=replace(graph.types, nodes=nodes)))
+
+
+@pytest.mark.parametrize("name", ["node0_x.npy", "node1_x.npy", "rows_indptr.npy", "indices.npy"])
+def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str) -> None:
+    folder = opened(tmp_path, typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2]))
+    file = folder / "part-00001" / name
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=name):
+        ShardedGraph.open(folder)
+
+
+def test_seeds_of_no_type_are_refused(tmp_path: Path) -> None:
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
+    sharded = ShardedGraph.open(opened(tmp_path, graph))
+    config = SamplerConfig.for_relations(graph.edge_types, (2,))
+    with pytest.raises(ConfigError, match="say of which node type seeds are: a, b, c"):
+        ShardedPipeline(sharded, config, gathers=True, num_threads=1)
+
+
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+def test_rows_that_exceed_the_memory_are_read_from_disk(
+    tmp_path: Path, lists: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
+    folder = opened(tmp_path, graph, lists)
+    monkeypatch.setattr(sharded_graph, "free_memory_bytes", lambda: 100)
+    config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
+    check_ranks(folder, graph, config, 2, 6, seed_type="b")
