@@ -242,3 +242,17 @@ def test_rows_that_exceed_the_memory_are_read_from_disk(
     monkeypatch.setattr(sharded_graph, "free_memory_bytes", lambda: 100)
     config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
     check_ranks(folder, graph, config, 2, 6, seed_type="b")
+
+
+def test_nodes_that_are_no_sources_are_drawn_for(tmp_path: Path) -> None:
+    """A type may have relations into it alone."""
+    ends = torch.randint(12, (2, 40), generator=torch.Generator().manual_seed(0))
+    graph = Graph.from_relations(
+        {("a", "to", "b"): ends},
+        {"a": 12, "b": 12},
+        x={"a": torch.rand(12, 3), "b": torch.rand(12, 2)},
+        splits={"b": {"train": torch.arange(9)}},
+    )
+    folder = opened(tmp_path, graph)
+    config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
+    check_ranks(folder, graph, config, 2, 4, seed_type="b")

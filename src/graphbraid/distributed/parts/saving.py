@@ -42,6 +42,7 @@ from graphbraid.files.writing import (
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import topology_mark
+from graphbraid.graph.types import num_rows_of
 from graphbraid.signatures import typed
 
 
@@ -123,6 +124,8 @@ _EDGES = ("local_edge", "remote_edge")
 _SPACE_PER_PART = 1 << 14  # headers and part.json
 _NODE_BYTES, _BLOCKS_BYTES = 40, 3 << 25
 """Memory for the parts' lists of nodes and offsets, by node, and for blocks of rows under way."""
+_ROW_BYTES = 40
+"""Memory for the lists of a part by relation, by node and relation into its type."""
 
 
 @typed
@@ -224,6 +227,8 @@ def require_room(
     require_place_for_folder(path)
     require_free_space(path, size, f"storing the partition in {path}")
     of_edges = 2 * (per_edge + 8 * (csc.weight is not None)) * csc.num_edges // num_parts
+    if rows == "parts" and isinstance(graph, Graph) and graph.types is not None:
+        of_edges += _ROW_BYTES * num_rows_of(graph.types) // num_parts
     require_memory(
         _NODE_BYTES * csc.num_dst + of_edges + _BLOCKS_BYTES,
         f"cutting a graph of {csc.num_dst:,} nodes into {num_parts} parts",

@@ -43,18 +43,25 @@ class _Draft:
 
     def add(self, relations: Sequence[Relation], by_relation: Iterable[_Drawn]) -> None:
         """Take in what a hop drew for the nodes of :meth:`drawing`, in their order, relation by relation."""
-        before = [len(ids) for ids in self.names]
-        for relation, (counts, sources, positions) in zip(relations, by_relation, strict=True):
-            names, found = self.names[relation.source], sources.long()
-            if (kernels := native.kernels()) is None:
-                names, local = relabel(names, found.numpy())
+        drawn = list(by_relation)
+        for number, names in enumerate(self.names):
+            own = [one.number for one in relations if one.source == number]
+            found = [drawn[one].sources.long() for one in own]
+            if any(map(len, found)):  # names of a type come from its relations in their order
+                everything = torch.cat(found)
+                if (kernels := native.kernels()) is None:
+                    self.names[number], local = relabel(names, everything.numpy())
+                else:
+                    ids, places = kernels.relabel(torch.from_numpy(names), everything)
+                    self.names[number], local = ids.numpy(), places.numpy()
             else:
-                ids, places = kernels.relabel(torch.from_numpy(names), found)
-                names, local = ids.numpy(), places.numpy()
-            self.names[relation.source] = names
-            self.hops[relation.number].append((counts.numpy().astype(np.int64), local, positions.numpy()))
-        for ids, then, counts_of in zip(self.names, before, self.nodes_by_type, strict=True):
-            counts_of.append(len(ids) - then)
+                local = np.empty(0, np.int64)
+            self.nodes_by_type[number].append(len(self.names[number]) - len(names))
+            ends = np.cumsum([*map(len, found)], dtype=np.int64)
+            for one, end in zip(own, ends, strict=True):
+                counts, sources, positions = drawn[one]
+                of_one = local[end - len(sources) : end]
+                self.hops[one].append((counts.numpy().astype(np.int64), of_one, positions.numpy()))
 
     def finished(self, config: SamplerConfig) -> Sampled:
         """Return the batch as any sampler does."""
