@@ -214,7 +214,7 @@ NOT_OPERATORS = {
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs
     *("push_shares", "push_draws", "count_ids"),  # likewise
     *("invert_order", "count_lists", "rename_lists", "move_lists"),  # in tests of the reordering
-    *("CalledRows", "DiskRows", "NeighborLists", "RowCache", "RowReader", "xxh64"),  # in tests of features
+    *("BroughtRows", "DiskRows", "NeighborLists", "RowCache", "RowReader", "xxh64"),  # in tests of features
     "Types",  # in tests/sampling/typed
     "induced_edges",  # in tests/sampling
     "pool_bytes",  # in tests/ops/test_pool.py
@@ -225,6 +225,9 @@ NOT_OPERATORS = {
         "count_split",
         "write_split",
         "relabel",
+        "own_places",
+        "take_rows",
+        "put_rows",
     ),  # in tests/distributed
 }
 

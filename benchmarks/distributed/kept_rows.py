@@ -11,18 +11,24 @@ GraphSAGE is trained by ``Trainer`` in these ways:
 - *kept*: the same with a tenth of the other ranks' rows in memory, chosen by look-ahead (Belady);
 - *all kept*: with memory for all of them, so that later epochs send none. That is what a rank computes.
 
-Beside each epoch stands the longer of computing and sending, which is the busiest rank's bytes either way at
-the link's rate, and the bytes that were foreseen from batches drawn in advance. First losses must be equal.
+The ways take turns, round by round, in the same processes: what other programs take slows all alike. Beside
+each epoch stand the processor time of a rank; the longer of computing and sending, which is the busiest
+rank's bytes either way at the link's rate; and the bytes that were foreseen from batches drawn in advance.
+A rank has one core, so no epoch is shorter than its processor time. First losses must be equal.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import statistics
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +57,20 @@ KEPT_SHARE = 0.1
 NOTED_BYTES = 32
 """Bytes beside each kept row."""
 WAYS = ("each batch", "groups", "kept", "all kept")
+COUNTED = 2
+"""Epochs of a way that count in each round, after one that fills what is kept."""
 
 
-class _Traffic(Callback):
-    """Notes the rows read and the bytes sent, after each epoch."""
+class _Notes(Callback):
+    """Notes the rows read, the bytes sent, and the processor time of this process, after each epoch."""
 
     def __init__(self, graph: distributed.ShardedGraph) -> None:
-        self._graph, self.by_epoch = graph, list[RowTraffic]()
+        self._graph, self.traffic, self.processor = graph, list[RowTraffic](), list[float]()
 
     def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
-        """Note it."""
-        self.by_epoch.append(self._graph.shards.rows.traffic)
+        """Note them."""
+        self.traffic.append(self._graph.shards.rows.traffic)
+        self.processor.append(time.process_time())
 
 
 def budget_of(graph: distributed.ShardedGraph, way: str) -> int | str:
@@ -71,63 +80,98 @@ def budget_of(graph: distributed.ShardedGraph, way: str) -> int | str:
     return {"kept": 8 * graph.num_nodes + kept, "all kept": "all"}.get(way, 0)
 
 
-def as_rank(folder: Path, way: str, epochs: int) -> dict[str, Any]:
-    """Train on the ranks that were started; what the first one found."""
-    if way == "each batch":
-        pipeline.GROUP = 1
+def as_rank(folder: Path, epochs: int) -> dict[str, dict[str, Any]]:
+    """Train on the ranks that were started, by each way in turn; what the first one found."""
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    group = pipeline.GROUP
     with distributed.init() as comm:
         graph = distributed.ShardedGraph.open(folder)
-        config = TrainConfig(
-            epochs=1 + epochs,
-            batch_size=BATCH,
-            fanouts=FANOUTS,
-            layout="blocks",
-            eval_every=0,
-            test_at_end=False,
-            remote=budget_of(graph, way),
-        )
-        torch.manual_seed(0)
-        model: nn.Module = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=2, dropout=0.0)
-        traffic = _Traffic(graph)
-        result = Trainer(model, graph, config=config, callbacks=[traffic]).fit()
-        later = traffic.by_epoch[-1].since(traffic.by_epoch[0])
-        graph.shards.keep(distributed.KeptRows(budget=config.remote or 0))
-        schedule = SeedSchedule(
-            seeds=graph.split("train"),
-            batch_size=BATCH,
-            shuffle=True,
-            seed=config.seed,
-            part=comm.rank,
-            num_parts=comm.size,
-        )
-        sampler = SamplerConfig(fanouts=FANOUTS, layout="blocks")
-        foreseen = pipeline.foreseen(graph, sampler, schedule, range(1 + epochs))
-        every = comm.gather(
-            {
-                "seconds": [row["epoch_seconds"] for row in result.history[1:]],
-                "sent_bytes": later.sent_bytes / epochs,
-                "received_bytes": later.sent_ids * graph.shards.only.row_bytes / epochs,
-                "sent_in_all": traffic.by_epoch[-1].sent_bytes,
-                "foreseen_in_all": foreseen.sent_bytes,
-                "remote_share": later.remote_reads / max(later.reads, 1),
-                "hits": later.hits / max(later.asked, 1),
-                "messages": later.messages / epochs,
-            }
-        )
-    return {"loss": result.history[0]["train_loss"], "ranks": every}
+        for _ in range(math.ceil(epochs / COUNTED)):
+            for way in WAYS:
+                pipeline.GROUP = 1 if way == "each batch" else group
+                found[way].append(trained(graph, way))
+        foreseen = {}
+        for way in WAYS:
+            pipeline.GROUP = 1 if way == "each batch" else group
+            foreseen[way] = foreseen_bytes(graph, comm, way)
+        every = {way: [*zip(*comm.gather(rounds), strict=True)] for way, rounds in found.items()}
+        expected = comm.gather(foreseen)
+    return {
+        way: {
+            "ranks": [joined(of_rank) for of_rank in zip(*rounds, strict=True)],
+            "loss": rounds[0][0]["loss"],
+        }
+        | {"foreseen_in_all": [of_rank[way] for of_rank in expected]}
+        for way, rounds in every.items()
+    }
+
+
+def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a rank's rounds as one: all seconds, and bytes, which are the same in every round."""
+    seconds = {
+        name: [one for row in rounds for one in row[name]] for name in ("seconds", "processor_seconds")
+    }
+    return rounds[0] | seconds
+
+
+def config_of(graph: distributed.ShardedGraph, way: str) -> TrainConfig:
+    """Return the options of a round."""
+    return TrainConfig(
+        epochs=1 + COUNTED,
+        batch_size=BATCH,
+        fanouts=FANOUTS,
+        layout="blocks",
+        eval_every=0,
+        test_at_end=False,
+        remote=budget_of(graph, way),
+    )
+
+
+def trained(graph: distributed.ShardedGraph, way: str) -> dict[str, Any]:
+    """Train a round by one way; what this rank took and sent in each epoch but the first."""
+    torch.manual_seed(0)
+    model: nn.Module = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=2, dropout=0.0)
+    notes = _Notes(graph)
+    result = Trainer(model, graph, config=config_of(graph, way), callbacks=[notes]).fit()
+    later = notes.traffic[-1].since(notes.traffic[0])
+    return {
+        "loss": result.history[0]["train_loss"],
+        "seconds": [row["epoch_seconds"] for row in result.history[1:]],
+        "processor_seconds": [after - before for before, after in itertools.pairwise(notes.processor)],
+        "sent_bytes": later.sent_bytes / COUNTED,
+        "received_bytes": later.sent_ids * graph.shards.only.row_bytes / COUNTED,
+        "sent_in_all": notes.traffic[-1].sent_bytes,
+        "remote_share": later.remote_reads / max(later.reads, 1),
+        "hits": later.hits / max(later.asked, 1),
+        "messages": later.messages / COUNTED,
+    }
+
+
+def foreseen_bytes(graph: distributed.ShardedGraph, comm: distributed.Communicator, way: str) -> int:
+    """Return the bytes that this rank will have sent after a round, from batches drawn in advance."""
+    config = config_of(graph, way)
+    graph.shards.keep(distributed.KeptRows(budget=config.remote or 0))
+    schedule = SeedSchedule(
+        seeds=graph.split("train"),
+        batch_size=BATCH,
+        shuffle=True,
+        seed=config.seed,
+        part=comm.rank,
+        num_parts=comm.size,
+    )
+    sampler = SamplerConfig(fanouts=FANOUTS, layout="blocks")
+    return pipeline.foreseen(graph, sampler, schedule, range(config.epochs)).sent_bytes
 
 
 def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all ways, one after the other."""
-    found: dict[str, dict[str, Any]] = {}
+    """Measure all ways, which take turns."""
     with tempfile.TemporaryDirectory(prefix="graphbraid-") as temp:
         graph = skewed(options.nodes, num_ranks, CROSSING)
         train = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(1))
         graph = graph.replace(splits={"train": train[: BATCH * BATCHES]})
         folder = Path(temp) / "parts"
         distributed.save_partition(graph, partition_of(graph, num_ranks), folder, rows="whole")
-        for way in WAYS:
-            found[way] = start(num_ranks, rate, [str(folder), way, str(options.epochs)], MODULE)
+        found = start(num_ranks, rate, [str(folder), str(options.epochs)], MODULE)
     losses = {way: one.pop("loss") for way, one in found.items()}
     if len(set(losses.values())) > 1:
         raise SystemExit(f"ways differ in their first loss: {losses}")
@@ -137,31 +181,39 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         busiest = max(max(rank["sent_bytes"], rank["received_bytes"]) for rank in one["ranks"])
         sending = 0.0 if rate is None else 8 * busiest / rate
         seconds = seconds_of(one)
+        expected = zip(one["ranks"], one.pop("foreseen_in_all"), strict=True)
         ways[way] = one | {
             "seconds": seconds,
+            "processor_seconds": seconds_of(one, "processor_seconds"),
             "sending_seconds": sending,
             "by_longer": seconds / max(computing, sending),
-            "sent_by_foreseen": max(
-                rank["sent_in_all"] / max(rank["foreseen_in_all"], 1) for rank in one["ranks"]
-            ),
+            "sent_by_foreseen": max(rank["sent_in_all"] / max(sent, 1) for rank, sent in expected),
         }
     return {"ranks": num_ranks, "bits_per_second": rate, "num_nodes": graph.num_nodes, "ways": ways}
 
 
-def seconds_of(found: dict[str, Any]) -> float:
+def seconds_of(found: dict[str, Any], kind: str = "seconds") -> float:
     """Return the median epoch of the slowest rank."""
-    return statistics.median(map(max, zip(*(rank["seconds"] for rank in found["ranks"]), strict=True)))
+    return statistics.median(map(max, zip(*(rank[kind] for rank in found["ranks"]), strict=True)))
 
 
 def show(name: str, row: dict[str, Any]) -> None:
     """Print the table of a row."""
-    heads = ("epoch, ms", "by the longer of computing and sending", "MB sent", "kept", "sent by foreseen")
+    heads = (
+        "epoch, ms",
+        "processor, ms",
+        "by the longer of computing and sending",
+        "MB sent",
+        "kept",
+        "sent by foreseen",
+    )
     table = Table(name, *heads)
     for way, one in row["ways"].items():
         ranks = one["ranks"]
         table.add_row(
             way,
             f"{1e3 * one['seconds']:.0f}",
+            f"{1e3 * one['processor_seconds']:.0f}",
             f"{one['by_longer']:.2f}",
             f"{max(rank['sent_bytes'] for rank in ranks) / 1e6:.1f}",
             f"{statistics.fmean(rank['hits'] for rank in ranks):.1%}",
@@ -193,10 +245,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _one() -> None:
-    core, folder, way, epochs = sys.argv[2:]
+    core, folder, epochs = sys.argv[2:]
     os.sched_setaffinity(0, {int(core)})
     torch.set_num_threads(1)
-    print(json.dumps(as_rank(Path(folder), way, int(epochs))))
+    print(json.dumps(as_rank(Path(folder), int(epochs))))
 
 
 if __name__ == "__main__":

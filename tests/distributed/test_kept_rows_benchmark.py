@@ -21,6 +21,7 @@ def row_of(seconds, sending):
     rank = {"seconds": [seconds], "sent_bytes": 2e6, "received_bytes": 1e6, "hits": 0.5}
     return {
         "seconds": seconds,
+        "processor_seconds": seconds / 2,
         "sending_seconds": sending,
         "by_longer": 1.1,
         "sent_by_foreseen": 1.0,
@@ -38,7 +39,7 @@ def test_the_table_has_a_line_for_each_way(monkeypatch):
         "machine": {"cpu": "a", "cores": 2},
     }
     monkeypatch.setattr(tables, "read_rows", lambda _: [row])
-    assert "| 2 ranks, 100 Mbit/s | kept | 200 | 1.10 | 2.0 | 50 % | 1.000 |" in tables.kept_rows()
+    assert "| 2 ranks, 100 Mbit/s | kept | 200 | 100 | 1.10 | 2.0 | 50 % | 1.000 |" in tables.kept_rows()
 
 
 @pytest.mark.slow

@@ -396,3 +396,32 @@ def test_the_kernel_numbers_nodes_as_its_twin_does(known: list[int], found: list
     expected = relabel(ids.numpy(), others.numpy())
     for mine, theirs in zip(kernels.relabel(ids, others), expected, strict=True):
         assert mine.tolist() == theirs.tolist()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    part_of=st.lists(st.integers(0, 2), min_size=1, max_size=200), num_ranks=st.integers(1, 3), data=st.data()
+)
+def test_places_among_own_nodes_are_found_and_others_nodes_have_none(
+    tmp_path: Path, part_of: list[int], num_ranks: int, data: st.DataObject
+) -> None:
+    """Also the twin's; a rank may own no node, and the last word of bits may be full or nearly empty."""
+    graph = graph_of(len(part_of), 3, 0)
+    folder = parts_at(tmp_path / "parts", graph, torch.tensor(part_of), 3)
+    ids = torch.tensor(data.draw(st.lists(st.integers(0, len(part_of) - 1))), dtype=torch.int64)
+
+    of_ranks = run_threads(num_ranks, lambda comm: ShardedGraph.open(folder, comm).shards.only)
+    for with_kernels in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not with_kernels:
+                patch.setattr(sharded_graph.native, "kernels", lambda: None)
+            for shards in of_ranks:
+                known = {node: place for place, node in enumerate(shards.owned.tolist())}
+                assert shards.own_places(ids).tolist() == [known.get(node, -1) for node in ids.tolist()]
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+def test_a_node_that_is_none_has_no_place() -> None:
+    for node in (-1, 64):
+        with pytest.raises(ValueError, match="ids must be nodes"):
+            native.kernels().own_places(*torch.tensor([[1], [0], [node], [0]]))  # type: ignore[union-attr]

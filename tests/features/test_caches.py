@@ -1,8 +1,6 @@
 """A cache in front of a file: the table's rows whatever is kept, never more than its size; good choices."""
 
 import os
-import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,10 +13,11 @@ from tests.features.tables import flip_a_byte, rows_of, same, table_of, written
 from tests.suites import examples
 
 from graphbraid import native
-from graphbraid.errors import ConfigError, DataError, RankError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import POLICIES, RowCache, TierCounts
 from graphbraid.features.rows import reference
-from graphbraid.features.rows.disk import CalledRows, as_bytes
+from graphbraid.features.rows.disk import BroughtRows
+from graphbraid.ops.gather import put_rows, take_rows
 
 NUM_ROWS = 40
 needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -139,57 +138,75 @@ def test_belady_from_the_same_start_hits_as_often_as_the_best_choice_that_stays(
     num_rows=st.integers(0, NUM_ROWS),
     policy=st.sampled_from(POLICIES),
     window=st.integers(0, 6),
-    filled=st.integers(0, NUM_ROWS),
+    ranked=st.booleans(),
+    behind=st.integers(0, 2),
 )
-def test_rows_that_a_function_brings_are_kept_as_a_files_are(
-    table, disk, batches, num_rows, policy, window, filled
+def test_rows_that_the_caller_keeps_by_slot_are_those_of_a_file(
+    table, disk, batches, num_rows, policy, window, ranked, behind
 ):
-    asked, table_bytes = [], as_bytes(table)
+    """Also where decisions are up to two batches ahead of the rows that are moved."""
+    batches, score = [sorted(batch) for batch in batches], torch.arange(NUM_ROWS) % 7 if ranked else None
+    cache = RowCache(BroughtRows(NUM_ROWS, 1200), num_rows, policy=policy, score=score)
+    of_file = RowCache(disk, num_rows, policy=policy, score=score)
+    kept, decided = torch.full((num_rows, table.shape[1]), torch.nan), []
+    numbers = {}
 
-    def write(ids, rows):
-        asked.extend(ids.tolist())
-        torch.index_select(table_bytes, 0, ids, out=rows)
+    def move(batch, slots, fills):
+        rows = torch.full((len(batch), table.shape[1]), torch.nan)
+        take_rows(kept, slots, rows)
+        missing = slots < 0
+        assert not fills[~missing].ge(0).any()
+        rows[missing] = table[ids_of(batch)[missing]]
+        assert same(rows, table[ids_of(batch)])
+        put_rows(rows, fills, kept)
 
-    called = RowCache(CalledRows(write, NUM_ROWS, disk.row_bytes), num_rows, policy=policy)
-    of_file = RowCache(disk, num_rows, policy=policy)
-    for cache in (called, of_file):
-        cache.fill(torch.arange(filled))
-    counts = run(called, batches, window, table_bytes)
-    assert counts == run(of_file, batches, window, table)
-    assert len(asked) == counts.disk_rows + counts.filled_rows
-
-
-def test_what_a_function_raises_reaches_the_caller_and_the_cache_goes_on(table):
-    errors = [RankError("rank 1 is lost"), KeyError("a mistake"), ValueError("no row")]
-
-    def write(ids, rows):
-        if errors:
-            raise errors.pop(0)
-        torch.index_select(as_bytes(table), 0, ids, out=rows)
-
-    cache = RowCache(CalledRows(write, NUM_ROWS, 1200), 3)
-    for kind in (RankError, KeyError, DataError):
-        with pytest.raises(kind):
-            cache.gather(ids_of([1, 2]))
-    assert same(cache.gather(ids_of([2, 1])), as_bytes(table)[[2, 1]])
-    assert cache.counts == TierCounts(disk_rows=2)
+    for at, batch in enumerate(batches):
+        for coming in range(at, min(at + window, len(batches))):
+            if coming not in numbers:
+                numbers[coming] = cache.announce(ids_of(batches[coming]))
+                assert of_file.announce(ids_of(batches[coming])) == numbers[coming]
+        decided.append((batch, *cache.decide(ids_of(batch), batch=numbers.get(at, -1))))
+        of_file.gather(ids_of(batch), batch=numbers.get(at, -1))
+        assert cache.counts == of_file.counts
+        if len(decided) > behind:
+            move(*decided.pop(0))
+    for one in decided:
+        move(*one)
 
 
-def test_counts_are_asked_while_a_function_brings_rows():
-    """Who asks holds the interpreter's lock, and who brings rows the cache's, and wants the other."""
-    is_writing = threading.Event()
+@needs_kernels
+@settings(max_examples=examples(100))
+@given(
+    batches=batches_of_rows,
+    capacity=st.integers(0, NUM_ROWS),
+    policy=st.sampled_from(POLICIES),
+    window=st.integers(0, 6),
+)
+def test_the_twin_decides_the_same(batches, capacity, policy, window):
+    caches = [
+        kernels.RowCache(disk=kernels.BroughtRows(NUM_ROWS), capacity=capacity, policy=policy, ranks=None)
+        for kernels in (native.kernels(), reference)
+    ]
+    numbers = [{}, {}]
+    for at, batch in enumerate(batches):
+        brought = []
+        for cache, its in zip(caches, numbers, strict=True):
+            for coming in range(at, min(at + window, len(batches))):
+                if coming not in its:
+                    its[coming] = cache.announce(ids_of(batches[coming]))
+            slots, fills = torch.empty(2, len(batch), dtype=torch.int32)
+            cache.decide(ids_of(batch), its.get(at, -1), slots, fills)
+            brought.append([(slots < 0).tolist(), (fills >= 0).tolist()])
+        assert brought[0] == brought[1]
+        assert caches[0].counts() == caches[1].counts(), at
 
-    def write(ids, rows):
-        is_writing.set()
-        time.sleep(0.2)
 
-    cache = RowCache(CalledRows(write, NUM_ROWS, 8), 3)
-    with ThreadPoolExecutor(1) as thread:
-        gathered = thread.submit(cache.gather, ids_of([1, 2]))
-        assert is_writing.wait(10)
-        assert cache.counts.reads in (0, 2)  # the twin does not wait for who gathers
-        cache.forget()
-        gathered.result(10)
+def test_rows_that_the_caller_brings_are_not_read():
+    cache = RowCache(BroughtRows(NUM_ROWS, 8), 3)
+    with pytest.raises(DataError, match="are not read"):
+        cache.fill(ids_of([1, 2]))
+    with pytest.raises(DataError, match="ids must be rows"):
+        cache.decide(ids_of([NUM_ROWS]))
 
 
 def test_belady_by_hand(disk):

@@ -19,7 +19,7 @@ from graphbraid.graph.orders import community_order
 from graphbraid.ops import binary, linear
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.distances import distances
-from graphbraid.ops.gather import add_rows, spread_rows
+from graphbraid.ops.gather import add_rows, put_rows, spread_rows, take_rows
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.spmm import TIES
 
@@ -102,6 +102,8 @@ def _run_operators() -> None:
     _every_argument_of_messages(csc)
     add_rows(torch.rand(3, 2), torch.tensor([1, 0, 1]), torch.rand(4, 2))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
+    take_rows(torch.rand(3, 2), torch.tensor([2, -1], dtype=torch.int32), torch.empty(2, 2))
+    put_rows(torch.rand(2, 2), torch.tensor([2, -1], dtype=torch.int32), torch.empty(3, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
     binary.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))
     binary.bit_gram(torch.rand(7, 3), bits, out=torch.empty(3, 5), factors=torch.ones(7))
@@ -181,6 +183,7 @@ def _run_walks() -> None:
     ids, trees = torch.tensor([1, 0]), torch.tensor([0, 1])
     kernels.induced_edges(csc.indptr, csc.indices, ids, trees, ids, trees)
     kernels.relabel(ids, trees)
+    kernels.own_places(torch.tensor([5]), torch.tensor([0]), ids, torch.empty_like(ids))
 
 
 def _run_partitions() -> None:

@@ -6,7 +6,7 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
 from graphbraid import native
 from graphbraid.ops import reference
-from graphbraid.ops.gather import add_rows, places_of, spread_rows
+from graphbraid.ops.gather import add_rows, places_of, put_rows, spread_rows, take_rows
 
 
 @pytest.mark.parametrize("num_out", [0, 1, 7, 20_000])  # the last is worth two threads
@@ -77,3 +77,33 @@ def test_rows_are_added_in_order_by_any_number_of_threads(count, width, dtype):
 def test_rows_are_added_only_to_rows_that_are_there(ids):
     with pytest.raises(ValueError, match="ids must name rows"):
         add_rows(torch.zeros(2, 3), torch.tensor(ids), torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("count", "width"), [(0, 3), (7, 1), (7, 0), (900, 5), (3_000, 64)])
+def test_rows_are_taken_from_several_tables_and_put_back(count, width, dtype):
+    draw = torch.Generator().manual_seed(0)
+    tables = [values(num_rows, width).mul(40).to(dtype) for num_rows in (50, 1, 200)]
+    chosen = torch.randint(3, (count,), generator=draw)
+    found, twin = torch.zeros(2, count, width, dtype=dtype)
+    for number, table in enumerate(tables):
+        slots = torch.randint(len(table), (count,), generator=draw).int().where(chosen == number, -1)
+        take_rows(table, slots, found)
+        if width:
+            reference.take_rows(table.view(torch.uint8), slots, twin.view(torch.uint8))
+        assert torch.equal(found[chosen == number], table[slots[chosen == number].long()])
+        kept, of_twin = table.clone(), table.clone()
+        put_rows(found, slots, kept)  # a slot that is there twice has the last row
+        if width:
+            reference.put_rows(found.view(torch.uint8), slots, of_twin.view(torch.uint8))
+        assert torch.equal(kept, of_twin)
+    assert torch.equal(found, twin)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+def test_slots_beyond_the_table_are_refused():
+    slots = torch.tensor([0, 2], dtype=torch.int32)
+    with pytest.raises(ValueError, match="slots must name rows"):
+        take_rows(torch.zeros(2, 3), slots, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="slots must name rows"):
+        put_rows(torch.zeros(2, 3), slots, torch.zeros(2, 3))

@@ -312,6 +312,24 @@ def spread_rows(rows: Tensor, places: Tensor, out: Tensor) -> None:
     backend(out).spread_rows(rows.detach().contiguous(), places, out)
 
 
+def take_rows(table: Tensor, slots: Tensor, out: Tensor) -> None:
+    """Set ``out[i] = table[slots[i]]``; rows of slot -1 stay as they are. On the CPU, without autograd.
+
+    Args:
+        table: ``(num_rows, width)`` contiguous.
+        slots: ``(num_out,)`` int32, each -1 or below ``num_rows``.
+        out: ``(num_out, width)`` of the same dtype, contiguous, written.
+    """
+    if table.numel() and out.numel():
+        backend(out).take_rows(table.view(torch.uint8), slots, out.view(torch.uint8))
+
+
+def put_rows(rows: Tensor, slots: Tensor, table: Tensor) -> None:
+    """Set ``table[slots[i]] = rows[i]`` in the order of ``i``; -1: no row. Else as :func:`take_rows`."""
+    if table.numel() and rows.numel():
+        backend(table).put_rows(rows.view(torch.uint8), slots, table.view(torch.uint8))
+
+
 def add_rows(rows: Tensor, ids: Tensor, out: Tensor) -> None:
     """Add ``out[ids[i]] += rows[i]``, for each row of ``out`` in the order of ``i``. Without autograd.
 

@@ -37,47 +37,24 @@ struct PyDisk : PyReader {
   DiskReader reader;
 };
 
-// Rows that a Python function writes: called with ids (n,) int64 and rows (n, row_bytes) uint8, in memory
-// that is there for the call only.
-class CalledReader : public RowReader {
+// Rows that the caller of decide brings and keeps: a cache in front of it has slots alone.
+class BroughtReader : public RowReader {
  public:
-  CalledReader(nb::callable write, int64_t num_rows, int64_t row_bytes)
-      : write_(std::move(write)), num_rows_(num_rows), row_bytes_(row_bytes) {}
-
-  void read(std::vector<WantedRow>& wanted, char* out) override {
-    if (wanted.empty()) return;
-    // As a file's reader does: a cache takes rows in this order.
-    std::sort(wanted.begin(), wanted.end(), [](const WantedRow& a, const WantedRow& b) {
-      return a.id < b.id || (a.id == b.id && a.place < b.place);
-    });
-    const size_t count = wanted.size(), width = static_cast<size_t>(row_bytes_);
-    std::vector<int64_t> ids;
-    ids.reserve(count);
-    for (const WantedRow& row : wanted) ids.push_back(row.id);
-    const std::unique_ptr<char[]> rows(new char[count * width]);
-    {
-      const nb::gil_scoped_acquire gil;
-      write_(nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(ids.data(), {count}, nb::handle()),
-                      nb::rv_policy::reference),
-             nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(rows.get(), {count, width}, nb::handle()),
-                      nb::rv_policy::reference));
-    }
-    for (size_t i = 0; i < count; ++i)
-      std::memcpy(out + static_cast<size_t>(wanted[i].place) * width, rows.get() + i * width, width);
+  explicit BroughtReader(int64_t num_rows) : num_rows_(num_rows) {}
+  void read(std::vector<WantedRow>& wanted, char*) override {
+    need(wanted.empty(), "rows that the caller brings are not read");
   }
   int64_t num_rows() const override { return num_rows_; }
-  int64_t row_bytes() const override { return row_bytes_; }
+  int64_t row_bytes() const override { return 0; }
 
  private:
-  const nb::callable write_;
-  const int64_t num_rows_, row_bytes_;
+  const int64_t num_rows_;
 };
 
-struct PyCalled : PyReader {
-  PyCalled(nb::callable write, int64_t num_rows, int64_t row_bytes)
-      : reader(std::move(write), num_rows, row_bytes) {}
+struct PyBrought : PyReader {
+  explicit PyBrought(int64_t num_rows) : reader(num_rows) {}
   RowReader& rows() override { return reader; }
-  CalledReader reader;
+  BroughtReader reader;
 };
 
 // A fork while a thread reads would leave the lock held in the child: Python's side makes these anew there.
@@ -107,10 +84,9 @@ void init_disk(PyDisk* self, const std::string& path, int64_t first_byte, int64_
   new (self) PyDisk(sums, table, {uring, direct, depth, longest, gap});
 }
 
-void init_called(PyCalled* self, const nb::callable& write, int64_t num_rows, int64_t row_bytes) {
+void init_brought(PyBrought* self, int64_t num_rows) {
   need_count(num_rows, 0, kMostItems, "num_rows");
-  need_count(row_bytes, 1, int64_t{1} << 30, "row_bytes");
-  new (self) PyCalled(write, num_rows, row_bytes);
+  new (self) PyBrought(num_rows);
 }
 
 void read_rows(PyDisk& self, const Indptr& ids, const Array2<uint8_t>& out) {
@@ -163,6 +139,14 @@ void gather_cached(PyCache& self, const Indptr& ids, const Array2<uint8_t>& out,
   need_shape(out, ids.length(), self.reader.row_bytes());
   nb::gil_scoped_release release;
   self.cache.gather(ids.data(), ids.length(), reinterpret_cast<char*>(out.data()), batch);
+}
+
+void decide_cached(PyCache& self, const Indptr& ids, int64_t batch, const Array1<int32_t>& slots,
+                   const Array1<int32_t>& fills) {
+  need_length(slots, ids.length());
+  need_length(fills, ids.length());
+  nb::gil_scoped_release release;
+  self.cache.decide(ids.data(), ids.length(), batch, slots.data(), fills.data());
 }
 
 // Another thread may hold the cache's lock and wait for the GIL, to call what writes rows.
@@ -223,8 +207,8 @@ void bind_features(nb::module_& m) {
   def_native(m, "xxh64", &sum_of, "block"_a);
 
   nb::class_<PyReader> reader(m, "RowReader");
-  nb::class_<PyCalled, PyReader> called(m, "CalledRows");
-  def_init(called, &init_called, "write"_a, "num_rows"_a, "row_bytes"_a);
+  nb::class_<PyBrought, PyReader> brought(m, "BroughtRows");
+  def_init(brought, &init_brought, "num_rows"_a);
 
   nb::class_<PyDisk, PyReader> disk(m, "DiskRows");
   def_init(disk, &init_disk, "path"_a, "first_byte"_a, "num_rows"_a, "row_bytes"_a, "sums"_a, "uring"_a,
@@ -241,6 +225,8 @@ void bind_features(nb::module_& m) {
       .def(
           "forget", [](PyCache& self) { self.cache.forget(); }, nb::call_guard<nb::gil_scoped_release>())
       .def("gather", with_names(&gather_cached, "ids"_a, "out"_a, "batch"_a), "ids"_a, "out"_a, "batch"_a)
+      .def("decide", with_names(&decide_cached, "ids"_a, "batch"_a, "slots"_a, "fills"_a), "ids"_a, "batch"_a,
+           "slots"_a, "fills"_a)
       .def("counts", &cache_counts)
       .def("overhead_bytes", [](PyCache& self) { return self.cache.overhead_bytes(); });
 

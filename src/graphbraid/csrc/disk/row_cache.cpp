@@ -118,6 +118,30 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
   counts_.hits += num_hits;
 }
 
+void RowCache::decide(const int64_t* ids, int64_t count, int64_t batch, int32_t* slots, int32_t* fills) {
+  check(ids, count);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool changes = !is_fixed_.load(std::memory_order_relaxed) && capacity_ > 0;
+  const bool is_announced = changes && begin_batch(ids, count, batch);
+  const auto next = [&](int64_t place) { return is_announced ? ahead_->next_of(place) : kNever; };
+  look_up(ids, count, 0, count, slots);
+  counts_.reads += count;
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] < 0) continue;
+    ++counts_.hits;
+    if (changes) policy_->hit(slots[i], ids[i], next(i));
+  }
+  for (int64_t i = 0; changes && i < count; ++i) {
+    if (slots[i] >= 0) continue;
+    const int32_t slot = slot_of(ids[i]);  // of an id that is there twice
+    slot >= 0 ? policy_->hit(slot, ids[i], next(i)) : static_cast<void>(take_slot(ids[i], next(i)));
+  }
+  // Only now: a slot may have been given to one row after the other.
+  for (int64_t i = 0; i < count; ++i) fills[i] = changes && slots[i] < 0 ? slot_of(ids[i]) : -1;
+  if (is_announced) ahead_->drop_first();
+  fix_if_full();
+}
+
 // Slots and what is in them are only read: threads take turns at the reader alone.
 void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
   std::vector<WantedRow> wanted;
@@ -181,19 +205,25 @@ void RowCache::drop_first() {
   ahead_->drop_first();
 }
 
-void RowCache::keep(int64_t row, const char* from, int64_t next) {
+// Gives a row a slot, of which another row may go, and returns it; -1: the policy gives none.
+int32_t RowCache::take_slot(int64_t row, int64_t next) {
   int32_t slot;
   if (num_kept_ < capacity_) {
     slot = num_kept_++;
   } else {
     slot = policy_->choose(row, next);
-    if (slot < 0) return;
+    if (slot < 0) return slot;
     slot_of(row_in(slot)) = -1;
   }
   row_in(slot) = row;
   slot_of(row) = slot;
-  std::memcpy(at(slot), from, static_cast<size_t>(reader_.row_bytes()));
   policy_->take(slot, row, next);
+  return slot;
+}
+
+void RowCache::keep(int64_t row, const char* from, int64_t next) {
+  const int32_t slot = take_slot(row, next);
+  if (slot >= 0) std::memcpy(at(slot), from, static_cast<size_t>(reader_.row_bytes()));
 }
 
 // Ends what a policy and announced batches are asked, if no row will go any more.

@@ -40,6 +40,10 @@ class RowCache {
   void forget();
   // batch: the number that announce gave; -1 where it was not announced.
   void gather(const int64_t* ids, int64_t count, char* out, int64_t batch);
+  // Decides what gather would do, and moves no row: for rows that the caller keeps by slot. slots[i]: the
+  // slot of ids[i]; -1: the row must be brought. fills[i]: the slot for a row that was brought; -1: it is not
+  // kept. The caller reads all slots of a call before it fills any, and does so in the order of the calls.
+  void decide(const int64_t* ids, int64_t count, int64_t batch, int32_t* slots, int32_t* fills);
   CacheCounts counts();
   // Bytes of what it keeps beside rows.
   int64_t overhead_bytes() const;
@@ -56,6 +60,7 @@ class RowCache {
   void gather_fixed(const int64_t* ids, int64_t count, char* out);
   bool begin_batch(const int64_t* ids, int64_t count, int64_t batch);
   void drop_first();
+  int32_t take_slot(int64_t row, int64_t next);
   void keep(int64_t row, const char* from, int64_t next);
   void fix_if_full();
 

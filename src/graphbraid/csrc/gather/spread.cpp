@@ -15,7 +15,12 @@
 //   out    (num_out, width)   float, added to; must not overlap rows
 //
 // A thread owns some rows of out and passes over all ids, so no two write one row, and each row's terms are
-// added in the order of i by any number of threads. ops/gather.py describes both operators.
+// added in the order of i by any number of threads. ops/gather.py describes the operators.
+//
+// Copying rows of any dtype by slots, of which -1 stands for none:
+//
+//   take_rows   out[i, :] = table[slots[i], :]     several tables in turn fill the rows of one out
+//   put_rows    table[slots[i], :] = rows[i, :]    in the order of i
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -23,6 +28,8 @@
 #include <vector>
 
 #include "arguments/binding.h"
+#include "gather/gather.h"
+#include "threads/parallel.h"
 #include "threads/worth.h"
 
 namespace gb {
@@ -84,8 +91,44 @@ static void add_rows(const Array2<const float>& rows, const Ids& ids, const Arra
   });
 }
 
+static void need_slots(const Array1<const int32_t>& slots, int64_t num_rows) {
+  for (int64_t i = 0; i < slots.length(); ++i) need(slots.data()[i] < num_rows, "slots must name rows");
+}
+
+constexpr int64_t kRowsWorthAThread = 256;
+
+static void take_rows(const Array2<const uint8_t>& table, const Array1<const int32_t>& slots,
+                      const Array2<uint8_t>& out) {
+  const int64_t row_bytes = table.num_columns(), count = slots.length();
+  need_shape(out, count, row_bytes);
+  const int32_t* at = slots.data();
+  const char* from = reinterpret_cast<const char*>(table.data());
+  char* to = reinterpret_cast<char*>(out.data());
+  nb::gil_scoped_release release;
+  need_slots(slots, table.num_rows());
+  parallel_static(count, kRowsWorthAThread, [&](int64_t begin, int64_t end) {
+    copy_slots(from, row_bytes, at + begin, end - begin, to + begin * row_bytes);
+  });
+}
+
+static void put_rows(const Array2<const uint8_t>& rows, const Array1<const int32_t>& slots,
+                     const Array2<uint8_t>& table) {
+  const int64_t row_bytes = rows.num_columns(), count = slots.length();
+  need_shape(rows, count, row_bytes);
+  need_shape(table, table.num_rows(), row_bytes);
+  const int32_t* at = slots.data();
+  const uint8_t* from = rows.data();
+  uint8_t* to = table.data();
+  nb::gil_scoped_release release;
+  need_slots(slots, table.num_rows());
+  for (int64_t i = 0; i < count; ++i)
+    if (at[i] >= 0) std::memcpy(to + at[i] * row_bytes, from + i * row_bytes, static_cast<size_t>(row_bytes));
+}
+
 void bind_spread(nb::module_& m) {
   using namespace nb::literals;
+  def_native(m, "take_rows", &take_rows, "table"_a, "slots"_a, "out"_a);
+  def_native(m, "put_rows", &put_rows, "rows"_a, "slots"_a, "table"_a);
   def_native(m, "spread_rows", &spread_rows, "rows"_a, "place"_a, "out"_a);
   def_native(m, "add_rows", &add_rows, "rows"_a, "ids"_a, "out"_a);
 }

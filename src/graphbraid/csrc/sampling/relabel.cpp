@@ -4,6 +4,14 @@
 //   found  (num_found,)  ids  --->  local (num_found,), and all ids: known ones, then new ones as they come
 //
 // Bound by the misses of a table of open addressing. sampling/reference.py has the twin.
+//
+// Places among a rank's own nodes, which are numbered in the order of their ids:
+//
+//   words   (num_words,)  bit id % 64 of words[id / 64] says whether the rank owns id
+//   before  (num_words,)  number of bits set in the words before
+//   ids     (num_ids,)  --->  out (num_ids,): the place of each; -1: another rank's
+//
+// A binary search of the list of own nodes misses the cache several times for each id; this reads two lines.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -55,11 +63,26 @@ nb::tuple relabel(const Indptr& known, const Indptr& found) {
   return nb::make_tuple(as_tensor(std::move(ids)), as_tensor(std::move(local)));
 }
 
+void own_places(const Indptr& words, const Indptr& before, const Indptr& ids, const Array1<int64_t>& out) {
+  const int64_t num_words = words.length(), num_ids = ids.length();
+  need_length(before, num_words);
+  need_length(out, num_ids);
+  const int64_t *word = words.data(), *first = before.data(), *id = ids.data();
+  int64_t* place = out.data();
+  nb::gil_scoped_release release;
+  for (int64_t i = 0; i < num_ids; ++i) {
+    need(static_cast<uint64_t>(id[i]) < static_cast<uint64_t>(64 * num_words), "ids must be nodes");
+    const uint64_t bits = static_cast<uint64_t>(word[id[i] / 64]), bit = uint64_t{1} << (id[i] % 64);
+    place[i] = (bits & bit) != 0 ? first[id[i] / 64] + std::popcount(bits & (bit - 1)) : -1;
+  }
+}
+
 }  // namespace
 
 void bind_relabel(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "relabel", &relabel, "known"_a, "found"_a);
+  def_native(m, "own_places", &own_places, "words"_a, "before"_a, "ids"_a, "out"_a);
 }
 
 }  // namespace gb

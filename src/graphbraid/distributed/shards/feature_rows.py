@@ -8,7 +8,6 @@ rows of the highest score instead.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.arguments import as_budget, check_choice
-from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.communicator import Communicator, Handle
 from graphbraid.distributed.shards.exchange import Routed
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.budgets import order_of, require_free, row_bytes_kept
 from graphbraid.features.rows.caches import RowCache, checked_score
-from graphbraid.features.rows.disk import CalledRows
+from graphbraid.features.rows.disk import BroughtRows
 from graphbraid.features.scores.reads import count_reads
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.csc import index_dtype
-from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.rows.tier_counts import TierCounts
+from graphbraid.ops.gather import put_rows, take_rows
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import TypeShards
@@ -114,7 +113,7 @@ class KeptRows:
         sizes = {}
         for number, one in enumerate(types):
             if one.row_bytes and (remote := one.num_nodes - one.owned.numel()):
-                reader = CalledRows(lambda _ids, _out: None, one.num_nodes, one.row_bytes)
+                reader = BroughtRows(one.num_nodes, one.row_bytes)
                 notes, kept = row_bytes_kept(reader, ranked=score is not None)
                 sizes[number] = notes + kept, notes + remote * kept
         while budget and sizes:
@@ -129,7 +128,7 @@ class KeptRows:
             replace(self, budget=share, score=of_type) for share, of_type in zip(shares, scores, strict=True)
         ]
 
-    def num_rows(self, reader: CalledRows, num_remote: int) -> int:
+    def num_rows(self, reader: BroughtRows, num_remote: int) -> int:
         """Return how many of the ``num_remote`` rows of other ranks the budget holds.
 
         Raises:
@@ -152,16 +151,46 @@ class KeptRows:
 
 
 class GroupRows(NamedTuple):
-    """The rows of a group of batches: own ones first, then those of others, each once."""
+    """The rows that a group of batches reads, each once."""
 
+    ids: Tensor
+    """``(num_ids,)`` int64 nodes."""
     own: Tensor
-    remote: Tensor
+    """``(num_ids,)`` int64 places among this rank's nodes; -1 for those of others."""
     places: Sequence[Tensor]
     """Where the rows of each batch are among these."""
     number: int
     """The number by which the cache knows the group."""
     remote_reads: int
     """Rows of others that batches read, each batch counted by itself."""
+
+    @property
+    def remote(self) -> Tensor:
+        """The nodes of other ranks."""
+        return self.ids[self.own < 0]
+
+
+class AskedRows(NamedTuple):
+    """The rows of a group after the owners were asked for those that are missing."""
+
+    wanted: GroupRows
+    slots: Tensor
+    """``(num_remote,)`` int32 where rows of others are kept; -1 for those that are missing."""
+    fills: Tensor
+    """``(num_remote,)`` int32 where missing rows will be kept; -1: nowhere."""
+    routed: Routed
+    """The missing rows by their owners."""
+    given: Tensor
+    """``(num_given,)`` int64 own nodes whose rows others ask for, those of rank 0 first."""
+    asked: list[int]
+    """How many of these each rank asks for."""
+
+
+class ComingRows(NamedTuple):
+    """The rows of a group while the missing ones travel."""
+
+    asked: AskedRows
+    handle: Handle[Tensor]
 
 
 _NO_IDS = torch.empty(0, dtype=torch.int64)
@@ -171,12 +200,16 @@ NOTHING = GroupRows(_NO_IDS, _NO_IDS, (), -1, 0)
 class FeatureRows:
     """Feature rows of a node type for groups of batches, from own parts, from memory, and from their owners.
 
-    All ranks make it and call :meth:`gather` and :meth:`fill` together, and alike often, from one thread.
+    Each group passes :meth:`ask`, :meth:`begin` and :meth:`finish`. So ids and rows of later groups travel
+    before an earlier one is finished. All ranks make it, ask and begin together, and alike often, in the
+    order of the groups. They fill it together.
 
     Args:
         shards: the nodes of the type.
-        comm: the ranks. Only the thread that gathers uses it.
+        comm: the ranks. Only the thread that asks uses it.
         kept: which rows of others are kept.
+        rows_comm: the ranks, for the thread that begins and finishes. If None, ``comm``: then it is the same
+            thread.
 
     Raises:
         ConfigError: the memory for kept rows holds none.
@@ -184,35 +217,30 @@ class FeatureRows:
         ResourceError: the memory is not free.
     """
 
-    def __init__(self, shards: TypeShards, comm: Communicator, kept: KeptRows | None = None) -> None:
+    def __init__(
+        self,
+        shards: TypeShards,
+        comm: Communicator,
+        kept: KeptRows | None = None,
+        rows_comm: Communicator | None = None,
+    ) -> None:
         self._shards, self._comm, self._kept = shards, comm, kept or KeptRows()
-        self._ids, self._has_asked = index_dtype(shards.num_nodes), False
+        self._rows_comm, self._ids = rows_comm or comm, index_dtype(shards.num_nodes)
         self.traffic = RowTraffic()
         """What was read and what travelled so far."""
-        width = shards.row_bytes
-        reader = CalledRows(self._bring_to(self), shards.num_nodes, max(width, 1))
-        num_rows = self._kept.num_rows(reader, shards.num_nodes - shards.owned.numel()) if width else 0
-        self._cache = self._new_cache(reader, num_rows)
+        reader = BroughtRows(shards.num_nodes, shards.row_bytes)
+        num_remote = shards.num_nodes - shards.owned.numel()
+        self._cache = self._new_cache(self._kept.num_rows(reader, num_remote) if shards.row_bytes else 0)
+        self._memory = shards.new_rows(self._cache.num_rows)
 
-    def _new_cache(self, reader: CalledRows, num_rows: int) -> RowCache:
+    def _new_cache(self, num_rows: int) -> RowCache:
+        reader = BroughtRows(self._shards.num_nodes, self._shards.row_bytes)
         score = None if self._kept.score is None else checked_score(self._kept.score, reader.shape[0])
         return RowCache(reader, num_rows, policy=self._kept.policy, score=score)
 
-    @staticmethod
-    def _bring_to(rows: FeatureRows) -> Callable[[Tensor, Tensor], None]:
-        """Return what brings rows to the cache, which must not keep ``rows`` alive that hold it."""
-        known = weakref.ref(rows)
-
-        def bring(ids: Tensor, out: Tensor) -> None:
-            found = known()
-            assert found is not None, "they call the cache"
-            found._bring(ids, out)
-
-        return bring
-
     @property
     def lookahead(self) -> int:
-        """Groups that are worth announcing before the rows of the first of them are gathered."""
+        """Groups that are worth announcing before the rows of the first of them are asked for."""
         return LOOKAHEAD if self._cache.num_rows and self._cache.policy == "belady" else 0
 
     def announce(self, batches: Sequence[Tensor]) -> GroupRows:
@@ -221,15 +249,12 @@ class FeatureRows:
         Args:
             batches: ``(num_ids,)`` int64 ids of each batch. There may be none, and a batch may have none.
         """
-        everything = torch.cat([*batches, _NO_IDS])
-        ids, places = torch.unique(everything, return_inverse=True)
-        is_own = self._shards.owners(ids) == self._comm.rank
-        own, remote = ids[is_own], ids[~is_own]
-        order = torch.empty_like(ids)
-        order[is_own], order[~is_own] = torch.arange(len(own)), torch.arange(len(own), len(ids))
-        by_batch = torch.split(order[places], [one.numel() for one in batches])
-        remote_reads = int((order[places] >= len(own)).sum())
-        return GroupRows(own, remote, by_batch, self._cache.announce(remote), remote_reads)
+        ids, places = _distinct(torch.cat([*batches, _NO_IDS]))
+        own = self._shards.own_places(ids)
+        is_remote = own < 0
+        by_batch = torch.split(places, [one.numel() for one in batches])
+        number = self._cache.announce(ids[is_remote])
+        return GroupRows(ids, own, by_batch, number, int(is_remote[places].sum()))
 
     def gather(self, wanted: GroupRows) -> list[Tensor]:
         """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
@@ -237,32 +262,62 @@ class FeatureRows:
         Raises:
             RankError: a rank was lost.
         """
-        count, before = len(wanted.own), self._cache.counts
-        rows = self._shards.new_rows(count + len(wanted.remote))
-        rows[:count] = self._shards.own_rows(wanted.own)
-        self._read(wanted.remote, rows[count:].view(torch.uint8), wanted.number)
-        self._count(wanted, before)
-        scale = self._shards.scale
-        if scale is not None:
-            scale = scale[torch.cat([wanted.own, wanted.remote])]
-        return [gather_rows(rows, places, scale=scale, trusted=True) for places in wanted.places]
+        return self.finish(self.begin(self.ask(wanted)))
 
-    def _read(self, ids: Tensor, out: Tensor | None = None, number: int = -1) -> None:
-        """Read other ranks' rows by the cache. Exchange even if nothing is missing: the others may ask."""
-        self._has_asked = False
-        has_bytes = out is None or out.shape[1] > 0
-        self._cache.gather(ids, out if has_bytes else None, batch=number)
-        if not self._has_asked:
-            self._bring(ids[:0], torch.empty(0, self._cache.disk.row_bytes, dtype=torch.uint8))
+    def ask(self, wanted: GroupRows) -> AskedRows:
+        """Ask the owners for the rows that are missing. Others may ask even if none is.
 
-    def _count(self, wanted: GroupRows, before: TierCounts) -> None:
-        counts = self._cache.counts.since(before)
+        Raises:
+            RankError: a rank was lost.
+        """
+        slots, fills, missing = self._decide(wanted)
+        routed = Routed.by_owner(self._shards.owners(missing), self._comm.size)
+        given, asked = routed.ask(self._comm, missing.to(self._ids))
+        self.traffic = self.traffic.plus(
+            sent_ids=len(missing),
+            sent_rows=len(given),
+            sent_bytes=len(missing) * self._ids.itemsize + len(given) * self._shards.row_bytes,
+            messages=sum(map(bool, routed.counts)) + sum(map(bool, asked)),
+        )
+        return AskedRows(wanted, slots, fills, routed, given.long(), asked)
+
+    def _decide(self, wanted: GroupRows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return where the rows of others are kept and where missing ones will be, and the missing nodes."""
+        remote = wanted.remote
+        slots, fills = self._cache.decide(remote, batch=wanted.number)
+        missing = remote[slots < 0]
         self.traffic = self.traffic.plus(
             reads=sum(map(len, wanted.places)),
             remote_reads=wanted.remote_reads,
-            asked=counts.reads,
-            hits=counts.host_rows,
+            asked=len(remote),
+            hits=len(remote) - len(missing),
         )
+        return slots, fills, missing
+
+    def begin(self, asked: AskedRows) -> ComingRows:
+        """Begin to send other ranks the rows that they asked for, and to receive those that are missing."""
+        rows = self._shards.own_rows(asked.given)
+        return ComingRows(asked, self._rows_comm.all_to_all(rows, asked.asked, asked.routed.counts))
+
+    def finish(self, coming: ComingRows) -> list[Tensor]:
+        """Return the rows of each batch of a group, as :meth:`gather`; groups in their order."""
+        (wanted, slots, fills, routed, *_), shards = coming.asked, self._shards
+        received = coming.handle.wait()
+        came_for = (slots < 0).nonzero().squeeze(1)[routed.order]
+        came = torch.full_like(slots, -1)
+        came[came_for] = torch.arange(len(came_for), dtype=torch.int32)
+        table, own = shards.own_source(wanted.ids, wanted.own)
+        where = torch.full((3, len(own)), -1, dtype=torch.int32)
+        where[0] = own
+        where[1:, wanted.own < 0] = torch.stack([slots, came])
+        found = []
+        for places in wanted.places:
+            rows = shards.new_rows(len(places))
+            for source, at in zip((table, self._memory, received), where[:, places], strict=True):
+                take_rows(source, at, rows)
+            found.append(rows if shards.scale is None else shards.in_float32(rows, wanted.ids[places]))
+        put_rows(received, fills[came_for], self._memory)  # only now: these slots may have been read
+        return found
 
     def forget(self) -> None:
         """Forget announced groups that will not come."""
@@ -276,8 +331,8 @@ class FeatureRows:
             self._fill(parts[part] if part < len(parts) else parts[0][:0])
 
     def _fill(self, ids: Tensor) -> None:
-        self._read(ids.sort().values)
-        self.traffic = self.traffic.plus(filled=len(ids))
+        self.gather(GroupRows(ids, torch.full_like(ids, -1), (), -1, 0))
+        self.traffic = self.traffic.plus(filled=len(ids), asked=-len(ids))
 
     def _chosen(self) -> Tensor:
         """Return the rows that stay, ``(num_rows,)`` int64, those of the highest score first."""
@@ -287,22 +342,14 @@ class FeatureRows:
         order = order_of(score)
         return order[self._shards.owners(order) != self._comm.rank][: self._cache.num_rows]
 
-    def _bring(self, ids: Tensor, out: Tensor) -> None:
-        """Write the rows of ``ids``, each asked for once, and send other ranks the rows that they ask for."""
-        self._has_asked = True
-        comm, shards, before = self._comm, self._shards, self._comm.sent_bytes
-        routed = Routed.by_owner(shards.owners(ids), comm.size)
-        given, asked = routed.ask(comm, ids.to(self._ids))
-        # Not routed.answers: the rows go to their places in ``out`` without one more copy.
-        received = comm.all_to_all(shards.own_rows(given.long()), asked, routed.counts).wait()
-        if received.shape[1]:
-            out[routed.order] = received.view(torch.uint8)
-        self.traffic = self.traffic.plus(
-            sent_ids=len(ids),
-            sent_rows=len(given),
-            sent_bytes=comm.sent_bytes - before,
-            messages=sum(map(bool, routed.counts)) + sum(map(bool, asked)),
-        )
+
+def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ids without repetition, and the place of each of ``ids`` among them."""
+    if (kernels := native.kernels()) is None:
+        found, places = torch.unique(ids, return_inverse=True)
+    else:
+        found, places = kernels.relabel(_NO_IDS, ids)  # in one pass, without sorting
+    return found, places
 
 
 class RowsByType:
@@ -339,9 +386,27 @@ class RowsByType:
         Raises:
             RankError: a rank was lost.
         """
+        return self.finish(self.begin(self.ask(wanted)), num_batches)
+
+    def ask(self, wanted: Sequence[GroupRows]) -> list[AskedRows | None]:
+        """Ask the owners for the rows of each type that are missing.
+
+        Raises:
+            RankError: a rank was lost.
+        """
+        by_type = zip(self.by_type, wanted, strict=True)
+        return [None if one is None else one.ask(of_type) for one, of_type in by_type]
+
+    def begin(self, asked: Sequence[AskedRows | None]) -> list[ComingRows | None]:
+        """Begin to send and to receive the rows of each type."""
+        by_type = zip(self.by_type, asked, strict=True)
+        return [None if one is None or rows is None else one.begin(rows) for one, rows in by_type]
+
+    def finish(self, coming: Sequence[ComingRows | None], num_batches: int) -> list[list[Tensor | None]]:
+        """Return the rows of each type, of each batch of a group, as :meth:`gather`."""
         found = [
-            [None] * num_batches if one is None else one.gather(of_type)
-            for one, of_type in zip(self.by_type, wanted, strict=True)
+            [None] * num_batches if one is None or rows is None else one.finish(rows)
+            for one, rows in zip(self.by_type, coming, strict=True)
         ]
         return [[rows[batch] for rows in found] for batch in range(num_batches)]
 
@@ -385,16 +450,9 @@ class _Forecast(FeatureRows):
 
     def __init__(self, rows: FeatureRows) -> None:
         self._shards, self._comm, self._kept = rows._shards, rows._comm, rows._kept
-        self._ids, self._has_asked, self.traffic = rows._ids, False, RowTraffic()
-        reader = CalledRows(self._bring_to(self), self._shards.num_nodes, 1)
-        self._cache = self._new_cache(reader, rows._cache.num_rows)
+        self.traffic, self._cache = RowTraffic(), self._new_cache(rows._cache.num_rows)
         self.asked_of = torch.zeros(2, self._comm.size, dtype=torch.int64)
         """Rows asked of each rank, and messages with their ids."""
-
-    def _bring(self, ids: Tensor, out: Tensor) -> None:
-        self._has_asked = True
-        counts = torch.bincount(self._shards.owners(ids), minlength=self._comm.size)
-        self.asked_of += torch.stack([counts, (counts > 0).long()])
 
     def fill(self) -> None:
         """Decide which rows stay."""
@@ -403,9 +461,9 @@ class _Forecast(FeatureRows):
 
     def gather(self, wanted: GroupRows) -> list[Tensor]:
         """Decide which rows of a group come, and which of them are kept."""
-        before = self._cache.counts
-        self._read(wanted.remote, number=wanted.number)
-        self._count(wanted, before)
+        missing = self._decide(wanted)[-1]
+        counts = torch.bincount(self._shards.owners(missing), minlength=self._comm.size)
+        self.asked_of += torch.stack([counts, (counts > 0).long()])
         return []
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphbraid.distributed.shards.feature_rows import (
+    AskedRows,
+    ComingRows,
     GroupRows,
     RowsByType,
     RowTraffic,
@@ -35,12 +38,18 @@ from graphbraid.sampling.share import keep_share
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 
+T = TypeVar("T")
+_Group = list[PreparedBatch]
+_Asked = list[AskedRows | None] | None
+_Coming = list[ComingRows | None] | None
 GROUP = 4
 """Number of batches in a group. Their messages travel together."""
+_FIRST_GROUPS = (1, 1, 2)
+"""Batches in the first groups: training waits for the first one alone, and the link begins early."""
 AHEAD = 2
 """Groups that are prepared or waiting while one is used."""
-UNDER_WAY = GROUP * (1 + AHEAD)
-"""Batches with feature rows that a rank holds at most."""
+UNDER_WAY = GROUP * (2 + AHEAD)
+"""Batches with feature rows that a rank holds at most: the rows of one more group travel."""
 _NO_IDS = torch.empty(0, dtype=torch.int64)
 _CLOSING_SECONDS = 5.0
 """Longest wait for a thread of an iteration that was left early."""
@@ -78,14 +87,30 @@ class _Turns:
             return self._allowed < float("inf")
 
 
-def _taken(
-    drawn: queue.SimpleQueue[list[PreparedBatch] | BaseException | None],
-) -> Iterator[list[PreparedBatch]]:
-    """Yield the groups that another thread draws, or raise its error."""
-    while (group := drawn.get()) is not None:
-        if isinstance(group, BaseException):
-            raise group
-        yield group
+def group_sizes() -> Iterator[int]:
+    """Yield how many batches each group has, from the first one of an epoch on; the last has what is left."""
+    yield from (min(count, GROUP) for count in _FIRST_GROUPS)
+    yield from itertools.repeat(GROUP)
+
+
+class _Passed(queue.SimpleQueue[T | BaseException | None]):
+    """What one thread passes to another: items, and at the end None or an error."""
+
+    def put_all(self, items: Iterable[T]) -> None:
+        """Put items as they are made, and None behind them; or the error with which that ends."""
+        try:
+            for item in items:
+                self.put(item)
+            self.put(None)
+        except BaseException as error:
+            self.put(error)
+
+    def items(self) -> Iterator[T]:
+        """Yield the items as they come, or raise the error."""
+        while (item := self.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
 
 
 def foreseen(
@@ -110,8 +135,8 @@ def foreseen(
     pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
 
     def groups(number: int, epoch: int) -> Iterator[list[Tensor]]:
-        batches = pipeline.run(schedule, epoch, 0, schedule.num_steps)
-        while group := [one.sampled.n_id_by_type[number] for one in itertools.islice(batches, GROUP)]:
+        batches, sizes = pipeline.run(schedule, epoch, 0, schedule.num_steps), group_sizes()
+        while group := [one.sampled.n_id_by_type[number] for one in itertools.islice(batches, next(sizes))]:
             yield group
 
     return total(  # batches are drawn once for each node type
@@ -122,12 +147,13 @@ def foreseen(
 
 
 class ShardedPipeline:
-    """Mini-batches of a :class:`.ShardedGraph`, prepared ahead by two threads that all ranks run alike.
+    """Mini-batches of a :class:`.ShardedGraph`, prepared ahead by three threads that all ranks run alike.
 
-    One draws, and goes ahead as far as kept rows are chosen by what is known of coming groups; the other
-    brings rows. Each has a communicator of its own, so that rows travel while the next groups are drawn. The
-    batches are those that a pipeline of the whole graph gives for the same schedule. All ranks must iterate
-    together: each with its own part of the steps, for as long as any has steps.
+    One draws, and goes ahead as far as kept rows are chosen by what is known of coming groups. One asks the
+    owners for missing rows. One sends and receives rows, and puts batches together while the rows of the next
+    group travel. Each has a communicator of its own, so that none waits for another's messages. The batches
+    are those that a pipeline of the whole graph gives for the same schedule. All ranks must iterate together:
+    each with its own part of the steps, for as long as any has steps.
 
     Args:
         graph: the graph.
@@ -186,49 +212,23 @@ class ShardedPipeline:
         rows = self._graph.shards.rows if self._gathers else None
         lookahead = 0 if rows is None else rows.lookahead
         steps, turns = range(first_step, last_step), _Turns()
-        drawn = queue.SimpleQueue[list[PreparedBatch] | BaseException | None]()
-        done = queue.SimpleQueue[list[PreparedBatch] | BaseException]()
-
-        def draw() -> None:
-            try:
-                most = torch.tensor([len(steps)])
-                num_steps = int(self._graph.shards.comm.all_reduce(most, "max").wait())
-                for number, begin in enumerate(range(0, num_steps, GROUP)):
-                    if not turns.wait_for(number - lookahead):
-                        break
-                    own = steps[begin : begin + GROUP]
-                    drawn.put(self._drawn(schedule, epoch, own, min(GROUP, num_steps - begin)))
-                drawn.put(None)
-            except BaseException as error:
-                drawn.put(error)
-
-        def announce(group: list[PreparedBatch]) -> list[GroupRows]:
-            return [] if rows is None else rows.announce([one.sampled.n_id_by_type for one in group])
-
-        def gather() -> None:
-            try:
-                for number, (group, wanted) in enumerate(known_ahead(_taken(drawn), announce, lookahead)):
-                    if not turns.wait_for(number):
-                        break
-                    done.put(self._gathered(group, rows, wanted))
-            except BaseException as error:
-                done.put(error)
-            finally:
-                if rows is not None:
-                    rows.forget()
-
+        drawn, asked, done = _Passed[_Group](), _Passed[tuple[_Group, _Asked]](), _Passed[_Group]()
+        works: dict[str, tuple[_Passed[Any], Iterable[Any]]] = {
+            "draw": (drawn, self._draw(schedule, epoch, steps, turns, lookahead)),
+            "ask": (asked, self._ask(drawn.items(), rows, turns)),
+            "gather": (done, self._put_together(asked, rows)),
+        }
         self._threads = [
-            threading.Thread(target=work, name=f"graphbraid-{work.__name__}", daemon=True)
-            for work in (draw, gather)
+            threading.Thread(target=passed.put_all, args=(items,), name=f"graphbraid-{name}", daemon=True)
+            for name, (passed, items) in works.items()
         ]
         for thread in self._threads:
             thread.start()
+        groups = done.items()
         left = len(steps)
         try:
             while left:
-                group = done.get()
-                if isinstance(group, BaseException):
-                    raise group
+                group = next(groups)
                 left -= len(group)
                 group.reverse()
                 while group:
@@ -241,7 +241,42 @@ class ShardedPipeline:
                 for thread in self._threads:
                     thread.join(_CLOSING_SECONDS)
 
-    def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> list[PreparedBatch]:
+    def _draw(
+        self, schedule: SeedSchedule, epoch: int, steps: range, turns: _Turns, lookahead: int
+    ) -> Iterator[_Group]:
+        """Draw this rank's batches of each group, as far ahead as rows of groups are known."""
+        most = torch.tensor([len(steps)])
+        num_steps = int(self._graph.shards.comm.all_reduce(most, "max").wait())
+        begin = 0
+        for number, size in enumerate(group_sizes()):
+            if begin >= num_steps or not turns.wait_for(number - 1 - lookahead):
+                return
+            yield self._drawn(schedule, epoch, steps[begin : begin + size], min(size, num_steps - begin))
+            begin += size
+
+    def _ask(
+        self, drawn: Iterator[_Group], rows: RowsByType | None, turns: _Turns
+    ) -> Iterator[tuple[_Group, _Asked]]:
+        """Ask for the rows of each group, one group ahead of those that may be put together."""
+
+        def announce(group: _Group) -> list[GroupRows]:
+            return [] if rows is None else rows.announce([one.sampled.n_id_by_type for one in group])
+
+        try:
+            lookahead = 0 if rows is None else rows.lookahead
+            for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead)):
+                if not turns.wait_for(number - 1):
+                    return
+                if self._frontiers is None:
+                    known = group
+                else:
+                    known = (self._with_typed_rows if self._graph.is_typed else self._with_edge_rows)(group)
+                yield known, None if rows is None else rows.ask(wanted)
+        finally:
+            if rows is not None:
+                rows.forget()
+
+    def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> _Group:
         """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
         started = perf_counter()
         input_ids = [schedule.sampled.positions_of(epoch, step) for step in steps]
@@ -272,21 +307,29 @@ class ShardedPipeline:
         """Return the ids of seeds by node type: all are of one."""
         return [ids if number == self._seed_type else _NO_IDS for number in range(self._num_types)]
 
-    def _gathered(
-        self, group: list[PreparedBatch], rows: RowsByType | None, wanted: list[GroupRows]
-    ) -> list[PreparedBatch]:
-        """Return the batches of a group with their feature rows, and with what they read of edges."""
+    def _put_together(
+        self, asked: _Passed[tuple[_Group, _Asked]], rows: RowsByType | None
+    ) -> Iterator[_Group]:
+        """Yield groups with their feature rows. If the next one is known, its rows begin to travel before."""
+        coming = deque[tuple[_Group, _Coming]]()
+        for group, of_group in asked.items():
+            coming.append((group, None if rows is None or of_group is None else rows.begin(of_group)))
+            while coming and (len(coming) > 1 or asked.empty()):
+                yield self._gathered(*coming.popleft(), rows)
+        for group, of_coming in coming:
+            yield self._gathered(group, of_coming, rows)
+
+    def _gathered(self, group: _Group, coming: _Coming, rows: RowsByType | None) -> _Group:
+        """Return the batches of a group with their feature rows."""
         started = perf_counter()
-        if rows is not None:
-            x = rows.gather(wanted, len(group))
+        if rows is not None and coming is not None:
+            x = rows.finish(coming, len(group))
             group = [one._replace(x=of_one) for one, of_one in zip(group, x, strict=True)]
-        if self._frontiers is not None:
-            group = self._with_typed_rows(group) if self._graph.is_typed else self._with_edge_rows(group)
         self._seconds["gather"] += perf_counter() - started
         self._seconds["batches"] += len(group)
         return group
 
-    def _with_typed_rows(self, group: list[PreparedBatch]) -> list[PreparedBatch]:
+    def _with_typed_rows(self, group: _Group) -> _Group:
         graph, sampled = self._graph, [one.sampled for one in group]
         found: list[dict[tuple[EdgeType, str], Tensor]] = [{} for _ in group]
         for number, (edge_type, edges) in enumerate(graph.all_types.edges.items()):
@@ -304,7 +347,7 @@ class ShardedPipeline:
                 rows.update(zip(names, of_batch, strict=True))
         return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
 
-    def _with_edge_rows(self, group: list[PreparedBatch]) -> list[PreparedBatch]:
+    def _with_edge_rows(self, group: _Group) -> _Group:
         sampled = [one.sampled for one in group]
         names = [name for name in self._of_edges if name != "e_id"]
         weights = self._graph.weight_name if self._graph.csc.weight is not None else None

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
 from graphbraid.datasets.store.types import types_of
 from graphbraid.distributed.parts.rows import (
@@ -40,7 +43,33 @@ from graphbraid.signatures import typed
 
 _SHARE_OF_ROWS = 0.75
 """Share of the free memory that mapped feature rows may fill; the rest is for batches and the model."""
+_MOST_SLOTS = (1 << 31) - 1
 _log = logging.getLogger(__name__)
+
+
+class _Places:
+    """Places of a rank's own nodes among these, in a quarter byte for each node of the type.
+
+    Args:
+        owned: ``(num_owned,)`` int64 ids of the nodes, ascending.
+        num_nodes: number of all nodes.
+    """
+
+    def __init__(self, owned: Tensor, num_nodes: int) -> None:
+        marks = np.zeros(-(-num_nodes // 64) * 64, dtype=bool)
+        marks[owned.numpy()] = True
+        counts = torch.from_numpy(marks).view(-1, 64).sum(1)
+        self._owned, self._before = owned, counts.cumsum(0) - counts
+        self._words = torch.from_numpy(np.packbits(marks, bitorder="little").view(np.int64))
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the place of each id, ``(num_ids,)`` int64; -1 for nodes of other ranks."""
+        if (kernels := native.kernels()) is None:
+            places = torch.searchsorted(self._owned, ids)
+            return places.where(F.pad(self._owned, (0, 1), value=-1)[places] == ids, -1)
+        places = torch.empty_like(ids)
+        kernels.own_places(self._words, self._before, ids.contiguous(), places)
+        return places
 
 
 class TypeShards:
@@ -51,6 +80,7 @@ class TypeShards:
     Attributes:
         num_nodes: number of nodes of the type.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
+        own_places: gives the place of each of some ids in ``owned``; -1 for other ranks' nodes.
         has_rows: whether the nodes have features.
         row_bytes: bytes of a feature row as it travels and is kept.
         scale: ``(num_nodes,)`` float32 scale of each row of int8; None for features of another dtype.
@@ -77,6 +107,7 @@ class TypeShards:
         self._part_of, self._rank_of_part = part_of, rank_of_part  # pages that nobody asks for are not read
         self.num_nodes, self.scale = part_of.numel(), scale
         self.owned, self._row = torch.cat([ids for ids, _ in own]).sort()
+        self.own_places = _Places(self.owned, self.num_nodes)
         self._tables = [rows for _, rows in own if rows is not None]
         self._on_disk = [DiskRows.behind(one) if from_disk and one.nbytes else None for one in self._tables]
         self.has_rows = bool(self._tables)
@@ -101,13 +132,31 @@ class TypeShards:
         """Return the rank that owns each of ``ids``, ``(num_ids,)`` int64."""
         return self._rank_of_part[self._part_of[ids].long()]
 
+    def own_source(self, ids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a table with the feature rows of own nodes among ``ids``, and which row each has.
+
+        Args:
+            ids: ``(num_ids,)`` int64 ids.
+            places: ``(num_ids,)`` by ``own_places``.
+
+        Returns:
+            ``(num_rows, num_features)`` as stored, and ``(num_ids,)`` int32 rows; -1 for other ranks' nodes.
+        """
+        [table], [disk] = self._tables[:1], self._on_disk[:1]
+        if len(self._tables) == 1 and disk is None and len(table) <= _MOST_SLOTS:
+            return table, places.int()
+        own = (places >= 0).nonzero().squeeze(1)
+        rows = torch.full_like(places, -1, dtype=torch.int32)
+        rows[own] = torch.arange(len(own), dtype=torch.int32)
+        return self.own_rows(ids[own]), rows
+
     def own_rows(self, ids: Tensor) -> Tensor:
         """Return the feature rows of own nodes as they are stored, ``(num_ids, num_features)``.
 
         Args:
             ids: ``(num_ids,)`` int64 ids, in any order, possibly repeated. All must be owned by this rank.
         """
-        places = torch.searchsorted(self.owned, ids)
+        places = self.own_places(ids)
         if len(self._tables) == 1:
             return self._read(0, places)
         rows, first = self._row[places], 0
@@ -159,7 +208,8 @@ class Shards:
         *,
         scales: list[Tensor | None],
     ) -> None:
-        self.ranks, self.comm, self._rows_comm = ranks, ranks.twin(), ranks.twin()
+        self.ranks, self.comm = ranks, ranks.twin()
+        self._asks, self._rows_comm = ranks.twin(), ranks.twin()  # ids do not wait behind rows
         self.num_parts, self.num_nodes = num_parts, part_of.numel()
         self.has_edge_ids = shared.has_edge_ids
         self.num_edges, self.lists = shared.graph.num_edges, shared.lists
@@ -188,7 +238,7 @@ class Shards:
         ]
         self.rows = RowsByType(self._feature_rows(KeptRows()))
         owners = [one.owners for one in self.by_type]
-        self.edges = EdgeRowExchange(self._rows_comm, own, self.num_edges, owners, first_ids)
+        self.edges = EdgeRowExchange(self._asks, own, self.num_edges, owners, first_ids)
 
     @property
     def only(self) -> TypeShards:
@@ -209,7 +259,9 @@ class Shards:
 
     def _feature_rows(self, kept: KeptRows) -> list[FeatureRows | None]:
         shares = zip(self.by_type, kept.divided(self.by_type), strict=True)
-        return [FeatureRows(one, self._rows_comm, of) if one.has_rows else None for one, of in shares]
+        return [
+            FeatureRows(one, self._asks, of, self._rows_comm) if one.has_rows else None for one, of in shares
+        ]
 
     def owners(self, ids: Tensor) -> Tensor:
         """Return the rank that owns each of ``ids`` in the whole graph, ``(num_ids,)`` int64."""

@@ -143,6 +143,30 @@ class RowCache:
                 self._own().gather(ids.contiguous(), as_bytes(rows), batch)
         return rows if self.scale is None else widened(rows, self.scale[ids], out)
 
+    def decide(self, ids: Tensor, *, batch: int = -1) -> tuple[Tensor, Tensor]:
+        """Decide which rows are kept, and move none: for rows that the caller keeps by slot.
+
+        The caller reads all slots of a call before it fills any. It does so in the order of the calls. For
+        ascending ids, what is decided is what :meth:`gather` does.
+
+        Args:
+            ids: ``(num_ids,)`` int64 rows, as :meth:`gather` takes them.
+            batch: what :meth:`announce` gave.
+
+        Returns:
+            ``(num_ids,)`` int32 slots below ``num_rows`` that hold the rows, -1 where a row must be brought;
+            and ``(num_ids,)`` int32 slots for rows that are brought, -1 where one is not kept.
+
+        Raises:
+            ConfigError: ``batch`` is no such number.
+            DataError: an id is no row.
+        """
+        slots, fills = torch.empty(2, ids.numel(), dtype=torch.int32)
+        batch = as_count(batch, "batch", least=-1, most=MOST_BYTES)
+        with plain_errors():
+            self._own().decide(_checked(ids), batch, slots, fills)
+        return slots, fills
+
     def uncounted(self, ids: Tensor) -> Tensor:
         """Rows of ids as the file has them, which are no reads of a batch and change nothing that is kept."""
         return self.disk.gather(ids)

@@ -1,10 +1,9 @@
-"""DiskRows: rows of a table in a file, read by id without reading the rest; CalledRows: by a function."""
+"""DiskRows: rows of a table in a file, read by id without reading the rest; BroughtRows."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,27 +107,17 @@ class RowReader:
         return out
 
 
-class CalledRows(RowReader):
-    """Rows that a function brings.
+class BroughtRows(RowReader):
+    """Rows that the caller of :meth:`.caches.RowCache.decide` brings and keeps. They cannot be read here.
 
     Args:
-        write: called with ``(n,)`` int64 ids and ``(n, row_bytes)`` uint8 memory, into which it writes their
-            rows; both are there for the call only. It must not hold on to a cache in front of this, which
-            holds on to it.
-        num_rows: rows.
-        row_bytes: bytes of each, at least 1.
+        num_rows: number of rows.
+        row_bytes: bytes of each, for budgets.
     """
 
-    def __init__(self, write: Callable[[Tensor, Tensor], None], num_rows: int, row_bytes: int) -> None:
+    def __init__(self, num_rows: int, row_bytes: int) -> None:
         self.shape, self.dtype, self.row_bytes = torch.Size((num_rows, row_bytes)), torch.uint8, row_bytes
-        kernels = native.kernels()
-        self.native = (
-            reference.CalledRows(write, num_rows, row_bytes)
-            if kernels is None
-            else kernels.CalledRows(
-                lambda ids, rows: write(torch.from_numpy(ids), torch.from_numpy(rows)), num_rows, row_bytes
-            )
-        )
+        self.native = (native.kernels() or reference).BroughtRows(num_rows)
 
 
 @typed

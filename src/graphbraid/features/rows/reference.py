@@ -9,7 +9,6 @@ import os
 import stat
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -118,11 +117,18 @@ class DiskRows:
             )
 
 
-class CalledRows:
-    """Rows that a function writes."""
+class BroughtRows:
+    """Rows that the caller of ``decide`` brings."""
 
-    def __init__(self, write: Callable[[Tensor, Tensor], None], num_rows: int, row_bytes: int) -> None:
-        self.read, self.num_rows, self.row_bytes = write, num_rows, row_bytes
+    row_bytes = 0
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    def read(self, ids: Tensor, _out: Tensor) -> None:
+        """Refuse to read any."""
+        if ids.numel():
+            raise ValueError("rows that the caller brings are not read")
 
 
 def check_ids(ids: Tensor, num_rows: int) -> None:
@@ -224,7 +230,7 @@ class RowCache:
     """Keeps rows in a dictionary."""
 
     def __init__(
-        self, *, disk: DiskRows | CalledRows, capacity: int, policy: str, ranks: Tensor | None
+        self, *, disk: DiskRows | BroughtRows, capacity: int, policy: str, ranks: Tensor | None
     ) -> None:
         self._disk, self._capacity, self._ranks = disk, capacity, ranks
         self._policy = _policy_of(policy, ranks)
@@ -232,6 +238,7 @@ class RowCache:
         self._rows: dict[int, Tensor] = {}
         self._ahead: deque[tuple[int, list[int]]] = deque()
         self._next_batch = 0
+        self._slots: dict[int, int] = {}  # of rows that the caller keeps
         self._reads = self._hits = self._filled = 0
         self._turns = threading.Lock()
 
@@ -280,8 +287,7 @@ class RowCache:
 
     def _gather(self, ids: Tensor, out: Tensor, batch: int) -> None:
         rows = ids.tolist()
-        hits = [i for i, row in enumerate(rows) if row in self._rows]
-        wanted = sorted((row, i) for i, row in enumerate(rows) if row not in self._rows)
+        hits, wanted = self._found(rows)
         for i in hits:
             out[i] = self._rows[rows[i]]
         missing = torch.tensor([row for row, _ in wanted], dtype=torch.int64)
@@ -289,6 +295,17 @@ class RowCache:
         self._disk.read(missing, read)
         for (_, i), values in zip(wanted, read, strict=True):
             out[i] = values
+        self._note(rows, hits, wanted, batch, out)
+
+    def _found(self, rows: list[int]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Places of rows that are kept, and the others with theirs, in the order of the file."""
+        hits = [i for i, row in enumerate(rows) if row in self._rows]
+        return hits, sorted((row, i) for i, row in enumerate(rows) if row not in self._rows)
+
+    def _note(
+        self, rows: list[int], hits: list[int], wanted: list[tuple[int, int]], batch: int, out: Tensor
+    ) -> None:
+        """Take in that a batch was read, and keep the rows that the policy says."""
         is_announced = self._begin(rows, batch)
         for i in hits:
             self._policy.hit(rows[i], self._following(i) if is_announced else NEVER)
@@ -298,6 +315,21 @@ class RowCache:
         if is_announced:
             self._ahead.popleft()
         self._reads, self._hits = self._reads + len(rows), self._hits + len(hits)
+
+    def decide(self, ids: Tensor, batch: int, slots: Tensor, fills: Tensor) -> None:
+        """Decide what :meth:`gather` would do, with slots for the rows."""
+        check_ids(ids, self._disk.num_rows)
+        rows = ids.tolist()
+        with self._turns:
+            before = [self._slots.get(row, -1) for row in rows]
+            hits, wanted = self._found(rows)
+            wanted.sort(key=lambda one: one[1])
+            self._note(rows, hits, wanted, batch, torch.empty(len(rows), 0, dtype=torch.uint8))
+            kept = {row: slot for row, slot in self._slots.items() if row in self._rows}
+            free = sorted({*range(self._capacity)} - {*kept.values()})
+            self._slots = kept | dict(zip((row for row in self._rows if row not in kept), free, strict=False))
+        after = [self._slots.get(row, -1) if slot < 0 else -1 for row, slot in zip(rows, before, strict=True)]
+        slots[:], fills[:] = torch.tensor([before, after], dtype=torch.int32)
 
     def counts(self) -> tuple[int, int, int, int]:
         """Reads, hits, rows filled, rows kept."""

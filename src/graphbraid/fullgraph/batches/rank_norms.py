@@ -68,11 +68,13 @@ class RankNorms(TorchFunctionMode):
         if comm not in _TWINS:
             _TWINS[comm] = comm.twin()  # sums of gradients are under way during backward, in another order
         self._comm, self._num_hops = _TWINS[comm], num_hops
+        self._most_numbers = 2 * max((one.num_features for one in self.modules), default=0) + 1
         self.misfit = ""
         """Why a normalisation of this batch is not that of one rank; empty if all are."""
         self._rows: list[dict[int, Tensor]] = []
         """By node type and number of rows: which of them count here."""
-        self._is_idle = False
+        self._taken: Tensor | None = None
+        """Of a rank without seeds: the moments of all ranks, which it has received already."""
         self._chain = self._new_chain()
 
     def begin(self) -> None:
@@ -106,12 +108,12 @@ class RankNorms(TorchFunctionMode):
         if not any(norm.training for norm in self.modules):
             return
         self._counted(*torch.empty(2, 0, dtype=torch.int64))
-        self._rows, self._is_idle = [{0: _EMPTY}], True
+        self._rows = [{0: _EMPTY}]
         with self:
-            while number := self._announced(None):
+            while (exchanged := self._exchanged(None))[0]:
+                number, self._taken = exchanged
                 norm = self.modules[number - 1]
                 norm(next(norm.buffers()).new_empty(0, norm.num_features))  # like its running mean
-        self._is_idle = False
         self._chain.backward()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
@@ -121,7 +123,7 @@ class RankNorms(TorchFunctionMode):
             ConfigError: on another rank it goes on to normalise.
         """
         if any(norm.training for norm in self.modules):
-            self._announced(0)
+            self._exchanged(0)
 
     def joined(self, loss: Tensor) -> Tensor:
         """Return a loss, of the same value, whose backward pass goes through all normalisations, last first.
@@ -152,9 +154,14 @@ class RankNorms(TorchFunctionMode):
 
     def _normalised(self, norm: _BatchNorm, x: Tensor, node_type: int, **counting: Any) -> Tensor:
         """Normalise the rows of a node type, counted from 1; of 0 if only their number tells."""
-        if not self._is_idle:  # which has been told
-            self._announced(1 + self.modules.index(norm))
-        columns = RankColumns(self._comm, self._rows_counted(x, node_type))
+
+        def gathered(line: Tensor) -> Tensor:
+            table, self._taken = self._taken, None
+            if table is None:
+                _, table = self._exchanged(1 + self.modules.index(norm), line)
+            return table[:, : line.numel()]
+
+        columns = RankColumns(self._comm, self._rows_counted(x, node_type), gathered)
         mean, rstd, _ = batch_statistics(
             x,
             norm.running_mean,
@@ -204,22 +211,30 @@ class RankNorms(TorchFunctionMode):
         counted[near] = routed.answers(self._comm, replies, asked)
         return counted
 
-    def _announced(self, number: int | None) -> int:
-        """Tell all ranks which module normalises next, counted from 1; 0 after the last one.
+    def _exchanged(self, number: int | None, line: Tensor | None = None) -> tuple[int, Tensor]:
+        """Tell all ranks which module normalises next, counted from 1, and its moments; 0 after the last one.
 
-        A rank without seeds gives None, and is told.
+        A rank without seeds gives None, and is told. Messages are of one size, whatever ranks tell.
+
+        Returns:
+            The number, and ``(num_ranks, numbers)`` float64 lines of all ranks, with zeros behind.
 
         Raises:
             ConfigError: ranks differ in it, as where each draws for itself which layers it skips.
         """
-        said = [0, -len(self.modules)] if number is None else [number, -number]
-        most, least = self._comm.all_reduce(torch.tensor(said), "max").wait().tolist()
-        if most != -least:
+        table = torch.zeros(self._comm.size, 1 + self._most_numbers, dtype=torch.float64)
+        own = table[self._comm.rank]
+        own[0] = -1 if number is None else number
+        if line is not None:
+            own[1 : 1 + line.numel()] = line
+        self._comm.all_reduce(table).wait()  # each rank fills its own line
+        told = table[table[:, 0] >= 0, 0]
+        if (told != told[0]).any():
             raise ConfigError(
                 "several ranks cannot normalise together: they differ in which batch normalisations the "
                 "model calls next; that must not depend on what a rank draws, nor on its nodes"
             )
-        return int(most)
+        return int(told[0]), table[:, 1:]
 
     @staticmethod
     def _new_chain() -> Tensor:

@@ -41,7 +41,9 @@ from graphbraid.ops.reference.gather import (
     gather_rows,
     gather_scaled,
     gather_tiered,
+    put_rows,
     spread_rows,
+    take_rows,
 )
 from graphbraid.ops.reference.messages import reduce_messages
 from graphbraid.ops.reference.rowwise import (
@@ -86,6 +88,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "pipelined_sum",
+    "put_rows",
     "reduce_messages",
     "sddmm",
     "spmm",
@@ -94,6 +97,7 @@ __all__ = [
     "spmm_max_shared_backward",
     "spread_rows",
     "sum_dtype",
+    "take_rows",
     "tall_gram",
     "tall_gram_round",
     "tall_product",

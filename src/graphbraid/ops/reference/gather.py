@@ -27,6 +27,19 @@ def gather_rows(table: ByteMatrix, ids: Ids, out: ByteMatrix) -> None:
     torch.index_select(table, 0, ids, out=out)
 
 
+def take_rows(table: ByteMatrix, slots: RowPlaces, out: ByteMatrix) -> None:
+    """Twin of ``spread.cpp``: ``out[i] = table[slots[i]]``; where that is -1, ``out`` stays as it is."""
+    is_there = slots >= 0
+    out[is_there] = table[slots[is_there].long()]
+
+
+def put_rows(rows: ByteMatrix, slots: RowPlaces, table: ByteMatrix) -> None:
+    """Twin of ``spread.cpp``: ``table[slots[i]] = rows[i]`` in the order of ``i``; -1 stands for no row."""
+    for row, slot in zip(rows, slots.tolist(), strict=True):
+        if slot >= 0:
+            table[slot] = row
+
+
 def gather_as_float(table: Matrix, ids: Ids, out: Matrix32) -> None:
     """Twin of ``gather.inl``: ``out[i] = float(table[ids[i]])``."""
     out.copy_(table[ids])

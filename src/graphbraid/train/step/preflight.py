@@ -189,12 +189,12 @@ def shares_agree(
         norms: batch normalisations that train in this comparison, by the rows of all ranks.
         trains: whether the whole model is in training mode, dropout modules apart.
     """
-    seeds = nodes[: _SHARED_SEEDS * share.num_ranks]
+    seeds, divided = nodes[: _SHARED_SEEDS * share.num_ranks], divided_graph(runner.graph)
     if not runner.graph.is_typed:
         csc = runner.graph.csc
         beside = [csc.indices[int(csc.indptr[v]) : int(csc.indptr[v + 1])][:2].long() for v in seeds.tolist()]
         near = torch.cat(beside)
-        if (divided := divided_graph(runner.graph)) is not None:  # each rank has the lists of its own nodes
+        if divided is not None:  # each rank has the lists of its own nodes
             of_ranks = divided.shards.ranks.gather(near.tolist())
             near = torch.tensor([*itertools.chain(*of_ranks)], dtype=torch.int64)
         seeds = torch.unique(torch.cat((seeds, near)))
@@ -212,7 +212,6 @@ def shares_agree(
             module.training = not isinstance(module, _DropoutNd)
         for norm in () if norms is None else norms.modules:
             norm.train()
-        # Always thrice: ranks that draw from their parts together must make the same calls.
         if norms is None:
             own = outputs(share)
         else:
@@ -220,11 +219,15 @@ def shares_agree(
             with torch.enable_grad():
                 own = outputs(share).detach()
             norms.end()
-        all_, again = outputs(ALONE), outputs(ALONE)
+        all_ = outputs(ALONE)
         begin, end = part_of(seeds.numel(), share.rank, share.num_ranks)
-        if norms is not None and norms.misfit:
-            return False
-        return agree(own, all_[begin:end]) or not agree(all_, again)
+        agrees = agree(own, all_[begin:end])
+        repeats = torch.tensor([int(not agrees)])
+        if divided is not None:  # ranks that draw from their parts together must make the same calls
+            repeats = divided.shards.ranks.all_reduce(repeats, "max").wait()
+        if repeats:
+            agrees |= not agree(all_, outputs(ALONE))
+        return agrees and (norms is None or not norms.misfit)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ would save a matrix only where a linear map reads the output directly.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -191,28 +192,39 @@ class RankColumns:
     Args:
         comm: the ranks.
         counted: ``(num_rows,)`` bool, False for rows that another rank counts. If None, all count here.
+        gathered: called with this rank's line of numbers; gives those of all ranks, by rank. If None, they
+            are added up here.
     """
 
-    def __init__(self, comm: Communicator, counted: Tensor | None = None) -> None:
-        self._comm, self._counted = comm, counted
+    def __init__(
+        self,
+        comm: Communicator,
+        counted: Tensor | None = None,
+        gathered: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._comm, self._counted, self._gathered = comm, counted, gathered or self._added_up
         self._num_rows = 0
 
     def moments(self, x: Tensor) -> Moments:
         """Return the mean and biased variance of each column, and the number of rows, over all ranks."""
         width, dtype = x.shape[1], sum_dtype(x.dtype)
         x = x if self._counted is None else x[self._counted]
-        table = torch.zeros(self._comm.size, 2 * width + 1, dtype=torch.float64)
+        line = torch.zeros(2 * width + 1, dtype=torch.float64)
         if x.shape[0]:
-            mean, var, num_rows = column_moments(x)
-            columns = torch.cat((mean.double(), var.double()))
-            table[self._comm.rank, :-1], table[self._comm.rank, -1] = columns.cpu(), num_rows
-        self._comm.all_reduce(table).wait()  # each rank fills its own line
+            mean, var, line[-1] = column_moments(x)
+            line[:-1] = torch.cat((mean.double(), var.double())).cpu()
+        table = self._gathered(line)
         means, variances, counts = table[:, :width], table[:, width:-1], table[:, -1:]
         self._num_rows = int(counts.sum())
         share = counts / max(self._num_rows, 1)
         mean = (share * means).sum(0)
         var = (share * (variances + (means - mean).square())).sum(0)
         return mean.to(x.device, dtype), var.to(x.device, dtype), self._num_rows
+
+    def _added_up(self, line: Tensor) -> Tensor:
+        table = torch.zeros(self._comm.size, line.numel(), dtype=line.dtype)
+        table[self._comm.rank] = line
+        return self._comm.all_reduce(table).wait()
 
     @recorded_whole
     def couple(
