@@ -2,12 +2,16 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from tests import warm
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+sys.path.append(str(EXAMPLES.parent / "scripts" / "site"))
+import outputs  # noqa: E402
+
 # What the output must match, and the least test accuracy; chance is 1 in 8, in the CSV example 1 in 3.
 EXPECTED = {
     "pyg_by_one_import.py": (r"epoch 4: loss", 0.6),
@@ -89,3 +93,5 @@ def test_example_runs(name, cache, tmp_path):
         assert accuracy, done.stdout
         assert float(accuracy.group(1)) > least_accuracy, done.stdout
     assert not list(tmp_path.iterdir()), "an example left files behind"
+    assert outputs.picture(done.stdout), "the gallery shows a picture of each"
+    outputs.keep(EXAMPLES / name, done.stdout)

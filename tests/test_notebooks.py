@@ -22,6 +22,7 @@ EXPECTED = {
 """Words that the cells show."""
 sys.path.append(str(RUNNER.parent))
 import cells  # noqa: E402
+import outputs  # noqa: E402
 
 
 def test_every_notebook_is_on_the_site():
@@ -58,10 +59,16 @@ def test_cells_show_what_jupyter_would(tmp_path):
         cells.run(path)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """One cache for all notebooks, as a user has one: the machine's rates are measured once."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebook_runs(path, tmp_path):
-    environment = os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")}
+def test_the_notebook_runs(path, cache, tmp_path):
+    environment = os.environ | {"GRAPHBRAID_CACHE": cache}
     # Seconds of its processors, which other programs on the machine do not lengthen.
     code = (
         f"import runpy, sys, time; sys.argv = ['notebook', {str(path)!r}]; "
@@ -78,3 +85,4 @@ def test_the_notebook_runs(path, tmp_path):
     for cell in shown:
         if 'class="graphbraid"' in cell["html"]:
             check_html(cell["html"])
+    outputs.keep(path, output + "\n")  # the site shows it

@@ -17,7 +17,8 @@ graph
 
 # %%
 model = graphbraid.nn.GraphSAGE(graph.num_features, 64, graph.num_classes, num_layers=2)
-trainer = graphbraid.Trainer(model, graph, epochs=5, fanouts=(10, 10), batch_size=256, lr=0.01, seed=1)
+options = {"epochs": 5, "fanouts": (10, 10), "batch_size": 256, "lr": 0.01, "seed": 1}
+trainer = graphbraid.Trainer(model, graph, **options)
 result = trainer.fit()
 result
 

@@ -1,4 +1,4 @@
-"""Check the built site: no raw markup, and nothing wider than the screen of a phone, a tablet or a desk.
+"""Check the built site: no raw markup, searches find their pages, and nothing is wider than its screen.
 
     python scripts/site/check.py site
 
@@ -25,6 +25,13 @@ import pyphen
 
 WIDTHS = (400, 800, 1300)
 RAW = re.compile(r":(?:func|class|meth|mod|attr|data|exc|obj):|&lt;autoref|--8&lt;--|```")
+SEARCHES = {
+    "notebook": "notebooks/",
+    "docker": "",
+    "custom loss": "training/",
+    "graph classification": "guides/graphs/",
+}
+"""What readers search for, and the pages that they want."""
 PROSE = ("install.md", "tutorial.md", "tables.md", "guides/*.md")
 # Each page is loaded in a frame of each width, so that its media queries see that width. An element
 # wider than the frame is cut off, or moves the whole page, unless it is inside something that scrolls.
@@ -66,9 +73,23 @@ def main() -> int:
         found += too_wide(browser, site, [f"/{page.relative_to(site).parent}/" for page in pages])
     else:
         print("chromium is not installed: widths of pages were not measured")
+    found += not_found(site)
     print(*found, sep="\n")
     print_reading_ease(site.resolve().parent / "docs")
     return bool(found)
+
+
+def not_found(site: Path) -> list[str]:
+    """A line for each search that does not lead to its page."""
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    return [
+        f"the search for {words!r} finds no page under {place or '/'}"
+        for words, place in SEARCHES.items()
+        if not any(
+            entry["location"].startswith(place) and words in f"{entry['title']} {entry['text']}".lower()
+            for entry in index["docs"]
+        )
+    ]
 
 
 def too_wide(browser: str, site: Path, pages: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Traces: every operation once per lane it occupies, in the format Perfetto reads, and as a page."""
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -9,8 +10,16 @@ from tests.collective.emulation import NUM_STEPS, make_executor
 
 from graphbraid.collective.plan.scheduler import fixed_plan, simulated
 from graphbraid.collective.plan.simulator import StageRun
-from graphbraid.collective.plan.times import Profile
-from graphbraid.collective.run.trace import _waiting, lanes, measured_ops, trace_events, use, write_trace
+from graphbraid.collective.plan.times import Arrangement, Profile
+from graphbraid.collective.run.trace import (
+    _waiting,
+    foreseen,
+    lanes,
+    measured_ops,
+    trace_events,
+    use,
+    write_trace,
+)
 from graphbraid.errors import DataError
 
 TIMES = stage_times(0.004, 0.001, 0.001, 0.002, workers=2)
@@ -53,6 +62,16 @@ def test_the_measured_timeline_is_read_back(tmp_path):
         path.write_text(text)
         with pytest.raises(DataError, match="no trace that graphbraid wrote"):
             measured_ops(path)
+
+
+def test_where_cores_were_divided_by_trials_the_timeline_ends_when_the_plan_says():
+    on_cpu = stage_times(0.004, 2e-6, 0.002, workers=2)
+    plan = fixed_plan(Profile(times=(on_cpu,)), 10, 1.0)
+    tried = replace(plan, cores=Arrangement(workers=2, threads=1), predicted_seconds=3.0)
+    assert max(op.end for op in foreseen(tried)) == pytest.approx(3.0)
+    assert max(op.end for op in foreseen(tried, 5)) == pytest.approx(1.5)
+    assert list(lanes(foreseen(tried))) == ["worker 0", "worker 1", "model"]
+    assert foreseen(plan) == simulated(plan).ops
 
 
 def test_batches_wait_from_their_last_stage_to_their_step():

@@ -213,9 +213,9 @@ class Graph(LabelledNodes):
     def validate(self, *, num_classes: int | None = None, allow_negative_weights: bool = False) -> Graph:
         """Check every value of the graph and return the graph if all are valid.
 
-        ``indptr`` must never decrease; sources must exist; weights must be finite and not negative; features
-        of nodes and edges must be finite; splits must not be empty or overlap and must name existing nodes,
-        each once; classes must be -1, -100 or in range, and every node of a split must have a label.
+        ``indptr`` must never decrease, and sources must exist. Weights must be finite and not negative.
+        Features of nodes and edges must be finite. Splits must not be empty or overlap, and each names
+        existing nodes once. Classes must be -1, -100 or in range. Every node of a split needs a label.
 
         Args:
             num_classes: Also check that classes are below this number.

@@ -164,14 +164,13 @@ def plan_section(run: RunFiles) -> str:
     if values is None:
         return ""
     from graphbraid.collective.plan.plan import Plan  # here: few runs have a plan
-    from graphbraid.collective.plan.scheduler import simulated
-    from graphbraid.collective.run.trace import TIMELINE_STYLE, timelines
+    from graphbraid.collective.run.trace import TIMELINE_STYLE, foreseen, timelines
 
     file = f"{run.path / RESULT}, resources.plan: "
     plan: Plan = checked(TypeAdapter(Plan), values, lambda text: DataError(file + text))
     shown = min(plan.num_batches, MOST_BATCHES)
     measured = [op for op in traced(run) if op.step < shown]
-    lines = timelines(simulated(plan, num_batches=shown).ops, measured, plan)
+    lines = timelines(foreseen(plan, shown), measured, plan)
     drawn = (
         f"<p>The first {shown} of {plan.num_batches:,} batches of an epoch.</p>"
         if shown < plan.num_batches

@@ -65,21 +65,21 @@ class TrainConfig:
     task: Literal["node", "link", "edge", "graph"] = option(
         "node", "node: labels of nodes; link: which links there are."
     )
-    """What is learned: the labels of nodes; with ``link`` which edges there are, by a
-    :class:`graphbraid.nn.LinkModel`; with ``edge`` the labels of the edges of ``link_relation``, by a
-    :class:`graphbraid.nn.EdgeModel`; with ``graph`` the labels of the graphs of a
-    :class:`graphbraid.GraphSet`, by any model that returns a row per graph. ``batch_size`` then counts links,
-    edges or graphs, and an epoch is a pass over those to train on."""
+    """What is learned. ``node``: the labels of nodes. ``link``: which edges there are, by a
+    :class:`graphbraid.nn.LinkModel`. ``edge``: the labels of the edges of ``link_relation``, by a
+    :class:`graphbraid.nn.EdgeModel`. ``graph``: the labels of the graphs of a :class:`graphbraid.GraphSet`,
+    by any model that returns a row per graph. ``batch_size`` counts what is learned, nodes, links, edges or
+    graphs, and an epoch is a pass over those to train on."""
     negatives: Literal["binary", "triplet", "shared", "self-adversarial", "one-vs-all"] = option(
         "binary", "Of links: binary, triplet, shared, self-adversarial or one-vs-all.", traits="links"
     )
-    """Negatives of a batch of links: ``binary`` draws pairs of nodes, each scored by itself (binary cross
-    entropy); ``triplet`` draws destinations for each link's source, and ``shared`` nodes that stand for the
-    destination and for the source of every link of the batch, among which the link is to be chosen (cross
-    entropy). ``self-adversarial`` draws as ``shared`` does, and each link and negative is judged by itself:
-    the likelier a negative seems, the more it counts. ``one-vs-all`` takes all nodes: ``batch_size`` counts
-    questions, which are the different sources and destinations of links with their relations, and all links
-    that answer a question are learned at once (cross entropy among all nodes)."""
+    """Negatives of a batch of links. ``binary`` draws pairs of nodes, and scores each by itself (binary cross
+    entropy). ``triplet`` draws destinations for each link's source. ``shared`` draws nodes for the whole
+    batch: each stands for the destination and for the source of every link, and the link is to be chosen
+    among them (cross entropy). ``self-adversarial`` draws as ``shared`` does, and judges each link and each
+    negative by itself: the likelier a negative seems, the more it counts. ``one-vs-all`` takes all nodes
+    (cross entropy among them). Then ``batch_size`` counts questions: a source or destination with a relation.
+    All links that answer a question are learned at once."""
     num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = option(
         1.0, "Negatives per link.", traits="links"
     )
@@ -87,9 +87,9 @@ class TrainConfig:
     adversarial_temperature: NonNegativeFloat = option(1.0, traits="links")
     """Factor of the scores by whose softmax ``self-adversarial`` negatives count; 0 counts all alike."""
     n3: NonNegativeFloat = option(0.0, "Of links: weight of the N3 penalty (one-vs-all).", traits="links")
-    """Weight of the cubed absolute values of a link's rows and its relation's, added to the loss of
-    ``one-vs-all``, as in "Canonical Tensor Decomposition for Knowledge Base Completion"; 0.05 is good for
-    FB15k-237."""
+    """Weight of a penalty that ``one-vs-all`` adds to its loss: the cubed absolute values of a link's rows
+    and of its relation's, as in "Canonical Tensor Decomposition for Knowledge Base Completion". 0.05 is good
+    for FB15k-237."""
     link_relation: RelationNames | None = option(
         None, "Of links: the relation to learn, as user,rates,movie.", "--relation", traits="links"
     )

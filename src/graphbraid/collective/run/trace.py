@@ -48,7 +48,7 @@ def write_trace(
     Raises:
         ResourceError: a file cannot be written.
     """
-    predicted = simulated(plan, num_batches=num_batches).ops
+    predicted = foreseen(plan, num_batches)
     target = Path(path)
     page = target.with_suffix(".html")
     with atomic_write(target) as aside:
@@ -56,6 +56,21 @@ def write_trace(
     with atomic_write(page) as aside:
         aside.write_text(_page(ops, predicted, plan), encoding="utf-8")
     return target, page
+
+
+def foreseen(plan: Plan, num_batches: int | None = None) -> list[StageRun]:
+    """Return the predicted timeline of an epoch, by default of the plan's length.
+
+    Where the cores were divided by trials, stages share them: all are stretched alike to the time that was
+    tried, and a batch is handed over without a link.
+    """
+    epoch = simulated(plan, num_batches=num_batches)
+    if plan.cores is None:
+        return epoch.ops
+    tried = plan.predicted_seconds * (num_batches or plan.num_batches) / plan.num_batches
+    factor = tried / epoch.seconds if epoch.seconds else 1.0
+    stretched = [op._replace(start=op.start * factor, end=op.end * factor) for op in epoch.ops]
+    return [op for op in stretched if op.stage != "dma"]
 
 
 def trace_events(ops: Sequence[StageRun], predicted: Sequence[StageRun]) -> dict[str, Any]:
@@ -164,7 +179,7 @@ def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) ->
 def timelines(predicted: Sequence[StageRun], measured: Sequence[StageRun], plan: Plan) -> str:
     """Draw both timelines on one axis, and the key of their colours; a measured one may be missing."""
     if plan.cores is not None:  # without a device a batch is handed over, which takes no link
-        predicted, measured = ([op for op in ops if op.stage != "dma"] for ops in (predicted, measured))
+        measured = [op for op in measured if op.stage != "dma"]
     last = max((op.end for op in (*predicted, *measured)), default=0.0) or 1.0
     bound = _bound(measured or predicted, plan)
     used = {op.stage for op in (*predicted, *measured)}
@@ -174,7 +189,7 @@ def timelines(predicted: Sequence[StageRun], measured: Sequence[StageRun], plan:
         if stage in used
     )
     ticks = "".join(f"<span>{format_seconds(last * part / 4)}</span>" for part in range(5))
-    drawn = [("Predicted from the times of stages", predicted), ("Measured", measured)]
+    drawn = [("Predicted", predicted), ("Measured", measured)]
     return f'<p class="use">{key} <span>grey: batches that wait</span> <span>dashed: the bound</span></p>' + (
         "".join(_timeline(title, ops, last, bound, ticks) for title, ops in drawn if ops)
     )
