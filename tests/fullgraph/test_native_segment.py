@@ -178,6 +178,27 @@ def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_opera
         assert not fits(x)
 
 
+def test_a_segment_refuses_numbers_of_what_there_is_not():
+    segment, one = native.kernels().Segment, torch.rand(3, 4)
+    for sound, change in ((True, {}), *((False, {place: 7}) for place in (0, 1, 2, 3, 4, 5, 6, 8, 9))):
+        fields = [2, 0, -1, 1, 0, -1, 1, -1, 1, 0.0]  # a product of value 0, with a bias and ReLU
+        for place, number in change.items():
+            fields[place] = number
+        arguments = [tuple(fields)], 1, 2, [1], (1.0, 1.0, 1.0), 0.01
+        if sound:
+            made = segment(*arguments)
+            assert (
+                made.begin([one], [torch.rand(5, 4), torch.rand(5)], [], [], [torch.rand(3, 5)]) is not None
+            )
+            assert made.begin([one], [None, torch.rand(5)], [], [], [torch.rand(3, 5)]) is None
+            assert made.begin([one], [torch.rand(5), torch.rand(5)], [], [], [torch.rand(3, 5)]) is None
+            assert made.begin([one], [torch.rand(5, 3), torch.rand(5)], [], [], [torch.rand(3, 5)]) is None
+            assert made.begin([one], [torch.rand(5, 4), torch.rand(5)], [], [], [torch.rand(3, 4)]) is None
+        else:
+            with pytest.raises(ValueError, match="must lie in"):
+                segment(*arguments)
+
+
 @pytest.mark.filterwarnings("ignore:There exist node types")
 @pytest.mark.parametrize("name", [name for name in TRANSFORMED | HETERO if "HGT" not in name])
 def test_levels_with_types_have_the_bits_of_their_operations(name, monkeypatch):

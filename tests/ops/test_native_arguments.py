@@ -77,6 +77,8 @@ NOT_ARRAYS = {
     "Pipeline": "tests/sampling/test_threads.py",
     "RowCache": "tests/features/test_caches.py",
     "RowReader": "a base class, which nothing makes",
+    "Segment": "tests/fullgraph/test_native_segment.py",
+    "SegmentPass": "tests/fullgraph/test_native_segment.py",
     "bound": "binds entries that are called here by their own names",
     "Run": "tests/sampling/test_threads.py",
     "Types": "tests/sampling/test_sampler.py",

@@ -45,6 +45,7 @@ inline FloatMatrix matrix_of(const FloatRows& array) {  // which is only read
 
 // An operand: a matrix or a bias.
 struct Operand {
+  bool is_matrix = false;
   StridedFloats matrix;
   FloatVector vector;
 

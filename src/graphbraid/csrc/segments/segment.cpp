@@ -54,7 +54,8 @@ struct Step {
 
 struct Plan {
   std::vector<Operation> operations;
-  size_t num_reads;         // the first values are made before the segment
+  size_t num_reads;  // the first values are made before the segment
+  size_t num_operands;
   std::vector<int> writes;  // the values that are read after it
   Rates rates;
   double leaky_slope;
@@ -75,6 +76,7 @@ class Pass {
       : plan_(std::move(plan)), values_(std::move(values)), outs_(std::move(outs)) {
     need(values_.size() == plan_->num_reads, "there is a matrix for each value that is read");
     need(outs_.size() == plan_->writes.size(), "there is memory for each value that is written");
+    need(operands.size() == plan_->num_operands, "there is each operand, or None");
     const size_t num_values = plan_->num_reads + plan_->operations.size();
     rows_.resize(num_values);
     outside_.assign(num_values, -1);
@@ -104,6 +106,7 @@ class Pass {
                                                          const std::vector<bool>& of_operands) {
     need(of_values.size() == values_.size() && of_operands.size() == operands_.size(),
          "whether each value and operand wants a gradient");
+    need(steps_.empty(), "forward runs once");
     for (Draw& draw : draws) take(std::get<1>(draw), "ids");
     draws_ = std::move(draws);
     wants_ = of_values;
@@ -138,6 +141,7 @@ class Pass {
   std::vector<int> backward(std::vector<std::optional<FloatRows>> grads,
                             std::vector<std::tuple<int, MapFields>> reversed,
                             const std::vector<nb::object>& made) {
+    need(steps_.size() == plan_->operations.size(), "forward comes before backward");
     need(grads.size() == outs_.size(), "there is a gradient for each value that is written");
     need(made.size() == values_.size() + operands_.size(), "there is memory for each gradient");
     std::vector<FloatMatrix> held(rows_.size());
@@ -152,7 +156,11 @@ class Pass {
     for (auto& [number, fields] : reversed) given.at(number) = map_of(std::move(fields));
     Gradients to{std::vector<WrittenFloatRows>(made.size()), std::vector<Array<float, 1>>(made.size()),
                  std::vector<bool>(made.size(), false)};
-    for (size_t i = 0; i < made.size(); ++i) take_gradient(made[i], i, to);
+    for (size_t i = 0; i < made.size(); ++i) {
+      const bool is_wanted = i < values_.size() ? wants_[i] : operand_wants_[i - values_.size()];
+      need(made[i].is_none() != is_wanted, "there is memory for each gradient that is wanted");
+      take_gradient(made[i], i, to);
+    }
     reversed_.resize(maps_.size());
     const nb::gil_scoped_release release;
     for (size_t i = steps_.size(); i-- > 0;) {
@@ -187,6 +195,7 @@ class Pass {
       found.vector = FloatVector(given);
       found.vector.take("bias");
     } else {
+      found.is_matrix = true;
       found.matrix = StridedFloats(given);
       found.matrix.take("weight");
     }
@@ -200,6 +209,11 @@ class Pass {
   // The shape of an operation's result, after checks that what it reads fits.
   FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
     const FloatMatrix& x = rows_[op.x];
+    const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
+    need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
+    for (const int number : {op.weight, op.other_weight})
+      need(operand(number) == nullptr || operand(number)->is_matrix, "a weight is a matrix");
+    need(operand(op.bias) == nullptr || !operand(op.bias)->is_matrix, "a bias is a vector");
     const Map* map = op.edges < 0 ? nullptr : &maps_.at(op.edges);
     const FloatMatrix* other = op.other < 0 ? nullptr : &rows_[op.other];
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
@@ -354,7 +368,7 @@ class Pass {
     }
     const Operand* of = operand(static_cast<int>(place - values_.size()));
     need(of != nullptr, "an operand that is not there has no gradient");
-    if (of->matrix.name()[0] == 0) {
+    if (!of->is_matrix) {
       to.vectors[place] = Array<float, 1>(given);
       to.vectors[place].take("grad_bias");
       need_length(to.vectors[place], of->vector.length());
@@ -479,14 +493,33 @@ class Pass {
 
 class Segment {
  public:
-  Segment(const std::vector<OperationFields>& operations, size_t num_reads, std::vector<int> writes,
-          std::tuple<double, double, double> rates, double leaky_slope) {
+  Segment(const std::vector<OperationFields>& operations, size_t num_reads, size_t num_operands,
+          std::vector<int> writes, std::tuple<double, double, double> rates, double leaky_slope) {
     const auto& [row_bytes, stream_bytes, multiply_flops] = rates;
-    plan_ = std::make_shared<Plan>(
-        Plan{{}, num_reads, std::move(writes), {row_bytes, stream_bytes, multiply_flops}, leaky_slope});
-    for (const auto& [kind, x, other, out, weight, other_weight, bias, edges, act, p] : operations)
+    auto next = static_cast<int64_t>(num_reads);
+    const auto last_operand = static_cast<int64_t>(num_operands) - 1;
+    plan_ = std::make_shared<Plan>(Plan{{},
+                                        num_reads,
+                                        num_operands,
+                                        std::move(writes),
+                                        {row_bytes, stream_bytes, multiply_flops},
+                                        leaky_slope});
+    for (const auto& [kind, x, other, out, weight, other_weight, bias, edges, act, p] : operations) {
+      need_count(kind, 0, static_cast<int>(Kind::kRowSum), "kind");
+      need_count(x, 0, next - 1, "x");
+      need_count(other, kind == static_cast<int>(Kind::kRowSum) ? 0 : -1, next - 1, "other");
+      need_count(out, next, next, "out");
+      for (const int operand : {weight, other_weight, bias})
+        need_count(operand, -1, last_operand, "operands");
+      need_count(act, 0, static_cast<int>(Act::kElu), "act");
+      need(p >= 0 && p < 1, "p must lie in [0, 1)");
+      need(edges >= 0 || kind > static_cast<int>(Kind::kAggregate), "sums over edges have edges");
       plan_->operations.push_back(
           {static_cast<Kind>(kind), x, other, out, weight, other_weight, bias, edges, act, p});
+      ++next;
+    }
+    for (const int value : plan_->writes)
+      need_count(value, static_cast<int64_t>(num_reads), next - 1, "writes");
   }
 
   // None where the segment cannot run on what is given; see Pass.
@@ -513,9 +546,9 @@ void bind_segments(nb::module_& m) {
       .def("transposed_maps", &Pass::transposed_maps)
       .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a);
   nb::class_<Segment>(m, "Segment")
-      .def(nb::init<const std::vector<OperationFields>&, size_t, std::vector<int>,
+      .def(nb::init<const std::vector<OperationFields>&, size_t, size_t, std::vector<int>,
                     std::tuple<double, double, double>, double>(),
-           "operations"_a, "num_reads"_a, "writes"_a, "rates"_a, "leaky_slope"_a)
+           "operations"_a, "num_reads"_a, "num_operands"_a, "writes"_a, "rates"_a, "leaky_slope"_a)
       .def("begin", &Segment::begin, nb::rv_policy::take_ownership, "values"_a, "operands"_a, "maps"_a,
            "counts"_a, "outs"_a);
 }

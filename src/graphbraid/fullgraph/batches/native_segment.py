@@ -128,7 +128,8 @@ class NativeSegment:
         fields = [self._fields(op, first) for op, first in zip(self._ops, self._first_operand, strict=False)]
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
-        return kernels.Segment(fields, len(self._reads), writes, of_machine, LEAKY_SLOPE)
+        num_operands = self._first_operand[-1]
+        return kernels.Segment(fields, len(self._reads), num_operands, writes, of_machine, LEAKY_SLOPE)
 
     def _fields(self, op: Operation, first: int) -> tuple[Any, ...]:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for what there is not."""
