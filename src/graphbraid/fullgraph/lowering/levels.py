@@ -312,7 +312,7 @@ def _unscaled(adjacency: AdjacencyMatrix, csc: Csc, dtype: torch.dtype) -> Aggre
 
         loops = {"add_self_loops": adjacency.loop_scale != 0, "improved": adjacency.loop_scale == 2.0}
         whole = gcn_norm(plain, **loops, dtype=dtype)
-        return replace(whole, csc=csc)
+        return whole if plain is csc else whole.with_parts(csc=csc)
     if adjacency.kind in LAPLACIANS:
         return replace(scaled_laplacian(plain, LAPLACIANS[adjacency.kind], dtype), csc=csc)
     if adjacency.kind not in ("sum", "mean"):
