@@ -170,6 +170,30 @@ def test_an_unknown_target_is_refused(target, text):
         datasets.prepare(graph_of(*frames()), target=target)
 
 
+def test_whole_numbers_are_classes_with_a_warning_or_numbers_if_asked(caplog):
+    nodes, edges = frames()
+    nodes["user"]["visits"] = [(-1) ** i * (i % 7) for i in range(len(nodes["user"]))]
+    graph = graph_of(nodes, edges)
+    classes = datasets.prepare(graph, target="user.visits", split="0.6,0.2").nodes_of("user")
+    assert classes.task == "single-label"
+    [said] = caplog.records
+    assert "user.visits holds whole numbers" in said.getMessage()
+    assert "--target user.visits:number learns numbers" in said.getMessage()
+    numbers = datasets.prepare(graph, target="user.visits:number", split="0.6,0.2").nodes_of("user")
+    assert numbers.task == "regression"
+    assert numbers.y.flatten().tolist() == nodes["user"]["visits"].tolist()
+    assert len(caplog.records) == 1
+    with pytest.raises(DataError, match=r"no column 'user\.visit'"):
+        datasets.prepare(graph, target="user.visit:number")
+
+
+def test_a_target_that_holds_no_numbers_is_refused_as_a_number():
+    nodes, edges = frames()
+    nodes["user"]["town"] = ["Bonn"] * len(nodes["user"])
+    with pytest.raises(DataError, match=r"target user\.town.*cannot be learned as numbers"):
+        datasets.prepare(graph_of(nodes, edges), target="user.town:number")
+
+
 def test_a_graph_without_tables_has_no_targets():
     graph = Graph.from_relations({("a", "to", "a"): [[0], [1]]}, {"a": 3}, x={"a": torch.rand(3, 2)})
     with pytest.raises(DataError, match="the graph keeps none"):

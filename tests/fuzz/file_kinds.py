@@ -16,6 +16,7 @@ from tests.fuzz.world import NODES, World
 
 from graphbraid import collective, datasets
 from graphbraid.collective.run import profiler
+from graphbraid.estimates.allocation import baseline_bytes
 from graphbraid.fullgraph.measured import rates
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
@@ -159,8 +160,10 @@ KINDS["cached profile"] = FileKind(
 
 
 def keep_rates() -> None:
-    """Put rates of no machine into the cache: cases do not measure."""
+    """Put rates of no machine, and the memory of an empty run, into the cache: cases do not measure."""
     rates._KEPT.write(rates.rates_file(), _typical())
+    for mode, task in (("sampled", "node"), ("full", "node"), ("sampled", "link")):
+        baseline_bytes(mode, task=task)
 
 
 def _typical() -> rates.MeasuredRates:

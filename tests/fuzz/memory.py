@@ -22,8 +22,8 @@ from tests.fuzz.isolate import limit_memory
 from graphbraid.graph import Graph
 
 _MIB = 1 << 20
-_SMALLEST, _LARGEST = 128, 768
-"""MiB beside the interpreter. Below 100, late imports and heaps of threads decide; none counts them."""
+_SMALLEST, _LARGEST = 24, 768
+"""MiB beside the interpreter. Below 96, commands refuse to start."""
 _NODES, _WIDTH = 60_000, 128
 _QUICK = ("--hidden", "64", "--epochs", "1", "--threads", "1", "--quiet")
 _LINES: tuple[tuple[str, ...], ...] = (

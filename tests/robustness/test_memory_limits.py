@@ -8,11 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.robustness.workplace import QUICK, arrays
+from tests.train.typed_communities import bibliography
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
+from graphbraid.errors import ResourceError
+from graphbraid.estimates import limits
 from graphbraid.machine import hardware
 from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.nn import RGCN
+from graphbraid.train import Trainer
 
 MIB = 1 << 20
 
@@ -41,6 +46,8 @@ def container(
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     monkeypatch.setattr(hardware, "ROOT", root)
+    monkeypatch.setattr(hardware, "LEAST_BYTES", 0)  # what is counted here is tiny
+    monkeypatch.setattr(limits, "_RESERVE_BYTES", 0)
     return root
 
 
@@ -131,3 +138,36 @@ def test_every_command_that_trains_refuses_what_the_system_would_kill(
         assert code == 4, err
         assert f"{what} needs" in err
         assert "beside what is in memory, where" in err
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_with_less_memory_than_a_count_takes_commands_do_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """A cgroup killed them while they counted, or imported what the count needs."""
+    np.savez(tmp_path / "small.npz", **arrays())
+    least = hardware.LEAST_BYTES
+    container(tmp_path / "root", monkeypatch, version, least + 9 * MIB, 10 * MIB)
+    monkeypatch.setattr(hardware, "LEAST_BYTES", least)
+    data = ("--data", tmp_path / "small.npz")
+    for words in (
+        ("train", *data, "--out", tmp_path / "run"),
+        ("plan", *data),
+        ("estimate", *data),
+        ("convert", tmp_path / "small.npz", tmp_path / "store"),
+        ("info", tmp_path / "small.npz", "--check"),
+    ):
+        code, err = command(*words)
+        assert code == 4, err
+        assert f"graphbraid {words[0]} needs at least 96.0 MiB of free memory" in err
+        assert "95.0 MiB are free" in err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["root", "small.npz"]
+
+
+def test_a_run_with_types_is_counted_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = bibliography()
+    container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 512 * MIB - 100_000)
+    with pytest.raises(ResourceError, match=r"training on mini-batches needs .* where 97\.7 KiB are free"):
+        Trainer(RGCN.of(graph, 32), graph, fanouts=(5, 5), epochs=1).fit()

@@ -21,6 +21,7 @@ from rich.text import Text
 from graphbraid.cli import progress, ranks, signals
 from graphbraid.errors import GraphbraidError, ResourceError
 from graphbraid.files.writing import format_bytes, printable
+from graphbraid.machine.hardware import require_least
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +30,8 @@ DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"
 INTERRUPTED = signals.EXIT_CODE
 _WIDE = 200
+_OF_LITTLE_MEMORY = frozenset({"doctor", "report", "compare"})
+"""Commands that start whatever memory is free: they say how much there is, or read small files."""
 _PLACE = "\ue000"  # a private-use character that stands for {} while markup is parsed
 
 JsonOption = Annotated[
@@ -175,6 +178,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     def run(*given: Any, **options: Any) -> None:
         quiet = bool(options.get("json_output") or options.get("quiet"))
         try:
+            if command.__name__ not in _OF_LITTLE_MEMORY:
+                require_least(f"graphbraid {command.__name__}")
             with progress.shown(err_console(), quiet=quiet):
                 command(*given, **options)
         except (typer.Exit, typer.Abort):

@@ -16,7 +16,7 @@ from graphbraid.estimates.sizes import break_bytes, training_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
-from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.hardware import Hardware, require_least
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import device_named
 
@@ -29,7 +29,11 @@ _HELD = ("software", "graph", "features", "model")
 _KEPT_SHARE = 4
 """One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
 _RESERVE_BYTES = 64 << 20
-"""Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies."""
+"""Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies. A run
+without a plan keeps half of it."""
+_BESIDE = "threads and copies, which are kept free"
+_TO_COUNT = 0.5
+"""Share of the least memory of a command that is left for a count, when its libraries are loaded."""
 _PARTS = {
     "optimizer": "the optimizer's state",
     "batches": "mini-batches under way",
@@ -60,12 +64,14 @@ def require_sampled(
     free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
     if free is None or 2 * most_bytes(model, graph, config) < free:
         return
+    require_least("training", _TO_COUNT)
     config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
     what = "training on mini-batches needs"
     if why:
         what = f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need"
-    parts = _parts_to_come(model, graph, config)
-    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, sum(parts.values()), free))
+    parts = _parts_to_come(model, graph, config) | {_BESIDE: _RESERVE_BYTES // 2}
+    left = free - _RESERVE_BYTES // 2
+    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, sum(parts.values()), left))
 
 
 def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
@@ -84,6 +90,7 @@ def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None
     left = free - _RESERVE_BYTES
     if 2 * most_bytes(model, graph, config) < left:
         return
+    require_least("measuring for a plan", _TO_COUNT)
     # Of the arrangements that are tried, that with most workers prepares three batches ahead for each.
     parts = _parts_to_come(model, graph, config, ahead=3 * cores, evaluates=False)
     needed = sum(parts.values())
@@ -91,8 +98,7 @@ def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None
     def advice() -> str:
         return f"{_what_fits(model, graph, config, needed, left)}, or train without a plan"
 
-    beside = {"threads and copies, which are kept free": _RESERVE_BYTES}
-    _refuse_more(parts | beside, free, "measuring a run's stages for a plan needs", advice)
+    _refuse_more(parts | {_BESIDE: _RESERVE_BYTES}, free, "measuring a run's stages for a plan needs", advice)
 
 
 def require_as_written(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from graphbraid.arguments import check_type
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files.writing import format_bytes
 
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
@@ -246,6 +246,36 @@ def free_memory_bytes(*, root: Path | None = None) -> int | None:
     if limit is not None and used is not None:
         found.append(limit - used)
     return min((max(nbytes, 0) for nbytes in found if nbytes is not None), default=None)
+
+
+LEAST_BYTES = 96 << 20
+"""Free memory that a command needs once the interpreter has its libraries. Less is exhausted by late imports,
+heaps of threads and the count of what a run needs, before anything can be said."""
+
+
+_LIBRARIES_BYTES = 160 << 20
+"""Memory of its own that a process takes for PyTorch and what it imports with it."""
+
+
+def require_least(what: str, share: float = 1.0) -> None:
+    """Check that there is as much free memory as no count can do without.
+
+    Args:
+        what: what is to run, for the message.
+        share: part of :data:`LEAST_BYTES` that it needs; less where libraries are loaded already.
+
+    Raises:
+        ResourceError: there is less.
+    """
+    free, least = free_memory_bytes(), int(share * LEAST_BYTES)
+    if least and "torch" not in sys.modules:
+        least += _LIBRARIES_BYTES
+    if free is not None and free < least:
+        raise ResourceError(
+            f"{what} needs at least {format_bytes(least)} of free memory, whatever its data; "
+            f"{format_bytes(free)} are free. Raise the limit of the container or the process, or end other "
+            "programs"
+        )
 
 
 def limits_left(root: Path = ROOT) -> list[int]:

@@ -66,9 +66,12 @@ class RunSettings:
     """Seed of ``split``. Without it, of a new random split: 20 training and 30 validation nodes per class,
     or, without classes, 60 and 20 % of the nodes."""
     target: str | None = option(
-        None, "Column to learn, of a graph of tables: TYPE.COLUMN, such as customer.churn.", panel=DATA
+        None,
+        "Column to learn, of a graph of tables: customer.churn; as a number: customer.age:number.",
+        panel=DATA,
     )
-    """Node type and column of a table that is learned; the column is then no feature."""
+    """Node type and column of a table that is learned; the column is then no feature. Whole numbers are
+    classes, or with ``:number`` numbers."""
     split: str | None = option(
         None,
         "New split: 0.6,0.2 stratified:0.6,0.2 per-class:20,30 group:COLUMN:0.6,0.2 "

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from graphbraid.datasets.tables.column_types import ColumnChoice
 from graphbraid.datasets.tables.column_values import EncodedRows
 from graphbraid.datasets.tables.encoding import encoded, fitted, names_of
-from graphbraid.datasets.tables.reading import classes_of
+from graphbraid.datasets.tables.reading import classes_of, numbers_of
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph import Columns, Graph
 from graphbraid.graph.checks import named
@@ -86,12 +88,18 @@ def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
     return replace(nodes, x=None if x is None else torch.from_numpy(x))
 
 
+AS_NUMBER = ":number"
+"""What stands behind a target whose whole numbers are not classes."""
+_log = logging.getLogger(__name__)
+
+
 def with_target(graph: Graph, target: str) -> Graph:
     """Return the graph with a column of a table as its only labels, and without it among the features.
 
     Args:
         graph: a graph that keeps its tables.
-        target: node type and column, such as ``customer.churn``.
+        target: node type and column, such as ``customer.churn``. Whole numbers are classes; of more than two
+            a warning says so. ``customer.age:number`` learns them as numbers.
 
     Raises:
         DataError: there is no such type or column, or it cannot be a label.
@@ -107,6 +115,8 @@ def with_target(graph: Graph, target: str) -> Graph:
             f"the target {target!r} is a column of a table, and the graph keeps none; convert a description "
             "of tables whose nodes have no features: entry"
         )
+    is_number = target not in known and target.endswith(AS_NUMBER)
+    target = target.removesuffix(AS_NUMBER) if is_number else target
     if target not in known:
         raise DataError(
             f"there is no column {target!r}; there are {', '.join(known)}.{did_you_mean(target, known)}"
@@ -114,7 +124,13 @@ def with_target(graph: Graph, target: str) -> Graph:
     name, column = known[target]
     assert graph.types is not None
     with named(f"the target {target}"):
-        y, classes = classes_of(tables[name].table.column(column), column)
+        read = numbers_of if is_number else classes_of
+        y, classes = read(tables[name].table.column(column), column)
+    if classes is None and y.dtype == np.int64 and (count := len(np.unique(y[y >= 0]))) > 2:
+        _log.warning(
+            "%s holds whole numbers: its %d values are learned as classes; --target %s%s learns numbers",
+            *(target, count, target, AS_NUMBER),
+        )
     nodes: dict[str, NodeSet] = {
         other: replace(
             one, y=torch.from_numpy(y) if other == name else None, splits=one.splits if other == name else {}

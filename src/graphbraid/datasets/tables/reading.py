@@ -310,6 +310,21 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
     return np.maximum(values.cast(arrow.int64()).fill_null(-1).to_numpy(), -1), None
 
 
+def numbers_of(values: Any, column: str) -> tuple[NumberArray, None]:
+    """Return the numbers in a column as float32, also where they are whole; an empty field is NaN.
+
+    Raises:
+        DataError: the column holds something else.
+    """
+    arrow = require_pyarrow()
+    try:
+        return values.cast(arrow.float64()).to_numpy().astype(np.float32), None
+    except arrow.ArrowException as error:
+        raise DataError(
+            f"{values.type} of column {column!r} cannot be learned as numbers: {error}"
+        ) from error
+
+
 def _targets(file: TableFile, column: str, values: Any) -> NumberArray:
     if not holds_numbers(file.types[column]):
         raise DataError(
