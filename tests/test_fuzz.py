@@ -210,7 +210,7 @@ NOT_OPERATORS = {
         "raise_resource_errors_as",
     ),
     *("mix", "draws", "permuted"),  # of the counter, for its own tests
-    "bound",  # the same kernels, with their arguments kept
+    *("bound", "Segment", "SegmentPass"),  # the same kernels, with their arguments kept, one or a row of them
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs
     *("push_shares", "push_draws", "count_ids"),  # likewise
     *("invert_order", "count_lists", "rename_lists", "move_lists"),  # in tests of the reordering
