@@ -33,10 +33,10 @@ export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
 endif
 PYTEST_PARALLEL := $(PYTEST) --dist worksteal -n $(TEST_PROCESSES)
 
-.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints rehearse wheels peers peers-pykeen clean
+.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel wheel-pure wheel-aarch64 test-oldest test-newest constraints rehearse wheels peers peers-pykeen clean
 
 help: ## show this
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 demo: $(VENV)/.installed ## train on the built-in dataset
 	$(BIN)/graphbraid train
@@ -79,6 +79,31 @@ sanitize: $(VENV)/.installed-test ## run the C++ core under the address, undefin
 
 wheel: $(VENV)/.installed-dev ## build a manylinux wheel into dist/ and check it without a compiler
 	PYTHON=$(BIN)/python scripts/check_wheel.sh
+
+wheel-pure: $(VENV)/.installed-dev ## build the wheel without kernels into dist/ and check it, as macOS and Windows take it
+	GB_VARIANTS=none PYTHON=$(BIN)/python scripts/check_wheel.sh
+
+wheel-aarch64: $(VENV)/.installed-dev ## cross-compile the wheel for Linux on aarch64; HEADERS=FOLDER has that Python's headers
+	PYTHON=$(BIN)/python scripts/wheel_aarch64.sh
+
+# Both ends of what pyproject.toml allows, each in an environment of its own.
+OLDEST := torch==2.9.1 torch-geometric==2.6.1
+NEWEST := torch torch-geometric
+
+test-oldest: ## run the quick tests with the oldest PyTorch and PyG
+	$(call test_with,oldest,$(OLDEST))
+
+test-newest: ## run the quick tests with the newest PyTorch and PyG
+	$(call test_with,newest,$(NEWEST))
+
+# Installs $(2) first: all other packages are those of constraints.txt, but for what belongs to PyTorch.
+define test_with
+	mkdir -p build/$(1)
+	grep -vE '^(torch|torch-geometric|triton)==' constraints.txt >build/$(1)/constraints.txt
+	$(MAKE) VENV=build/$(1)/venv CONSTRAINTS=build/$(1)/constraints.txt build/$(1)/venv/.tools
+	build/$(1)/venv/bin/python -m pip --disable-pip-version-check install --constraint build/$(1)/constraints.txt $(2)
+	SKBUILD_BUILD_DIR=build/$(1)/kernels $(MAKE) VENV=build/$(1)/venv CONSTRAINTS=build/$(1)/constraints.txt test
+endef
 
 constraints: ## rewrite constraints.txt from the newest versions that fit, in a fresh environment
 	PYTHON=$(PYTHON) scripts/pin_constraints.sh

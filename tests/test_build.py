@@ -1,4 +1,4 @@
-"""Which variants of the kernels CMake is told to compile."""
+"""Which variants of the kernels CMake is told to compile, and what a wheel is tied to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,13 @@ pytestmark = [
 ]
 
 
-def configured(folder: Path, variants: str) -> subprocess.CompletedProcess[str]:
+def configured(folder: Path, variants: str, **further: str) -> subprocess.CompletedProcess[str]:
     assert CMAKE is not None
     options = {
         "GB_VARIANTS": variants,
         "Python_EXECUTABLE": sys.executable,
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+        **further,
     }
     given = [f"-D{name}={value}" for name, value in options.items()]
     return subprocess.run(
@@ -76,3 +78,28 @@ def test_a_variant_that_does_not_exist_is_refused(asked: str, tmp_path: Path) ->
     assert done.returncode != 0
     assert "all, native, or a list of portable, avx2 and avx512" in " ".join(done.stderr.split())
     assert "'neon'" in done.stderr or "names no variant" in done.stderr
+
+
+def test_a_wheel_uses_the_stable_abi_and_other_builds_have_nanobind_inside(tmp_path: Path) -> None:
+    pytest.importorskip("nanobind")
+    for asked, stable in (("3.11", True), ("", False)):
+        done = configured(tmp_path / f"abi{asked}", "portable", SKBUILD_SABI_VERSION=asked)
+        assert done.returncode == 0, done.stderr
+        entries = json.loads((tmp_path / f"abi{asked}" / "compile_commands.json").read_text())
+        for entry in entries:
+            if "csrc" in Path(entry["file"]).parts:
+                assert ("-DPy_LIMITED_API=0x30b0000" in entry["command"]) == stable, entry["command"]
+        assert any("nb_func" in entry["file"] or "unity" in entry["file"] for entry in entries) != stable
+
+
+def test_one_wheel_serves_all_pythons_and_none_names_a_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["scikit-build"]["wheel"]["py-api"] == "cp311"
+    # With a bound, two packages could not be installed side by side: all share one nanobind-backend.
+    (backend,) = [need for need in project["project"]["dependencies"] if need.startswith("nanobind-backend")]
+    assert re.fullmatch(r"nanobind-backend>=[\d.]+; platform_system == 'Linux'", backend)
+    if (kernels := native.kernels()) is not None and shutil.which("readelf"):
+        needed = subprocess.run(
+            ["readelf", "--dynamic", kernels.__file__], capture_output=True, text=True, check=True
+        ).stdout
+        assert not re.search(r"NEEDED.*(torch|c10|gomp|cuda|python)", needed), needed
