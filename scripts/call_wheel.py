@@ -20,10 +20,10 @@ def floats(rows: int, columns: int, value: float) -> memoryview:
 
 
 def main() -> None:
-    # The core asks the class Tensor how its arrays cross; these arrays are memoryviews.
-    stand_in = types.ModuleType("torch")
-    stand_in.Tensor = type("Tensor", (), {})  # type: ignore[attr-defined]
-    sys.modules["torch"] = stand_in
+    # The core asks these classes how their arrays cross. Here arrays are memoryviews.
+    for module, name in (("torch", "Tensor"), ("torch.nn", "Parameter")):
+        sys.modules[module] = types.ModuleType(module)
+        setattr(sys.modules[module], name, type(name, (), {}))
     ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
     sys.path.insert(0, sys.argv[1])
     import _native
