@@ -12,7 +12,8 @@ from tests.distributed import typed_shard_training
 from tests.distributed.ranks import Said, run
 from tests.train.typed_communities import bibliography
 
-from graphbraid.distributed import partition, save_partition
+from graphbraid.distributed import Communicator, partition, save_partition
+from graphbraid.distributed.ranks.transport import Alone
 
 pytestmark = pytest.mark.distributed
 Results = Callable[[int, str, bool], list[Said]]
@@ -86,8 +87,7 @@ def test_kept_rows_of_several_types_save_bytes_and_teach_the_same(tmp_path: Path
 
 
 def test_models_and_options_that_need_more_than_parts_are_refused(folder: Path) -> None:
-    for said in run(1, typed_shard_training.refused, folder / "parts"):
-        of_data, full, unknown = said.result
-        assert "parts of a graph with types do not hold what belongs to edges" in of_data
-        assert "the graph's other parts are on other ranks" in full
-        assert "Did you mean 'paper'" in unknown
+    of_data, full, unknown = typed_shard_training.refused(Communicator(Alone()), str(folder / "parts"))
+    assert "parts of a graph with types do not hold what belongs to edges" in of_data
+    assert "the graph's other parts are on other ranks" in full
+    assert "Did you mean 'paper'" in unknown

@@ -126,6 +126,7 @@ def opened(tmp_path: Path, graph: Graph, lists: Any = "parts", num_parts: int = 
     return parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % num_parts, num_parts, lists)
 
 
+@pytest.mark.slow
 def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> None:
     graph = typed_graph([40, 90, 20], [3, 2, 3, 2, 1, 2])
     folder = opened(tmp_path, graph)
