@@ -14,8 +14,6 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 
 from graphbraid import Graph, Trainer, datasets
 from graphbraid import nn as gnn
-from graphbraid.cli.run.build import learning
-from graphbraid.cli.run.settings import resolve
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.train.run_folder.contract import graph_identity
@@ -233,5 +231,3 @@ def test_wrong_models_labels_and_features_are_refused():
     with pytest.raises(DataError, match="edges have 2 features, and the decoder takes 3"):
         model = gnn.EdgeModel(Encoder(), gnn.EdgeDecoder(8, 2, edge_channels=3))
         Trainer(model, shop(), **OPTIONS).fit()
-    with pytest.raises(ConfigError, match="--task edge is for Python so far"):
-        learning(resolve({"task": "edge"}))

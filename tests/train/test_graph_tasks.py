@@ -23,8 +23,6 @@ from torch_geometric.nn import (
 
 from graphbraid import Graph, GraphSet, Trainer, datasets
 from graphbraid import nn as gnn
-from graphbraid.cli.run.build import learning
-from graphbraid.cli.run.settings import resolve
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.sampling.schedule import SeedSchedule
 
@@ -392,8 +390,3 @@ def test_wrong_graphs_are_refused_by_their_number(case):
     graphs, says = WRONG[case]
     with pytest.raises(DataError, match=says):
         GraphSet.from_pyg(graphs)
-
-
-def test_the_command_line_says_that_many_graphs_are_for_python():
-    with pytest.raises(ConfigError, match="--task graph is for Python so far"):
-        learning(resolve({"task": "graph"}))

@@ -6,24 +6,31 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphbraid.graph import Graph, NodeSet
+    from graphbraid.graph import EdgeSet, NodeSet
+    from graphbraid.graph.graph_set import GraphSet
     from graphbraid.graph.scaled_features import Features
 
 _COLUMNS = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}
 
 
-def graph_facts(graph: Graph, labels: Graph | NodeSet | None = None) -> str:
-    """Describe a graph in one line.
+def graph_facts(graph: Graph | GraphSet, labels: Graph | NodeSet | EdgeSet | None = None) -> str:
+    """Describe a graph, or many graphs, in one line.
 
     Args:
-        graph: the graph.
-        labels: the nodes to learn. If None, those of a graph without types.
+        graph: the graph or graphs.
+        labels: the nodes, edges or graphs to learn. If None, the nodes of a graph without types.
     """
-    if not graph.is_typed:
+    if not isinstance(graph, Graph):
+        graphs, graph = graph, graph.graph
+        num_nodes = graph.num_nodes - len(graphs)  # each of which has an edge to its graph
+        parts = [f"{len(graphs):,} graphs", f"{num_nodes:,} nodes", f"{graph.num_edges - num_nodes:,} edges"]
+        parts.append(f"{graphs.num_features} features")
+    elif not graph.is_typed:
         parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges", _features(graph)]
         labels = graph if labels is None else labels
     else:
@@ -50,6 +57,7 @@ def type_facts(graph: Graph) -> list[tuple[str, str]]:
         if edges.edge_attr is not None:
             parts.append(f"{edges.edge_attr.shape[1]} edge features")
         parts += ["weights"] * edges.weighted + ["times"] * (edges.time is not None)
+        parts += [] if edges.y is None else [_labels(edges)]
         found.append((" ".join(edge_type), ", ".join(parts + _splits(edges.splits))))
     return found
 
@@ -97,7 +105,7 @@ def _dtype_of(x: Features) -> str:
     return str(x.dtype if rows is None else rows.dtype).removeprefix("torch.")
 
 
-def _labels(nodes: Graph | NodeSet) -> str:
+def _labels(nodes: Graph | NodeSet | EdgeSet) -> str:
     return "no labels" if nodes.y is None else f"{nodes.num_classes} {_COLUMNS[nodes.task]} ({nodes.task})"
 
 

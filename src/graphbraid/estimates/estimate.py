@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -45,9 +45,12 @@ from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.option_checks import config_of_links
-from graphbraid.train.step.preflight import check_fanouts
+from graphbraid.train.option_checks import config_of_graphs, config_of_links
+from graphbraid.train.step.preflight import check_fanouts, graph_to_learn
 from graphbraid.train.step.tiers import expected_reads, make_tiers
+
+if TYPE_CHECKING:
+    from graphbraid.graph.graph_set import GraphSet
 
 LOOKED_AHEAD_EPOCHS = 3
 """Most epochs that an estimate looks ahead; whether a run looks ahead does not depend on it."""
@@ -61,7 +64,7 @@ _MOST_FILLED_BYTES, _MOST_FILLED_SHARE = 1 << 30, 0.25
 
 def estimate(
     model: nn.Module,
-    graph: Graph,
+    graph: Graph | GraphSet,
     *,
     config: TrainConfig | Mapping[str, Any] | None = None,
     hardware: HardwareFile | None = None,
@@ -88,35 +91,44 @@ def estimate(
 
     Raises:
         ConfigError: an option is invalid, or the model does not fit the graph.
-        DataError: the graph has no features, labels or training nodes.
+        DataError: the graph has no features, labels or training nodes; or one of many graphs is wrong.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
     if hardware is not None:
         check_type(hardware, "hardware", HardwareFile, "a HardwareFile", error=ConfigError)
     given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
     given = given.updated(**overrides)
-    if given.task in ("edge", "graph"):
-        raise ConfigError(f"an estimate is of labels of nodes, or of links; task={given.task!r} has neither.")
-    if given.task == "link":
+    one, graphs = graph_to_learn(graph, given.task)
+    if given.task in ("edge", "link"):
         given = config_of_links(model, given, {}, 1)
+    elif given.task == "graph":
+        given = config_of_graphs(given, {})
     else:
-        graph.check_one_type("estimate")
+        one.check_one_type("estimate")
     with runtime.torch_settings(given), runtime.random_state_kept():
-        return _Estimating(model, graph, given, hardware, times).run()
+        return _Estimating(model, one if graphs is None else graphs, given, hardware, times).run()
 
 
 class _Estimating:
     """One estimate; what several of its parts need is made once."""
 
     def __init__(
-        self, model: nn.Module, graph: Graph, config: TrainConfig, other: HardwareFile | None, times: bool
+        self,
+        model: nn.Module,
+        graph: Graph | GraphSet,
+        config: TrainConfig,
+        other: HardwareFile | None,
+        times: bool,
     ) -> None:
-        self._model, self._graph, self._config, self._times = model, graph, config, times
+        self._model, self._learned, self._config, self._times = model, graph, config, times
+        self._graph = graph if isinstance(graph, Graph) else graph.graph
         self._here = this_machine(config.out_dir, with_rates=times)
         self._machine = other or self._here
-        self._is_link = config.task == "link"
+        self._what = {"link": "links", "edge": "labels of edges", "graph": "labels of graphs"}.get(
+            config.task
+        )
+        """What is learned, where batches read rows and lists in memory; None for labels of nodes."""
         self._needs: SampledNeeds | None = None
         self._reads: Score | None = None
         self._device_budget: DeviceBudget | None = None
@@ -136,8 +148,8 @@ class _Estimating:
         )
 
     def _mode(self) -> tuple[Mode, str]:
-        if self._is_link:
-            return "sampled", "links are learned on mini-batches"
+        if self._what:
+            return "sampled", f"{self._what} are learned on mini-batches"
         free = None
         if self._machine is not self._here and self._machine.memory_bytes is not None and self._needs:
             beside = sum(self._needs.host.bytes_of(name) for name in ("software", "graph", "features"))
@@ -154,11 +166,11 @@ class _Estimating:
             if self._config.mode == "sampled":
                 raise
             return ModeEstimate(mode="sampled", host=None, fits=False, reason=str(error))
-        trial = Trial(self._model, self._graph, config)
+        trial = Trial(self._model, self._learned, config)
         trial.try_model()
         self._advance(1)
         plan, times = None, self._times and may_try_steps(trial)
-        if config.plan is not None and times:
+        if config.plan is not None and times and config.task in ("node", "link"):
             with contextlib.suppress(ResourceError):  # it cannot be measured here; the run will say so
                 plan = plan_run(trial.runner, trial.task, config, trial.nodes)
         self._needs = needs = sampled_needs(trial, ahead=None if plan is None else plan.cbs)
@@ -199,7 +211,7 @@ class _Estimating:
     ) -> tuple[Needs, int]:
         """Find the reads of each row, if rows may be in tiers; return the device's needs and hot rows."""
         rows = stored_rows(self._graph.x)
-        if self._is_link or rows is None or not (has_device or are_mapped(self._graph)):
+        if self._what or rows is None or not (has_device or are_mapped(self._graph)):
             return needs.device, 0
         run_time, disk = None, self._machine.disk_bytes_per_second
         if times or may_try_steps(trial):
@@ -253,16 +265,16 @@ class _Estimating:
     def _budget(self, needs: SampledNeeds | None) -> HostBudget:
         needed = 0 if needs is None else bytes_beside_graph(needs.host, self._graph)
         free = self._machine.memory_bytes
-        if self._is_link:
-            reason = "no tiers: batches of links read rows and lists in memory"
+        if self._what:
+            reason = f"no tiers: batches of {self._what} read rows and lists in memory"
             return HostBudget(host=None, free_bytes=free, needed_bytes=needed, reserve_bytes=0, reason=reason)
         return host_budget(self._graph, free_bytes=free, needed_bytes=needed)
 
     # ---- the whole graph
 
     def _full(self) -> ModeEstimate:
-        if self._is_link:
-            reason = "it learns labels of nodes, not links"
+        if self._what:
+            reason = f"it learns labels of nodes, not {self._what}"
             return ModeEstimate(mode="full", host=None, fits=False, reason=reason)
         try:
             config = self._config.updated(mode="full", plan=None, trace=None, hot=None, tiers=None)

@@ -1,8 +1,9 @@
-"""What a run on links takes beside its mini-batches: memory of the links, and ranks among all nodes."""
+"""What a run on links or edges takes beside its mini-batches: memory of these, ranks among all nodes."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.metrics import AUC, metric_kinds
 from graphbraid.train.inference.ranking import MOST_SCORES
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.data import EdgeLabels
+from graphbraid.train.step.links.runner import EdgeRunner, LinkRunner, runner_of
 
 _HOST = torch.device("cpu")
 _COUNTING_BYTES = 16
@@ -27,9 +29,9 @@ _COUNTING_BYTES = 16
 
 
 def link_needs(
-    trial: Trial, runner: LinkRunner, *, in_flight: int
+    trial: Trial, runner: LinkRunner | EdgeRunner, *, in_flight: int
 ) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
-    """Return what a run holds for its links, and what its set-up holds more.
+    """Return what a run holds for its links or edges, and what its set-up holds more.
 
     Args:
         trial: the run. A step was tried.
@@ -37,41 +39,45 @@ def link_needs(
         in_flight: bytes of the batches that are held later. The set-up does not hold them.
     """
     config = trial.config
-    evaluates = trial.val_nodes is not None or trial.test_nodes is not None
+    ranks = isinstance(runner, LinkRunner) and (trial.val_nodes is not None or trial.test_nodes is not None)
     kept: list[object] = []
 
     def set_up() -> None:
-        fresh = LinkRunner(runner.model, trial.graph, runtime.place_of(config), config)  # type: ignore[arg-type]
-        kept.append((fresh, fresh.negatives_of_evaluation() if evaluates else None))
+        fresh = runner_of(runner.model, trial.graph, runtime.place_of(config), config)
+        kept.append(fresh)
+        if ranks and isinstance(fresh, LinkRunner):
+            kept.append(fresh.negatives_of_evaluation())
         kept.append(make_loader(fresh, config.updated(plan=None), trial.nodes))
 
     found = allocation_of(set_up, _HOST)
-    counted = _COUNTING_BYTES * (runner.data.whole.num_edges + runner.labels.num_nodes) if evaluates else 0
+    counted = _COUNTING_BYTES * (runner.data.whole.num_edges + runner.labels.num_nodes) if ranks else 0
     # Small blocks that the set-up frees stay with the process, and later ones fit into them only in part.
     stays = max(found.kept, found.heap)
     most = max(found.peak - stays, counted) - in_flight
     why = "links, edges that carry messages, look-ups of both, and what the C library keeps of making them"
+    held = [Need(name="links", nbytes=stays, why=why)]
+    if isinstance(runner, LinkRunner):
+        memory = "of a step, in memory that the next one takes"
+        held.append(Need(name="scores", nbytes=runner.kept_bytes, why=memory))
     return (
-        (
-            Need(name="links", nbytes=stays, why=why),
-            Need(name="scores", nbytes=runner.kept_bytes, why="of a step, in memory that the next one takes"),
-        ),
+        tuple(held),
         (Need(name="set-up", nbytes=max(0, most), why="links are read and split; no batch is held yet"),),
     )
 
 
-def link_evaluation_needs(trial: Trial, runner: LinkRunner) -> tuple[Need, ...]:
-    """Return what the evaluations of a run on links hold at their peak."""
+def link_evaluation_needs(trial: Trial, runner: LinkRunner | EdgeRunner) -> tuple[Need, ...]:
+    """Return what the evaluations of a run on links or edges hold at their peak."""
     parts: tuple[tuple[str, Tensor | None, EvalMode], ...] = (
         ("validation", trial.val_nodes, trial.config.eval_mode),
         ("test", trial.test_nodes, "exact"),
     )
     count = runner.data.ends.nodes.numel()
+    what = "ranks among them" if isinstance(runner, LinkRunner) else "outputs of edges"
     return tuple(
         Need(
             name=name,
             nbytes=_evaluation_bytes(trial, runner, positions, mode),
-            why=f"rows of {count:,} nodes, and ranks among them",
+            why=f"rows of up to {count:,} nodes, and {what}",
         )
         for name, positions, mode in parts
         if positions is not None
@@ -110,10 +116,15 @@ def link_evaluation_seconds(
     return encode * nodes.numel() / part.numel() + rank * positions.numel() / some.numel()
 
 
-def _evaluation_bytes(trial: Trial, runner: LinkRunner, positions: Tensor, mode: EvalMode) -> int:
+def _evaluation_bytes(
+    trial: Trial, runner: LinkRunner | EdgeRunner, positions: Tensor, mode: EvalMode
+) -> int:
     rows = _some_rows(trial, runner)
     encoding, pooled = _encoding_bytes(trial, runner, mode, rows.nbytes)
     with in_mode(runner.model, training=False), torch.no_grad():
+        if isinstance(runner, EdgeRunner):
+            edges = allocation_of(lambda: _outputs_of(runner, positions[:PAIRS], rows), trial.device).peak
+            return rows.nbytes + max(encoding, pooled + edges)
         pairs = allocation_of(
             lambda: beside_negatives(runner, trial.config, positions[:PAIRS], rows), trial.device
         ).peak
@@ -124,7 +135,16 @@ def _evaluation_bytes(trial: Trial, runner: LinkRunner, positions: Tensor, mode:
     return rows.nbytes + max(encoding, pooled + max(pairs, ranks))
 
 
-def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes: int) -> tuple[int, int]:
+def _outputs_of(runner: EdgeRunner, positions: Tensor, rows: Tensor) -> Tensor:
+    """Return the outputs of edges whose ends have the first of the rows."""
+    attr = cast("EdgeLabels", runner.labels).edge_attr
+    ends = rows[:1].expand(positions.numel(), -1).to(runner.device)
+    return runner.decoded(ends, ends, None if attr is None else attr[positions])
+
+
+def _encoding_bytes(
+    trial: Trial, runner: LinkRunner | EdgeRunner, mode: EvalMode, rows_bytes: int
+) -> tuple[int, int]:
     """Return what it takes to make the rows, beside these ``rows_bytes``, and what the pool keeps of that."""
     config, encoder, nodes = trial.config, runner.encoder_runner(), runner.data.ends.nodes
     if mode == "sampled":
@@ -138,7 +158,7 @@ def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes
     return made.peak - rows_bytes, made.pooled
 
 
-def _some_rows(trial: Trial, runner: LinkRunner) -> Tensor:
+def _some_rows(trial: Trial, runner: LinkRunner | EdgeRunner) -> Tensor:
     """Return rows of the encoder's width for all nodes that links join. Two such tables are made."""
     nodes = runner.data.ends.nodes
     found = encoder_rows(runner, trial.config.updated(plan=None), nodes[:2], "sampled")

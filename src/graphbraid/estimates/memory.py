@@ -29,7 +29,7 @@ from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import by_level, whole_bytes
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.runner import EdgeRunner, LinkRunner
 
 DEVICE_BATCHES = 2
 """Batches that a device holds: the one it trains on, and the next."""
@@ -68,7 +68,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = Tr
     evaluation, file_bytes = _evaluation_needs(trial)
     links: tuple[Need, ...] = ()
     set_up: tuple[Need, ...] = ()
-    if isinstance(runner, LinkRunner):
+    if isinstance(runner, LinkRunner | EdgeRunner):
         evaluation = tuple(after_steps(need, step.heap) for need in evaluation)
         links, set_up = link_needs(trial, runner, in_flight=in_flight)
     learned, checkpoint_bytes = learned_needs(trial)
@@ -85,6 +85,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = Tr
         held=(
             *((baseline_need("sampled", trial),) if software else ()),
             *graph_needs(trial.graph),
+            *_attribute_needs(trial),
             *links,
             *(learned if on_host else ()),
             Need(name="degrees", nbytes=degrees, why="of all nodes, by which the model normalises"),
@@ -106,7 +107,8 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = Tr
 
 def baseline_need(mode: str, trial: Trial) -> Need:
     """Return the need of a run without data."""
-    nbytes = baseline_bytes(mode, trial.device.type, trial.config.task)
+    task = {"edge": "link", "graph": "node"}.get(trial.config.task, trial.config.task)
+    nbytes = baseline_bytes(mode, trial.device.type, task)
     return Need(name="software", nbytes=nbytes, why="interpreter, libraries and threads, measured")
 
 
@@ -132,6 +134,14 @@ def graph_needs(graph: Graph) -> tuple[Need, Need]:
         Need(name="graph", nbytes=graph.nbytes - x_bytes, why="edges, labels and splits", mapped=of_file),
         Need(name="features", nbytes=x_bytes, why=f"{rows:,} rows", mapped=are_mapped(graph)),
     )
+
+
+def _attribute_needs(trial: Trial) -> tuple[Need, ...]:
+    """Return the need of the attributes of many graphs, beside the features that :func:`graph_needs` has."""
+    if trial.graphs is None:
+        return ()
+    nbytes = sum(values.nbytes for name, values in trial.graphs.arrays() if name != "x")
+    return (Need(name="attributes", nbytes=nbytes, why=f"of {len(trial.graphs):,} graphs, edges first"),)
 
 
 def bytes_beside_graph(needs: Needs, graph: Graph) -> int:
@@ -162,7 +172,7 @@ def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
     """Return a bound on what a run on mini-batches holds beside graph and features, far from tight."""
     width, of_parameters = width_and_bytes(model, graph)
     nodes, edges = graph.num_nodes, graph.num_edges * max(1, len(config.fanouts))
-    if config.task != "link":
+    if config.task == "node":
         reached = [
             _reached(graph, config.batch_size, config.fanouts),
             _reached(graph, config.eval_batch_size, config.eval_fanouts or config.fanouts),
@@ -266,14 +276,21 @@ def exact_inference(trial: Trial) -> ExactNeeds:
 
 def _evaluation_needs(trial: Trial) -> tuple[tuple[Need, ...], int]:
     """Return what a sampled run's evaluations hold at their peak, and the bytes they put into files."""
-    if isinstance(trial.runner, LinkRunner):
+    if isinstance(trial.runner, LinkRunner | EdgeRunner):
         return link_evaluation_needs(trial, trial.runner), 0
-    needs, file_bytes, exact = list[Need](), 0, ["test"] * (trial.test_nodes is not None)
-    if trial.val_nodes is not None and trial.config.eval_mode == "sampled":
-        tried = sampled_pass(trial, trial.runner, trial.val_nodes)
-        needs.append(Need(name="validation", nbytes=tried.nbytes, why=f"{tried.batches} batches, a pass"))
-    elif trial.val_nodes is not None:
-        exact.insert(0, "validation")
+    needs, file_bytes, exact = list[Need](), 0, list[str]()
+    is_sampled = trial.config.eval_mode == "sampled"
+    for name, nodes, by_batches in (
+        ("validation", trial.val_nodes, is_sampled),
+        ("test", trial.test_nodes, False),
+    ):
+        if nodes is None:
+            continue
+        if not (by_batches or trial.graphs is not None):
+            exact.append(name)
+            continue
+        tried = sampled_pass(trial, trial.runner, nodes)
+        needs.append(Need(name=name, nbytes=tried.nbytes, why=f"{tried.batches} batches, a pass"))
     if exact:
         found = exact_inference(trial)
         file_bytes = found.file_bytes

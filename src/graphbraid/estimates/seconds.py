@@ -30,7 +30,7 @@ from graphbraid.train.inference.infer import by_level, whole_bytes
 from graphbraid.train.inference.metrics import Scores, metric_kinds
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.step.feed import ALONE, Share, make_loader
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.runner import EdgeRunner, LinkRunner
 from graphbraid.train.step.reach import depth
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import share_of
@@ -216,8 +216,12 @@ def evaluation_seconds(
             return PartSeconds(None, "an exact pass takes longer than a trial may, and was not tried")
         taken = link_evaluation_seconds(trial, runner, nodes, mode, most=most)
         return PartSeconds(taken, "some rows and ranks tried")
-    if mode == "sampled":
-        return _of_some(trial, nodes, mode, trial.config.eval_batch_size, most)
+    if isinstance(runner, EdgeRunner) and mode == "exact":
+        if _pass_seconds(trial, runner.encoder_runner()) > _LONGEST_PASS:
+            return PartSeconds(None, "an exact pass takes longer than a trial may, and was not tried")
+        return PartSeconds(repeated(lambda: _scoring(trial, nodes, mode), most=most), "exact, tried")
+    if mode == "sampled" or trial.graphs is not None:
+        return _of_some(trial, nodes, "sampled", trial.config.eval_batch_size, most)
     return _exact_seconds(trial, nodes, most)
 
 

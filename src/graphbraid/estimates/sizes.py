@@ -24,7 +24,7 @@ from graphbraid.graph.scaled_features import Features, given_row_bytes
 from graphbraid.loader import LoaderSettings
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.runner import EndsRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
 
 FEWER = 16
@@ -75,7 +75,7 @@ def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Batc
     """Sample some batches without their features, and return the sizes.
 
     Args:
-        runner: makes the loader: of nodes, of nodes of one type, or of links.
+        runner: makes the loader: of nodes, of nodes of one type, of links, of edges or of graphs.
         config: options of the sampling.
         nodes: ``(n,)`` int64 seeds, or positions of links.
     """
@@ -90,7 +90,7 @@ def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Batc
         return_edge_id=False,
         gather=False,
     )
-    encoder = runner.encoder_runner() if isinstance(runner, LinkRunner) else runner
+    encoder = runner.encoder_runner() if isinstance(runner, EndsRunner) else runner
     has_types = encoder.graph.is_typed  # whose rows differ in width
     found, row_bytes = [], 0 if has_types else given_row_bytes(runner.graph.x)
     with runner.loader(settings) as loader:

@@ -7,7 +7,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.step.step import Clock, LearningRateSchedule, TrainStep, make_optimizer
 from graphbraid.train.task import Task, with_class_weights, with_own_loss
+
+if TYPE_CHECKING:
+    from graphbraid.graph.graph_set import GraphSet
 
 REPEATS = 3
 """Most tries of an evaluation."""
@@ -97,11 +100,11 @@ def without_ready_optimizer(config: TrainConfig) -> TrainConfig:
 class Trial:
     """Makes the steps of a run on copies; neither the model nor its optimizer changes.
 
-    Of a run on links, ``nodes`` and the other splits are positions of links.
+    Of a run on links or edges, ``nodes`` and the other splits are their positions; of many graphs, these.
 
     Args:
         model: the model of the run.
-        graph: its graph, used in place.
+        graph: its graph, used in place, or its graphs.
         config: its options.
         tiers: where rows and lists of mini-batches are. If None, in the graph.
 
@@ -110,13 +113,19 @@ class Trial:
     """
 
     def __init__(
-        self, model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None = None
+        self, model: nn.Module, graph: Graph | GraphSet, config: TrainConfig, tiers: HostTiers | None = None
     ) -> None:
-        self.graph = graph
+        self.graphs: GraphSet | None = None if isinstance(graph, Graph) else graph
+        self.graph = graph = graph if isinstance(graph, Graph) else graph.graph
         self.config = without_ready_optimizer(config).updated(scheduler=None, trace=None)
         copied, place = copy.deepcopy(model).train(), runtime.place_of(config)
         rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
-        self.runner = runner_of(copied, graph, place, config, rows=rows, lists=lists)
+        if self.graphs is None:
+            self.runner = runner_of(copied, graph, place, config, rows=rows, lists=lists)
+        else:
+            from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
+
+            self.runner = GraphsRunner(copied, self.graphs, place)
         task, labels = with_own_loss(self.runner.task(), config.loss), self.runner.labels
         self.nodes = split_nodes(labels, "train")
         assert labels.y is not None, "the task is that of labels"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from graphbraid.errors import DataError
 from graphbraid.graph.graph import Graph
 from graphbraid.graph.interop.convert import as_labels, as_splits
 from graphbraid.graph.interop.pyg_graphs import JoinedAttribute, batch_of, listed, stacked
+from graphbraid.graph.interop.relations import edge_weights_of
+from graphbraid.graph.schema import Schema
 from graphbraid.graph.types import EdgeType, NodeSet
 from graphbraid.signatures import typed
 
@@ -55,6 +57,16 @@ class GraphBatch:
         return self.nodes.numel()
 
     @property
+    def num_edges(self) -> int:
+        """Number of edges of all graphs."""
+        return int(self._values[EDGES].shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all attributes."""
+        return sum(values.nbytes for values in self._values.values())
+
+    @property
     def batch_size(self) -> int:
         """Number of graphs."""
         return self.ptr.numel() - 1
@@ -85,6 +97,7 @@ class GraphSet:
         splits: ids of graphs, or masks, by name: ``train``, ``val``, ``test``.
         name: name of the set in reports.
         data_class: class of PyG's data that each graph was. If None, ``Data``.
+        class_names: name of each class, if they have names.
 
     Raises:
         DataError: an edge leaves its graph, or an array does not fit.
@@ -99,8 +112,10 @@ class GraphSet:
         splits: Mapping[str, Any] | None = None,
         name: str = "",
         data_class: type | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> None:
         self._arrays, self._num_nodes, self._data_class = dict(arrays), num_nodes, data_class
+        self._class_names = class_names
         count = num_nodes.numel()
         self._starts = torch.cat([num_nodes.new_zeros(1), num_nodes.cumsum(0)])
         _check_edges(self._arrays[EDGES], num_nodes)
@@ -120,6 +135,8 @@ class GraphSet:
             name=name,
         )
         """All graphs as one with the node types ``node`` and ``graph``: the latter have labels and splits."""
+        if class_names is not None:
+            self.graph = self.graph.replace(schema=Schema(class_names={GRAPHS: tuple(class_names)}))
 
     @classmethod
     @typed
@@ -151,6 +168,72 @@ class GraphSet:
             )
         return cls(arrays, num_nodes, y=y, splits=splits, name=name, data_class=type(data[0]))
 
+    @classmethod
+    @typed
+    def from_graph(cls, graph: Graph) -> GraphSet:
+        """Make a set of a graph with two node types: nodes, and the graphs that they belong to.
+
+        Tables make such a graph: one of graphs, with labels; one of nodes, with a key to their graph; and one
+        of edges between nodes. Models get ``x``, ``edge_index``, ``edge_attr`` and ``edge_weight``. Where an
+        edge's relation has its reverse, ``rev_NAME``, the graphs have both directions.
+
+        Args:
+            graph: the graph. The graphs keep their numbers.
+
+        Raises:
+            DataError: there are other types or relations; or a node is in no graph or in several, or an edge
+                leaves its graph, which is named.
+        """
+        nodes, graphs = types_of_sets(graph)
+        lists, of_node = graph.to_edge_indices(), _graph_of_nodes(graph, nodes, graphs)
+        num_nodes = torch.bincount(of_node, minlength=graph.nodes_of(graphs).num_nodes)
+        order = of_node.argsort(stable=True)
+        starts = torch.cat([num_nodes.new_zeros(1), num_nodes.cumsum(0)])
+        place = torch.empty_like(order)
+        place[order] = torch.arange(order.numel())
+        local = place - starts[of_node]
+        within = [one for one in graph.edge_types if (one[0], one[2]) == (nodes, nodes)]
+        ends = torch.cat([lists[one] for one in within], 1)
+        of_edge = of_node[ends[0]]
+        if (wrong := (of_edge != of_node[ends[1]]).nonzero().flatten()).numel():
+            source, destination = ends[:, wrong[0]].tolist()
+            raise DataError(
+                f"an edge joins {nodes} {source} of {graphs} {int(of_node[source])} and {destination} of "
+                f"{int(of_node[destination])}; edges must stay in their graph"
+            )
+        by_graph = of_edge.argsort(stable=True)
+        counts = torch.bincount(of_edge, minlength=num_nodes.numel())
+        edge_starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        arrays = {
+            EDGES: JoinedAttribute(
+                values=local[ends][:, by_graph], starts=edge_starts, dim=1, steps=num_nodes
+            )
+        }
+        x = graph.nodes_of(nodes).x
+        if x is not None:
+            if not isinstance(x, Tensor):
+                raise DataError(
+                    "features of many graphs must be dense and of floats; convert them without int8"
+                )
+            arrays[X] = JoinedAttribute(values=x.index_select(0, order), starts=starts)
+        weights = edge_weights_of(graph)
+        for name, found in (
+            ("edge_attr", [graph.edges_of(one).edge_attr for one in within]),
+            ("edge_weight", [weights.get(one) for one in within]),
+        ):
+            values = [one for one in found if one is not None]
+            if len(values) == len(within):
+                arrays[name] = JoinedAttribute(values=torch.cat(values)[by_graph], starts=edge_starts)
+        labels = graph.nodes_of(graphs)
+        return cls(
+            arrays,
+            num_nodes,
+            y=labels.y,
+            splits=labels.splits,
+            name=graph.name,
+            class_names=graph.schema.class_names.get(graphs),
+        )
+
     def with_splits(self, splits: Mapping[str, Any]) -> GraphSet:
         """Return the same graphs with other splits: ids of graphs, or masks, by name."""
         labels = self.labels
@@ -161,6 +244,7 @@ class GraphSet:
             splits=splits,
             name=self.graph.name,
             data_class=self._data_class,
+            class_names=self._class_names,
         )
 
     @property
@@ -217,6 +301,47 @@ class GraphSet:
         return batch_of(values, parts, self._num_nodes[ids], self._data_class)
 
 
+def types_of_sets(graph: Graph) -> tuple[str, str]:
+    """Return the node types of a graph that stands for many: that of the nodes, and that of the graphs.
+
+    Raises:
+        DataError: it has other types or relations; says which are needed.
+    """
+    known = ", ".join("__".join(one) for one in graph.edge_types)
+    within = {one[0] for one in graph.edge_types if one[0] == one[2]}
+    beside = [one for one in graph.node_types if one not in within]
+    if len(graph.node_types) != 2 or len(within) != 1 or len(beside) != 1:
+        raise DataError(
+            "many graphs are a graph with two node types, the nodes and the graphs that they belong to, and "
+            f"with edges between nodes alone; this one has the node types {', '.join(graph.node_types)} and "
+            f"the relations {known}"
+        )
+    nodes, graphs = within.pop(), beside[0]
+    names = [one[1] for one in graph.edge_types if one[0] == one[2]]
+    into = [one for one in graph.edge_types if (one[0], one[2]) == (nodes, graphs)]
+    if len(into) != 1 or not {one.removeprefix("rev_") for one in names} <= {*names} or len(names) > 2:
+        raise DataError(
+            "many graphs have one relation between nodes, beside its reverse, and one from nodes to their "
+            f"graph; this graph has {known}"
+        )
+    return nodes, graphs
+
+
+def _graph_of_nodes(graph: Graph, nodes: str, graphs: str) -> Tensor:
+    """Return the number of the graph that each node belongs to."""
+    relation = next(one for one in graph.edge_types if (one[0], one[2]) == (nodes, graphs))
+    members, of = graph.to_edge_indices()[relation]
+    counts = torch.bincount(members, minlength=graph.nodes_of(nodes).num_nodes)
+    if (wrong := (counts != 1).nonzero().flatten()).numel():
+        raise DataError(
+            f"each {nodes} must belong to one {graphs}; {nodes} {int(wrong[0])} belongs to "
+            f"{int(counts[wrong[0]])}"
+        )
+    of_node = torch.empty_like(of)
+    of_node[members] = of
+    return of_node
+
+
 def _check_edges(edges: JoinedAttribute, num_nodes: Tensor) -> None:
     """Check that each edge joins nodes of its graph."""
     if edges.values.ndim != 2 or edges.values.shape[0] != 2:
@@ -231,4 +356,4 @@ def _check_edges(edges: JoinedAttribute, num_nodes: Tensor) -> None:
         )
 
 
-__all__ = ["GraphBatch", "GraphSet"]
+__all__ = ["GraphBatch", "GraphSet", "types_of_sets"]

@@ -64,8 +64,8 @@ class Schema:
 
     columns: Mapping[NodesOrEdges, Columns] = field(default_factory=dict)
     """The columns of features by node type, and of edge features by relation."""
-    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name of each class, or of each column of a label matrix, by node type."""
+    class_names: Mapping[NodesOrEdges, tuple[str, ...]] = field(default_factory=dict)
+    """Name of each class, or of each column of a label matrix, by node type and relation."""
 
     @property
     def has_tables(self) -> bool:

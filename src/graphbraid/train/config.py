@@ -63,7 +63,7 @@ class TrainConfig:
     node_type: str | None = None
     """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
     task: Literal["node", "link", "edge", "graph"] = option(
-        "node", "node: labels of nodes; link: which links there are."
+        "node", "node: labels of nodes; link: which links there are; edge, graph: labels of those."
     )
     """What is learned. ``node``: the labels of nodes. ``link``: which edges there are, by a
     :class:`graphbraid.nn.LinkModel`. ``edge``: the labels of the edges of ``link_relation``, by a

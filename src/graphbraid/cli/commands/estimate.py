@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from graphbraid.cli.commands.train import CommOption, RanksOption
 from graphbraid.cli.common import (
@@ -24,6 +24,7 @@ from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from graphbraid.estimates.records import Estimate
+    from graphbraid.graph import Graph
 
 _PANEL = "Estimate"
 _OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
@@ -102,8 +103,8 @@ def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Es
 
     machine = None if hardware is None else HardwareFile.load(hardware)
     learned = learning(resolve_given(given))
-    if learned.run.train.task != "link":
-        learned.graph.check_one_type("graphbraid estimate")
+    if learned.run.train.task == "node":
+        cast("Graph", learned.graph).check_one_type("graphbraid estimate")
     return estimate_run(learned.model, learned.graph, config=learned.run.train, hardware=machine, times=times)
 
 

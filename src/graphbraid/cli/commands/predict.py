@@ -1,4 +1,4 @@
-"""``graphbraid predict``: writes the predictions of a trained run, for all or some nodes, or for links."""
+"""``graphbraid predict``: writes the predictions of a trained run, for nodes, links, edges or graphs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def predict(
         metavar="FILE",
     ),
     split: str | None = flag(
-        None, "--split", "Predict the nodes, or links, of this split of the data, such as test."
+        None, "--split", "Predict the nodes, links, edges or graphs of this split, such as test."
     ),
     pairs: Path | None = path_flag(
         None,
@@ -50,14 +50,14 @@ def predict(
     top: int | None = flag(
         None,
         "--top",
-        "Of links: find the likeliest destinations, this many of each source. Of nodes: write only this many "
-        "nodes, the likeliest of each class or label, or those of the largest target.",
+        "Of links: find the likeliest destinations, this many of each source. Of labels: write only this "
+        "many nodes, edges or graphs, the likeliest of each class or label, or those of the largest target.",
     ),
     embeddings: Path | None = path_flag(
         None,
         "--embeddings",
         "Also write the last hidden rows of the nodes to this file, .parquet with their ids, or .npy; of "
-        "links, the encoder's rows of all nodes.",
+        "links and edges, the encoder's rows of all nodes.",
         metavar="FILE",
     ),
     embeddings_of: str | None = flag(
@@ -94,6 +94,8 @@ def predict(
 
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
 
+        graphbraid predict --run runs/payments-1 --split test --scores --out judged.parquet
+
         graphbraid predict --run runs/shop-1 --out churn.parquet --embeddings customers.parquet --top 100
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.arguments import as_count
@@ -116,10 +118,10 @@ def predict(
         if scores or threshold is not None:
             option = "--scores" if scores else "--threshold"
             raise ConfigError(f"{option} is for all nodes, and --top lists the likeliest; give one of them")
-    _, outputs, _ = read_saved(run)
-    given = {"--nodes": nodes is not None, "--scores": scores, "--threshold": threshold is not None}
-    of_links = {"--pairs": pairs is not None, "--known": known}
-    _refuse_others(outputs, given, of_links)
+    saved, outputs, _ = read_saved(run)
+    given = {"--scores": scores, "--threshold": threshold is not None}
+    given |= {"--nodes": nodes is not None, "--pairs": pairs is not None, "--known": known}
+    _refuse_others(str(saved.get("task", "node")), given)
     found = trained(
         run,
         data=data,
@@ -132,17 +134,18 @@ def predict(
     read = {"--data": graph, "--nodes": nodes, "--pairs": pairs, "--run": metrics}
     require_place(out, read)
     mode: EvalMode = "sampled" if sampled else "exact"
-    ids = None if outputs.task == "link" else _chosen_nodes(found, nodes, split)
+    ids = None if outputs.task == "link" else _chosen(found, nodes, split)
     if embeddings is not None:
         require_place(embeddings, read, "--embeddings")
         if embeddings.absolute() == out.absolute():
             raise ConfigError(f"--embeddings and --out are both {out}; choose another name for one of them")
-        _write_embeddings(found, embeddings, embeddings_of, ids, mode)
+        of_edges = found.run.train.task == "edge"
+        _write_embeddings(found, embeddings, embeddings_of, None if of_edges else ids, mode)
     if outputs.task == "link":
         table, summary = predicted_links(found, Wanted(pairs, split, top, known, mode))
     else:
         least = _threshold_of(run, checkpoint, outputs, threshold)
-        table, summary = _predicted_nodes(found, ids, mode, threshold=least, scores=scores, top=top)
+        table, summary = _predicted(found, ids, mode, threshold=least, scores=scores, top=top)
     write(out, table)
     summary = {"run_dir": str(run), "checkpoint": str(found.weights), "task": outputs.task, **summary}
     summary |= {"out": str(out), "columns": list(table)}
@@ -153,13 +156,16 @@ def predict(
         say(err_console(), "{} predictions of {} in {}", count, summary["checkpoint"], out)
 
 
-def _refuse_others(outputs: Outputs, of_nodes: dict[str, bool], of_links: dict[str, bool]) -> None:
-    """Refuse options that are for predictions of the other kind."""
-    is_link = outputs.task == "link"
-    for option, is_given in (of_nodes if is_link else of_links).items():
-        if is_given:
-            kind, other = ("links", "nodes") if is_link else ("nodes", "links")
-            raise ConfigError(f"{option} is for predictions of {other}, and this run is on {kind}")
+_FOR = {"--nodes": ("node",), "--pairs": ("link",), "--known": ("link",)}
+"""Tasks that an option is for; others are for labels of any kind."""
+
+
+def _refuse_others(task: str, given: dict[str, bool]) -> None:
+    """Refuse options that are for predictions of another kind."""
+    for option, is_given in given.items():
+        of = _FOR.get(option, ("node", "edge", "graph"))
+        if is_given and task not in of:
+            raise ConfigError(f"{option} is for predictions of {of[0]}s, and this run is on {task}s")
 
 
 def _threshold_of(run: Path, checkpoint: str, outputs: Outputs, given: float | None) -> float | None:
@@ -198,7 +204,7 @@ def _write_embeddings(
     trainer.write_embeddings(path, ids, columns=columns, node_type=wanted, mode=mode)
 
 
-def _predicted_nodes(
+def _predicted(
     found: TrainedRun,
     ids: Tensor | None,
     mode: EvalMode,
@@ -214,12 +220,24 @@ def _predicted_nodes(
     trainer, outputs = found.trainer, found.outputs
     task = Task(name=outputs.task, width=outputs.width)
     values = task.probabilities(trainer.predict(ids, mode=mode)).numpy()
-    nodes = torch.arange(len(values)) if ids is None else ids
-    names = _originals(found, trainer.runner.learned_type, nodes)
+    names = _names(found, torch.arange(len(values)) if ids is None else ids)
+    count = {f"num_{found.run.train.task}s": len(values)}
     if top is not None:
-        return _likeliest(values, outputs, names, top), {"num_nodes": len(values)}
-    table = {"node": names} | _columns(values, outputs, threshold, scores=scores)
-    return table, {"num_nodes": len(values), "threshold": threshold}
+        return _likeliest(values, outputs, names, top), count
+    return names | _columns(values, outputs, threshold, scores=scores), {**count, "threshold": threshold}
+
+
+def _names(found: TrainedRun, ids: Tensor) -> dict[str, np.ndarray[Any, Any]]:
+    """Return columns that name what is predicted: nodes, both ends of edges, or graphs."""
+    runner: Any = found.trainer.runner
+    if found.run.train.task == "edge":
+        ends = runner.data.ends
+        of_types = zip(ends.types, ends.within(runner.labels.ends[:, ids]), strict=True)
+        names = [_originals(found, node_type, nodes) for node_type, nodes in of_types]
+        return {"source": names[0], "destination": names[1], "edge": ids.numpy()}
+    if found.graph_type is not None:
+        return {"graph": _originals(found, found.graph_type, ids)}
+    return {"node": _originals(found, runner.learned_type, ids)}
 
 
 def _originals(found: TrainedRun, node_type: str | None, nodes: Tensor) -> np.ndarray[Any, Any]:
@@ -232,7 +250,7 @@ def _originals(found: TrainedRun, node_type: str | None, nodes: Tensor) -> np.nd
     return nodes.numpy() if ids is None else np.asarray(ids.originals(nodes))
 
 
-def _chosen_nodes(found: TrainedRun, nodes: Path | None, split: str | None) -> Tensor | None:
+def _chosen(found: TrainedRun, nodes: Path | None, split: str | None) -> Tensor | None:
     from graphbraid.cli.run.build import names_of
     from graphbraid.cli.steps.table_files import nodes_named, read_ids
 
@@ -249,15 +267,15 @@ def _chosen_nodes(found: TrainedRun, nodes: Path | None, split: str | None) -> T
 
 
 def _likeliest(
-    values: np.ndarray[Any, Any], outputs: Outputs, originals: np.ndarray[Any, Any], count: int
+    values: np.ndarray[Any, Any], outputs: Outputs, names: dict[str, np.ndarray[Any, Any]], count: int
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the ``count`` nodes of the largest value in each column, a row each, the largest first."""
+    """Return the ``count`` rows of the largest value in each column, the largest first."""
     import numpy as np
 
     orders = (-values).argsort(axis=0, kind="stable")[:count]
     column = np.arange(values.shape[1]).repeat(len(orders))
     rows = orders.T.reshape(-1)
-    table = {"node": originals[rows]}
+    table = {name: of[rows] for name, of in names.items()}
     if outputs.task == "single-label":
         table["prediction"] = column
         if outputs.class_names is not None:
@@ -272,7 +290,7 @@ def _likeliest(
 def _columns(
     values: np.ndarray[Any, Any], outputs: Outputs, threshold: float | None, *, scores: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the columns of predictions to write, each with one row per node."""
+    """Return the columns of predictions to write, each with one row per node, edge or graph."""
     import numpy as np
 
     table: dict[str, np.ndarray[Any, Any]] = {}

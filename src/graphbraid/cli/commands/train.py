@@ -78,6 +78,10 @@ def train(
 
         graphbraid train --task link --data kg_fb15k237.npz --model embedding --negatives shared
 
+        graphbraid train --task edge --data stores/shop --relation user,rates,item --model rgcn
+
+        graphbraid train --task graph --data stores/molecules --split stratified:0.8,0.1 --model gin
+
         graphbraid train --config run.yaml --lr 0.005 --set clip=1.0
 
         graphbraid train --resume --out runs/braid-2m-sage-1
@@ -159,6 +163,8 @@ def _make_trainer(run: ResolvedRun, callbacks: list[Callback]) -> tuple[Trainer,
         "settings": run.saved() | {"data": data_as_path(run.settings.data)},
         "outputs": dataclasses.asdict(learned.outputs),
     }
+    if learned.source is not None:
+        info["source"] = learned.source.model_dump()
     trainer = Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
     chosen = {"mode": f"{trainer.config.mode}: {trainer.mode_reason}"} if trainer.mode_reason else {}
     return trainer, {

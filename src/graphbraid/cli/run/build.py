@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import torch
 from pydantic import ConfigDict, Field
@@ -18,7 +18,7 @@ from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph import EdgeSet, Graph, NodeSet
 from graphbraid.graph.checks import validate_features, validate_topology
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.machine.hardware import free_memory_bytes
@@ -40,9 +40,13 @@ from graphbraid.nn import (
     make_typed_model,
 )
 from graphbraid.nn.typed_models import learned_by_type
+from graphbraid.train.run_folder.contract import Contract
 from graphbraid.train.step.links.data import relation_learned
 from graphbraid.train.step.runner import learned_type
 from graphbraid.train.task import AnyTaskName
+
+if TYPE_CHECKING:
+    from graphbraid.graph.graph_set import GraphSet
 
 _Kind = TypeVar("_Kind", bound=nn.Module)
 _PREPARATION = frozenset(
@@ -145,7 +149,7 @@ def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings
             "or --split-seed 0, or name the tables' split column in `graphbraid convert --split`"
         )
     if labels.task == "single-label":
-        _check_classes(labels, data)
+        check_classes(labels, data)
     check_values_of(graph, settings)
 
 
@@ -174,16 +178,20 @@ def check_predictable(graph: Graph, settings: RunSettings) -> None:
                 _naming(settings.data, functools.partial(validate_features, x))
 
 
-def _check_classes(labels: Graph | NodeSet, data: str) -> None:
-    """Check the classes; labels such as years or codes would make a model of one output per class huge."""
+def check_classes(labels: Graph | NodeSet | EdgeSet, data: str, what: str = "node") -> None:
+    """Check the classes; labels such as years or codes would make a model of one output per class huge.
+
+    Raises:
+        DataError: there are less than two, or more than nodes, edges or graphs, as ``what`` calls them.
+    """
     if labels.num_classes == 0:
-        raise DataError(f"{data}: no node has a label (all are -1 or -100); training needs some")
+        raise DataError(f"{data}: no {what} has a label (all are -1 or -100); training needs some")
     if labels.num_classes == 1:
         raise DataError(f"{data}: all labels are class 0; training needs at least two classes")
     if labels.num_classes > max(_ALWAYS_FINE, labels.num_nodes):
         raise DataError(
-            f"{data}: labels go up to {labels.num_classes - 1}, with {labels.num_nodes} nodes; classes must "
-            "be numbered from 0 without gaps"
+            f"{data}: labels go up to {labels.num_classes - 1}, with {labels.num_nodes} {what}s; classes "
+            "must be numbered from 0 without gaps"
         )
 
 
@@ -224,14 +232,14 @@ def build_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
             inner = make_model(name, width, num_outputs, **options)
             return NodeEmbedding(graph.num_nodes, width, inner, sharded=True)
 
-        return _built(run, make)
+        return built(run, make)
     if not graph.is_typed:
-        return _built(run, functools.partial(make_model, name, graph.num_features, num_outputs))
+        return built(run, functools.partial(make_model, name, graph.num_features, num_outputs))
     node_type = learned_type(graph, run.train.node_type)
-    return _built(run, functools.partial(make_typed_model, name, graph, num_outputs, node_type=node_type))
+    return built(run, functools.partial(make_typed_model, name, graph, num_outputs, node_type=node_type))
 
 
-def _built(run: ResolvedRun, make: Callable[..., nn.Module]) -> nn.Module:
+def built(run: ResolvedRun, make: Callable[..., nn.Module]) -> nn.Module:
     """Make a model by ``make`` with the options of a run, and new weights drawn from its seed."""
     settings = run.settings
     if taken := _MODEL_OPTIONS & set(settings.model_options):
@@ -244,13 +252,13 @@ def _built(run: ResolvedRun, make: Callable[..., nn.Module]) -> nn.Module:
     if settings.heads is not None:
         options["heads"] = settings.heads
     with torch.device("meta"):  # allocates no memory
-        sizes = _made(f"the model {settings.model!r}", make, options)
+        sizes = made(f"the model {settings.model!r}", make, options)
     _refuse_too_large(sizes)
     torch.manual_seed(run.train.seed)
-    return _made(f"the model {settings.model!r}", make, options)
+    return made(f"the model {settings.model!r}", make, options)
 
 
-def _made(what: str, make: Callable[..., _Kind], options: dict[str, Any]) -> _Kind:
+def made(what: str, make: Callable[..., _Kind], options: dict[str, Any]) -> _Kind:
     """Make a model or a predictor; an error of its class tells what it was given."""
     try:
         return make(**options)
@@ -305,37 +313,52 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
         ConfigError: there is no such encoder or predictor, or it does not go with the graph or an option.
         ResourceError: weights, gradients and optimizer state need more than the free memory.
     """
-    settings, name = run.settings, run.settings.model
+    settings, learned = run.settings, relation_learned(graph, run.train)
+
+    def make(**options: Any) -> nn.Module:
+        several = len(graph.edge_types) > 1 and learned is None
+        encoder = build_encoder(graph, settings, options, "link")
+        return LinkModel(encoder, _predictor(graph, settings, several=several))
+
+    model = built(run, make)
+    assert isinstance(model, LinkModel)
+    return model
+
+
+def build_encoder(graph: Graph, settings: RunSettings, options: dict[str, Any], task: str) -> nn.Module:
+    """Make an encoder of a model of links or edges, with a learned row for each node without features.
+
+    Args:
+        graph: the graph.
+        settings: options of the run.
+        options: arguments of the encoder's class.
+        task: the task, for messages.
+
+    Raises:
+        ConfigError: there is no such encoder, or it does not go with the graph or an option.
+    """
+    name = settings.model
     if settings.embedding_dim is not None:
         raise ConfigError(
-            f"embedding_dim={settings.embedding_dim} is for labels of nodes; with --task link, learned rows "
-            f"have the width of --hidden, and --model {EMBEDDING} has nothing else"
+            f"embedding_dim={settings.embedding_dim} is for labels of nodes; with --task {task}, learned "
+            f"rows have the width of --hidden, and --model {EMBEDDING} has nothing else"
         )
-    learned = relation_learned(graph, run.train)
     if len(graph.node_types) > 1 and name != RELATIONAL:
         raise ConfigError(
             f"--model {name} does not go with {settings.data}, a graph of several node types; "
             f"choose {RELATIONAL}"
         )
     if name not in ENCODERS:
-        raise ConfigError(f"--task link needs --model to be one of {', '.join(ENCODERS)}; got {name!r}")
+        raise ConfigError(f"--task {task} needs --model to be one of {', '.join(ENCODERS)}; got {name!r}")
     if name == RELATIONAL and not graph.is_typed:
         raise ConfigError(f"--model {RELATIONAL} learns from relations, and {settings.data} has none")
 
     if len(graph.node_types) == 1 and (codes := learned_by_type(graph)):
         raise ConfigError(
-            f"categories of {next(iter(codes))!r} have learned rows, which models of links over one type "
+            f"categories of {next(iter(codes))!r} have learned rows, which encoders of one node type "
             "do not take; give their columns the encoder one-hot, or leave them out with ignore"
         )
-
-    def make(**options: Any) -> nn.Module:
-        several = len(graph.edge_types) > 1 and learned is None
-        encoder = _by_type if len(graph.node_types) > 1 else _encoder
-        return LinkModel(encoder(name, graph, options), _predictor(graph, settings, several=several))
-
-    model = _built(run, make)
-    assert isinstance(model, LinkModel)
-    return model
+    return (_by_type if len(graph.node_types) > 1 else _encoder)(name, graph, options)
 
 
 def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
@@ -396,7 +419,7 @@ def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPre
         )
     else:
         make = DotProduct if kind == "dot" else functools.partial(MLPPredictor, width, width)
-    return _made(f"predictor {kind}", make, options)
+    return made(f"predictor {kind}", make, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,14 +441,16 @@ class Learning:
 
     run: ResolvedRun
     """Options of the run, with the node type that is learned if the graph has types."""
-    graph: Graph
-    """The graph."""
-    labels: Graph | NodeSet | None
-    """Nodes whose labels are learned; None for links."""
+    graph: Graph | GraphSet
+    """The graph, or the graphs of ``task: graph``."""
+    labels: Graph | NodeSet | EdgeSet | None
+    """Nodes, edges or graphs whose labels are learned; None for links."""
     model: nn.Module
     """Model with new weights."""
     outputs: Outputs
     """Meaning of its outputs."""
+    source: Contract | None = None
+    """With ``task: graph``, what the run expects of the graph that the graphs are made of."""
 
 
 def learning(run: ResolvedRun) -> Learning:
@@ -437,10 +462,9 @@ def learning(run: ResolvedRun) -> Learning:
         ResourceError: the model's weights with what training adds need more than the free memory.
     """
     if run.train.task in ("edge", "graph"):
-        raise ConfigError(
-            f"--task {run.train.task} is for Python so far: Trainer(model, GraphSet.from_pyg(graphs), "
-            "task='graph'), or Trainer(nn.EdgeModel(encoder, decoder), graph, task='edge')"
-        )
+        from graphbraid.cli.run.tasks import learning_edges, learning_graphs  # here: few runs have these
+
+        return learning_edges(run) if run.train.task == "edge" else learning_graphs(run)
     if run.train.task == "link":
         graph = load_graph(run.settings)
         check_values_of(graph, run.settings)

@@ -33,6 +33,9 @@ from graphbraid.train.run_folder.contract import Contract, contract_in
 from graphbraid.train.run_folder.folder import CONFIG, folders_of_job
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from graphbraid.graph.graph_set import GraphSet
     from graphbraid.train import Trainer
 
 
@@ -75,8 +78,9 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]
     names = found.class_names
     if names is not None and len(names) != found.width:
         raise DataError(f"{path}: info.outputs: {len(names)} class names for {found.width} outputs")
-    contract = contract_in(content["contract"], path) if "contract" in content else None
-    return settings, found, contract
+    # Of many graphs, what the graph must have that they are made of.
+    of = info.get("source", content.get("contract")) if isinstance(info, dict) else None
+    return settings, found, None if of is None else contract_in(of, path)
 
 
 _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers", "remote"})
@@ -117,6 +121,8 @@ class TrainedRun:
     """Meaning of the model's outputs."""
     weights: Path
     """The checkpoint."""
+    graph_type: str | None = None
+    """With ``task: graph``, the node type that the graphs are in the data."""
 
 
 def trained(
@@ -147,28 +153,44 @@ def trained(
     from graphbraid.train import Trainer
 
     saved, outputs, contract = read_saved(run_dir)
-    if not draws_split:
+    # Edges to validate and to test on carry no messages: those of the run are told by its split.
+    splits_edges = saved.get("task") == "edge" and data is None
+    if not draws_split and not splits_edges:
         saved |= {"split_seed": None, "split": None, "target": None}
     kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
-    graph = _load(run, moved=data is None)
-    of_links = outputs.task == "link"
-    if of_links:
+    task, graph_type = run.train.task, None
+    graph: Graph | GraphSet = _load(run, moved=data is None, splits=draws_split or splits_edges)
+    assert isinstance(graph, Graph)
+    if task in ("edge", "link"):
         check_values_of(graph, run.settings)
     if contract is not None:
-        graph = contract.matched(graph, labels=labels)
-    if not of_links:
+        graph = contract.matched(graph, labels=labels or (task == "edge" and (draws_split or splits_edges)))
+    if task == "node":
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
-    model = build_link_model(graph, run) if of_links else build_model(graph, run, outputs.width)
+    if task in ("edge", "graph"):
+        from graphbraid.cli.run import tasks  # here: few runs have these
+
+        if task == "graph":
+            graph, graph_type = tasks.graphs_to_predict(graph, run.settings)
+            model: nn.Module = tasks.build_graph_model(graph, run, outputs.width)
+        else:
+            model = tasks.build_edge_model(graph, run, outputs.width)
+    else:
+        model = build_link_model(graph, run) if task == "link" else build_model(graph, run, outputs.width)
     trainer = Trainer(model, graph, config=run.train)
     trainer.load_weights(weights)
-    return TrainedRun(trainer=trainer, run=run, outputs=outputs, weights=weights)
+    return TrainedRun(trainer=trainer, run=run, outputs=outputs, weights=weights, graph_type=graph_type)
 
 
-def _load(run: ResolvedRun, *, moved: bool) -> Graph:
+def _load(run: ResolvedRun, *, moved: bool, splits: bool) -> Graph:
     data = run.settings.data
     try:
+        if run.train.task == "edge":
+            from graphbraid.cli.run.tasks import edges_to_learn  # here: few runs have these
+
+            return edges_to_learn(run, splits=splits)[0]
         return load_graph(run.settings)
     except DataError as error:
         if moved and "/" in data and not Path(data).exists():

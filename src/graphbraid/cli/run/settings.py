@@ -78,7 +78,8 @@ class RunSettings:
         "time:2026-01-01,2026-02-01; or TYPE=... for each type, with ; between them.",
         panel=DATA,
     )
-    """Split of the nodes with labels (``graphbraid.datasets.split_nodes``), drawn with ``split_seed``."""
+    """Split of the nodes with labels (``graphbraid.datasets.split_nodes``), drawn with ``split_seed``; with
+    ``task: edge`` of the edges with labels."""
     data_options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``graphbraid.datasets.load`` for this kind of source."""
     check_data: bool = True
@@ -116,7 +117,8 @@ class RunSettings:
         panel=MODEL,
     )
     """What scores pairs of rows (``graphbraid.nn``) with ``task: link``. If None, ``distmult`` where the
-    graph has relations, else ``dot``."""
+    graph has relations, else ``dot``. With ``task: edge`` what makes an edge's outputs of its ends' rows:
+    ``mlp`` of both side by side, or ``dot``."""
     reciprocal: bool = option(
         False,
         "A row of its own for each relation's sources.",
@@ -125,7 +127,9 @@ class RunSettings:
     )
     """Give each relation a second row, by which sources are asked for (predictors of relations)."""
     predictor_options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the predictor's class, such as ``margin`` and ``norm``."""
+    """Further arguments of the predictor's class, such as ``margin`` and ``norm``; with ``task: edge`` of
+    :class:`graphbraid.nn.EdgeDecoder`, with ``task: graph`` of :class:`graphbraid.nn.PooledModel`: its
+    ``readout``."""
     heads: Positive | None = option(None, "Attention heads (gat, gatv2).", panel=MODEL)
     """Number of attention heads, for models that have them. If None, the model's default."""
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -294,6 +298,8 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 def _match_layers(values: dict[str, Any]) -> None:
     """Set the number of layers or the fanouts if only the other is given: one fanout per layer."""
+    if values.get("task") == "graph":  # batches are of whole graphs
+        return
     layers, fanouts = values.get("num_layers"), values.get("fanouts")
     if isinstance(fanouts, str):
         values["fanouts"] = fanouts = parsed(TrainConfig, "fanouts", fanouts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from graphbraid.cli.common import out_console, print_json, say, table
 from graphbraid.errors import ConfigError
@@ -14,6 +14,7 @@ from graphbraid.files.writing import printable
 if TYPE_CHECKING:
     from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast
+    from graphbraid.graph import Graph
 
 MOST_RANKS = 1 << 16
 
@@ -91,9 +92,18 @@ def _of_mini_batches(
     from graphbraid.cli.run.build import learning
     from graphbraid.estimates.sampled_ranks import forecast_sampled
 
+    if run.train.task in ("edge", "graph"):
+        raise ConfigError(
+            f"epochs on ranks are predicted for nodes and links, not for task={run.train.task!r}"
+        )
     made = learning(run)
     return forecast_sampled(
-        made.model, made.graph, made.run.train, counts=counts, cluster=cluster, validates=validates
+        made.model,
+        cast("Graph", made.graph),
+        made.run.train,
+        counts=counts,
+        cluster=cluster,
+        validates=validates,
     )
 
 

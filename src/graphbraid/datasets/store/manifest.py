@@ -165,8 +165,8 @@ def described_columns(schema: Schema) -> list[ColumnsEntry]:
     ]
 
 
-def schema_of(columns: Sequence[ColumnsEntry], names: Mapping[str, Sequence[str] | None]) -> Schema:
-    """Return the schema of these columns, and of the classes of each node type."""
+def schema_of(columns: Sequence[ColumnsEntry], names: Mapping[Any, Sequence[str] | None]) -> Schema:
+    """Return the schema of these columns, and of the classes of each node type and relation."""
     return Schema(
         columns={
             one.key: Columns(
@@ -203,7 +203,8 @@ class StoreManifest(BaseModel):
         """What columns and classes mean."""
         if self.types is None:
             return schema_of(self.columns, {ONLY_NODE_TYPE: self.class_names})
-        return schema_of(self.columns, {one.name: one.class_names for one in self.types.nodes})
+        of_nodes = {one.name: one.class_names for one in self.types.nodes}
+        return schema_of(self.columns, of_nodes | {one.key: one.class_names for one in self.types.edges})
 
 
 def manifest_of(
@@ -221,7 +222,10 @@ def manifest_of(
     if graph.weight_name != "edge_weight":
         manifest["weight_name"] = graph.weight_name
     if graph.types is not None:
-        class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
+        class_names: dict[NodesOrEdges, list[str] | None] = {
+            of: list(names) for of, names in graph.schema.class_names.items() if not isinstance(of, str)
+        }
+        class_names |= {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
         manifest["types"] = described_types(graph.types, class_names).model_dump(exclude_defaults=True)
     if graph.schema.columns:
         manifest["columns"] = [

@@ -21,7 +21,8 @@ from graphbraid.files.schema import Count
 from graphbraid.graph import Columns, Graph, ScaledFeatures, Schema, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
-from graphbraid.graph.types import EdgeSet, NodeSet, Types
+from graphbraid.graph.schema import NodesOrEdges
+from graphbraid.graph.types import EdgeSet, EdgeType, NodeSet, Types
 
 
 def rows_to_store(
@@ -99,6 +100,12 @@ class EdgesEntry(BaseModel):
     num_edges: Count
     weighted: bool
     weight_name: str = "edge_weight"
+    class_names: list[str] | None = None
+
+    @property
+    def key(self) -> EdgeType:
+        """The relation as graphs name it."""
+        return self.source, self.name, self.destination
 
 
 class TypesEntry(BaseModel):
@@ -110,8 +117,8 @@ class TypesEntry(BaseModel):
     edges: list[EdgesEntry]
 
 
-def described_types(types: Types, class_names: Mapping[str, list[str] | None]) -> TypesEntry:
-    """Return the entry of a graph's types; ``class_names`` are by node type."""
+def described_types(types: Types, class_names: Mapping[NodesOrEdges, list[str] | None]) -> TypesEntry:
+    """Return the entry of a graph's types; ``class_names`` are by node type and relation."""
     return TypesEntry(
         nodes=[
             NodesEntry(
@@ -130,6 +137,7 @@ def described_types(types: Types, class_names: Mapping[str, list[str] | None]) -
                 num_edges=edges.num_edges,
                 weighted=edges.weighted,
                 weight_name=edges.weight_name,
+                class_names=class_names.get((source, name, destination)),
             )
             for (source, name, destination), edges in types.edges.items()
         ],
@@ -214,10 +222,7 @@ def types_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: int) -
         KeyError: an array that every such graph has is missing.
     """
     nodes = {one.name: _node_set(one, tensors, f"node{i}_") for i, one in enumerate(entry.nodes)}
-    edges = {
-        (one.source, one.name, one.destination): _edge_set(one, tensors, f"edge{i}_")
-        for i, one in enumerate(entry.edges)
-    }
+    edges = {one.key: _edge_set(one, tensors, f"edge{i}_") for i, one in enumerate(entry.edges)}
     if len(nodes) < len(entry.nodes) or len(edges) < len(entry.edges):
         raise DataError("a node type or a relation stands there twice")
     if (

@@ -72,6 +72,7 @@ class EdgeTableEntry(_Entry):
     """Column of the destinations' ids."""
     weight: str | None = None
     features: list[str] = Field(default_factory=list)
+    label: str | list[str] | None = None
     split: str | None = None
     time: str | None = None
     fill_missing: float | int | None = None
@@ -84,6 +85,11 @@ class EdgeTableEntry(_Entry):
         """The relation as graphs name it."""
         source, name, destination = self.relation
         return source, name, destination
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns of the edges' labels."""
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label or ())
 
 
 class _DescriptionFile(_Entry):

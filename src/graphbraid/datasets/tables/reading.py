@@ -27,7 +27,6 @@ from graphbraid.datasets.tables.description import EdgeTableEntry
 from graphbraid.datasets.tables.file import TableFile, holds_numbers, require_pyarrow
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Schema
-from graphbraid.graph.schema import NodesOrEdges
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
         raise DataError(f"{file.name} has no rows; a node table needs one per node")
     all_ids = np.concatenate(ids)
     _refuse_repeats(file, all_ids, columns.id)
-    y, class_names = _labels(file, columns, labels)
+    y, class_names = _labels(file, columns.labels, labels, matrix=columns.matrix)
     return NodeTable(
         ids=NodeIds(all_ids),
         id_type=id_type,
@@ -151,6 +150,10 @@ class EdgeTable:
     """The columns of ``x``."""
     time: NumberArray | None
     splits: dict[str, NumberArray]
+    y: NumberArray | None
+    """Labels, one row per edge."""
+    class_names: tuple[str, ...] | None
+    """Name of each class, or of each column of a label matrix."""
 
 
 def check_columns(file: TableFile, entry: EdgeTableEntry) -> None:
@@ -163,6 +166,10 @@ def check_columns(file: TableFile, entry: EdgeTableEntry) -> None:
     given = {"weight": entry.weight, "split": entry.split, "time": entry.time}
     roles = {entry.source: "source", entry.destination: "destination"}
     roles |= {column: role for role, column in given.items() if column is not None}
+    for column in entry.labels:
+        if column in roles:
+            raise ConfigError(f"column {column!r} cannot be a label and the {roles[column]} at once")
+        roles[column] = "label"
     for column, role in roles.items():
         file.require(column, role)
     if entry.time is not None:
@@ -192,12 +199,15 @@ def read_edges(
         fill_missing=entry.fill_missing,
     )
     types = {entry.source: source.arrow_type, entry.destination: destination.arrow_type} | attributes.types
-    src, dst = [], []
-    for whole in parts_of(file, [entry.source, entry.destination, *attributes.wanted], types):
+    src, dst, labels = [], [], []
+    wanted = [entry.source, entry.destination, *entry.labels, *attributes.wanted]
+    for whole in parts_of(file, wanted, types):
         parts = without_empty(whole, entry.destination) if entry.skip_empty else whole
         src.append(source.encode(parts[entry.source]))
         dst.append(destination.encode(parts[entry.destination]))
+        labels.append([parts[column].values for column in entry.labels])
         attributes.add(parts)
+    y, class_names = _labels(file, entry.labels, labels, matrix=isinstance(entry.label, list))
     return EdgeTable(
         src=join(src, np.int64),
         dst=join(dst, np.int64),
@@ -206,16 +216,16 @@ def read_edges(
         columns=attributes.columns,
         time=attributes.time(),
         splits=attributes.splits(),
+        y=y,
+        class_names=class_names,
     )
 
 
-def schema_of_tables(tables: Mapping[str, NodeTable], edges: Mapping[NodesOrEdges, Columns]) -> Schema:
-    """Return the columns and class names of the tables of node types, and the columns of relations."""
-    columns = dict(edges)
-    columns |= {name: one.columns for name, one in tables.items() if one.columns is not None}
+def schema_of_tables(tables: Mapping[Any, NodeTable | EdgeTable]) -> Schema:
+    """Return the columns and class names of the tables of node types and of relations."""
     return Schema(
-        columns=columns,
-        class_names={name: one.class_names for name, one in tables.items() if one.class_names is not None},
+        columns={of: one.columns for of, one in tables.items() if one.columns is not None},
+        class_names={of: one.class_names for of, one in tables.items() if one.class_names is not None},
     )
 
 
@@ -241,17 +251,20 @@ def _refuse_repeats(file: TableFile, ids: NumberArray, column: str) -> None:
 
 
 def _labels(
-    file: TableFile, columns: NodeColumns, batches: list[list[Any]]
+    file: TableFile, labels: tuple[str, ...], batches: list[list[Any]], *, matrix: bool
 ) -> tuple[NumberArray | None, tuple[str, ...] | None]:
-    if not columns.labels:
+    if not labels:
         return None, None
     arrow = require_pyarrow()
-    whole = [arrow.chunked_array([batch[at] for batch in batches]) for at in range(len(columns.labels))]
-    if columns.matrix:
+    whole = [
+        arrow.chunked_array([batch[at] for batch in batches], None if batches else file.types[column])
+        for at, column in enumerate(labels)
+    ]
+    if matrix:
         return np.stack(
-            [_targets(file, c, values) for c, values in zip(columns.labels, whole, strict=True)], 1
-        ), columns.labels
-    column, [values] = columns.labels[0], whole
+            [_targets(file, c, values) for c, values in zip(labels, whole, strict=True)], 1
+        ), labels
+    column, [values] = labels[0], whole
     if arrow.types.is_floating(values.type):
         bits = _bits_of(values, column)
         if bits is None:

@@ -131,7 +131,7 @@ def from_tables(
     )
     if table is None:
         return TableGraph(graph=graph, ids=ids, class_names=None)
-    schema = schema_of_tables({ONLY_NODE_TYPE: table}, {})
+    schema = schema_of_tables({ONLY_NODE_TYPE: table})
     return TableGraph(
         graph=graph.replace(schema=schema),
         ids=ids,

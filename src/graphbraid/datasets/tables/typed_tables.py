@@ -35,7 +35,6 @@ from graphbraid.datasets.tables.reading import (
 )
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Graph
-from graphbraid.graph.schema import NodesOrEdges
 from graphbraid.graph.types import EdgeType
 from graphbraid.signatures import typed
 
@@ -100,7 +99,7 @@ def from_frames(
         edges: By relation a table with a row per edge.
         roles: By node type and relation the entries that a YAML file would have: ``id``, ``label``, ``time``,
             ``split``, ``columns``, ``keys``, ``features`` of nodes; ``source``, ``destination``, ``weight``,
-            ``time``, ``features`` of edges.
+            ``label``, ``split``, ``time``, ``features`` of edges.
         reverse: Add a relation ``rev_NAME`` beside each.
         now: Seconds since 1970 that ages count to. If None, the latest time in the tables.
         name: Name of the graph in reports.
@@ -278,9 +277,6 @@ def _graph(
     counts: dict[str, int],
 ) -> Graph:
     relations = {entry.edge_type: table for entry, table in edges}
-    columns: dict[NodesOrEdges, Columns] = {
-        name: table.columns for name, table in relations.items() if table.columns is not None
-    }
     graph = Graph.from_relations(
         {edge_type: (table.src, table.dst) for edge_type, table in relations.items()},
         counts,
@@ -291,7 +287,8 @@ def _graph(
         edge_weight={one: table.weight for one, table in relations.items() if table.weight is not None},
         edge_attr={one: table.x for one, table in relations.items()},
         edge_time={one: table.time for one, table in relations.items()},
+        edge_y={one: table.y for one, table in relations.items() if table.y is not None},
         edge_splits={one: table.splits for one, table in relations.items()},
         name=described.name,
     )
-    return graph.replace(schema=schema_of_tables(nodes, columns))
+    return graph.replace(schema=schema_of_tables({**relations, **nodes}))

@@ -458,7 +458,7 @@ def _require_sampled(state: RunState) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
     config, free = state.config, None
     if config.task in ("edge", "graph"):
-        return  # estimates do not know them
+        return  # an estimate of these is asked for by hand
     if not state.graph.is_whole:
         return  # what batches hold is known when one is drawn
     if state.comm is not None:

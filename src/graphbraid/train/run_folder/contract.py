@@ -47,7 +47,7 @@ class Contract(BaseModel):
     dtypes: dict[str, str]
     """Dtype of the features of each node type and relation that has some."""
     class_names: dict[str, list[str]]
-    """Names of the classes by node type, as far as they are known."""
+    """Names of the classes by node type and relation, as far as they are known."""
 
     @classmethod
     def of(cls, graph: Graph) -> Contract:
@@ -57,7 +57,7 @@ class Contract(BaseModel):
             edge_types=[list(one) for one in graph.edge_types],
             columns=described_columns(graph.schema),
             dtypes=_dtypes_of(graph),
-            class_names={name: list(classes) for name, classes in graph.schema.class_names.items()},
+            class_names={_text(of): list(classes) for of, classes in graph.schema.class_names.items()},
         )
 
     def matched(self, graph: Graph, *, labels: bool = True) -> Graph:
@@ -90,8 +90,10 @@ class Contract(BaseModel):
                 if found[of] is not features[of]:
                     columns[of] = replace(columns[of], names=tuple(one.names or ()))
         classes = graph.schema.class_names
-        y = {name: graph.nodes_of(name).y for name in graph.node_types}
-        known = {name: tuple(self.class_names.get(name, classes.get(name, ()))) for name in y}
+        y: dict[NodesOrEdges, Tensor | None] = {name: graph.nodes_of(name).y for name in graph.node_types}
+        if graph.is_typed:
+            y |= {one: graph.edges_of(one).y for one in graph.edge_types}
+        known = {of: tuple(self.class_names.get(_text(of), classes.get(of, ()))) for of in y}
         numbered = {
             name: _numbered(name, values, classes[name], known[name])
             if values is not None and labels and name in classes
@@ -248,7 +250,7 @@ def _selected(of: NodesOrEdges, rows: Features, own: Columns, learned: ColumnsEn
     return rows.index_select(1, at.to(rows.device))
 
 
-def _numbered(of: str, y: Tensor, own: Sequence[str], learned: Sequence[str]) -> Tensor:
+def _numbered(of: NodesOrEdges, y: Tensor, own: Sequence[str], learned: Sequence[str]) -> Tensor:
     """Return labels whose classes have the model's numbers."""
     if tuple(own) == tuple(learned):
         return y
@@ -256,7 +258,7 @@ def _numbered(of: str, y: Tensor, own: Sequence[str], learned: Sequence[str]) ->
     missing = [name for name in learned if name not in own] if y.is_floating_point() else []
     if unknown or missing or len(set(own)) < len(own) or (y.ndim == 1 and bool((y >= len(own)).any())):
         raise DataError(
-            f"the classes of {of!r} must be those that the model was trained on; unknown: "
+            f"the classes of {_text(of)!r} must be those that the model was trained on; unknown: "
             f"{_listed(unknown)}; missing: {_listed(missing)}; all: {_listed(learned)}. To predict without "
             "labels, leave them out"
         )
@@ -269,7 +271,7 @@ def _numbered(of: str, y: Tensor, own: Sequence[str], learned: Sequence[str]) ->
 def _remade(
     graph: Graph,
     features: Mapping[NodesOrEdges, Features],
-    y: Mapping[str, Tensor | None],
+    y: Mapping[NodesOrEdges, Tensor | None],
     schema: Schema,
 ) -> Graph:
     if graph.types is None:
@@ -280,7 +282,10 @@ def _remade(
             schema=schema,
         )
     nodes = {name: replace(one, x=features.get(name), y=y[name]) for name, one in graph.types.nodes.items()}
-    edges = {name: replace(one, edge_attr=features.get(name)) for name, one in graph.types.edges.items()}  # type: ignore[arg-type]
+    edges = {
+        name: replace(one, edge_attr=features.get(name), y=y[name])  # type: ignore[arg-type]
+        for name, one in graph.types.edges.items()
+    }
     return graph.replace(types=replace(graph.types, nodes=nodes, edges=edges), schema=schema)
 
 

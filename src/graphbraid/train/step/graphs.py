@@ -38,6 +38,9 @@ class GraphLoader:
     plan = executor = None
     """No plan says who prepares these batches."""
 
+    ahead = 0
+    """Batches prepared ahead."""
+
     def __init__(self, graphs: GraphSet, settings: LoaderSettings) -> None:
         self._graphs = graphs
         self.schedule = SeedSchedule(
@@ -123,6 +126,10 @@ class GraphsRunner(ModelRunner):
     def loader(self, settings: LoaderSettings) -> Any:
         """Return the loader of mini-batches of the graphs ``settings.input_nodes``."""
         return GraphLoader(self.graphs, settings)
+
+    def rows_bytes(self, batch: Any) -> int:
+        """Return the bytes of a batch's attributes."""
+        return int(batch.nbytes)
 
     def features_of(self, batch: Any) -> None:
         """Return nothing: a batch has its features already."""
