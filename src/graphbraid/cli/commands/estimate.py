@@ -96,13 +96,13 @@ def _save(path: Path, *, json_output: bool) -> None:
 
 
 def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Estimate:
-    from graphbraid.cli.run.build import learning
+    from graphbraid.cli.run.learning import learning_of
     from graphbraid.cli.run.saved_run import resolve_given
     from graphbraid.estimates.estimate import estimate as estimate_run
     from graphbraid.estimates.machine import HardwareFile
 
     machine = None if hardware is None else HardwareFile.load(hardware)
-    learned = learning(resolve_given(given))
+    learned = learning_of(resolve_given(given))
     if learned.run.train.task == "node":
         cast("Graph", learned.graph).check_one_type("graphbraid estimate")
     return estimate_run(learned.model, learned.graph, config=learned.run.train, hardware=machine, times=times)

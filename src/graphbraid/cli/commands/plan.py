@@ -148,11 +148,11 @@ def _profile(given: GivenOptions, file: Path | None, batches: int | None) -> tup
 
 
 def _trainer(given: GivenOptions) -> Trainer:
-    from graphbraid.cli.run.build import learning
+    from graphbraid.cli.run.learning import learning_of
     from graphbraid.cli.run.saved_run import resolve_given
     from graphbraid.train import Trainer
 
-    made = learning(resolve_given(given))
+    made = learning_of(resolve_given(given))
     return Trainer(made.model, made.graph, config=made.run.train.updated(out_dir=None, mode="sampled"))
 
 

@@ -151,11 +151,12 @@ def _make_trainer(run: ResolvedRun, callbacks: list[Callback]) -> tuple[Trainer,
     """Return the trainer of a run, and facts about its data, model and machine."""
     from graphbraid import native
     from graphbraid.cli.graph_facts import graph_facts
-    from graphbraid.cli.run.build import data_as_path, learning
+    from graphbraid.cli.run.build import data_as_path
+    from graphbraid.cli.run.learning import learning_of
     from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer
 
-    learned = learning(run)
+    learned = learning_of(run)
     run, graph, model = learned.run, learned.graph, learned.model
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = native.active()

@@ -454,17 +454,13 @@ class Learning:
 
 
 def learning(run: ResolvedRun) -> Learning:
-    """Load the graph of a run, check it and make the model.
+    """Load the graph of a run on nodes or links, check it and make the model.
 
     Raises:
         ConfigError: the model or an option does not fit.
         DataError: the data is not there, is broken, or lacks what training needs.
         ResourceError: the model's weights with what training adds need more than the free memory.
     """
-    if run.train.task in ("edge", "graph"):
-        from graphbraid.cli.run.tasks import learning_edges, learning_graphs  # here: few runs have these
-
-        return learning_edges(run) if run.train.task == "edge" else learning_graphs(run)
     if run.train.task == "link":
         graph = load_graph(run.settings)
         check_values_of(graph, run.settings)
