@@ -78,7 +78,7 @@ TRAIN: dict[str, dict[str, Any]] = {
     "complex": AMONG_ALL,
     "distmult-all": AMONG_ALL,
     "transe": ADVERSARIAL,
-    "rotate": ADVERSARIAL,
+    "rotate": ADVERSARIAL | {"epochs": 40},  # its MRR of validation is 0.27 after 15 and 0.30 after 40
 }
 CHANNELS = {"distmult": 128, "rgcn": 128, "complex": 200, "distmult-all": 200, "transe": 128, "rotate": 128}
 DROPOUT = {"distmult": 0.3, "rgcn": 0.2}
