@@ -11,7 +11,8 @@ python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 headers=$(realpath "${HEADERS:?names the folder with the headers of Python for aarch64}")/usr/include
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cat >"$folder/aarch64.cmake" <<CMAKE
+mkdir -p build # kept, as a build that goes on reads it again
+cat >build/aarch64.cmake <<CMAKE
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER ${CXX:-aarch64-linux-gnu-g++-12})
@@ -19,7 +20,7 @@ set(Python_INCLUDE_DIR $headers/python3.11)
 include_directories(SYSTEM $headers) # pyconfig.h includes the one of its processor from here
 CMAKE
 # What is set here is what scikit-build-core and CMake would ask this machine's own Python.
-env _PYTHON_HOST_PLATFORM=linux-aarch64 CMAKE_TOOLCHAIN_FILE="$folder/aarch64.cmake" GB_VARIANTS=portable \
+env _PYTHON_HOST_PLATFORM=linux-aarch64 CMAKE_TOOLCHAIN_FILE="$PWD/build/aarch64.cmake" GB_VARIANTS=portable \
   "$python" scripts/with_progress.py "compiling the kernels" \
   "$python" -m pip --disable-pip-version-check wheel --verbose --no-deps --no-build-isolation --wheel-dir "$folder" .
 PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --exclude 'libgomp.so.1' --wheel-dir dist "$folder"/graphbraid-*aarch64.whl
