@@ -22,11 +22,11 @@ BUDGETS = {
         "figures",
         "machine",
     ): 3070,
-    ("graph",): 4970,
+    ("graph",): 5_120,
     ("ops",): 10_870,
     ("sampling",): 6930,
     ("features",): 4490,
-    ("datasets",): 7020,
+    ("datasets",): 7_090,
     ("nn",): 3950,
     ("loader",): 3650,
     ("collective",): 4880,
@@ -34,9 +34,9 @@ BUDGETS = {
     ("distributed",): 8350,
     ("synth",): 6660,
     ("train",): 11_130,
-    ("estimates",): 4440,
+    ("estimates",): 4_500,
     ("report",): 460,
-    ("cli",): 4670,
+    ("cli",): 4_980,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
 WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_980, 528, 93_050
