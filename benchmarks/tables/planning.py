@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.common.rows import Row, read_rows
 from benchmarks.tables.markdown import NOT_MEASURED, milliseconds, table, where
+from benchmarks.training.checks import KINDS
 
 
 def estimate() -> str:
@@ -37,18 +38,24 @@ def _of_run(run: Row | None) -> list[str]:
 
 
 def checks() -> str:
-    """What scanning a graph costs beside its epochs, and these beside another checkout's."""
+    """What scanning a graph costs, and epochs and batches beside another checkout's."""
     rows = read_rows("checks")
-    heads = ["graph", "scan", *(f"{what}, before" for what in ("full-graph epoch", "sampled epoch", "batch"))]
-    kinds = ("full", "sampled", "batch")
     lines = [
-        [row["graph"], milliseconds(row["scan_s"]), *(_beside(row[kind]) for kind in kinds)] for row in rows
+        [row["graph"], name, *_beside(row[kind])]
+        for row in rows
+        for kind, name in KINDS.items()
+        if kind in row
     ]
+    lines += [[row["graph"], "scan", milliseconds(row["scan_s"])] for row in rows if "scan_s" in row]
+    lines = [[*line, *[NOT_MEASURED] * (5 - len(line))] for line in lines]
     commits = dict.fromkeys(row["before"] for row in rows if "before" in row)
     said = f"Medians; before: those of commit {', '.join(commits)}, in turns with this one's."
+    heads = ["graph", "what", "now", "before", "now / before"]
     return "\n\n".join([table(heads, lines), said, where(rows, "benchmarks.training.checks")])
 
 
-def _beside(median: Row) -> str:
-    before = milliseconds(median["before"]) if "before" in median else NOT_MEASURED
-    return f"{milliseconds(median['now'])}, {before}"
+def _beside(median: Row) -> list[str]:
+    if "before" not in median:
+        return [milliseconds(median["now"])]
+    now, before = median["now"], median["before"]
+    return [milliseconds(now), milliseconds(before), f"{now / before:.2f}"]

@@ -8,17 +8,23 @@ in place (``scripts/build_inplace.sh``) and threads that sleep while they wait, 
 their own, which fail if it is not their checkout's package that they import; the median counts.
 Full-graph epochs train a GCN, sampled ones GraphSAGE, and batches are sampled and gathered by one worker, as
 ``benchmarks.fullgraph.beside_peers``, ``benchmarks.training.epoch`` and ``benchmarks.sampling.beside_peers``.
+Typed batches are those of ``benchmarks.sampling.typed`` on a twentieth of mag-like. Two ranks of one thread
+each train a GCN on the whole of braid-100k, started as torchrun starts them.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +36,17 @@ from benchmarks.common.contenders import ROOT, last_json_line
 from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
+from benchmarks.sampling import typed_graphs
 from benchmarks.training.epoch import write_weights
 from graphbraid import Graph
 from graphbraid.graph.csc import Csc
 
 SCANS = 9
+MAG_SHARE = 0.05
+RANKS_RUN = (
+    *("train", "--data", "braid-100k", "--mode", "full", "--model", "gcn", "--hidden", "64"),
+    *("--epochs", "40", "--threads", "1", "--json", "--out"),
+)
 RUN_MODULE = """
 import runpy, sys
 checkout, module, *sys.argv[1:] = sys.argv[1:]
@@ -67,28 +79,65 @@ def scan_seconds(folder: Path) -> float:
 
 def seconds_of(checkout: Path, module: str, *arguments: str) -> float:
     """The median epoch, or the mean batch, of one process that runs a checkout's own benchmark."""
-    paths = {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "OMP_WAIT_POLICY": "passive"}
     if not (checkout / "benchmarks" / module.replace(".", "/")).with_suffix(".py").exists():
         module = module.replace(".", "_").removeprefix("training_")  # before there was a folder per question
-    command = [sys.executable, "-c", RUN_MODULE, str(checkout), f"benchmarks.{module}", *arguments]
-    found = last_json_line(f"{module} of {checkout}", command, os.environ | paths, checkout)
+    command = _command(checkout, f"benchmarks.{module}", *arguments)
+    found = last_json_line(f"{module} of {checkout}", command, _environment(checkout), checkout)
     return float(found["epoch_s"] if "epoch_s" in found else found["ms_per_batch"] / 1e3)
 
 
-def timings(folder: Path, weights: Path, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each kind of epoch and of a batch, by checkout, repeat by repeat."""
-    runs = {
-        "full": ("fullgraph.ours", str(folder), "--epochs", "20"),
-        "sampled": ("training.epoch_ours", str(folder), str(weights), "--epochs", "4"),
-        "batch": ("sampling.ours", str(folder)),
-    }
+def seconds_of_ranks(checkout: Path) -> float:
+    """The median epoch of two ranks that run a checkout's own command."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = _environment(checkout) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    with tempfile.TemporaryDirectory() as scratch:
+        command = _command(checkout, "graphbraid", *RANKS_RUN, f"{scratch}/run")
+        ranks = [
+            subprocess.Popen(
+                command,
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                cwd=checkout,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        outputs = [rank.communicate() for rank in ranks]
+    for rank, (_, errors) in zip(ranks, outputs, strict=True):
+        if rank.returncode:
+            raise SystemExit(f"two ranks of {checkout} ended with {rank.returncode}:\n{errors[-2000:]}")
+    epochs = json.loads(outputs[0][0])["result"]["epochs"]
+    return float(statistics.median(epoch["epoch_seconds"] for epoch in epochs[1:]))
+
+
+def _command(checkout: Path, module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", RUN_MODULE, str(checkout), module, *arguments]
+
+
+def _environment(checkout: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "OMP_WAIT_POLICY": "passive"}
+
+
+def timings(runs: Mapping[str, Callable[[Path], float]], options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of each run by checkout, repeat by repeat."""
     checkouts = {"now": ROOT} | ({"before": options.before.resolve()} if options.before else {})
     seconds: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in checkouts} for kind in runs}
     for _ in range(options.repeats):
         for kind, run in runs.items():
             for name, checkout in checkouts.items():
-                seconds[kind][name].append(seconds_of(checkout, *run))
+                seconds[kind][name].append(run(checkout))
     return seconds
+
+
+def medians(found: dict[str, Any]) -> dict[str, Any]:
+    """The runs and the median of each, by kind and checkout."""
+    named = {
+        kind: {name: statistics.median(took) for name, took in by_checkout.items()}
+        for kind, by_checkout in found.items()
+    }
+    return {"runs": found, **named}
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -96,25 +145,49 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         weights = Path(scratch) / "weights.npz"
         write_weights(folder, weights, hidden=256)
-        found = timings(folder, weights, options)
-    row: dict[str, Any] = {"graph": folder.name, "scan_s": scan_seconds(folder), "runs": found}
-    for kind, by_checkout in found.items():
-        row[kind] = {name: statistics.median(took) for name, took in by_checkout.items()}
-    return row
+        calls = {
+            "full": ("fullgraph.ours", str(folder), "--epochs", "20"),
+            "sampled": ("training.epoch_ours", str(folder), str(weights), "--epochs", "4"),
+            "batch": ("sampling.ours", str(folder)),
+        }
+        found = timings({kind: _bound(call) for kind, call in calls.items()}, options)
+    return {"graph": folder.name, "scan_s": scan_seconds(folder), **medians(found)}
+
+
+def measure_typed(options: argparse.Namespace) -> dict[str, Any]:
+    """Batches of a graph with types."""
+    folder = typed_graphs.make(options.graphs, "mag-like", options.graphs, MAG_SHARE)
+    run = _bound(("sampling.typed_ours", str(folder)))
+    return {"graph": folder.name, **medians(timings({"typed": run}, options))}
+
+
+def measure_ranks(options: argparse.Namespace) -> dict[str, Any]:
+    """Epochs of two ranks."""
+    return {"graph": "braid-100k", **medians(timings({"ranks": seconds_of_ranks}, options))}
+
+
+def _bound(call: tuple[str, ...]) -> Callable[[Path], float]:
+    return lambda checkout: seconds_of(checkout, *call)
+
+
+KINDS = {
+    "full": "whole-graph epoch",
+    "sampled": "sampled epoch",
+    "batch": "batch",
+    "typed": "typed batch",
+    "ranks": "epoch of two ranks",
+}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    kinds = {"full": "full epoch ms", "sampled": "sampled epoch ms", "batch": "batch ms"}
-    table = Table(
-        "graph", "scan ms", *(column for kind in kinds.values() for column in (kind, "now / before"))
-    )
+    table = Table("graph", "what", "ms", "now / before", "scan ms")
     for row in rows:
-        cells = [row["graph"], f"{1e3 * row['scan_s']:.2f}"]
-        for kind in kinds:
+        for kind in KINDS.keys() & row.keys():
             now, before = row[kind]["now"], row[kind].get("before")
-            cells += [f"{1e3 * now:.1f}", f"{now / before:.3f}" if before else ""]
-        table.add_row(*cells)
+            scan = f"{1e3 * row['scan_s']:.2f}" if "scan_s" in row else ""
+            ratio = f"{now / before:.3f}" if before else ""
+            table.add_row(row["graph"], KINDS[kind], f"{1e3 * now:.2f}", ratio, scan)
     Console(width=110).print(table)
 
 
@@ -124,6 +197,9 @@ def main() -> None:
     add_graphs_argument(parser)
     parser.add_argument("--names", nargs="+", required=True)
     parser.add_argument("--before", type=Path, help="another checkout to take turns with")
+    parser.add_argument(
+        "--typed-and-ranks", action="store_true", help="measure typed batches and two ranks, too"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     add_out_argument(parser)
     options = parser.parse_args()
@@ -132,9 +208,14 @@ def main() -> None:
     if options.before:
         head = ["git", "-C", str(options.before), "rev-parse", "--short", "HEAD"]
         before["before"] = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
-    rows = []
-    for name in options.names:
-        rows.append(measure(options.graphs / name, options))
+    jobs: list[Callable[[argparse.Namespace], dict[str, Any]]] = [
+        functools.partial(measure, options.graphs / name) for name in options.names
+    ]
+    if options.typed_and_ranks:
+        jobs += [measure_typed, measure_ranks]
+    rows: list[dict[str, Any]] = []
+    for job in jobs:
+        rows.append(job(options))
         named = {row["graph"]: {**row, **before} for row in rows}
         written = write_rows("checks", named, repeats=options.repeats, out=options.out)
     show(rows)
