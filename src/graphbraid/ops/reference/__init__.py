@@ -27,14 +27,16 @@ from graphbraid.ops.reference.attention import (
     gatv2_forward,
 )
 from graphbraid.ops.reference.dense import (
+    DISTANCES,
     WORD_BITS,
     bit_gram,
     bit_product,
+    distances,
+    distances_backward,
     tall_gram,
     tall_gram_round,
     tall_product,
 )
-from graphbraid.ops.reference.distances import DISTANCES, distances, distances_backward
 from graphbraid.ops.reference.gather import (
     add_rows,
     gather_as_float,
