@@ -1,6 +1,8 @@
 """Segments in compiled code have the bits of the same operations run one by one, in results and gradients."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -157,6 +159,60 @@ def test_what_backward_reads_may_not_be_written_over(change):
         return
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 0])
+@pytest.mark.parametrize("change", ["data", "double"])
+def test_backward_reads_what_forward_read_after_the_data_of_parameters_is_replaced(
+    change, limit, monkeypatch
+):
+    """A parameter's old memory is free then: other tensors lie in it."""
+    monkeypatch.setattr(native_segment, "LEAST_POOLED", limit)
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), MODELS["SAGE that widens"]()
+    engine, wanted = graphbraid.compile(model, strict=True), [*model.parameters()]
+    expected = torch.autograd.grad(model(data.x.float(), data.edge_index).sum(), wanted)
+    out = engine(data.x.float(), data.edge_index)
+    assert runs_compiled(out) == (limit > 0)
+    for one in wanted:
+        one.data = one.data.double() if change == "double" else torch.zeros_like(one)
+    others = [torch.full_like(one, 7.0, dtype=torch.float32) for one in wanted for _ in range(20)]
+    out.sum().backward()
+    assert len(others) == 20 * len(wanted)
+    for one, grad in zip(wanted, expected, strict=True):
+        torch.testing.assert_close(one.grad.float(), grad, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_pass_back_through_one_graph_at_a_time():
+    torch.manual_seed(0)
+    batch = sampled(data_of("untidy"), num_neighbors=(3, 2))
+    engine = graphbraid.compile(MODELS["SAGE that widens"](), strict=True)
+    wanted, found = [*engine.parameters()], []
+    for _ in range(20):
+        out = engine(batch)
+        assert runs_compiled(out)
+        with ThreadPoolExecutor(3) as pool:
+            grads = partial(torch.autograd.grad, out.sum(), wanted, retain_graph=True)
+            found += [one.result() for one in [pool.submit(grads) for _ in range(3)]]
+    assert all(all(map(torch.equal, found[0], other)) for other in found)
+
+
+@pytest.mark.parametrize("changed", ["weight", "edges"])
+def test_edges_and_weights_whose_data_is_replaced_are_sorted_anew(changed):
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Weighted().eval()
+    order = data.edge_index[1].argsort(stable=True)
+    edges, weight = data.edge_index[:, order].contiguous(), torch.rand(data.num_edges)
+    engine, x = graphbraid.compile(model, strict=True), data.x.float().requires_grad_()
+    (expected,) = torch.autograd.grad(model(x, edges, weight).sum(), x)
+    out = engine(x, edges, weight)
+    if changed == "weight":
+        weight.data = 3 * weight
+    else:
+        edges.data = edges.flip(0).contiguous()
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(engine(x, edges, weight), model(x, edges, weight), rtol=1e-4, atol=1e-4)
 
 
 def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_operation():

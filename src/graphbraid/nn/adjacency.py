@@ -35,7 +35,7 @@ class MadeOfTensors:
         if any(one.is_inference() for one in tensors):  # without a version counter a change goes unnoticed
             return make()
         first, *others = tensors
-        versions = [one._version for one in tensors]
+        versions = [(one._version, _address(one)) for one in tensors]  # `one.data = other` leaves the version
         known = self._kept.get(first)  # type: ignore[no-untyped-call]
         if (
             known is None
@@ -47,6 +47,13 @@ class MadeOfTensors:
         if key not in made:
             made[key] = make()
         return made[key]
+
+
+def _address(one: Tensor) -> int:
+    try:
+        return one.data_ptr()
+    except RuntimeError:  # a wrapper of torch.func, which has no memory and whose data cannot be replaced
+        return 0
 
 
 _ADJACENCIES = MadeOfTensors()

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -395,7 +396,11 @@ class Pass {
   void sum_back(int number, std::vector<std::optional<Map>>& given, const FloatMatrix& grad,
                 const FloatMatrix& out, const FloatMatrix* addend = nullptr) {
     if (given[number]) return sum_over(arguments_of(*given[number]), grad, out, addend);
-    if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number]);
+    {
+      // Several threads may pass back through one graph at a time, and none holds the GIL here.
+      const std::lock_guard lock(reversing_);
+      if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number]);
+    }
     sum_over(reversed_[number]->arguments, grad, out, addend);
   }
 
@@ -488,6 +493,7 @@ class Pass {
   std::vector<Draw> draws_;
   std::vector<Step> steps_;
   std::vector<int> reads_;
+  std::mutex reversing_;
   std::vector<std::unique_ptr<Reversed>> reversed_;  // by map; those that were needed
 };
 

@@ -67,7 +67,8 @@ class RelationEdges:
             ends = ends_of(edge_index, max(num_src, num_dst))
             # A batch's own list is ordered by destination: its sums then add in the order that was sampled.
             csc, order = coo_to_csc(*ends, num_src, num_dst, keeps_rows=True)
-            values = weight if weight is None or order is None else weight[order]
+            # Detached, these edges keep their weights if `weight.data` is replaced.
+            values = None if weight is None else weight.detach() if order is None else weight[order]
             return Csc(csc.indptr, csc.indices, num_src, values, trusted=True), order
 
         tensors = [edge_index] if weight is None else [weight, edge_index]

@@ -110,7 +110,11 @@ class NativeSegment:
         maps = [one.map_fields(op.adjacency) for one, op in zip(edges, self._moving, strict=True)]
         counts = [run.num_rows(op) for op in self._first_rows]
         outs = [new_rows(x, run.rows_of(value), self._widths[value]) for value in self.writes]
-        begun = self._made.begin(values, operands, maps, counts, outs)
+        # A parameter's data may be replaced before backward, which frees the memory that the parameter had.
+        held = [*values, *operands]
+        if learns:
+            held = [None if one is None else one.detach() for one in held]
+        begun = self._made.begin(held[: len(values)], held[len(values) :], maps, counts, outs)
         if begun is None:
             return None
         draws = []
@@ -192,7 +196,7 @@ class _NativePass(torch.autograd.Function):
                 )
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.begun = None
-        made = [None if one is None else one.new_empty(one.shape) for one in ctx.wanted]
+        made = [None if one is None else torch.empty(one.shape, dtype=_FLOAT32) for one in ctx.wanted]
         given = [None if grad is None else row_contiguous(grad) for grad in grads]
         turned = [
             segment.reversed(ctx.edges[number], number)

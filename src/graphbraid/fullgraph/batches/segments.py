@@ -287,6 +287,8 @@ class _Pass(torch.autograd.Function):
         needing: set[str | int] = {one for one, need in zip(segment.reads, needs, strict=False) if need}
         needing |= {place for place, need in enumerate(needs[num_values:]) if need}
         ctx.segment, ctx.num_operands, ctx.steps = segment, len(tensors) - num_values, []
+        # A parameter's data may be replaced before backward, which is to read what forward read.
+        operands = [tuple(None if one is None else one.detach() for one in of_op) for of_op in operands]
         segment.forward(run, operands, needing, ctx.steps)
         # Other objects than backward keeps, since the results refer to this context.
         outs = tuple(run.values[value].detach() for value in segment.writes)
