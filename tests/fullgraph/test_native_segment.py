@@ -215,6 +215,21 @@ def test_edges_and_weights_whose_data_is_replaced_are_sorted_anew(changed):
     torch.testing.assert_close(engine(x, edges, weight), model(x, edges, weight), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*runs? as (it is|they are) written")
+def test_a_layer_on_edges_of_its_own_refuses_weights_whose_gradients_it_lacks():
+    class OtherName(Weighted):
+        def forward(self, x, edge_index, w):
+            return super().forward(x, edge_index, w)
+
+    data, weight = data_of("untidy"), torch.rand(data_of("untidy").num_edges)
+    engine, x = graphbraid.compile(OtherName()), data.x.float()
+    engine(x, data.edge_index, weight)
+    with pytest.raises(graphbraid.errors.ConfigError, match="values of edges that require a gradient"):
+        engine(x, data.edge_index, weight.clone().requires_grad_())
+    with torch.no_grad():
+        engine(x, data.edge_index, weight.clone().requires_grad_())
+
+
 def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_operation():
     torch.manual_seed(0)
     engine, edge_index = graphbraid.compile(MODELS["SAGE"]()), torch.randint(40, (2, 90))

@@ -543,7 +543,10 @@ def run_layer(
 
     Raises:
         DataError: ``edge_index`` is no edge list, or an id is out of range.
+        ConfigError: the layer was read with edge values that need no gradient, and they need one now.
     """
+    if torch.is_grad_enabled():
+        _check_edge_gradients(layer, weight, edge_attr)
     if layer not in _FUSED:
         _FUSED[layer] = BatchProgram(layer.program)
     program, x = _FUSED[layer], rows[0] if len(rows) == 1 else torch.cat(rows, 1)
@@ -555,6 +558,25 @@ def run_layer(
         BatchEdges(relations=(of_list,), num_nodes=(num_nodes,)), [(num_nodes,)] * program.num_levels
     )
     return BatchRun(program, levels, {INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
+
+
+def _passes_to_features(op: Operation) -> bool:
+    return isinstance(op, Gine) or (isinstance(op, Attention) and op.kind == "gat")
+
+
+def _check_edge_gradients(layer: LoweredLayer, weight: Tensor | None, edge_attr: Tensor | None) -> None:
+    """Refuse values of edges whose gradients the layer's program would not compute."""
+    for name, values in (("edge_weight", weight), ("edge_attr", edge_attr)):
+        if values is None or not values.requires_grad:
+            continue
+        for op in layer.program.ops:
+            passes = isinstance(op, Messages) or (name == "edge_attr" and _passes_to_features(op))
+            if (op.moves if name == "edge_weight" else op.reads_edges) and not passes:
+                raise ConfigError(
+                    f"{type(layer.module).__name__} is given values of edges that require a gradient, which "
+                    f"its program does not compute; detach them, or name that argument of the model's "
+                    f"forward {name}: the model then runs as it is written"
+                )
 
 
 __all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun", "check_device", "run_layer"]
