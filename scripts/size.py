@@ -21,7 +21,7 @@ BUDGETS = {
         "files",
         "figures",
         "machine",
-    ): 3070,
+    ): 3110,
     ("graph",): 5_120,
     ("ops",): 10_870,
     ("sampling",): 6930,
@@ -29,17 +29,17 @@ BUDGETS = {
     ("datasets",): 7_090,
     ("nn",): 3950,
     ("loader",): 3650,
-    ("collective",): 4880,
-    ("fullgraph",): 28_650,
+    ("collective",): 4890,
+    ("fullgraph",): 28_980,
     ("distributed",): 8350,
     ("synth",): 6660,
-    ("train",): 11_130,
+    ("train",): 11_200,
     ("estimates",): 4_500,
     ("report",): 460,
     ("cli",): 4_980,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_980, 528, 93_050
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_400, 532, 94_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
