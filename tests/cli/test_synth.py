@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,14 @@ def call(graphbraid, tmp_path: Path):
         return graphbraid(*words, *options, code=code)
 
     return run
+
+
+def written_down(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would build and run a program, none of which runs."""
+    commands: list[list[str]] = []
+    for runs in ("_called", "_built"):
+        monkeypatch.setattr(f"graphbraid.cli.commands.synth.{runs}", commands.append)
+    return commands
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -128,13 +135,7 @@ def test_a_model_needs_no_program(model: str, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    commands: list[list[str]] = []
-
-    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr("graphbraid.cli.commands.synth.subprocess.run", run)
+    commands = written_down(monkeypatch)
     done = call(program(), "--target", "mpi", "--ranks", "2", "--run", "--json")
     assert done.json["ranks"] == 2
     out = tmp_path / "out"
@@ -182,13 +183,7 @@ def test_it_builds_and_runs_by_the_readmes_commands(
     call, tmp_path: Path, option: str, count: int, monkeypatch: pytest.MonkeyPatch
 ):
     """The commands are only written down here; tests/synth/test_walk.py runs them."""
-    commands: list[list[str]] = []
-
-    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr("graphbraid.cli.commands.synth.subprocess.run", run)
+    commands = written_down(monkeypatch)
     call(LISTING, option)
     folder = str(tmp_path / "out")
     built = ["cmake", "-S", folder, "-B", f"{folder}/build"], ["cmake", "--build", f"{folder}/build"]

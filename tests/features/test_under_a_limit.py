@@ -17,8 +17,8 @@ from graphbraid.datasets import save_store
 from graphbraid.graph.csc import Csc
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 64 << 20
-NUM_NODES, DEGREE, WIDTH = 70_000, 300, 320
+LIMIT = 96 << 20  # a third of which a run keeps free
+NUM_NODES, DEGREE, WIDTH = 102_000, 300, 320
 
 
 @pytest.fixture(scope="module")

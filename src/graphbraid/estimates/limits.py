@@ -69,9 +69,10 @@ def require_sampled(
     what = "training on mini-batches needs"
     if why:
         what = f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need"
-    parts = _parts_to_come(model, graph, config) | {_BESIDE: _RESERVE_BYTES // 2}
-    left = free - _RESERVE_BYTES // 2
-    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, sum(parts.values()), left))
+    parts = _parts_to_come(model, graph, config)
+    needed, left = sum(parts.values()), free - _RESERVE_BYTES // 2
+    parts |= {_BESIDE: _RESERVE_BYTES // 2}
+    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, needed, left))
 
 
 def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
