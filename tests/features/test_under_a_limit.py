@@ -17,8 +17,8 @@ from graphbraid.datasets import save_store
 from graphbraid.graph.csc import Csc
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 112 << 20  # of which a run keeps 32 MiB free
-NUM_NODES, DEGREE, WIDTH = 118_000, 300, 320
+LIMIT = 64 << 20
+NUM_NODES, DEGREE, WIDTH = 70_000, 300, 320
 
 
 @pytest.fixture(scope="module")
