@@ -64,5 +64,5 @@ PY
   "${run[@]}" -m graphbraid train --quiet --epochs 1 --out "$folder/run"
 done
 mkdir -p dist
-cp -u "$wheel" dist/
+[ "$wheel" -ef "dist/$(basename "$wheel")" ] || cp "$wheel" dist/ # a given wheel may lie there
 echo "wheel: dist/$(basename "$wheel") trains without a compiler"

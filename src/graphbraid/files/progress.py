@@ -29,12 +29,12 @@ def stage(name: str, total: float | None = None) -> AbstractContextManager[Advan
     return nullcontext(_unheard) if listener is None else listener(name, total)
 
 
-def counted(items: Iterable[T], name: str, total: float | None, each: float = 1) -> Iterator[T]:
-    """Yield items; a stage has done ``each`` more when the next one is asked for."""
+def counted(items: Iterable[T], name: str, total: float | None) -> Iterator[T]:
+    """Yield items of a stage; an item is done when the next one is asked for."""
     with stage(name, total) as advance:
         for item in items:
             yield item
-            advance(each)
+            advance(1)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import indptr_of
 from graphbraid.graph.graph import Graph
 from graphbraid.graph.interop.convert import as_labels, as_splits
 from graphbraid.graph.interop.pyg_graphs import JoinedAttribute, batch_of, listed, stacked
@@ -117,7 +118,7 @@ class GraphSet:
         self._arrays, self._num_nodes, self._data_class = dict(arrays), num_nodes, data_class
         self._class_names = class_names
         count = num_nodes.numel()
-        self._starts = torch.cat([num_nodes.new_zeros(1), num_nodes.cumsum(0)])
+        self._starts = indptr_of(num_nodes)
         _check_edges(self._arrays[EDGES], num_nodes)
         x, y = self._arrays.get(X), as_labels(y)
         if y is not None and y.shape[0] != count:
@@ -188,7 +189,7 @@ class GraphSet:
         lists, of_node = graph.to_edge_indices(), _graph_of_nodes(graph, nodes, graphs)
         num_nodes = torch.bincount(of_node, minlength=graph.nodes_of(graphs).num_nodes)
         order = of_node.argsort(stable=True)
-        starts = torch.cat([num_nodes.new_zeros(1), num_nodes.cumsum(0)])
+        starts = indptr_of(num_nodes)
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel())
         local = place - starts[of_node]
@@ -202,13 +203,9 @@ class GraphSet:
                 f"{int(of_node[destination])}; edges must stay in their graph"
             )
         by_graph = of_edge.argsort(stable=True)
-        counts = torch.bincount(of_edge, minlength=num_nodes.numel())
-        edge_starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        arrays = {
-            EDGES: JoinedAttribute(
-                values=local[ends][:, by_graph], starts=edge_starts, dim=1, steps=num_nodes
-            )
-        }
+        edge_starts = indptr_of(torch.bincount(of_edge, minlength=num_nodes.numel()))
+        edges = local[ends][:, by_graph]
+        arrays = {EDGES: JoinedAttribute(values=edges, starts=edge_starts, dim=1, steps=num_nodes)}
         x = graph.nodes_of(nodes).x
         if x is not None:
             if not isinstance(x, Tensor):
@@ -280,7 +277,7 @@ class GraphSet:
         """Return the graphs ``ids`` as one batch, in this order."""
         check_tensor(ids, "ids", ndim=1)
         counts = self._num_nodes[ids]
-        ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        ptr = indptr_of(counts)
         of_nodes = torch.repeat_interleave(torch.arange(ids.numel()), counts)
         nodes = torch.repeat_interleave(self._starts[ids] - ptr[:-1], counts) + torch.arange(of_nodes.numel())
         values = {name: one.of(ids) for name, one in self._arrays.items()}

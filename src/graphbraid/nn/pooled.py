@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.ops import spmm
 
 Readout = Literal["sum", "mean", "max"]
@@ -98,5 +98,4 @@ def _starts(batch: Tensor | None, num_nodes: int) -> Tensor:
     check_tensor(batch, "batch", ndim=1)
     if batch.numel() != num_nodes or bool((batch.diff() < 0).any()):
         raise DataError(f"batch must have a rising number for each of the {num_nodes} nodes")
-    counts = torch.bincount(batch)
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return indptr_of(torch.bincount(batch))

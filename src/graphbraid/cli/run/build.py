@@ -434,6 +434,12 @@ class Outputs:
     width: Annotated[int, Field(ge=1, strict=True)]
     class_names: tuple[str, ...] | None
 
+    @classmethod
+    def of(cls, labels: Graph | NodeSet | EdgeSet, names: tuple[str, ...] | None) -> Outputs:
+        """Return the meaning of outputs that learn ``labels``, whose classes may have ``names``."""
+        width = labels.num_classes
+        return cls(labels.task, width, None if names is None else names[:width])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Learning:
@@ -479,12 +485,6 @@ def learning(run: ResolvedRun) -> Learning:
         labels = graph.nodes_of(node_type)
         run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
     check_trainable(graph, labels, run.settings)
-    width = labels.num_classes
-    names = graph.schema.class_names.get(run.train.node_type or ONLY_NODE_TYPE)
-    return Learning(
-        run=run,
-        graph=graph,
-        labels=labels,
-        model=build_model(graph, run, width),
-        outputs=Outputs(labels.task, width, None if names is None else names[:width]),
-    )
+    outputs = Outputs.of(labels, graph.schema.class_names.get(run.train.node_type or ONLY_NODE_TYPE))
+    model = build_model(graph, run, outputs.width)
+    return Learning(run=run, graph=graph, labels=labels, model=model, outputs=outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from graphbraid.cli.run.build import (
     built,
     check_classes,
     check_predictable,
+    check_values_of,
     load_graph,
     made,
 )
@@ -24,8 +25,6 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.graph_set import GraphSet, types_of_sets
 from graphbraid.nn import MODELS, EdgeDecoder, EdgeModel, PooledModel, make_model
-from graphbraid.nn.edge_model import Joined
-from graphbraid.nn.pooled import Readout
 from graphbraid.train.run_folder.contract import Contract
 from graphbraid.train.step.links.data import relation_learned
 
@@ -45,18 +44,12 @@ def learning_edges(run: ResolvedRun) -> Learning:
         raise DataError(f"{run.settings.data}: edges of {','.join(relation)} have no labels; {_NEEDS}")
     if labels.task == "single-label":
         check_classes(labels, run.settings.data, "edge")
-    if run.settings.check_data:
-        graph.validate()
-    width, names = labels.num_classes, graph.schema.class_names.get(relation)
+    check_values_of(graph, run.settings)
+    outputs = Outputs.of(labels, graph.schema.class_names.get(relation))
     # The relation is kept with the run, since data to predict may have no labels.
     run = dataclasses.replace(run, train=run.train.updated(link_relation=relation))
-    return Learning(
-        run=run,
-        graph=graph,
-        labels=labels,
-        model=build_edge_model(graph, run, width),
-        outputs=Outputs(labels.task, width, None if names is None else names[:width]),
-    )
+    model = build_edge_model(graph, run, outputs.width)
+    return Learning(run=run, graph=graph, labels=labels, model=model, outputs=outputs)
 
 
 def edges_to_learn(run: ResolvedRun, *, splits: bool = True) -> tuple[Graph, EdgeType]:
@@ -106,7 +99,6 @@ def build_edge_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> EdgeMo
         )
     options = {"how": "dot"} if settings.predictor == "dot" else {}
     options |= {"dropout": settings.dropout} | settings.predictor_options
-    _check_option(options, "how", get_args(Joined))
     attr = graph.edges_of(cast("EdgeType", relation_learned(graph, run.train))).edge_attr
     width = settings.hidden_channels
 
@@ -128,6 +120,7 @@ def learning_graphs(run: ResolvedRun) -> Learning:
         DataError: the data is not there, is broken, or does not stand for many graphs with labels.
     """
     graph = load_graph(run.settings)
+    check_values_of(graph, run.settings)
     graphs = GraphSet.from_graph(graph)
     labels, data = graphs.labels, run.settings.data
     if labels.y is None:
@@ -139,17 +132,9 @@ def learning_graphs(run: ResolvedRun) -> Learning:
         )
     if labels.task == "single-label":
         check_classes(labels, data, "graph")
-    if run.settings.check_data:
-        graph.validate()
-    width, names = labels.num_classes, graph.schema.class_names.get(types_of_sets(graph)[1])
-    return Learning(
-        run=run,
-        graph=graphs,
-        labels=labels,
-        model=build_graph_model(graphs, run, width),
-        outputs=Outputs(labels.task, width, None if names is None else names[:width]),
-        source=Contract.of(graph),
-    )
+    outputs = Outputs.of(labels, graph.schema.class_names.get(types_of_sets(graph)[1]))
+    model, source = build_graph_model(graphs, run, outputs.width), Contract.of(graph)
+    return Learning(run=run, graph=graphs, labels=labels, model=model, outputs=outputs, source=source)
 
 
 def graphs_to_predict(graph: Graph, settings: RunSettings) -> tuple[GraphSet, str]:
@@ -174,7 +159,6 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
         raise ConfigError(f"--task graph needs --model to be one of {', '.join(MODELS)}; got {name!r}")
     if not graphs.num_features:
         raise DataError(f"{settings.data}: nodes have no features, and the model needs some")
-    _check_option(settings.predictor_options, "readout", get_args(Readout))
     width = settings.hidden_channels
 
     def make(**of_encoder: Any) -> nn.Module:
@@ -184,10 +168,3 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
         return model
 
     return cast("PooledModel", built(run, make))
-
-
-def _check_option(options: dict[str, Any], name: str, known: tuple[str, ...]) -> None:
-    if options.get(name, known[0]) not in known:
-        raise ConfigError(
-            f"predictor_options: {name} must be one of {', '.join(known)}; got {options[name]!r}"
-        )

@@ -12,7 +12,7 @@ import torch
 from graphbraid.datasets.tables.column_types import ColumnChoice
 from graphbraid.datasets.tables.column_values import EncodedRows
 from graphbraid.datasets.tables.encoding import encoded, fitted, names_of
-from graphbraid.datasets.tables.reading import classes_of, numbers_of
+from graphbraid.datasets.tables.reading import classes_of, targets_of
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph import Columns, Graph
 from graphbraid.graph.checks import named
@@ -124,7 +124,7 @@ def with_target(graph: Graph, target: str) -> Graph:
     name, column = known[target]
     assert graph.types is not None
     with named(f"the target {target}"):
-        read = numbers_of if is_number else classes_of
+        read = targets_of if is_number else classes_of
         y, classes = read(tables[name].table.column(column), column)
     if classes is None and y.dtype == np.int64 and (count := len(np.unique(y[y >= 0]))) > 2:
         _log.warning(

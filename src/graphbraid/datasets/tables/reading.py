@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.tables.column_values import numbers_of
 from graphbraid.datasets.tables.columns import (
     Attributes,
     ColumnPart,
@@ -314,7 +315,7 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
     elif arrow.types.is_floating(kind) and (bits := _bits_of(values, column)) is not None:
         values = bits
     elif arrow.types.is_floating(kind):
-        return values.to_numpy().astype(np.float32), None
+        return targets_of(values, column)
     elif not arrow.types.is_integer(kind):
         try:
             return _named_classes(values.cast(arrow.string()))
@@ -323,19 +324,20 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
     return np.maximum(values.cast(arrow.int64()).fill_null(-1).to_numpy(), -1), None
 
 
-def numbers_of(values: Any, column: str) -> tuple[NumberArray, None]:
+def targets_of(values: Any, column: str) -> tuple[NumberArray, None]:
     """Return the numbers in a column as float32, also where they are whole; an empty field is NaN.
 
     Raises:
         DataError: the column holds something else.
     """
-    arrow = require_pyarrow()
     try:
-        return values.cast(arrow.float64()).to_numpy().astype(np.float32), None
-    except arrow.ArrowException as error:
+        found = numbers_of(values)
+    except require_pyarrow().ArrowException as error:
         raise DataError(
             f"{values.type} of column {column!r} cannot be learned as numbers: {error}"
         ) from error
+    with np.errstate(over="ignore"):
+        return found.astype(np.float32), None
 
 
 def _targets(file: TableFile, column: str, values: Any) -> NumberArray:
@@ -345,9 +347,7 @@ def _targets(file: TableFile, column: str, values: Any) -> NumberArray:
         )
     if values.null_count:
         raise DataError(f"{file.row(first_null(values.combine_chunks()))}: label column {column!r} is empty")
-    with np.errstate(over="ignore"):
-        found: NumberArray = values.to_numpy().astype(np.float32)
-    return found
+    return targets_of(values, column)[0]
 
 
 def _named_classes(values: Any) -> tuple[NumberArray, tuple[str, ...]]:
