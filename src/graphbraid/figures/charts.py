@@ -126,7 +126,7 @@ def ticks(low: float, high: float) -> list[float]:
     """Return three to seven round numbers that cover a range."""
     if high - low < max(1e-12 * max(abs(low), abs(high)), 1e-200):
         half = max(abs(low), abs(high)) / 2
-        half = half if half > 1e-200 else 0.5
+        half = half if half > 1e-200 else 0.5  # so that the powers of ten below stay floats
         low, high = low - half, high + half
     step = 10 ** floor(log10((high - low) / 3))
     digits = 2 - floor(log10(step))

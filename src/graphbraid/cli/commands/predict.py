@@ -157,7 +157,7 @@ def predict(
 
 
 _FOR = {"--nodes": ("node",), "--pairs": ("link",), "--known": ("link",)}
-"""Tasks that an option is for; others are for labels of any kind."""
+"""Tasks that an option is for; an option that is not here is for labels of nodes, edges and graphs."""
 
 
 def _refuse_others(task: str, given: dict[str, bool]) -> None:

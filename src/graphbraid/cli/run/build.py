@@ -456,7 +456,7 @@ class Learning:
     outputs: Outputs
     """Meaning of its outputs."""
     source: Contract | None = None
-    """With ``task: graph``, what the run expects of the graph that the graphs are made of."""
+    """With ``task: graph``, what the run expects of the graph that the small graphs are taken from."""
 
 
 def learning(run: ResolvedRun) -> Learning:

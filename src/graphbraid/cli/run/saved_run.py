@@ -78,7 +78,7 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]
     names = found.class_names
     if names is not None and len(names) != found.width:
         raise DataError(f"{path}: info.outputs: {len(names)} class names for {found.width} outputs")
-    # Of many graphs, what the graph must have that they are made of.
+    # With many graphs, the contract is that of the graph of tables that they are taken from.
     of = info.get("source", content.get("contract")) if isinstance(info, dict) else None
     return settings, found, None if of is None else contract_in(of, path)
 

@@ -89,7 +89,7 @@ def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
 
 
 AS_NUMBER = ":number"
-"""What stands behind a target whose whole numbers are not classes."""
+"""Suffix of a target whose whole numbers are learned as numbers, not as classes."""
 _log = logging.getLogger(__name__)
 
 
