@@ -67,7 +67,8 @@ def as_rank(folder: Path, num_layers: int, budget: int) -> dict[str, Any]:
 
 def sent(shards: Any) -> int:
     """Return the bytes that a rank has sent so far."""
-    return sum(one.sent_bytes for one in (shards.ranks, shards.comm, shards._rows_comm))
+    ways = shards.ranks, shards.comm, shards._asks, shards._rows_comm
+    return sum(one.sent_bytes for one in ways)
 
 
 def row_of(num_ranks: int, num_layers: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Mini-batches of ranks that hold parts alone: epochs by how many rows of others they keep, behind links.
 
-    python -m benchmarks.distributed.kept_rows --ranks 2 --rates 1e9 1e8
+    python -m benchmarks.distributed.kept_rows --ranks 2 --rates 1e9 1e8 --epochs 10
 
 Each rank has a core and one part of a skewed graph: its features, and all adjacency lists. Ranks are hosts of
 their own behind links that ``tc`` shapes to a rate in bits per second (:mod:`benchmarks.distributed.shaped`).
@@ -11,10 +11,11 @@ GraphSAGE is trained by ``Trainer`` in these ways:
 - *kept*: the same with a tenth of the other ranks' rows in memory, chosen by look-ahead (Belady);
 - *all kept*: with memory for all of them, so that later epochs send none. That is what a rank computes.
 
-The ways take turns, round by round, in the same processes: what other programs take slows all alike. Beside
-each epoch stand the processor time of a rank; the longer of computing and sending, which is the busiest
-rank's bytes either way at the link's rate; and the bytes that were foreseen from batches drawn in advance.
-A rank has one core, so no epoch is shorter than its processor time. First losses must be equal.
+The ways take turns, round by round, in the same processes, so that other programs slow all alike. Beside
+each epoch stand the processor time of a rank; the epoch by the longer of computing and sending; and the bytes
+sent by those that were foreseen from batches drawn in advance. Sending takes the bytes of the busiest rank,
+sent or received, at the link's rate. A rank has one core, so no epoch is shorter than its processor time.
+First losses must be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import statistics
 import sys
@@ -58,7 +58,7 @@ NOTED_BYTES = 32
 """Bytes beside each kept row."""
 WAYS = ("each batch", "groups", "kept", "all kept")
 COUNTED = 2
-"""Epochs of a way that count in each round, after one that fills what is kept."""
+"""Epochs of each way that a round measures. One epoch before them fills the cache."""
 
 
 class _Notes(Callback):
@@ -80,34 +80,25 @@ def budget_of(graph: distributed.ShardedGraph, way: str) -> int | str:
     return {"kept": 8 * graph.num_nodes + kept, "all kept": "all"}.get(way, 0)
 
 
-def as_rank(folder: Path, epochs: int) -> dict[str, dict[str, Any]]:
-    """Train on the ranks that were started, by each way in turn; what the first one found."""
+def as_rank(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
+    """Train on the ranks that were started, by each way in turn; what all of them found, on the first one."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
-    group = pipeline.GROUP
+    foreseen, group = {}, pipeline.GROUP
     with distributed.init() as comm:
         graph = distributed.ShardedGraph.open(folder)
-        for _ in range(math.ceil(epochs / COUNTED)):
+        for number in range(rounds):
             for way in WAYS:
                 pipeline.GROUP = 1 if way == "each batch" else group
                 found[way].append(trained(graph, way))
-        foreseen = {}
-        for way in WAYS:
-            pipeline.GROUP = 1 if way == "each batch" else group
-            foreseen[way] = foreseen_bytes(graph, comm, way)
-        every = {way: [*zip(*comm.gather(rounds), strict=True)] for way, rounds in found.items()}
-        expected = comm.gather(foreseen)
-    return {
-        way: {
-            "ranks": [joined(of_rank) for of_rank in zip(*rounds, strict=True)],
-            "loss": rounds[0][0]["loss"],
-        }
-        | {"foreseen_in_all": [of_rank[way] for of_rank in expected]}
-        for way, rounds in every.items()
-    }
+                if number == 0:
+                    foreseen[way] = foreseen_bytes(graph, comm, way)
+        own = {way: joined(found[way]) | {"foreseen_in_all": foreseen[way]} for way in WAYS}
+        every = comm.gather(own)
+    return {way: {"loss": own[way]["loss"], "ranks": [of_rank[way] for of_rank in every]} for way in WAYS}
 
 
 def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a rank's rounds as one: all seconds, and bytes, which are the same in every round."""
+    """Return this rank's rounds as one: all seconds, and bytes, which are the same in every round."""
     seconds = {
         name: [one for row in rounds for one in row[name]] for name in ("seconds", "processor_seconds")
     }
@@ -171,7 +162,7 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         graph = graph.replace(splits={"train": train[: BATCH * BATCHES]})
         folder = Path(temp) / "parts"
         distributed.save_partition(graph, partition_of(graph, num_ranks), folder, rows="whole")
-        found = start(num_ranks, rate, [str(folder), str(options.epochs)], MODULE)
+        found = start(num_ranks, rate, [str(folder), str(options.epochs // COUNTED)], MODULE)
     losses = {way: one.pop("loss") for way, one in found.items()}
     if len(set(losses.values())) > 1:
         raise SystemExit(f"ways differ in their first loss: {losses}")
@@ -181,13 +172,14 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         busiest = max(max(rank["sent_bytes"], rank["received_bytes"]) for rank in one["ranks"])
         sending = 0.0 if rate is None else 8 * busiest / rate
         seconds = seconds_of(one)
-        expected = zip(one["ranks"], one.pop("foreseen_in_all"), strict=True)
         ways[way] = one | {
             "seconds": seconds,
             "processor_seconds": seconds_of(one, "processor_seconds"),
             "sending_seconds": sending,
             "by_longer": seconds / max(computing, sending),
-            "sent_by_foreseen": max(rank["sent_in_all"] / max(sent, 1) for rank, sent in expected),
+            "sent_by_foreseen": max(
+                rank["sent_in_all"] / max(rank["foreseen_in_all"], 1) for rank in one["ranks"]
+            ),
         }
     return {"ranks": num_ranks, "bits_per_second": rate, "num_nodes": graph.num_nodes, "ways": ways}
 
@@ -228,9 +220,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--rates", type=float, nargs="*", default=[1e9, 1e8], help="bits per second")
     parser.add_argument("--nodes", type=int, default=200_000)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument(
+        "--epochs", type=int, default=6, help=f"epochs of each way that count, in rounds of {COUNTED}"
+    )
     add_out_argument(parser)
     options = parser.parse_args(arguments)
+    if options.epochs < 1 or options.epochs % COUNTED:
+        parser.error(f"--epochs must be a multiple of {COUNTED}, not {options.epochs}")
     rates: list[float | None] = [None]
     if why := why_not() if options.rates else "":
         print(f"only within the machine, as links cannot be shaped here: {why}", file=sys.stderr)
@@ -245,10 +241,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _one() -> None:
-    core, folder, epochs = sys.argv[2:]
+    core, folder, rounds = sys.argv[2:]
     os.sched_setaffinity(0, {int(core)})
     torch.set_num_threads(1)
-    print(json.dumps(as_rank(Path(folder), int(epochs))))
+    print(json.dumps(as_rank(Path(folder), int(rounds))))
 
 
 if __name__ == "__main__":

@@ -183,9 +183,9 @@ def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
     table = Table("graph", "what", "ms", "now / before", "scan ms")
     for row in rows:
-        for kind in KINDS.keys() & row.keys():
+        scan = f"{1e3 * row['scan_s']:.2f}" if "scan_s" in row else ""
+        for kind in (one for one in KINDS if one in row):
             now, before = row[kind]["now"], row[kind].get("before")
-            scan = f"{1e3 * row['scan_s']:.2f}" if "scan_s" in row else ""
             ratio = f"{now / before:.3f}" if before else ""
             table.add_row(row["graph"], KINDS[kind], f"{1e3 * now:.2f}", ratio, scan)
     Console(width=110).print(table)

@@ -45,7 +45,7 @@ def test_the_table_has_a_line_for_each_way(monkeypatch):
 @pytest.mark.slow
 def test_ranks_of_one_machine_send_what_was_foreseen(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
-    kept_rows.main(["--nodes", "3000", "--epochs", "1", "--rates", "--out", str(out)])
+    kept_rows.main(["--nodes", "3000", "--epochs", "2", "--rates", "--out", str(out)])
     (row,) = read_lines(out)
     ways = row["ways"]
     assert all(one["sent_by_foreseen"] == 1.0 for name, one in ways.items() if name != "all kept")

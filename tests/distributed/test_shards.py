@@ -21,6 +21,7 @@ from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.schema import Columns, Schema
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -289,18 +290,21 @@ def test_an_error_in_one_ranks_thread_reaches_its_caller(tmp_path: Path) -> None
         next(pipeline.run(schedule, 0, 0, 1))
 
 
-def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path, lists: str) -> None:
     from graphbraid.train.run_folder.contract import graph_identity
 
-    graph = graph_of(40, 200, 3)
-    folder = parts_at(tmp_path / "parts", graph, torch.arange(40) % 3, 3)
+    columns = {"node": Columns(names=tuple("abcde")), ("node", "to", "node"): Columns(names=("f", "g", "h"))}
+    graph = graph_of(40, 200, 3).replace(schema=Schema(columns=columns))
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(40) % 3, 3, lists)
     sharded = ShardedGraph.open(folder)
+    assert sharded.schema == graph.schema
     assert graph_identity(sharded) == graph_identity(graph)
     assert (sharded.num_nodes, sharded.num_edges, sharded.num_features) == (40, 200, 5)
     assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
     assert sharded.edge_attr is not None
     assert sharded.edge_attr.shape == (200, 3)
-    assert torch.isnan(sharded.edge_attr).all()
+    assert torch.isnan(sharded.edge_attr).all() == (lists == "parts")
 
 
 def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:

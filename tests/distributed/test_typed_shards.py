@@ -20,6 +20,7 @@ from graphbraid.distributed.shards import sharded_graph
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, SparseFeatures
+from graphbraid.graph.schema import Columns, Schema
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.run_folder.contract import graph_identity
 
@@ -257,3 +258,30 @@ def test_nodes_that_are_no_sources_are_drawn_for(tmp_path: Path) -> None:
     folder = opened(tmp_path, graph)
     config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
     check_ranks(folder, graph, config, 2, 4, seed_type="b")
+
+
+@pytest.mark.parametrize("lists", ["parts", "whole"])
+def test_features_weights_and_splits_may_be_called_like_types_and_types_like_arrays(
+    tmp_path: Path, lists: str
+) -> None:
+    """Files of parts have the types' numbers in their names, so that no name hides another."""
+    draw = torch.Generator().manual_seed(0)
+    to, back = ("x", "edge_attr", "indices"), ("indices", "x", "x")
+    graph = Graph.from_relations(
+        {one: torch.randint(12, (2, 40), generator=draw) for one in (to, back)},
+        {"x": 12, "indices": 12},
+        x={"x": torch.rand(12, 3, generator=draw), "indices": torch.rand(12, 2, generator=draw)},
+        splits={"indices": {"train": torch.arange(9), "x": torch.arange(9, 12)}},
+        edge_weight={to: torch.rand(40, generator=draw)},
+        edge_attr={back: torch.rand(40, 2, generator=draw)},
+        weight_name={to: "edge_attr"},
+    )
+    columns = {"x": Columns(names=("indices", "x", "edge_attr"))}
+    graph = graph.replace(schema=Schema(columns=columns))
+    folder = opened(tmp_path, graph, lists)
+    config = SamplerConfig.for_relations(graph.edge_types, (3, 2), return_edge_id=True)
+    check_ranks(folder, graph, config, 2, 4, seed_type="indices")
+    sharded = ShardedGraph.open(folder)
+    assert sharded.schema == graph.schema
+    assert sharded.edges_of(to).weight_name == "edge_attr"
+    assert torch.equal(sharded.nodes_of("indices").split("x"), torch.arange(9, 12))

@@ -322,7 +322,7 @@ def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[Trai
         (
             "task",
             config.task if config.task in ("link", "edge") else None,
-            "edges of other parts are on other ranks",
+            "edges or features of other parts are on other ranks",
         ),
         ("plan", config.plan, threads),
     ]

@@ -157,9 +157,9 @@ _ZOOM = "document.documentElement.style.setProperty('--zoom',this.value)"
 
 def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) -> str:
     """Return the page: both timelines on one axis, how busy each resource was, and what would help."""
-    took, foreseen = (max((op.end for op in each), default=0.0) for each in (ops, predicted))
+    took, planned = (max((op.end for op in each), default=0.0) for each in (ops, predicted))
     said = (
-        f"The epoch took {format_seconds(took)}; {format_seconds(foreseen)} were predicted. No schedule "
+        f"The epoch took {format_seconds(took)}; {format_seconds(planned)} were predicted. No schedule "
         f"takes less than {format_seconds(_bound(ops, plan))}, the dashed line: the {plan.limit} limits "
         "this epoch."
     )

@@ -80,17 +80,18 @@ class SharedManifest(BaseModel):
         counts = {one.name: one.num_nodes for one in types.nodes}
         return sum(counts[one.destination] for one in types.edges)
 
-    @property
-    def relations(self) -> list[Relation]:
-        """Where each relation of a graph with types stands."""
+    def relations(self, counts: list[int]) -> list[Relation]:
+        """Return where each relation stands among the rows of so many nodes of each type."""
         types = self.graph.types
         assert types is not None
         edges = [(one.source, one.name, one.destination) for one in types.edges]
-        return placed([one.num_nodes for one in types.nodes], [one.name for one in types.nodes], edges)
+        return placed(counts, [one.name for one in types.nodes], edges)
 
     def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows by relation of nodes, and how many each has, as :func:`.types.rows_of_nodes`."""
-        return rows_of_nodes(self.relations, self.first_ids, ids)
+        assert self.graph.types is not None
+        relations = self.relations([one.num_nodes for one in self.graph.types.nodes])
+        return rows_of_nodes(relations, self.first_ids, ids)
 
 
 class RowsManifest(BaseModel):
@@ -363,16 +364,12 @@ class PartRows:
             DataError: they are missing, or not as many as the edges.
         """
         assert self.rows_indptr is not None
-        relations = shared.relations
         by_type = [ids.numel() for ids in divided_by_type(self.owned, shared.first_ids)]
-        strides = [sum(one.destination == number for one in relations) for number in range(len(by_type))]
-        for one in relations:
-            name, count, stride = f"edge{one.number}_attr", by_type[one.destination], strides[one.destination]
+        for one in shared.relations(by_type):  # own nodes have their rows as all nodes of a graph have
+            name, count = f"edge{one.number}_attr", by_type[one.destination]
             if name not in shared.marks:
                 continue
-            earlier = sum(other.destination == one.destination for other in relations[: one.number])
-            ahead = sum(n * rows for n, rows in zip(by_type[: one.destination], strides, strict=False))
-            places = ahead + earlier + torch.arange(count) * stride
+            places = one.first_row + torch.arange(count) * one.stride
             begins = self.rows_indptr[places]
             indptr = torch.zeros(count + 1, dtype=torch.int64)
             torch.cumsum(self.rows_indptr[places + 1] - begins, 0, out=indptr[1:])
@@ -401,8 +398,9 @@ class PartRows:
             if "edge_attr" in shared.marks:
                 expected["edge_attr"] = (edges, shared.num_edge_features)
             if graph.types is not None:
-                rows, num_rows = shared.rows_of(self.owned)
-                expected["rows_indptr"] = (rows.numel() + 1,)
+                num_rows = shared.rows_of(self.owned)[1]
+                begins = torch.cat([num_rows.new_zeros(1), num_rows.cumsum(0)])
+                expected["rows_indptr"] = (int(begins[-1]) + 1,)
         for name, shape in expected.items():
             values: Tensor | None = found[name] if name in found else getattr(self, name)
             if values is None or tuple(values.shape) != shape:
@@ -410,8 +408,7 @@ class PartRows:
                 raise DataError(f"{folder}: {name} {got}, and must have {shape}; partition again")
         if self.indices is not None and self.indptr is not None:
             csc = Csc(self.indptr, self.indices, max(graph.num_nodes, 1), self.weight)  # checks order and ids
-            if self.rows_indptr is not None:
+            if graph.types is not None and self.rows_indptr is not None:
                 by_row = Csc(self.rows_indptr, csc.indices, csc.num_src)
-                begins = torch.cat([num_rows.new_zeros(1), num_rows.cumsum(0)])
                 if not torch.equal(by_row.indptr[begins], csc.indptr):
                     raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")

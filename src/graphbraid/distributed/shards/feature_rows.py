@@ -93,9 +93,9 @@ class KeptRows:
             )
 
     def divided(self, types: Sequence[TypeShards]) -> list[KeptRows]:
-        """Divide the budget among node types, by the bytes of other ranks' rows; and the score.
+        """Divide the budget among node types, by the bytes of other ranks' rows. Divide the score, too.
 
-        A type whose share would hold no row leaves it to the others.
+        If a type's share would hold no row, the other types get it.
 
         Raises:
             DataError: the score does not have a number for each node.
@@ -332,7 +332,7 @@ class FeatureRows:
 
     def _fill(self, ids: Tensor) -> None:
         self.gather(GroupRows(ids, torch.full_like(ids, -1), (), -1, 0))
-        self.traffic = self.traffic.plus(filled=len(ids), asked=-len(ids))
+        self.traffic = self.traffic.plus(filled=len(ids), asked=-len(ids))  # no batch asks for these
 
     def _chosen(self) -> Tensor:
         """Return the rows that stay, ``(num_rows,)`` int64, those of the highest score first."""

@@ -51,7 +51,8 @@ class Piece(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     tensor: str
-    """``node_ids``, which further node types number, or names of module and tensor with a dot between."""
+    """``node_ids`` (``node_ids.1`` of a second node type), or names of module and tensor with a dot
+    between."""
     first: Count
     """First of the rows, in the order of the checkpoint."""
     count: Count

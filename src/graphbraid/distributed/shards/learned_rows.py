@@ -189,9 +189,8 @@ class LearnedRows:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".rows-") as file:
-                reserve(
-                    file.fileno(), num_bytes
-                )  # else a full disk ends the process as a row is first written
+                # Without room of its own, a mapped row that is first written on a full disk ends the process.
+                reserve(file.fileno(), num_bytes)
                 rows = torch.from_file(file.name, True, num_rows * channels, dtype=torch.float32)
         except OSError as error:
             raise ResourceError(

@@ -310,7 +310,10 @@ class ShardedPipeline:
     def _put_together(
         self, asked: _Passed[tuple[_Group, _Asked]], rows: RowsByType | None
     ) -> Iterator[_Group]:
-        """Yield groups with their feature rows. If the next one is known, its rows begin to travel before."""
+        """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
+
+        All ranks begin groups in their order. Each may finish one when it likes: that sends nothing.
+        """
         coming = deque[tuple[_Group, _Coming]]()
         for group, of_group in asked.items():
             coming.append((group, None if rows is None or of_group is None else rows.begin(of_group)))

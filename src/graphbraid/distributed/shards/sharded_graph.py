@@ -142,9 +142,9 @@ class TypeShards:
         Returns:
             ``(num_rows, num_features)`` as stored, and ``(num_ids,)`` int32 rows; -1 for other ranks' nodes.
         """
-        [table], [disk] = self._tables[:1], self._on_disk[:1]
-        if len(self._tables) == 1 and disk is None and len(table) <= _MOST_SLOTS:
-            return table, places.int()
+        first = self._tables[0]
+        if len(self._tables) == 1 and self._on_disk[0] is None and len(first) <= _MOST_SLOTS:
+            return first, places.int()
         own = (places >= 0).nonzero().squeeze(1)
         rows = torch.full_like(places, -1, dtype=torch.int32)
         rows[own] = torch.arange(len(own), dtype=torch.int32)
@@ -392,7 +392,7 @@ class ShardedGraph(Graph):
         return cls(**fields, shards=shards, trusted=True)
 
 
-_FIELDS = ("csc", "edge_id", "edge_attr", "x", "y", "splits", "types", "name", "weight_name", "schema")
+_FIELDS = ("csc", "edge_id", "edge_attr", "x", "y", "splits", "types", "name", "weight_name")
 
 
 def _fields_of(shared: SharedManifest, arrays: dict[str, Tensor], folder: Path) -> dict[str, Any]:
@@ -403,8 +403,10 @@ def _fields_of(shared: SharedManifest, arrays: dict[str, Tensor], folder: Path) 
     """
     entry, manifest = shared.graph.types, shared.graph
     if entry is None or shared.lists == "whole":
-        graph = graph_of_arrays(manifest, arrays, folder)
-        return {name: getattr(graph, name) for name in _FIELDS}
+        # Columns of features that are not here would be refused.
+        graph = graph_of_arrays(manifest.model_copy(update={"columns": []}), arrays, folder)
+        fields = {name: getattr(graph, name) for name in _FIELDS}
+        return fields | {"schema": manifest.schema_of_graph}
     try:
         types = types_of(entry, arrays, manifest.num_nodes)
     except KeyError as error:
