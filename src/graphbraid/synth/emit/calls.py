@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.graph.csc import Csc
+from graphbraid.ops import reference
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import Memory
@@ -195,46 +198,51 @@ def _copy(w: CallWriter, at: int, out: Tensor, x: Tensor, *_: Any) -> CppStateme
 
 # ---- messages made of steps
 
+_MESSAGE_ARGUMENTS = tuple(signature(reference.reduce_messages).parameters)
 _MESSAGE_ROWS = (*("x", "x2", "x3", "x4"), *("y", *(f"y{number}" for number in range(2, 11))))
+_MESSAGE_RESULTS = ("out", "out2", "out3", "out4")
 
 
-def _reduce_messages(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
-    _, _, heads, steps, numbers, *_ = rest
-    results = rest[22]
+def message_arguments(given: Sequence[Any]) -> SimpleNamespace:
+    """Return the arguments of messages by their names."""
+    return SimpleNamespace(**dict(zip(_MESSAGE_ARGUMENTS, given, strict=True)))
+
+
+def _reduce_messages(w: CallWriter, at: int, *given: Any) -> CppStatement:
+    a = message_arguments(given)
     of_steps = fields_of(
-        heads=None if heads == 1 else heads,
-        **w.vectors(at, "steps", steps=steps),
-        **w.vectors(at, "numbers", numbers=numbers),
-        num_steps=len(steps),
-        **w.vectors(at, "results", results=results),
-        num_results=len(results),
+        heads=None if a.heads == 1 else a.heads,
+        **w.vectors(at, "steps", steps=a.steps),
+        **w.vectors(at, "numbers", numbers=a.numbers),
+        num_steps=len(a.steps),
+        **w.vectors(at, "results", results=a.results),
+        num_results=len(a.results),
     )
-    return call("reduce_messages", **message_fields(w, at, indptr, indices, *rest), **of_steps)
+    return call("reduce_messages", **message_fields(w, at, a), **of_steps)
 
 
-def message_fields(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *given: Any) -> Fields:
+def message_fields(w: CallWriter, at: int, a: SimpleNamespace) -> Fields:
     """Return what messages read and write, without their steps and results.
 
     Raises:
         NotLoweredError: they read edge features or parameters.
     """
-    perm, by_source, _heads, _steps, _numbers, *rest = given
-    rows, (of_edges, weight, parameters, _results, adds, *out, count, totals) = rest[:14], rest[14:]
-    if of_edges is not None or totals is not None or len(parameters):
+    if a.edges is not None or a.to_parameters is not None or len(a.parameters):
         raise NotLoweredError("synthesis", "messages read edge features or parameters", "rows and weights")
-    for tensor in out:
+    rows, out = ({name: getattr(a, name) for name in names} for names in (_MESSAGE_ROWS, _MESSAGE_RESULTS))
+    for tensor in out.values():
         if tensor is not None:
             w.memory.make(tensor, "rows")
     return fields_of(
-        edges=w.edges(indptr, indices),
-        **w.vectors(at, "edges", perm=perm),
-        by_source=bool(by_source),
-        width=parameters.shape[1],
-        **w.matrices(at, **dict(zip(_MESSAGE_ROWS, rows, strict=True))),
-        **w.vectors(at, "weight", weight=weight),
-        adds=bool(adds),
-        **w.matrices(at, **dict(zip(("out", "out2", "out3", "out4"), out, strict=True))),
-        **w.vectors(at, "count", count=count),
+        edges=w.edges(a.indptr, a.indices),
+        **w.vectors(at, "edges", perm=a.perm),
+        by_source=bool(a.by_source),
+        width=a.parameters.shape[1],
+        **w.matrices(at, **rows),
+        **w.vectors(at, "weight", weight=a.weight),
+        adds=bool(a.adds),
+        **w.matrices(at, **out),
+        **w.vectors(at, "count", count=a.count),
     )
 
 

@@ -26,6 +26,7 @@ from graphbraid.synth.emit.calls import (
     call,
     factors_of,
     loops_of,
+    message_arguments,
     message_fields,
     write_spmm,
 )
@@ -191,14 +192,17 @@ def _write_spmm(
 
 def _walks_sources(name: str, given: Sequence[Any]) -> bool:
     """Return whether a call reads messages along the transpose of the edges."""
-    return name == "reduce_messages" and bool(given[3]) and given[2] is not None
+    if name != "reduce_messages":
+        return False
+    a = message_arguments(given)
+    return bool(a.by_source) and a.perm is not None
 
 
 def _write_messages(w: GpuCallWriter, at: int, *given: Any) -> CppStatement:
     """Write messages, whose steps and results are a type of the program."""
-    steps, numbers, results = given[5], given[6], given[24]
-    name = w.messages.name(steps, numbers, results)
-    return call(f"reduce_messages<{name}>", **message_fields(w, at, *given))
+    a = message_arguments(given)
+    name = w.messages.name(a.steps, a.numbers, a.results)
+    return call(f"reduce_messages<{name}>", **message_fields(w, at, a))
 
 
 # ---- Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments
@@ -255,8 +259,8 @@ def _of_factor_gradient(_: GpuCallWriter, given: Sequence[Any]) -> int:
 
 
 def _of_messages(w: GpuCallWriter, given: Sequence[Any]) -> int:
-    parameters, results = given[23], given[24]
-    return 2 * w.num_parts(given[0]) * len(results) * int(parameters.shape[1])
+    a = message_arguments(given)
+    return 2 * w.num_parts(a.indptr) * len(a.results) * int(a.parameters.shape[1])
 
 
 def _gathered(rows: int, columns: int) -> int:

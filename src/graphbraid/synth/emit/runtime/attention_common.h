@@ -11,11 +11,7 @@ namespace program {
 template <typename Call>
 gb::AttentionArgs attention_args(const Call& c) {
   gb::AttentionArgs a;
-  a.wide_indices = c.edges.wide;
-  a.indptr = c.edges.indptr;
-  a.indices = c.edges.indices;
-  a.num_dst = c.edges.num_rows;
-  a.num_edges = c.edges.num_edges;
+  take_edges(c.edges, a);
   a.num_src = c.x.rows;
   a.heads = c.lse.columns;
   a.channels = c.x.columns / c.lse.columns;

@@ -1,8 +1,6 @@
 // What a program for processors has beside the kernels of every target.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels.h"
 
 namespace program {
@@ -10,8 +8,15 @@ namespace program {
 // Takes the fastest kernels that this processor can run; call it first.
 void choose_variant();
 
-// What csrc/ is told of an epilogue.
-gb::Epilogue epilogue_of(const RowEpilogue& how);
+// Gives arguments of csrc/ the rows that a kernel walks, and their edges.
+template <typename Args>
+void take_edges(const Edges& edges, Args& a) {
+  a.wide_indices = edges.wide;
+  a.indptr = edges.indptr;
+  a.indices = edges.indices;
+  a.num_dst = edges.num_rows;
+  a.num_edges = edges.num_edges;
+}
 
 // The mean and the biased variance of x's columns.
 void column_moments(ConstMatrix x, float* mean, float* variance);

@@ -9,6 +9,9 @@
 
 namespace program {
 
+// What kernels are told of an epilogue.
+gb::Epilogue epilogue_of(const RowEpilogue& how);
+
 struct Spmm {
   Edges edges = {};
   ConstMatrix x = {};

@@ -34,11 +34,7 @@ float at(ConstMatrix m, int64_t i, int64_t j) { return m.data[i * m.row_stride +
 
 void reduce_messages(const Messages& m) {
   gb::MessageArgs a;
-  a.walk.wide_indices = m.edges.wide;
-  a.walk.indptr = m.edges.indptr;
-  a.walk.indices = m.edges.indices;
-  a.walk.num_dst = m.edges.num_rows;
-  a.walk.num_edges = m.edges.num_edges;
+  take_edges(m.edges, a.walk);
   a.walk.width = m.width;
   a.heads = m.heads;
   a.perm = m.perm;

@@ -21,11 +21,7 @@ namespace program {
 void spmm(const Spmm& a) {
   const gb::Epilogue after = epilogue_of(a.after);
   gb::SpmmArgs s;
-  s.wide_indices = a.edges.wide;
-  s.indptr = a.edges.indptr;
-  s.indices = a.edges.indices;
-  s.num_dst = a.edges.num_rows;
-  s.num_edges = a.edges.num_edges;
+  take_edges(a.edges, s);
   s.width = a.x.columns;
   s.x = {a.x.data, a.x.row_stride};
   s.weight = a.factors.weight;

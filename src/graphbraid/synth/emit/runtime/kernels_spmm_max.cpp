@@ -20,11 +20,7 @@ namespace {
 
 gb::EdgeRows rows_along(const Edges& edges, ConstMatrix x) {
   gb::EdgeRows a;
-  a.wide_indices = edges.wide;
-  a.indptr = edges.indptr;
-  a.indices = edges.indices;
-  a.num_dst = edges.num_rows;
-  a.num_edges = edges.num_edges;
+  take_edges(edges, a);
   a.width = x.columns;
   a.x = {x.data, x.row_stride};
   return a;

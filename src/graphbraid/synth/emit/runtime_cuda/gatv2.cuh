@@ -52,6 +52,15 @@ struct HeadOfRow {
     for (int64_t c = lane; c < task.channels(); c += Lanes) sum += grad[begin + c] * row[begin + c];
     return sum_of_lanes<Lanes>(sum);
   }
+  // Calls f(edge, place) for the edges of the row, by the edges' destinations or sources.
+  template <typename F>
+  __device__ void for_edges(const Edges& edges, const F& f) const {
+    const int64_t places = edges.indptr[row + 1] - edges.indptr[row] + 1;  // and one for a self-loop
+    for (int64_t place = 0; place < places; ++place) {
+      const Edge edge = edge_of(task, edges, row, place);
+      if (edge.is_there) f(edge, place);
+    }
+  }
   // Calls f(tile's number, channel) for this lane's channels from `first` on.
   template <typename F>
   __device__ void for_tile(int64_t first, const F& f) const {
@@ -65,13 +74,9 @@ __global__ void attend_both(const AttentionTask task) {
   const HeadOfRow<Lanes> own(task);
   const int64_t v = own.row, h = own.head;
   if (v >= task.edges.num_rows) return;
-  const int64_t item = v * task.heads() + h;
-  const int64_t places = task.edges.indptr[v + 1] - task.edges.indptr[v] + 1;
   for (int64_t first = own.lane; first - own.lane < task.channels(); first += kWarpTile * Lanes) {
     float top = -INFINITY, total = 0, sum[kWarpTile] = {};
-    for (int64_t place = 0; place < places; ++place) {
-      const Edge edge = edge_of(task, task.edges, v, place);
-      if (!edge.is_there) continue;
+    own.for_edges(task.edges, [&](const Edge& edge, int64_t) {
       const float logit = own.logit(edge.node, v), larger = fmaxf(top, logit);
       const float before = expf(top - larger), power = expf(logit - larger);
       const float c = power * task.mask(v, edge.id, h);
@@ -80,11 +85,11 @@ __global__ void attend_both(const AttentionTask task) {
         sum[t] = sum[t] * before + c * task.x.data[edge.node * task.x.row_stride + own.begin + channel];
       });
       top = larger;
-    }
+    });
     own.for_tile(first, [&](int t, int64_t channel) {
       task.out.data[v * task.out.row_stride + own.begin + channel] = total == 0 ? 0.0f : sum[t] / total;
     });
-    if (first == 0) task.lse.data[item] = total == 0 ? 0.0f : top + logf(total);
+    if (first == 0) task.lse.data[v * task.heads() + h] = total == 0 ? 0.0f : top + logf(total);
   }
 }
 
@@ -95,14 +100,11 @@ __global__ void attend_both_back_to_destinations(const AttentionTask task) {
   const int64_t v = own.row, h = own.head;
   if (v >= task.edges.num_rows) return;
   const int64_t item = v * task.heads() + h;
-  const int64_t places = task.edges.indptr[v + 1] - task.edges.indptr[v] + 1;
   const float d = own.along_grad(v, task.out.data + v * task.out.row_stride), lse = task.lse.data[item];
   if (own.lane == 0) task.d[item] = d;
   for (int64_t first = own.lane; first - own.lane < task.channels(); first += kWarpTile * Lanes) {
     float steep[kWarpTile] = {}, whole[kWarpTile] = {};
-    for (int64_t place = 0; place < places; ++place) {
-      const Edge edge = edge_of(task, task.edges, v, place);
-      if (!edge.is_there) continue;
+    own.for_edges(task.edges, [&](const Edge& edge, int64_t) {
       const float alpha = expf(own.logit(edge.node, v) - lse);
       const float g =
           alpha *
@@ -112,7 +114,7 @@ __global__ void attend_both_back_to_destinations(const AttentionTask task) {
         steep[t] += slope;
         whole[t] += z * slope;
       });
-    }
+    });
     own.for_tile(first, [&](int t, int64_t channel) {
       const int64_t column = own.begin + channel;
       task.grad_own.data[v * task.grad_own.row_stride + column] = task.vectors.data[column] * steep[t];
@@ -127,12 +129,9 @@ __global__ void attend_both_back_to_sources(const AttentionTask task) {
   const HeadOfRow<Lanes> own(task);
   const int64_t u = own.row, h = own.head;
   if (u >= task.by_source.num_rows) return;
-  const int64_t begin = task.by_source.indptr[u], places = task.by_source.indptr[u + 1] - begin + 1;
   for (int64_t first = own.lane; first - own.lane < task.channels(); first += kWarpTile * Lanes) {
     float sum[kWarpTile] = {}, steep[kWarpTile] = {};
-    for (int64_t place = 0; place < places; ++place) {
-      const Edge edge = edge_of(task, task.by_source, u, place);
-      if (!edge.is_there) continue;
+    own.for_edges(task.by_source, [&](const Edge& edge, int64_t place) {
       const int64_t v = edge.node, to = v * task.heads() + h;
       const float alpha = expf(own.logit(u, v) - task.lse.data[to]);
       const float kept = alpha * source_mask(task, u, edge, place, h);
@@ -141,7 +140,7 @@ __global__ void attend_both_back_to_sources(const AttentionTask task) {
         sum[t] += kept * task.grad.data[v * task.grad.row_stride + own.begin + channel];
         steep[t] += own.z(u, v, channel) > 0 ? g : g * task.slope;
       });
-    }
+    });
     own.for_tile(first, [&](int t, int64_t channel) {
       const int64_t column = own.begin + channel;
       task.grad_x.data[u * task.grad_x.row_stride + column] = sum[t] + task.vectors.data[column] * steep[t];

@@ -13,8 +13,8 @@ __device__ inline float largest_of_warp(float value) {
   return value;
 }
 
-// The sum over this thread's group of so many lanes. Groups of a warp may be at different places of their
-// rows.
+// The sum over this thread's group of Lanes lanes. Only they take part, since groups of a warp have rows of
+// different lengths. The remainder avoids a shift by 32, which C++ leaves undefined.
 template <int Lanes>
 __device__ float sum_of_lanes(float value) {
   const unsigned first = threadIdx.x % kWarp / Lanes * Lanes;
