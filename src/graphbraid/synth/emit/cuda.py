@@ -240,7 +240,7 @@ def _of_epilogue_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
     return 0 if grad_bias is None else _MOST_PARTS * int(grad.shape[1])
 
 
-def _of_norm(_: GpuCallWriter, given: Sequence[Any]) -> int:
+def _of_columns(_: GpuCallWriter, given: Sequence[Any]) -> int:
     return (_MOST_PARTS + 2) * int(given[0].shape[1])
 
 
@@ -252,10 +252,6 @@ def _of_gat_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
 def _of_gatv2_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
     src, lse = given[5], given[13]
     return _MOST_PARTS * int(src.shape[1]) + int(lse.numel())
-
-
-def _of_factor_gradient(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    return (_MOST_PARTS + 1) * int(given[0].shape[1])
 
 
 def _of_messages(w: GpuCallWriter, given: Sequence[Any]) -> int:
@@ -275,12 +271,12 @@ _WORKSPACES: dict[str, Callable[[GpuCallWriter, Sequence[Any]], int]] = {
     "tall_gram": _of_gram,
     "bit_product": _of_bit_product,
     "epilogue_backward": _of_epilogue_backward,
-    "batch_statistics": _of_norm,
-    "batch_norm_backward": _of_norm,
-    "layer_norm_backward": _of_norm,
+    "batch_statistics": _of_columns,
+    "batch_norm_backward": _of_columns,
+    "layer_norm_backward": _of_columns,
     "gat_backward": _of_gat_backward,
     "gatv2_backward": _of_gatv2_backward,
-    "factor_gradient": _of_factor_gradient,
+    "factor_gradient": _of_columns,
     "reduce_messages": _of_messages,
 }
 

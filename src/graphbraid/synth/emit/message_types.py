@@ -11,13 +11,6 @@ from graphbraid.ops.message_steps import MessageOp
 _KINDS = ("kSum", "kMax", "kMin")
 _MATRICES = {MessageOp.SOURCE: ("source", "x"), MessageOp.DESTINATION: ("destination", "y")}
 _WITH_NUMBER = (MessageOp.LEAKY_RELU, MessageOp.LEAKY_RELU_GRADIENT)
-_NAMES = {
-    MessageOp.ADD: "sum",
-    MessageOp.SUBTRACT: "difference",
-    MessageOp.MULTIPLY: "product",
-    MessageOp.DIVIDE: "quotient",
-}
-"""Functions of ``messages.cuh`` that are not named as the operation is."""
 
 
 class MessageTypes:
@@ -78,7 +71,7 @@ def _code(op: MessageOp, first: int, second: int, number: np.float32) -> str:
         return _number(number)
     given = [f"s{first}", *([f"s{second}"] if op <= MessageOp.WHERE else [])]
     given += [_number(number)] if op in _WITH_NUMBER else []
-    return f"steps::{_NAMES.get(op, op.name.lower())}({', '.join(given)})"
+    return f"steps::{op.name.lower()}({', '.join(given)})"
 
 
 def _number(value: np.float32) -> str:

@@ -41,20 +41,21 @@ struct MessageEdge {
   __device__ float weight() const { return given.weight[number]; }
 };
 
-// ---- What steps compute; x, y: of the two steps that are read. None becomes part of a fused multiply-add: a
-// maximum's gradient compares messages that it computes again, and they must have the same bits.
+// ---- What steps compute, named as ops/message_steps.py does; x, y: of the two steps that are read. None
+// becomes part of a fused multiply-add: a maximum's gradient compares messages that it computes again, and
+// they must have the same bits.
 
 namespace steps {
 
-__device__ inline float sum(float x, float y) { return __fadd_rn(x, y); }
-__device__ inline float difference(float x, float y) { return __fsub_rn(x, y); }
-__device__ inline float product(float x, float y) { return __fmul_rn(x, y); }
-__device__ inline float quotient(float x, float y) { return x / y; }
+__device__ inline float add(float x, float y) { return __fadd_rn(x, y); }
+__device__ inline float subtract(float x, float y) { return __fsub_rn(x, y); }
+__device__ inline float multiply(float x, float y) { return __fmul_rn(x, y); }
+__device__ inline float divide(float x, float y) { return x / y; }
 __device__ inline float equal(float x, float y) { return x == y ? 1.0f : 0.0f; }
 __device__ inline float where(float x, float y) { return y == 0 ? 0.0f : x; }
 __device__ inline float relu(float x) { return x < 0 ? 0.0f : x; }  // lets a NaN through
-__device__ inline float leaky_relu(float x, float slope) { return x < 0 ? product(x, slope) : x; }
-__device__ inline float sigmoid(float x) { return 1.0f / sum(1.0f, expf(-x)); }
+__device__ inline float leaky_relu(float x, float slope) { return x < 0 ? multiply(x, slope) : x; }
+__device__ inline float sigmoid(float x) { return 1.0f / add(1.0f, expf(-x)); }
 __device__ inline float tanh(float x) { return tanhf(x); }
 __device__ inline float exp(float x) { return expf(x); }
 __device__ inline float abs(float x) { return fabsf(x); }
@@ -62,13 +63,13 @@ __device__ inline float abs(float x) { return fabsf(x); }
 // x times the slope of the function that was given y, or that gave y.
 __device__ inline float relu_gradient(float x, float y) { return y <= 0 ? 0.0f : x; }
 __device__ inline float leaky_relu_gradient(float x, float y, float slope) {
-  return y > 0 ? x : product(x, slope);
+  return y > 0 ? x : multiply(x, slope);
 }
 __device__ inline float sigmoid_gradient(float x, float y) {
-  return product(product(x, difference(1.0f, y)), y);
+  return multiply(multiply(x, subtract(1.0f, y)), y);
 }
 __device__ inline float tanh_gradient(float x, float y) {
-  return product(x, difference(1.0f, product(y, y)));
+  return multiply(x, subtract(1.0f, multiply(y, y)));
 }
 __device__ inline float abs_gradient(float x, float y) { return y > 0 ? x : y < 0 ? -x : 0.0f; }
 
