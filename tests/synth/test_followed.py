@@ -17,7 +17,7 @@ from graphbraid.synth.emit.control import script_lines
 from graphbraid.synth.language.syntax import Call, Train
 from graphbraid.synth.language.words import TOTAL_EPOCHS
 from graphbraid.synth.recipe import Recipe, split_of
-from graphbraid.synth.running import Interpreter
+from graphbraid.synth.running import MOST_ROUNDS, Interpreter
 from graphbraid.synth.training import _StoppedEarly, is_over
 
 LOSSES = (2.5, 2.25, 1.0000000000000002, 1.0, 1.0, 0.1 + 0.2, 0.1 * 3, 0.3)
@@ -75,6 +75,19 @@ CASES: dict[str, dict[str, str]] = {
         "if (k < i) { break; } } "
         "print(i, k, k / 2, k % 2); if (i == 3) { break; } }",
     },
+    "a loop without training that goes on": {
+        "head": "function bool off(bool up) { for (int i = 0; i < 3; i++) { up = !up; } return up; }\n",
+        "before": "int count_round = 0;",
+        "after": "count_round++; bool up = epoch > 2; print(count_round, off(up)); "
+        "while (up || epoch > 2) { up = !up; }",
+    },
+    "a loop that asks for the same loss again": {
+        "after": "float k = gnn.loss(); while (k < 1.5) { k = gnn.loss(); }"
+    },
+    "loops without training that end": {
+        "after": "int k = 0; for (int i = 0; i < 30; i++) { for (int j = 0; j < epoch; j++) { k++; } } "
+        "print(k);",
+    },
     "integers that do not fit": {"after": "int x = 2305843009213693952; x *= epoch + 1; print(x, -x - 1);"},
 }
 
@@ -120,11 +133,18 @@ class Given:
         self.lines.append(text)
 
 
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter counts as programs in C++ do, to a lower limit that it reaches sooner."""
+    assert f"kMostRounds = {MOST_ROUNDS:_};".replace("_", "'") in (RUNTIME / "numbers.h").read_text()
+    monkeypatch.setattr("graphbraid.synth.running.MOST_ROUNDS", 1000)
+
+
 def interpreted(synthesis: Synthesis) -> list[str]:
     script, host = synthesis.recipe.steps, Given(synthesis.recipe)
     values = {**script.values, TOTAL_EPOCHS: synthesis.recipe.epochs}
     try:
-        Interpreter(host, script.helpers, values).block(script.statements)
+        Interpreter(host, script.helpers, values, limit=None).block(script.statements)
     except _StoppedEarly:
         return [*host.lines, "= stopped"]
     except ProgramError:

@@ -373,8 +373,6 @@ WRONG = [
     (program(after_epoch='while (gnn.evaluate("val") < 1) { print(1); }'), 14, 5, *STUCK),
     (program(after_epoch="int k = 0; while (k < 3 && gnn.loss() > 1) { print(k); }"), 14, 16, *STUCK),
     (program(after_epoch="float k = gnn.loss(); while (k > 1) { print(k); }"), 14, 27, *STUCK),
-    (program(after_epoch="float k = 2.0; while (k > 1) { k = gnn.loss(); print(k); }"), 14, 20, *STUCK),
-    (program(after_epoch="float k = gnn.loss(); while (k > 1) { k = k; }"), 14, 27, *STUCK),
     (
         program(before='gnn.earlyStop("val", 3);', after_epoch='while (true) { gnn.evaluate("val"); }'),
         14,

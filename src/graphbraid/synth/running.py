@@ -30,11 +30,14 @@ from graphbraid.synth.language.syntax import (
     Statement,
     Train,
     Unary,
+    trains_in,
     walk,
 )
 
 MOST_STATEMENTS = 1_000_000
 """Statements that may run before training: more than any program needs that ends."""
+MOST_ROUNDS = 1_000_000
+"""Rounds that a loop may count, and that loops without training may have between two forward passes."""
 Number = int | float | bool
 _Left = Literal["", "break", "continue", "return"]
 
@@ -73,6 +76,7 @@ class Interpreter:
         self.values: dict[str, Any] = dict(values)
         self.types: dict[str, str] = {}
         self._num_run = 0
+        self._num_rounds = 0  # of loops without training, since the latest forward pass
         self._given: Number = 0
 
     # ---- statements
@@ -110,6 +114,8 @@ class Interpreter:
             case Say():
                 self._host.say(" ".join(shown(self.value(value)) for value in statement.values))
             case Train():
+                if statement.what == "forward":
+                    self._num_rounds = 0
                 self._host.train(
                     statement, 0.0 if statement.rate is None else float(self.value(statement.rate))
                 )
@@ -124,8 +130,13 @@ class Interpreter:
     def _loop(self, loop: For) -> _Left:
         if loop.first is not None:
             self.statement(loop.first)
+        trains = trains_in(loop.body)
         while loop.condition is None or self.value(loop.condition):
             self._count(loop.place, "loop")
+            self._num_rounds += not trains
+            if self._num_rounds > MOST_ROUNDS:
+                message = f"the loop goes on after {MOST_ROUNDS:,} rounds without training"
+                raise ProgramError(loop.place, message, "does it end?")
             if (left := self.block(loop.body)) == "break":
                 break
             if left == "return":
@@ -172,7 +183,7 @@ class Interpreter:
     def _applied(self, call: Apply) -> Number:
         helper = self._helpers[call.function]
         inside = Interpreter(self._host, (), {}, self._limit)
-        inside._helpers, inside._num_run = self._helpers, self._num_run
+        inside._helpers, inside._num_run, inside._num_rounds = self._helpers, self._num_run, self._num_rounds
         for parameter, argument in zip(helper.parameters, call.arguments, strict=True):
             inside.types[parameter.name] = parameter.type
             inside._set(parameter.name, self._number(self.value(argument)))
@@ -180,7 +191,7 @@ class Interpreter:
             inside.block(helper.body)
         except RecursionError:
             raise ProgramError(call.place, "functions call each other too deeply") from None
-        self._num_run = inside._num_run
+        self._num_run, self._num_rounds = inside._num_run, inside._num_rounds
         return float(inside._given) if helper.returns == "float" else inside._given
 
     def _item(self, item: Item) -> int:
@@ -271,4 +282,4 @@ def checked_setting(kind: str, name: str, value: Number) -> Number:
     return float(value) if kind == "float" else value
 
 
-__all__ = ["MOST_STATEMENTS", "CallHost", "Interpreter", "Number", "checked_setting", "shown", "speaking"]
+__all__ = ["MOST_ROUNDS", "CallHost", "Interpreter", "Number", "checked_setting", "shown", "speaking"]

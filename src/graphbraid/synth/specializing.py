@@ -8,7 +8,6 @@ this process, and :mod:`graphbraid.synth.emit.control` writes them in C++.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,11 +42,9 @@ from graphbraid.synth.language.syntax import (
 from graphbraid.synth.language.words import METHODS, TOTAL_EPOCHS
 from graphbraid.synth.recipe import ModelRecipe, Recipe, Script
 from graphbraid.synth.recording import Recorder
-from graphbraid.synth.running import Interpreter, Number, checked_setting, speaking
+from graphbraid.synth.running import MOST_ROUNDS, Interpreter, Number, checked_setting, speaking
 
 USUAL_EPOCHS = 200
-MOST_ROUNDS = 1_000_000
-"""Rounds of a counting loop of epochs."""
 _COUNTED_ROUNDS = 1000
 """Rounds that are counted one by one."""
 
@@ -350,10 +347,9 @@ class _Specializer:
         trains = _calls(loop.body, "forwardPass")
         if leaves_loop(loop.body) or (self.recorder.stops_early and trains and _calls(loop, "evaluate")):
             return
-        given = reads & assigned_in(loop.body)
-        if not given <= self._same_each_round(loop, trains):
+        if reads & assigned_in(loop.body):  # if it does not end, it is stopped while it runs
             return
-        if asked is not None and (given or not self._value_of(asked)):
+        if asked is not None and not self._value_of(asked):
             is_trained = trains and any(_calls(asked, method) for method in ("loss", "evaluate"))
             if not is_trained and not reads & assigned_in(loop.step):
                 hint = "nothing in it changes its condition; train in it, or leave it by break"
@@ -381,20 +377,6 @@ class _Specializer:
         self._values.clear()
         self._values.update(kept)
 
-    def _same_each_round(self, loop: For, trains: bool) -> set[str]:
-        """Return the variables to which each round of a loop gives the same value as the round before."""
-        if any(isinstance(node, Leave) for node in walk(loop.body)):
-            return set()
-        changed, counts = assigned_in((loop.body, loop.step)) | declared_in(loop), Counter[str]()
-        counts.update(node.name.name for node in walk(loop) if isinstance(node, Assign))
-        return {
-            made.name.name
-            for made in loop.body
-            if isinstance(made, Assign) and not made.operator and counts[made.name.name] == 1
-            if (isinstance(made.value, Name) and made.value.name == made.name.name)
-            or not (names_in(made.value) & changed or (trains and self._at_run_time(made.value)))
-        }
-
 
 _BETWEEN_EPOCHS = (0, 0, ())
 _UNFINISHED = "the loop ends in the middle of an epoch", "call the optimizer in it"
@@ -415,4 +397,4 @@ def _calls(part: object, method: str) -> bool:
     return any(isinstance(node, Call) and node.method.name == method for node in walk(part))
 
 
-__all__ = ["MOST_ROUNDS", "specialize"]
+__all__ = ["specialize"]

@@ -27,6 +27,7 @@ from graphbraid.synth.language.syntax import (
     Statement,
     Train,
     Unary,
+    trains_in,
     walk,
 )
 from graphbraid.synth.language.words import TOTAL_EPOCHS
@@ -48,7 +49,7 @@ _TAKEN = re.compile(
     public | quotient | real | register | reinterpret_cast | requires | say | short | shown | signed |
     sizeof | static | static_assert | static_cast | stderr | stdin | stdout | struct | switch | template
     | this | thread_local | throw | try | typedef | typeid | typename | union | unix | unsigned | using
-    | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | follow
+    | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | count_round | follow
     | _.* | v_.* | [A-Z_0-9]+  # also names that macros may have
     """,
     re.VERBOSE,
@@ -126,6 +127,8 @@ class _Writer:
         match statement:
             case For():
                 yield f"{self._head(statement)} {{"
+                if not trains_in(statement.body):
+                    yield f"  count_round({statement.place.line});"
                 yield from self._inside(statement.body, returns)
                 yield "}"
             case If():

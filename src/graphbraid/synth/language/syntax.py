@@ -316,6 +316,11 @@ def assigned_in(part: object) -> set[str]:
     return {node.name.name for node in walk(part) if isinstance(node, Assign)} - declared_in(part)
 
 
+def trains_in(part: object) -> bool:
+    """Return whether a part of a script runs a pass or an update."""
+    return any(isinstance(node, Train) for node in walk(part))
+
+
 def leaves_loop(body: tuple[Statement, ...]) -> bool:
     """Return whether a ``return``, or a ``break`` of no loop inside, leaves a loop with this body."""
     for statement in body:

@@ -35,6 +35,7 @@ class Training {
 
   void forward_pass() {
     if constexpr (kHasRanks) program_.ranks.forget_sent();
+    num_rounds = 0;
     begin_ = seconds();
     program_.forward();
     loss_ = program_.loss();

@@ -73,6 +73,17 @@ inline std::string shown(double number) {
   return text;
 }
 
+// Rounds of loops without training since the latest forward pass.
+constexpr int64_t kMostRounds = 1'000'000;
+inline int64_t num_rounds = 0;
+
+// Counts a round of a loop that trains nothing, and ends the program if the loop does not end.
+inline void count_round(int line) {
+  if (++num_rounds > kMostRounds)
+    throw std::runtime_error("the loop in line " + std::to_string(line) + " goes on after " +
+                             std::to_string(kMostRounds) + " rounds without training; does it end?");
+}
+
 // Prints a line, with a space between its parts.
 inline void say(std::initializer_list<std::string> parts) {
   std::string line;
