@@ -63,6 +63,17 @@ def test_corner_graphs_equal_the_twin(on_device, short_segments, corner, reducti
     assert_alike(on_device(passes("a gate", reduction, 5, CORNERS[corner]())))
 
 
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_extrema_need_no_counts(on_device, short_segments, reduction):
+    def run(place):
+        fused, _, rows, _ = case("a gate", reduction, 7, csc=skewed(10, 13), place=place)
+        out = torch.full_like(rows.destinations[0], torch.nan)
+        fused.forward(rows, out)
+        return [out]
+
+    assert_alike(on_device(run))
+
+
 @pytest.mark.parametrize("name", WITH_SOFTMAX)
 @pytest.mark.parametrize(("heads", "channels"), [(1, 5), (3, 8)])
 def test_a_softmax_equals_its_twin(on_device, short_segments, name, heads, channels):
