@@ -3,7 +3,7 @@
 //   out[v, :] = the sum, maximum or minimum of message(rows of u, rows of v, weight) over the edges u -> v
 //
 // csrc/aggregate/messages.inl computes the same on a processor, where it interprets the steps. Here main.cu
-// has each message as a type, with which the kernels are compiled, so that its steps stay in registers:
+// has each message as a type, with which the kernels are compiled; its steps are local variables:
 //
 //   Kinds                    what becomes of each of its results: MessageResults<MessageResult::kSum, ...>
 //   compute(edge, result)    the results of one edge in one column
