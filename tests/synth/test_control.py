@@ -262,7 +262,10 @@ def test_a_recipe_of_python_says_when_which_splits_are_evaluated():
 
 
 @pytest.mark.slow
-def test_a_program_refuses_what_goes_wrong_while_it_trains(store: Path, parts: Compiled, tmp_path: Path):
+def test_a_program_refuses_what_goes_wrong_while_it_trains(
+    store: Path, parts: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("graphbraid.synth.running.MOST_ROUNDS", 1000)  # those in C++ are quick
     wrong = {
         "rate": (program(optimizer='"sgd", 0.1 - epoch'), "the learning rate of epoch 1 is -0.9"),
         "zero": (program(after_epoch="int x = 6 / (3 - epoch);"), "the program divides by zero"),
@@ -270,10 +273,12 @@ def test_a_program_refuses_what_goes_wrong_while_it_trains(store: Path, parts: C
             program(before="int x = 9;", after_epoch="x = x * x;"),
             "an integer of the program is too large",
         ),
+        "stuck": (
+            program(after_epoch="float l = gnn.loss(); while (l > 0) { l *= 1.0; }"),
+            "the loop in line 14 goes on after 1000000 rounds without training",
+        ),
         "early": (
-            program()
-            .replace("gnn.forwardPass(l,", "gnn.forwardPass(l,", 1)
-            .replace(
+            program().replace(
                 "    for (int l = 0;", "    if (epoch == 0) { print(gnn.loss()); }\n    for (int l = 0;", 1
             ),
             "the loss is asked for before the first forward pass",
