@@ -43,7 +43,7 @@ from graphbraid.synth import (
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 NUMBERS = """
 function int log(int x) { return x; }
-function int run(int x) { while (true) { if (x > 5) { return log(x); } x++; } return 0; }
+function int run(int x) { while (true) { if (x > 5) { return log(x); } x++; } }
 function int half(int x) { return x / 2; }
 function float mixed(int a, float b, bool c) {
   float found = a;
@@ -261,6 +261,11 @@ def test_a_recipe_of_python_says_when_which_splits_are_evaluated():
         replace(recipe, evaluate_every=0)
 
 
+def test_a_loss_that_is_not_finite_ends_training_here_too():
+    with pytest.raises(ConfigError, match=r"program:7:7: the loss of epoch 1 is nan: .* rate is too large"):
+        train(of_example(program(optimizer='"sgd", 1e30')), GRAPH)
+
+
 @pytest.mark.slow
 def test_a_program_refuses_what_goes_wrong_while_it_trains(
     store: Path, parts: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -283,6 +288,7 @@ def test_a_program_refuses_what_goes_wrong_while_it_trains(
             ),
             "the loss is asked for before the first forward pass",
         ),
+        "lost": (program(optimizer='"sgd", 1e30'), "the loss of epoch 1 is nan: the features or the weights"),
     }
     for name, (text, message) in wrong.items():
         folder = built(of_example(text), store, parts, tmp_path / name)

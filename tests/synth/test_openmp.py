@@ -82,6 +82,36 @@ def test_a_program_has_the_engines_losses(
     assert numbers_of(said, "peak memory")[0] > 1e6
 
 
+@pytest.mark.parametrize(
+    ("model", "aggregation", "trains", "evaluates", "shared"),
+    [
+        ("GCN", "Sum", 3, 4, 0),
+        ("SAGE", "Mean", 5, 6, 0),
+        ("SAGE", "Max", 6, 6, 0),
+        ("GIN", "Sum", 13, 12, 6),
+        ("GAT", "Sum", 14, 14, 0),
+        ("GATv2", "Sum", 8, 8, 0),
+    ],
+)
+def test_an_evaluation_has_calls_of_its_own(
+    model: str, aggregation: str, trains: int, evaluates: int, shared: int, store: Path
+):
+    """Only batch normalisation makes training compute all rows, and with them the same calls."""
+    graph = datasets.open_store(store)
+    main = sources_of(made(model, aggregation, after_layer=""), graph, OPTIONS).main
+    forward, predict = (calls_of(main, name) for name in ("forward", "predict"))
+    assert (len(forward), len(predict)) == (trains, evaluates)
+    assert len(set(forward) & set(predict)) == shared
+    assert len(set(forward)) == trains and len(set(predict)) == evaluates
+
+
+def calls_of(main: str, function: str) -> list[str]:
+    """The calls of a function of a program; a tensor is told by its shape alone."""
+    (text,) = re.findall(rf"^  void {function}\(\) {{\n(.*?)^  }}$", main, re.MULTILINE | re.DOTALL)
+    text = re.sub(r"\b(train|evaluate)\.\w+", "tensor", re.sub(r"//.*", "", text))
+    return [re.sub(r"\s+", " ", each).strip() for each in text.split(";\n")[:-1]]
+
+
 @pytest.mark.parametrize(("model", "aggregation"), [("GCN", "Sum"), ("SAGE", "Max"), ("GAT", "Sum")])
 @pytest.mark.slow
 def test_early_losses_are_those_of_float64(

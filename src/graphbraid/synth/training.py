@@ -47,6 +47,8 @@ def train(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = N
     Raises:
         NotLoweredError: part of the model has no lowered form.
         DataError: the graph does not fit the model or the recipe.
+        ProgramError: a loss or a learning rate is not finite, or the program divides by zero, counts too far,
+            or goes on without training.
     """
     check_fits(synthesis, graph)
     model, recipe = synthesis.model.train(), synthesis.recipe
@@ -105,6 +107,10 @@ class _Followed:
         if step.what == "forward":
             self._optimizer.zero_grad()
             self._loss = _LOSSES[self._recipe.loss](self._engine(), self._labels)
+            if not math.isfinite(self._loss.item()):
+                message = f"the loss of epoch {len(self.losses)} is {self._loss.item():g}"
+                hint = "the features or the weights are not finite, or the learning rate is too large"
+                raise ProgramError(step.place, message, hint)
             return
         assert self._loss is not None
         if step.what == "backward":

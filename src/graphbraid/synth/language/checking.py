@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
@@ -34,6 +34,7 @@ from graphbraid.synth.language.syntax import (
     Unary,
     assigned_in,
     hint_of,
+    is_endless,
     leaves_loop,
     names_in,
 )
@@ -52,8 +53,9 @@ def check(function: Function) -> None:
         ProgramError: the first mistake.
     """
     helpers: dict[str, Helper] = {}
+    names = [helper.name for helper in function.helpers]
     for helper in function.helpers:
-        _Checker(helpers, helper.returns).helper(helper)
+        _Checker(helpers, helper.returns, below=names[len(helpers) :]).helper(helper)
         helpers[helper.name] = helper
     layers: list[str] = []
     for layer in function.layers:
@@ -73,15 +75,21 @@ class _Checker:
         helpers: the functions that it can call, by name.
         returns: type of its value; None for the function that trains.
         layers: names of the own layers.
+        below: names of the functions that are not known yet, its own among them.
     """
 
     def __init__(
-        self, helpers: dict[str, Helper], returns: Type | None = None, layers: tuple[str, ...] = ()
+        self,
+        helpers: dict[str, Helper],
+        returns: Type | None = None,
+        layers: tuple[str, ...] = (),
+        below: Sequence[str] = (),
     ) -> None:
         self._scopes: list[dict[str, tuple[Type, Place | None]]] = [{TOTAL_EPOCHS: ("int", None)}]
         self._fixed = {TOTAL_EPOCHS}
         self._num_loops = 0
         self._helpers, self._returns, self._layers = helpers, returns, layers
+        self._below = below
 
     def helper(self, helper: Helper) -> None:
         if helper.name in self._helpers:
@@ -167,8 +175,8 @@ class _Checker:
         if loop.step is not None:
             self._assignment(loop.step)
         if self._returns is not None and not leaves_loop(loop.body):
-            asked, reads = loop.condition, names_in(loop.condition)
-            if asked is None or (isinstance(asked, Literally) and asked.value):
+            reads = names_in(loop.condition)
+            if is_endless(loop):
                 raise ProgramError(loop.place, "the loop never ends", "no break and no return leaves it")
             if reads and not reads & assigned_in((loop.body, loop.step)):
                 hint = "nothing in it changes its condition; leave it by break or return"
@@ -302,6 +310,9 @@ class _Checker:
 
     def _applied(self, call: Apply) -> Type:
         helper = self._helpers.get(call.function)
+        if helper is None and call.function in self._below:
+            hint = "a function can call those above it, and not itself"
+            raise ProgramError(call.place, f'"{call.function}" is not known yet', hint)
         if helper is None:
             hint = hint_of(call.function, self._helpers) if self._helpers else "the program has none"
             raise ProgramError(call.place, f'unknown function "{call.function}"', hint)
@@ -347,6 +358,8 @@ class _Checker:
 def _always_gives(body: tuple[Statement, ...]) -> bool:
     """Return whether every way through a block meets a return."""
     last = body[-1] if body else None
+    if isinstance(last, For):
+        return is_endless(last) and not leaves_loop(last.body, by_return=False)
     if isinstance(last, If):
         return all(_always_gives(block) for block in (*(b for _, b in last.branches), last.otherwise))
     return isinstance(last, Give)

@@ -400,7 +400,8 @@ def _tokens(text: str) -> list[Token]:
         place, found = Place(error.line, error.column), text[error.pos_in_stream or 0]
         if found == '"':
             raise ProgramError(place, "a text is never closed", "it ends on its own line") from None
-        raise ProgramError(place, f"unexpected character {found!r}") from None
+        hint = "write if (...) { ... } else { ... }" if found in "?:" else ""
+        raise ProgramError(place, f"unexpected character {found!r}", hint) from None
 
 
 def _unexpected(  # noqa: PLR0911 - one for each kind of mistake
@@ -422,6 +423,8 @@ def _unexpected(  # noqa: PLR0911 - one for each kind of mistake
         return _unknown("type", token, _TYPES, f"known are {', '.join(_TYPES)}")
     if token.type == "NAME" and before.type == "NAME" and "STEP" in expected:
         return _unknown("type", before, _TYPES, "variables are int, float, bool")
+    if before == "do":
+        return ProgramError(place_of(before), 'unknown word "do"', "write while (...) { ... }")
     if before.type == "NAME" and "DOT" in expected and did_you_mean(str(before), _KEYWORDS):
         return _unknown("word", before, _KEYWORDS, "")
     if token.type == "EQUAL" and "EQUALITY" in expected:

@@ -321,16 +321,26 @@ def trains_in(part: object) -> bool:
     return any(isinstance(node, Train) for node in walk(part))
 
 
-def leaves_loop(body: tuple[Statement, ...]) -> bool:
-    """Return whether a ``return``, or a ``break`` of no loop inside, leaves a loop with this body."""
+def leaves_loop(body: tuple[Statement, ...], *, by_return: bool = True) -> bool:
+    """Return whether a ``return``, or a ``break`` of no loop inside, leaves a loop with this body.
+
+    Args:
+        body: the loop's.
+        by_return: whether a ``return`` counts.
+    """
     for statement in body:
         match statement:
-            case Leave(word="break") | Give():
+            case Leave(word="break"):
                 return True
             case If():
                 blocks = [*(block for _, block in statement.branches), statement.otherwise]
-                if any(leaves_loop(block) for block in blocks):
+                if any(leaves_loop(block, by_return=by_return) for block in blocks):
                     return True
-            case For() if any(isinstance(node, Give) for node in walk(statement.body)):
+            case Give() | For() if by_return and any(isinstance(node, Give) for node in walk(statement)):
                 return True
     return False
+
+
+def is_endless(loop: For) -> bool:
+    """Return whether a loop has no condition, or one that is written as ``true``."""
+    return loop.condition is None or (isinstance(loop.condition, Literally) and bool(loop.condition.value))

@@ -5,11 +5,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "numbers.h"
+
 namespace program {
 
 void require_finite(double loss, int64_t epoch) {
   if (std::isfinite(loss)) return;
-  throw std::runtime_error("the loss of epoch " + std::to_string(epoch) + " is " + std::to_string(loss) +
+  throw std::runtime_error("the loss of epoch " + std::to_string(epoch) + " is " + shown(loss) +
                            ": the features or the weights are not finite, or the learning rate is too large");
 }
 
