@@ -20,7 +20,6 @@ import graphbraid
 from graphbraid import Graph, Trainer
 from graphbraid.datasets import open_store
 from graphbraid.estimates import limits
-from graphbraid.machine import hardware
 
 OPTIONS: dict[str, Any] = {
     "epochs": 2,
@@ -54,8 +53,7 @@ def main() -> None:
         return
     for file in given.store.iterdir():
         drop(file)  # pages that are there already count for who read them
-    # Pages of files count as taken here, and what runs keep free would be most of so small a limit.
-    limits._RESERVE_BYTES = hardware.LEAST_BYTES = 0
+    limits._RESERVE_BYTES = 0  # half of so small a limit
     try:
         trainer, found = trained(open_store(given.store), host=given.host)
         tiers, topology = trainer.tiers, trainer.topology

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
 import itertools
@@ -121,13 +120,6 @@ def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
         peak=torch.cuda.max_memory_allocated(device) - before,
         kept=torch.cuda.memory_allocated(device) - before,
     )
-
-
-def return_freed_blocks() -> None:
-    """Give freed blocks back to the system, which the C library would keep (glibc's can do so)."""
-    gc.collect(1)
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)
 
 
 def may_be_tried(nbytes: int) -> bool:

@@ -9,14 +9,13 @@ from torch import nn
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
-from graphbraid.estimates.allocation import return_freed_blocks
 from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
 from graphbraid.estimates.seconds import rows_made_up
 from graphbraid.estimates.sizes import break_bytes, training_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
-from graphbraid.machine.hardware import Hardware, require_least
+from graphbraid.machine.hardware import Hardware, return_freed_blocks
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import device_named
 
@@ -32,8 +31,6 @@ _RESERVE_BYTES = 64 << 20
 """Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies. A run
 without a plan keeps half of it."""
 _BESIDE = "threads and copies, which are kept free"
-_TO_COUNT = 0.5
-"""Share of the least memory of a command that is left for a count, when its libraries are loaded."""
 _PARTS = {
     "optimizer": "the optimizer's state",
     "batches": "mini-batches under way",
@@ -64,7 +61,6 @@ def require_sampled(
     free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
     if free is None or 2 * most_bytes(model, graph, config) < free:
         return
-    require_least("training", _TO_COUNT)
     config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
     what = "training on mini-batches needs"
     if why:
@@ -91,7 +87,6 @@ def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None
     left = free - _RESERVE_BYTES
     if 2 * most_bytes(model, graph, config) < left:
         return
-    require_least("measuring for a plan", _TO_COUNT)
     # Of the arrangements that are tried, that with most workers prepares three batches ahead for each.
     parts = _parts_to_come(model, graph, config, ahead=3 * cores, evaluates=False)
     needed = sum(parts.values())

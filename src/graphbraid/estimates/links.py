@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 import torch
@@ -12,7 +11,6 @@ from graphbraid.estimates.allocation import allocation_of, may_be_tried
 from graphbraid.estimates.records import Need
 from graphbraid.estimates.sizes import sampled_pass
 from graphbraid.estimates.trial import Trial, timed
-from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.train import runtime
 from graphbraid.train.inference.evaluate import PAIRS, EvalMode, beside_negatives, encoder_rows, ranking_of
@@ -82,19 +80,6 @@ def link_evaluation_needs(trial: Trial, runner: LinkRunner | EdgeRunner) -> tupl
         for name, positions, mode in parts
         if positions is not None
     )
-
-
-def after_steps(need: Need, heap: int) -> Need:
-    """Return the need of an evaluation beside what the process keeps of a step's freed blocks.
-
-    The scores of ranks are blocks of another size than a step's, and fit between those only in part.
-
-    Args:
-        need: of the evaluation.
-        heap: bytes of the step's blocks that the C library keeps.
-    """
-    why = f"{need.why}; beside {format_bytes(heap)} that the C library keeps of a step"
-    return dataclasses.replace(need, nbytes=need.nbytes + heap, why=why)
 
 
 def link_evaluation_seconds(

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.estimates.allocation import Allocation, allocation_of, baseline_bytes, may_be_tried
-from graphbraid.estimates.links import after_steps, link_evaluation_needs, link_needs
+from graphbraid.estimates.links import link_evaluation_needs, link_needs
 from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.sizes import FEWER, BatchSizes, batch_sizes, forward_bytes, sampled_pass
 from graphbraid.estimates.trial import Trial, parameter_bytes
@@ -69,7 +69,6 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = Tr
     links: tuple[Need, ...] = ()
     set_up: tuple[Need, ...] = ()
     if isinstance(runner, LinkRunner | EdgeRunner):
-        evaluation = tuple(after_steps(need, step.heap) for need in evaluation)
         links, set_up = link_needs(trial, runner, in_flight=in_flight)
     learned, checkpoint_bytes = learned_needs(trial)
     degrees = 8 * trial.graph.num_nodes if runner.uses_degrees else 0

@@ -6,6 +6,8 @@ container (cgroup) or by ``taskset`` count: a run is planned for what it may use
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
 import re
@@ -248,27 +250,31 @@ def free_memory_bytes(*, root: Path | None = None) -> int | None:
     return min((max(nbytes, 0) for nbytes in found if nbytes is not None), default=None)
 
 
+def return_freed_blocks() -> None:
+    """Give freed blocks back to the system, which the C library would keep (glibc's can do so)."""
+    gc.collect(1)
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
+
+
 LEAST_BYTES = 96 << 20
 """Free memory that a command needs once the interpreter has its libraries. Less is exhausted by late imports,
 heaps of threads and the count of what a run needs, before anything can be said."""
-
-
 _LIBRARIES_BYTES = 160 << 20
 """Memory of its own that a process takes for PyTorch and what it imports with it."""
 
 
-def require_least(what: str, share: float = 1.0) -> None:
+def require_least(what: str) -> None:
     """Check that there is as much free memory as no count can do without.
 
     Args:
         what: what is to run, for the message.
-        share: part of :data:`LEAST_BYTES` that it needs; less where libraries are loaded already.
 
     Raises:
         ResourceError: there is less.
     """
-    free, least = free_memory_bytes(), int(share * LEAST_BYTES)
-    if least and "torch" not in sys.modules:
+    free, least = free_memory_bytes(), LEAST_BYTES
+    if "torch" not in sys.modules:
         least += _LIBRARIES_BYTES
     if free is not None and free < least:
         raise ResourceError(

@@ -219,8 +219,9 @@ def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tenso
     dst_scale = src_scale[: csc.num_dst]
     # Each edge stands for degree / sampled edges of the graph, and the self-loop for itself.
     factor = degree[: csc.num_dst] / sampled.clamp(min=torch.finfo(torch.float32).tiny)
-    if csc.weight is not None and bool((csc.weight < 0).any()):
-        factor = torch.ones_like(factor)  # loaders then draw all in-neighbours, and sums of weights may be 0
+    if csc.weight is not None:
+        # With weights below 0 loaders draw all in-neighbours, and sums of weights may be 0.
+        factor = torch.where((csc.weight < 0).any(), 1.0, factor)
     weight = factor[csc.destinations().long()]
     if csc.weight is not None:
         weight = weight * csc.weight

@@ -231,11 +231,9 @@ class RotatE(_Distance):
         return self.margin - distance
 
     def _near_all(self, query: Tensor, rows: Tensor) -> Tensor:
-        return (
-            super()._near_all(query, rows)
-            if self.norm == 2
-            else self.margin - distances(query, rows, "moduli")
-        )
+        if self.norm == 2:
+            return super()._near_all(query, rows)
+        return self.margin - distances(query, rows, "moduli")
 
 
 def _turned(given: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:

@@ -129,6 +129,13 @@ def _memory_of(logits: Tensor, labels: Tensor) -> Tensor:
         return torch.empty(logits.shape) if memory.is_out else memory.lend(logits.dtype).view(logits.shape)
 
 
+def kept_bytes(labels: Tensor) -> int:
+    """Return the bytes that are kept for the gradients of losses with these ``labels``."""
+    with _keeping:
+        memory: LentMemory | None = _kept.get(labels)  # type: ignore[no-untyped-call]
+        return 0 if memory is None else memory.nbytes
+
+
 def _check(logits: Tensor, labels: Tensor, weight: Tensor | None) -> None:
     num_rows, num_classes = check_tensor(logits, "logits", ndim=2, floating=True).shape
     check_tensor(labels, "labels")

@@ -137,6 +137,9 @@ using Ids = Array<const Id, 1>;
 // Feature rows, which may be a part of wider ones.
 using RowArray = Array<const Floating, 2, Layout::kRows>;
 using WrittenRows = Array<Floating, 2, Layout::kRows>;
+using FloatRows = Array<const float, 2, Layout::kRows>;
+using WrittenFloatRows = Array<float, 2, Layout::kRows>;
+using StridedFloats = Array<const float, 2, Layout::kAny>;
 using Vector = Array<const Floating, 1>;
 using WrittenVector = Array<Floating, 1>;
 using Matrix = Array<const Floating, 2>;

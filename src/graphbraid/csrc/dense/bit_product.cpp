@@ -20,9 +20,6 @@
 
 namespace gb {
 
-using FloatRows = Array<const float, 2, Layout::kRows>;
-using WrittenFloatRows = Array<float, 2, Layout::kRows>;
-using StridedFloats = Array<const float, 2, Layout::kAny>;
 using Words = Array2<const int32_t>;
 
 static const uint32_t* words_of(const Words& bits, int64_t depth, int64_t rows) {

@@ -29,10 +29,6 @@ void run_tall_gram(const TallGramArgs& g) {
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
 }
 
-using FloatRows = Array<const float, 2, Layout::kRows>;
-using WrittenFloatRows = Array<float, 2, Layout::kRows>;
-using StridedFloats = Array<const float, 2, Layout::kAny>;
-
 // Refuses ids, where there are any, that name none of `rows` rows; returns how many rows they make of them.
 static int64_t rows_by_id(const OptionalIds& ids, int64_t rows) {
   if (!ids) return rows;

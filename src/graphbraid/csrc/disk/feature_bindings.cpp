@@ -149,7 +149,7 @@ void decide_cached(PyCache& self, const Indptr& ids, int64_t batch, const Array1
   self.cache.decide(ids.data(), ids.length(), batch, slots.data(), fills.data());
 }
 
-// Another thread may hold the cache's lock and wait for the GIL, to call what writes rows.
+// Another thread may hold the cache's lock while it reads a file; the others run meanwhile.
 nb::tuple cache_counts(PyCache& self) {
   CacheCounts counts;
   {

@@ -30,9 +30,6 @@ struct FloatMatrix {
   FloatMatrix first(int64_t count) const { return {data, count, width, stride, own}; }
 };
 
-using FloatRows = Array<const float, 2, Layout::kRows>;
-using WrittenFloatRows = Array<float, 2, Layout::kRows>;
-using StridedFloats = Array<const float, 2, Layout::kAny>;
 using FloatVector = Array<const float, 1>;
 using OptionalFloats = std::optional<FloatVector>;
 
@@ -112,7 +109,7 @@ inline SpmmArgs arguments_of(const Map& map) {
 
 // The transpose of a map, in memory of its own; Aggregation.transposed is its twin.
 struct Reversed {
-  Buffer<int64_t> indptr, positions;
+  Buffer<int64_t> indptr;
   Buffer<int32_t> narrow;
   Buffer<int64_t> wide;
   Buffer<float> weight, scale;
@@ -121,7 +118,7 @@ struct Reversed {
   explicit Reversed(const Map& map) : arguments(arguments_of(map)) {
     const int64_t num_edges = map.num_edges();
     indptr.reserve(map.num_src + 1);
-    if (map.weight) positions.reserve(num_edges);
+    if (map.weight) weight.reserve(num_edges);
     with_ids(map.indices, [&]<typename Id>(const Id* sources) {
       Id* destinations = nullptr;
       if constexpr (sizeof(Id) == 4) {
@@ -134,7 +131,7 @@ struct Reversed {
       const auto rows = [&](int64_t first) { return RowCursor(map.indptr.data(), map.num_dst, first); };
       const auto emit = [&](int64_t edge, int64_t place, RowCursor& row) {
         destinations[place] = static_cast<Id>(row.row_of(edge));
-        if (map.weight) positions[place] = edge;
+        if (map.weight) weight[place] = map.weight->data()[edge];
       };
       counting_scatter<uint32_t>(
           num_edges, map.num_src, indptr.data(), [=](int64_t e) { return sources[e]; }, rows, emit);
@@ -142,11 +139,7 @@ struct Reversed {
     });
     arguments.indptr = indptr.data();
     arguments.num_dst = map.num_src;
-    if (map.weight) {
-      weight.reserve(num_edges);
-      for (int64_t e = 0; e < num_edges; ++e) weight[e] = map.weight->data()[positions[e]];
-      arguments.weight = weight.data();
-    }
+    if (map.weight) arguments.weight = weight.data();
     arguments.mean = false;
     arguments.src_scale = data_or_null(map.dst_scale);
     arguments.dst_scale = data_or_null(map.src_scale);
@@ -178,31 +171,27 @@ inline void sum_over(SpmmArgs a, const FloatMatrix& x, const FloatMatrix& out,
 
 inline void multiply(const FloatMatrix& a, const Strided& b, const FloatMatrix& out, bool add = false,
                      const Epilogue* epilogue = nullptr) {
-  TallProductArgs p;
-  p.num_rows = a.rows;
-  p.depth = a.width;
-  p.width = out.width;
-  p.a = a.data;
-  p.a_stride = a.stride;
-  p.b = b;
-  p.out = out.data;
-  p.out_stride = out.stride;
-  p.add = add;
-  p.epilogue = epilogue;
-  run_tall_product(p);
+  run_tall_product({.num_rows = a.rows,
+                    .depth = a.width,
+                    .width = out.width,
+                    .a = a.data,
+                    .a_stride = a.stride,
+                    .b = b,
+                    .out = out.data,
+                    .out_stride = out.stride,
+                    .add = add,
+                    .epilogue = epilogue});
 }
 
 inline void gram(const FloatMatrix& a, const FloatMatrix& b, float* out) {
-  TallGramArgs g;
-  g.num_rows = a.rows;
-  g.height = a.width;
-  g.width = b.width;
-  g.a = a.data;
-  g.a_stride = a.stride;
-  g.b = b.data;
-  g.b_stride = b.stride;
-  g.out = out;
-  run_tall_gram(g);
+  run_tall_gram({.num_rows = a.rows,
+                 .height = a.width,
+                 .width = b.width,
+                 .a = a.data,
+                 .a_stride = a.stride,
+                 .b = b.data,
+                 .b_stride = b.stride,
+                 .out = out});
 }
 
 inline void copy_rows(const FloatMatrix& from, const FloatMatrix& to) {

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum, operands_of
-from graphbraid.fullgraph.batches.native_segment import NativeSegment
+from graphbraid.fullgraph.batches.native_segment import FREED, NativeSegment
 from graphbraid.fullgraph.program import (
     Add,
     Aggregate,
@@ -301,10 +301,7 @@ class _Pass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         if ctx.steps is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time: what backward reads has been freed. "
-                "Specify retain_graph=True in the first backward pass if there is to be a second one."
-            )
+            raise RuntimeError(FREED)
         steps, keeps_graph = list(ctx.steps), torch._C._autograd._get_current_graph_task_keep_graph()
         if not keeps_graph:
             ctx.steps = None  # each step is freed as soon as it is done

@@ -14,6 +14,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_node_ids, as_tensor
+from graphbraid.machine.hardware import return_freed_blocks
 from graphbraid.sampling import rng
 from graphbraid.sampling.schedule import MOST_EPOCHS, part_of
 from graphbraid.train.config import TrainConfig
@@ -124,6 +125,7 @@ def encoder_rows(
         ResourceError: they do not fit the memory budget.
     """
     rows: Tensor | None = None
+    return_freed_blocks()  # of a step: rows and scores are of other sizes, and fit there only in part
     for start, part in outputs_in_chunks(runner.encoder_runner(), config, nodes, mode, check):
         if rows is None:
             needed, budget = 4 * nodes.numel() * part.shape[1], config.memory_budget_bytes

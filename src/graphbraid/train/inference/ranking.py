@@ -14,6 +14,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.graph.scans import check_ids, first_out_of_range
 from graphbraid.graph.types import MOST_RELATIONS
+from graphbraid.machine.hardware import return_freed_blocks
 from graphbraid.signatures import typed
 
 ScoreFunction = Callable[..., Tensor]
@@ -110,7 +111,11 @@ def rank_links(
     for function, one, other, end in ((score, src, dst, 0), (score_sources, dst, src, 1)):
         if function is None:
             continue
-        beside = None if others is None else KnownLinks(others[end], others[1 - end], known_kind)
+        beside = None
+        if others is not None:
+            return_freed_blocks()  # of the other end's scores: the look-up would lie between them
+            beside = KnownLinks(others[end], others[1 - end], known_kind)
+        return_freed_blocks()  # too small for scores
         candidates = counts[1 - end]
         per_call = max(most_scores // candidates, 1)
         shape = {"num_nodes": candidates, "per_call": per_call}

@@ -15,6 +15,7 @@ from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import EdgeModel, LinkModel, RelationPredictor
+from graphbraid.ops.cross_entropy import kept_bytes
 from graphbraid.ops.library import once_differentiable
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkSeeds
@@ -366,8 +367,8 @@ class LinkRunner(EndsRunner):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes for the scores of a batch that are kept for those of the next."""
-        return self._memory.nbytes
+        """Bytes for the scores of a batch, and for their gradient, that are kept for those of the next."""
+        return self._memory.nbytes + kept_bytes(self._firsts)
 
     def score_pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
         """Return the predictor's float32 scores of pairs of rows, ``(num_pairs,)``, on the CPU."""
