@@ -52,19 +52,25 @@ def few_of(values: Iterable[Any], few: Container[Any]) -> list[Any]:
     return [value if _first(value) in few else _later(value) for value in values]
 
 
-def every(step: int, values: Iterable[Any]) -> list[Any]:
-    """Values of a parameter, or of several, of which `make test` runs the first and every so many-th."""
-    return [value if number % step == 0 else _later(value) for number, value in enumerate(values)]
+def every(step: int, values: Iterable[Any], *, some: int = 1) -> list[Any]:
+    """Values of a parameter, or of several, of which `make test` runs the first and every so many-th.
+
+    `make test-all` runs every ``some``-th of the others, too: all, unless another test is alike.
+    """
+    return [
+        value if number % step == 0 else _later(value, is_long=bool(number % some))
+        for number, value in enumerate(values)
+    ]
 
 
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) else value
 
 
-def _later(value: Any) -> Any:
+def _later(value: Any, *, is_long: bool = False) -> Any:
     """The value as one of the rest of a product, which `make test` leaves out."""
     values = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.rest))
+    return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.rest, *[pytest.mark.long] * is_long))
 
 
 def mark(items: Iterable[pytest.Item]) -> None:

@@ -114,3 +114,8 @@ def test_values_that_make_test_leaves_out_are_the_rest_of_a_product():
     first, second, third = every(2, [("a", 1), ("b", 2), ("c", 3)])
     assert (first, second.values, third) == (("a", 1), ("b", 2), ("c", 3))
     assert few_of([("a", 1), ("b", 2)], {"b"})[1] == ("b", 2)
+    _, second, third = every(3, "abc", some=2)
+    assert [{mark.name for mark in one.marks} for one in (second, third)] == [
+        {"slow", "rest", "long"},
+        {"slow", "rest"},
+    ]

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
-from tests import warm
 
 from graphbraid.datasets import CsvOptions, from_csv, from_parquet, from_tables, open_names, save_store
 from graphbraid.errors import ConfigError, DataError
@@ -347,15 +346,3 @@ def test_options_that_cannot_be_meant_are_refused(files):
         from_tables([(1, 2)])
     with pytest.raises(ConfigError, match="'class' cannot be a feature and"):
         from_tables(*files, label="class", features=["class"])
-
-
-def test_without_pyarrow_the_command_to_install_it_is_named(files):
-    code = (
-        "import sys; sys.modules['pyarrow'] = None\n"
-        "from graphbraid.datasets import from_csv\n"
-        "from graphbraid.errors import MissingPackageError\n"
-        "try: from_csv(sys.argv[1])\n"
-        "except MissingPackageError as error: print(error)\n"
-    )
-    done = warm.run(["-c", code, files[0]])
-    assert "pip install 'graphbraid[tabular]'" in done.stdout, done.stderr

@@ -468,7 +468,6 @@ def test_kernels_refuse_arrays_that_do_not_fit():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_parts": 0}, r"num_parts must be a whole number in \[1, 65536\]; got 0"),
         ({"strategy": "metiss"}, "Did you mean 'metis'"),
         ({"balance": "edge"}, "Did you mean 'edges'"),
         ({"tolerance": 1.0}, "tolerance must be a number in"),

@@ -18,6 +18,7 @@ from tests.fullgraph.test_typed_batches import MODELS as TYPED
 from tests.fullgraph.test_typed_batches import SEEDS
 from tests.fullgraph.test_typed_batches import in_double as doubled
 from tests.fullgraph.typed_cases import HETERO, untidy
+from tests.suites import every
 
 import graphbraid
 from graphbraid.errors import ConfigError
@@ -92,13 +93,8 @@ def lowered_in_half(model, batch):
     return engine.why is None
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.id, marks=[pytest.mark.slow] if number % 8 else [])
-        for number, case in enumerate(LOWERED_CASES)
-    ],
-)
+# Autocast goes by operation, of which every third model has each several times.
+@pytest.mark.parametrize("case", every(8, LOWERED_CASES, some=3), ids=lambda case: case.id)
 @pytest.mark.filterwarnings("ignore:.*runs as it is written", "ignore:.*as they are written")
 def test_the_models_of_the_matrix_are_as_exact_as_themselves(case):
     data = case.prepare(data_of("untidy"))
@@ -122,10 +118,7 @@ def test_messages_are_as_exact_as_themselves(case):
     assert_as_exact(case.make, batch, in_double(copy.copy(batch)))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if number % 4 else []) for number, name in enumerate(TYPED)],
-)
+@pytest.mark.parametrize("name", every(4, TYPED))
 @pytest.mark.filterwarnings("ignore:There exist node types")
 def test_models_of_several_node_types_are_as_exact_as_themselves(name):
     graph = untidy(only_sources=name in HETERO)

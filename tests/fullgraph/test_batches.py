@@ -25,6 +25,7 @@ from tests.fullgraph.matrix.cases_messages import MESSAGES, own
 from tests.fullgraph.matrix.compare import LOWERED, in_double
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
 from tests.fullgraph.matrix.models import Stack
+from tests.suites import every
 from torch_geometric.data import Batch, Data
 
 import graphbraid
@@ -122,13 +123,14 @@ def assert_same(model, batch, *, lowered=True):
 LOWERED_CASES = [case for case in CASES if case.expected == LOWERED and case.part not in NOT_YET]
 
 
-@pytest.mark.parametrize("kind", ["whole", "sampled"])
+# The whole graph as a batch has the rows of the matrix's own test, and the operations of sampled batches.
 @pytest.mark.parametrize(
-    "case",
+    ("case", "kind"),
     [
-        pytest.param(case, id=case.id, marks=[pytest.mark.slow] if number % 8 else [])
-        for number, case in enumerate(LOWERED_CASES)
+        *every(8, [(case, "sampled") for case in LOWERED_CASES]),
+        *every(8, [(case, "whole") for case in LOWERED_CASES], some=8),
     ],
+    ids=lambda value: getattr(value, "id", value),
 )
 @pytest.mark.filterwarnings("ignore:.*runs as it is written")
 def test_the_models_of_the_matrix_equal_themselves(case, kind):

@@ -16,18 +16,23 @@ from benchmarks.fullgraph.models.check import (
     find_on_batches,
 )
 
-SAMPLE = 12
 LEAST = {"GCN": 28, "SAGE": 20, "GIN": 12, "GAT": 14, "GraphConv": 5, "RGCN": 4, "GINE": 4, "Transformer": 4}
 LEAST |= {"PNA": 3, "EdgeConv": 3, "types": 5, "own messages": 8}
 
 
-@pytest.mark.parametrize(
-    "listed",
-    [
-        pytest.param(one, id=f"{one.family}: {one.name}", marks=[pytest.mark.slow] * bool(i % SAMPLE))
-        for i, one in enumerate(MODELS)
-    ],
-)
+def listed_models(offset=0):
+    """A twelfth is quick. `make test-all` runs a third on each route: the matrix has the same layers."""
+    return [
+        pytest.param(
+            one,
+            id=f"{one.family}: {one.name}",
+            marks=[pytest.mark.long] if i % 3 else [pytest.mark.slow] if i % 12 else [],
+        )
+        for i, one in enumerate(MODELS, offset)
+    ]
+
+
+@pytest.mark.parametrize("listed", listed_models())
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_equals_pyg_and_is_lowered_as_the_table_says(listed):
     found = find(listed)
@@ -37,13 +42,7 @@ def test_equals_pyg_and_is_lowered_as_the_table_says(listed):
     assert order.index(found.status) <= order.index(was[listed.family, listed.name]), found
 
 
-@pytest.mark.parametrize(
-    "listed",
-    [
-        pytest.param(one, id=f"{one.family}: {one.name}", marks=[pytest.mark.slow] * bool((i + 5) % SAMPLE))
-        for i, one in enumerate(MODELS)
-    ],
-)
+@pytest.mark.parametrize("listed", listed_models(5))
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_equals_pyg_on_batches_and_is_lowered_as_the_table_says(listed):
     found = find_on_batches(listed)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
-from tests.suites import examples
+from tests.suites import every, examples
 from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -153,13 +153,7 @@ def assert_same(model, batch, twin_batch, steps=2, node_type="a"):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if number % 4 else [])
-        for number, name in enumerate(MODELS)
-    ],
-)
+@pytest.mark.parametrize("name", every(4, MODELS))
 def test_models_equal_themselves(name, kind):
     graph = untidy(only_sources=name in HETERO)
     model = ready(MODELS[name], graph)

@@ -19,28 +19,19 @@ STORES = "On-disk stores"
 TABLES = "Tables (`graphbraid convert`)"
 
 
-@command(FILES, 3, "no dataset", "did you mean 'small.npz'")
-def missing_file(w: Workplace):
-    """A dataset or file that does not exist, its name mistyped."""
-    return w.train(w.npz().with_name("smal.npz"))
-
-
-@command(FILES, 3, "'braid-10kk'", "did you mean 'braid-10k'?")
-def mistyped_dataset(w: Workplace):
-    """An embedded dataset's name mistyped."""
-    return w.train("braid-10kk")
-
-
-@command(FILES, 3, "empty.npz", "truncated or damaged")
-def empty_npz(w: Workplace):
-    """A file of no bytes."""
-    return w.train(w.file("empty.npz", b""))
-
-
-@command(FILES, 3, "small.npz is truncated or damaged", "copy or download it again")
-def truncated_npz(w: Workplace):
-    """An `.npz` that was cut off."""
-    return w.train(cut(w.npz()))
+command(FILES, 3, "no dataset", "did you mean 'small.npz'")(
+    "A dataset or file that does not exist, its name mistyped",
+    lambda w: w.train(w.npz().with_name("smal.npz")),
+)
+command(FILES, 3, "'braid-10kk'", "did you mean 'braid-10k'?")(
+    "An embedded dataset's name mistyped", lambda w: w.train("braid-10kk")
+)
+command(FILES, 3, "empty.npz", "truncated or damaged")(
+    "A file of no bytes", lambda w: w.train(w.file("empty.npz", b""))
+)
+command(FILES, 3, "small.npz is truncated or damaged", "copy or download it again")(
+    "An `.npz` that was cut off", lambda w: w.train(cut(w.npz()))
+)
 
 
 @command(FILES, 3, "small.npz is truncated or damaged (x: Bad CRC", "download it again")
@@ -54,16 +45,12 @@ def flipped_npz(w: Workplace):
     return w.train(path)
 
 
-@command(FILES, 3, "text.npz is not a usable .npz", "numpy.savez")
-def text_as_npz(w: Workplace):
-    """Text in a file called `.npz`."""
-    return w.train(w.file("text.npz", "0 1\n1 2\n"))
-
-
-@command(FILES, 3, "holds Python objects, which are never loaded", "plain arrays")
-def pickled_npz(w: Workplace):
-    """Python objects in an `.npz`."""
-    return w.train(w.npz(y=np.array([{"a": 1}] * 90, dtype=object)))
+command(FILES, 3, "text.npz is not a usable .npz", "numpy.savez")(
+    "Text in a file called `.npz`", lambda w: w.train(w.file("text.npz", "0 1\n1 2\n"))
+)
+command(FILES, 3, "holds Python objects, which are never loaded", "plain arrays")(
+    "Python objects in an `.npz`", lambda w: w.train(w.npz(y=np.array([{"a": 1}] * 90, dtype=object)))
+)
 
 
 @command(FILES, 3, "small.npz is not a usable .npz (x: its header says float32 of shape (1000000000, 6)")
@@ -79,10 +66,9 @@ def lying_header(w: Workplace):
     return w.train(path)
 
 
-@command(FILES, 3, "small.npz has both train_idx and train_mask; keep one")
-def split_twice(w: Workplace):
-    """A split as ids and as a mask."""
-    return w.train(w.npz(train_mask=np.ones(90, bool)))
+command(FILES, 3, "small.npz has both train_idx and train_mask; keep one")(
+    "A split as ids and as a mask", lambda w: w.train(w.npz(train_mask=np.ones(90, bool)))
+)
 
 
 @command(FILES, 3, "x_indices must be 1-d integers; got float64")
@@ -92,10 +78,9 @@ def float_columns(w: Workplace):
     return w.train(w.npz(x=None, x_indices=np.array([0.0, 1.7]), **parts))
 
 
-@command(FILES, 2, "data must name a dataset, a file or a folder; got ''")
-def nameless_data(w: Workplace):
-    """A name that is empty."""
-    return w.train("")
+command(FILES, 2, "data must name a dataset, a file or a folder; got ''")(
+    "A name that is empty", lambda w: w.train("")
+)
 
 
 @command(FILES, 3, "is a single .npy array", "an .npz with edge_index")
@@ -105,28 +90,19 @@ def single_array(w: Workplace):
     return w.train(w.path("one.npy").rename(w.path("one.npz")))
 
 
-@command(FILES, 3, "small.npz has no edge_index; its keys are", "num_nodes")
-def npz_without_edges(w: Workplace):
-    """An `.npz` without `edge_index`."""
-    return w.train(w.npz(edge_index=None))
-
-
-@command(FILES, 2, "several node types have labels (0, 1)", "node_type")
-def heterogeneous(w: Workplace):
-    """A heterogeneous graph with labels of several types."""
-    return w.train(w.npz(node_type=np.arange(90) // 45, x=None))
-
-
-@command(FILES, 3, "graph.pickle is no kind of file that can be loaded", "these are: .npz")
-def unknown_kind(w: Workplace):
-    """A file of an unknown kind."""
-    return w.train(w.file("graph.pickle", b"\x80\x04."))
-
-
-@command(FILES, 3, "edges.csv is a table", "`graphbraid convert`")
-def table_as_graph(w: Workplace):
-    """A table where a graph is needed."""
-    return w.train(w.edges())
+command(FILES, 3, "small.npz has no edge_index; its keys are", "num_nodes")(
+    "An `.npz` without `edge_index`", lambda w: w.train(w.npz(edge_index=None))
+)
+command(FILES, 2, "several node types have labels (0, 1)", "node_type")(
+    "A heterogeneous graph with labels of several types",
+    lambda w: w.train(w.npz(node_type=np.arange(90) // 45, x=None)),
+)
+command(FILES, 3, "graph.pickle is no kind of file that can be loaded", "these are: .npz")(
+    "A file of an unknown kind", lambda w: w.train(w.file("graph.pickle", b"\x80\x04."))
+)
+command(FILES, 3, "edges.csv is a table", "`graphbraid convert`")(
+    "A table where a graph is needed", lambda w: w.train(w.edges())
+)
 
 
 @command(FILES, 3, "neither a store (no graph.json) nor an OGB", "In it there is: small.npz")
@@ -185,16 +161,12 @@ def truncated_manifest(w: Workplace):
     return w.train(folder)
 
 
-@command(STORES, 3, "has store version 99", "reads version 4", "Upgrade graphbraid")
-def newer_store(w: Workplace):
-    """Written by a newer graphbraid."""
-    return w.train(_described(w, version=99))
-
-
-@command(STORES, 3, "is not a graphbraid store")
-def foreign_manifest(w: Workplace):
-    """A `graph.json` of something else."""
-    return w.train(_described(w, format="other"))
+command(STORES, 3, "has store version 99", "reads version 4", "Upgrade graphbraid")(
+    "Written by a newer graphbraid", lambda w: w.train(_described(w, version=99))
+)
+command(STORES, 3, "is not a graphbraid store")(
+    "A `graph.json` of something else", lambda w: w.train(_described(w, format="other"))
+)
 
 
 @command(STORES, 3, "x.npy has changed since it was written", "its checksum is")
@@ -217,22 +189,16 @@ def save_unsound(w: Workplace, array: str, place: int, value: int) -> Path:
     return save_store(sound.replace(csc=csc, trusted=True), w.path("store"))
 
 
-@command(STORES, 3, "indices must be source nodes in [0, 90)", "indices[7]")
-def store_with_wild_edges(w: Workplace):
-    """Edges damaged in a way that keeps the files' sizes."""
-    return w.train(save_unsound(w, "indices", 7, 1_000_000))
-
-
-@command(STORES, 3, "indptr must never fall; it goes from")
-def store_with_falling_indptr(w: Workplace):
-    """An `indptr` that falls."""
-    return w.train(save_unsound(w, "indptr", 5, 500))
-
-
-@command(STORES, 2, "an .npz file takes no option 'verify'")
-def verify_npz(w: Workplace):
-    """Verifying a file that is not a store."""
-    return w.train(w.npz(), "--verify")
+command(STORES, 3, "indices must be source nodes in [0, 90)", "indices[7]")(
+    "Edges damaged in a way that keeps the files' sizes",
+    lambda w: w.train(save_unsound(w, "indices", 7, 1_000_000)),
+)
+command(STORES, 3, "indptr must never fall; it goes from")(
+    "An `indptr` that falls", lambda w: w.train(save_unsound(w, "indptr", 5, 500))
+)
+command(STORES, 2, "an .npz file takes no option 'verify'")(
+    "Verifying a file that is not a store", lambda w: w.train(w.npz(), "--verify")
+)
 
 
 @command(STORES, 4, "it exists already", "--overwrite")
@@ -262,40 +228,23 @@ def _described(w: Workplace, **changes: object):
 # ---- tables
 
 
-@command(TABLES, 3, "there is no file", "nowhere.csv")
-def missing_table(w: Workplace):
-    """A table that does not exist."""
-    return w.convert(w.path("nowhere.csv"))
-
-
-@command(TABLES, 3, "edges.csv is empty")
-def empty_table(w: Workplace):
-    """An empty file."""
-    return w.convert(w.file("edges.csv", ""))
-
-
-@command(TABLES, 3, "edges.csv", "line 4", "column 'destination'", "'two'")
-def bad_id(w: Workplace):
-    """An id that is no number, in a later row."""
-    return w.convert(w.edges("0,1", "1,2", "2,two"), "--nodes", w.nodes())
-
-
-@command(TABLES, 3, "edges.csv", "line 3", "Expected 2 columns, got 1")
-def short_row(w: Workplace):
-    """A row with too few fields."""
-    return w.convert(w.edges("0,1", "1", "2,0"))
-
-
-@command(TABLES, 3, "edges.csv, line 3: column 'destination' is empty")
-def empty_id(w: Workplace):
-    """An empty id."""
-    return w.convert(w.edges("0,1", "1,", "2,0"))
-
-
-@command(TABLES, 3, "edges.csv, line 3: column 'destination' is empty")
-def blank_id(w: Workplace):
-    """An id that is an empty text."""
-    return w.convert(w.edges("a,b", 'b,""', "b,a"))
+command(TABLES, 3, "there is no file", "nowhere.csv")(
+    "A table that does not exist", lambda w: w.convert(w.path("nowhere.csv"))
+)
+command(TABLES, 3, "edges.csv is empty")("An empty file", lambda w: w.convert(w.file("edges.csv", "")))
+command(TABLES, 3, "edges.csv", "line 4", "column 'destination'", "'two'")(
+    "An id that is no number, in a later row",
+    lambda w: w.convert(w.edges("0,1", "1,2", "2,two"), "--nodes", w.nodes()),
+)
+command(TABLES, 3, "edges.csv", "line 3", "Expected 2 columns, got 1")(
+    "A row with too few fields", lambda w: w.convert(w.edges("0,1", "1", "2,0"))
+)
+command(TABLES, 3, "edges.csv, line 3: column 'destination' is empty")(
+    "An empty id", lambda w: w.convert(w.edges("0,1", "1,", "2,0"))
+)
+command(TABLES, 3, "edges.csv, line 3: column 'destination' is empty")(
+    "An id that is an empty text", lambda w: w.convert(w.edges("a,b", 'b,""', "b,a"))
+)
 
 
 @command(TABLES, 3, "edges.txt, line 1: column '1' is empty", "are the columns aligned with several spaces?")
@@ -305,46 +254,36 @@ def aligned_columns(w: Workplace):
     return w.convert(file, "--delimiter", " ", "--no-header", "--source", "0", "--destination", "1")
 
 
-@command(TABLES, 3, "the ids ' b' and 'b' differ by spaces only")
-def spaced_id(w: Workplace):
-    """Ids that differ by spaces only."""
-    return w.convert(w.edges("a, b", "b,a"))
-
-
-@command(TABLES, 3, "nodes.csv, line 3: column 'id' is empty")
-def blank_node(w: Workplace):
-    """A node table with an empty id."""
-    return w.convert(w.edges("a,b"), "--nodes", w.nodes("a,1,1,red,train", ",1,1,red,val", "b,1,1,red,test"))
-
-
-@command(TABLES, 3, "has no column 'src' (source)", "its columns are source, destination")
-def missing_column(w: Workplace):
-    """A column that is not there."""
-    return w.convert(w.edges(), "--source", "src")
-
-
-@command(TABLES, 3, "edges.csv, line 3: column 'destination' names node 7", "add it there")
-def unknown_node(w: Workplace):
-    """An edge to a node that the node table lacks."""
-    return w.convert(w.edges("0,1", "1,7"), "--nodes", w.nodes())
-
-
-@command(TABLES, 3, "nodes.csv, line 4: column 'id' has the id 0 again, first at", "line 2")
-def node_twice(w: Workplace):
-    """A node twice."""
-    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,1,1,red,val", "0,1,1,red,test"))
-
-
-@command(TABLES, 3, "nodes.csv, line 3: feature column 'a' holds no number", "--fill-missing")
-def empty_feature(w: Workplace):
-    """An empty feature."""
-    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,,1,red,val"))
-
-
-@command(TABLES, 3, "nodes.csv, line 3: feature column 'b' is inf, not finite")
-def inf_in_table(w: Workplace):
-    """A feature that is not finite."""
-    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,1,inf,red,val"))
+command(TABLES, 3, "the ids ' b' and 'b' differ by spaces only")(
+    "Ids that differ by spaces only", lambda w: w.convert(w.edges("a, b", "b,a"))
+)
+command(TABLES, 3, "nodes.csv, line 3: column 'id' is empty")(
+    "A node table with an empty id",
+    lambda w: w.convert(
+        w.edges("a,b"), "--nodes", w.nodes("a,1,1,red,train", ",1,1,red,val", "b,1,1,red,test")
+    ),
+)
+command(TABLES, 3, "has no column 'src' (source)", "its columns are source, destination")(
+    "A column that is not there", lambda w: w.convert(w.edges(), "--source", "src")
+)
+command(TABLES, 3, "edges.csv, line 3: column 'destination' names node 7", "add it there")(
+    "An edge to a node that the node table lacks",
+    lambda w: w.convert(w.edges("0,1", "1,7"), "--nodes", w.nodes()),
+)
+command(TABLES, 3, "nodes.csv, line 4: column 'id' has the id 0 again, first at", "line 2")(
+    "A node twice",
+    lambda w: w.convert(
+        w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,1,1,red,val", "0,1,1,red,test")
+    ),
+)
+command(TABLES, 3, "nodes.csv, line 3: feature column 'a' holds no number", "--fill-missing")(
+    "An empty feature",
+    lambda w: w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,,1,red,val")),
+)
+command(TABLES, 3, "nodes.csv, line 3: feature column 'b' is inf, not finite")(
+    "A feature that is not finite",
+    lambda w: w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,1,inf,red,val")),
+)
 
 
 @command(TABLES, 3, "nodes.csv", "line 4", "column 'a'", "'high'")
@@ -361,34 +300,24 @@ def mistyped_split(w: Workplace):
     return w.convert(w.edges("0,1"), "--nodes", nodes, "--label", "class", "--split", "split")
 
 
-@command(TABLES, 2, "label and split are columns of the node table", "--nodes")
-def label_without_nodes(w: Workplace):
-    """A label without a node table."""
-    return w.convert(w.edges(), "--label", "class")
-
-
-@command(TABLES, 3, "edge weights must not be negative")
-def negative_weight(w: Workplace):
-    """A weight that is negative."""
-    return w.convert(w.edges("0,1,0.5", "1,2,-1", header="source,destination,w"), "--weight", "w")
-
-
-@command(TABLES, 2, "delimiter must be one ASCII character", "'::'")
-def long_delimiter(w: Workplace):
-    """A delimiter of two characters."""
-    return w.convert(w.file("edges.csv", "0::1\n"), "--delimiter", "::", "--no-header")
-
-
-@command(TABLES, 3, "edges.csv has no rows", "no node table names the nodes")
-def table_without_rows(w: Workplace):
-    """A table of no rows."""
-    return w.convert(w.file("edges.csv", "source,destination\n"))
-
-
-@command(TABLES, 3, "nodes.csv, line 2: feature column 'a' is inf, not finite")
-def huge_feature(w: Workplace):
-    """A feature beyond float32."""
-    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1e39,1,red,train", "1,1,1,red,val"))
+command(TABLES, 2, "label and split are columns of the node table", "--nodes")(
+    "A label without a node table", lambda w: w.convert(w.edges(), "--label", "class")
+)
+command(TABLES, 3, "edge weights must not be negative")(
+    "A weight that is negative",
+    lambda w: w.convert(w.edges("0,1,0.5", "1,2,-1", header="source,destination,w"), "--weight", "w"),
+)
+command(TABLES, 2, "delimiter must be one ASCII character", "'::'")(
+    "A delimiter of two characters",
+    lambda w: w.convert(w.file("edges.csv", "0::1\n"), "--delimiter", "::", "--no-header"),
+)
+command(TABLES, 3, "edges.csv has no rows", "no node table names the nodes")(
+    "A table of no rows", lambda w: w.convert(w.file("edges.csv", "source,destination\n"))
+)
+command(TABLES, 3, "nodes.csv, line 2: feature column 'a' is inf, not finite")(
+    "A feature beyond float32",
+    lambda w: w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1e39,1,red,train", "1,1,1,red,val")),
+)
 
 
 @command(TABLES, 3, "edges.parquet cannot be read", "the file is corrupted or this is not a parquet file")
@@ -401,22 +330,16 @@ def truncated_parquet(w: Workplace):
     return w.convert(cut(w.path("edges.parquet")))
 
 
-@command(TABLES, 3, "edges.csv", "UTF")
-def not_utf8(w: Workplace):
-    """A table that is not UTF-8."""
-    return w.convert(w.file("edges.csv", b"source,destination\na,\xff\xfe\nb,a\n"))
-
-
-@command(TABLES, 3, "graph.graphml is no kind of file that can be loaded", ".csv")
-def unknown_table(w: Workplace):
-    """A file of another kind."""
-    return w.convert(w.file("graph.graphml", "<graphml/>"))
-
-
-@command(TABLES, 2, "--label is for tables")
-def label_for_npz(w: Workplace):
-    """A table's option for a source that is none."""
-    return w.convert(w.npz(), "--label", "class")
+command(TABLES, 3, "edges.csv", "UTF")(
+    "A table that is not UTF-8",
+    lambda w: w.convert(w.file("edges.csv", b"source,destination\na,\xff\xfe\nb,a\n")),
+)
+command(TABLES, 3, "graph.graphml is no kind of file that can be loaded", ".csv")(
+    "A file of another kind", lambda w: w.convert(w.file("graph.graphml", "<graphml/>"))
+)
+command(TABLES, 2, "--label is for tables")(
+    "A table's option for a source that is none", lambda w: w.convert(w.npz(), "--label", "class")
+)
 
 
 @command(TABLES, 3, "features must be finite; x[4, 2] is inf", "nan_to_num")

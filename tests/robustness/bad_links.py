@@ -38,76 +38,45 @@ def _trainer(of: Graph, **options: Any) -> Trainer:
     return Trainer(model, of, **{"task": "link", "fanouts": (3,), "temporal_strategy": "last"} | options)
 
 
-@command(LINKS, 2, "--task link needs --model to be one of", "'sega'")
-def unknown_encoder(w: Workplace):
-    """An encoder that there is not."""
-    return _train(w, "--model", "sega")
-
-
-@command(LINKS, 2, "--predictor distmult scores links of")
-def predictor_of_no_relations(w: Workplace):
-    """A predictor of relations where there are none."""
-    return _train(w, "--predictor", "distmult")
-
-
-@command(LINKS, 2, "--reciprocal gives relations rows", "--predictor mlp has none")
-def rows_of_relations_that_play_no_part(w: Workplace):
-    """Second rows of relations, with a predictor that takes none."""
-    return _train(w, "--predictor", "mlp", "--reciprocal")
-
-
-@command(LINKS, 2, "n3=0.1 is part of the loss of negatives='one-vs-all'")
-def penalty_of_another_loss(w: Workplace):
-    """The penalty N3 with negatives that are drawn."""
-    return _train(w, "--n3", "0.1")
-
-
-@command(LINKS, 2, "mode='full' does not go with task='link'")
-def links_on_the_whole_graph(w: Workplace):
-    """Links on the whole graph."""
-    return _train(w, "--mode", "full")
-
-
-@command(LINKS, 2, "chooses among relations", "leave it out")
-def relation_of_a_graph_without(w: Workplace):
-    """A relation of a graph that has none."""
-    return _train(w, "--relation", "user,rates,film")
-
-
-@command(LINKS, 2, "temporal_strategy needs the time of every", "edge_time=")
-def times_where_there_are_none(w: Workplace):
-    """Times where there are none."""
-    return _train(w, "--temporal", "last")
-
-
-@command(LINKS, 2, "negatives='shared' lends", "'triplet'")
-def shared_negatives_with_times(w: Workplace):
-    """Negatives that links of several times share."""
-    return _train(w, "--temporal", "last", "--negatives", "shared")
-
-
-@command(LINKS, 2, "negatives='shared' is for links", "set task='link'")
-def negatives_of_nodes(w: Workplace):
-    """Options of links for labels."""
-    return _train(w, "--task", "node", "--negatives", "shared")
-
-
-@call(LINKS, ConfigError, "trains an encoder and a predictor", "nn.LinkModel(")
-def model_of_nodes(w: Workplace):
-    """A model of nodes."""
-    Trainer(nn.GraphSAGE(NUM_FEATURES, 8, 3, 2), graph(), task="link")
-
-
-@call(LINKS, DataError, "must be later than all", "Split by time")
-def splits_against_time(w: Workplace):
-    """Links to predict that come first."""
-    _trainer(_timed(torch.arange(100), train=torch.arange(50, 100), test=torch.arange(50)))
-
-
-@call(LINKS, DataError, "no edge is left to train on", "'train'")
-def one_time_alone(w: Workplace):
-    """Edges that are all of one time."""
-    _trainer(_timed(torch.zeros(100)))
+command(LINKS, 2, "--task link needs --model to be one of", "'sega'")(
+    "An encoder that there is not", lambda w: _train(w, "--model", "sega")
+)
+command(LINKS, 2, "--predictor distmult scores links of")(
+    "A predictor of relations where there are none", lambda w: _train(w, "--predictor", "distmult")
+)
+command(LINKS, 2, "--reciprocal gives relations rows", "--predictor mlp has none")(
+    "Second rows of relations, with a predictor that takes none",
+    lambda w: _train(w, "--predictor", "mlp", "--reciprocal"),
+)
+command(LINKS, 2, "n3=0.1 is part of the loss of negatives='one-vs-all'")(
+    "The penalty N3 with negatives that are drawn", lambda w: _train(w, "--n3", "0.1")
+)
+command(LINKS, 2, "mode='full' does not go with task='link'")(
+    "Links on the whole graph", lambda w: _train(w, "--mode", "full")
+)
+command(LINKS, 2, "chooses among relations", "leave it out")(
+    "A relation of a graph that has none", lambda w: _train(w, "--relation", "user,rates,film")
+)
+command(LINKS, 2, "temporal_strategy needs the time of every", "edge_time=")(
+    "Times where there are none", lambda w: _train(w, "--temporal", "last")
+)
+command(LINKS, 2, "negatives='shared' lends", "'triplet'")(
+    "Negatives that links of several times share",
+    lambda w: _train(w, "--temporal", "last", "--negatives", "shared"),
+)
+command(LINKS, 2, "negatives='shared' is for links", "set task='link'")(
+    "Options of links for labels", lambda w: _train(w, "--task", "node", "--negatives", "shared")
+)
+call(LINKS, ConfigError, "trains an encoder and a predictor", "nn.LinkModel(")(
+    "A model of nodes", lambda w: Trainer(nn.GraphSAGE(NUM_FEATURES, 8, 3, 2), graph(), task="link")
+)
+call(LINKS, DataError, "must be later than all", "Split by time")(
+    "Links to predict that come first",
+    lambda w: _trainer(_timed(torch.arange(100), train=torch.arange(50, 100), test=torch.arange(50))),
+)
+call(LINKS, DataError, "no edge is left to train on", "'train'")(
+    "Edges that are all of one time", lambda w: _trainer(_timed(torch.zeros(100)))
+)
 
 
 @call(LINKS, DataError, "times of edges must be finite; 1 are not")
@@ -118,10 +87,9 @@ def time_is_nan(w: Workplace):
     _trainer(_timed(times))
 
 
-@call(LINKS, ConfigError, "their future would be seen", "'test'")
-def evaluate_links_of_the_past(w: Workplace):
-    """Evaluating links whose future is known."""
-    _trainer(_timed(torch.arange(100))).evaluate("train")
+call(LINKS, ConfigError, "their future would be seen", "'test'")(
+    "Evaluating links whose future is known", lambda w: _trainer(_timed(torch.arange(100))).evaluate("train")
+)
 
 
 @call(LINKS, ConfigError, "tell of the future", "nn.GraphSAGE")
@@ -131,10 +99,10 @@ def degrees_of_the_future(w: Workplace):
     Trainer(model, _timed(torch.arange(100)), task="link", fanouts=(3,), temporal_strategy="uniform")
 
 
-@call(LINKS, ConfigError, "the destination of link 1 is 90")
-def link_to_no_node(w: Workplace):
-    """A link to a node that is not there."""
-    LinkNeighborLoader(graph(), [3], torch.tensor([[0, 1], [2, NUM_NODES]]))
+call(LINKS, ConfigError, "the destination of link 1 is 90")(
+    "A link to a node that is not there",
+    lambda w: LinkNeighborLoader(graph(), [3], torch.tensor([[0, 1], [2, NUM_NODES]])),
+)
 
 
 @call(LINKS, ConfigError, "reject_edges leaves no negatives")
@@ -145,34 +113,27 @@ def negatives_of_a_complete_graph(w: Workplace):
     LinkNeighborLoader(Graph.from_edge_index(ends, 4), [3], neg_sampling=negatives)
 
 
-@call(LINKS, ConfigError, "edge_label_time and time_attr go together")
-def times_of_links_alone(w: Workplace):
-    """Times of links alone."""
-    LinkNeighborLoader(graph(), [3], torch.tensor([[0], [2]]), edge_label_time=torch.zeros(1))
+call(LINKS, ConfigError, "edge_label_time and time_attr go together")(
+    "Times of links alone",
+    lambda w: LinkNeighborLoader(graph(), [3], torch.tensor([[0], [2]]), edge_label_time=torch.zeros(1)),
+)
 
 
 def _typed() -> Graph:
     return Graph.from_relations({("user", "rates", "film"): [[0, 1], [1, 2]]}, {"user": 2, "film": 3})
 
 
-@call(LINKS, ConfigError, "must name a relation, or be a pair")
-def links_of_no_relation(w: Workplace):
-    """Links of no relation, where there are types."""
-    LinkNeighborLoader(_typed(), [3], torch.tensor([[0], [2]]))
-
-
-@call(
-    LINKS, ConfigError, "user__rate__film, which the graph does not have", "Did you mean 'user__rates__film'?"
+call(LINKS, ConfigError, "must name a relation, or be a pair")(
+    "Links of no relation, where there are types",
+    lambda w: LinkNeighborLoader(_typed(), [3], torch.tensor([[0], [2]])),
 )
-def links_of_a_relation_mistyped(w: Workplace):
-    """Links of a relation mistyped."""
-    LinkNeighborLoader(_typed(), [3], ("user", "rate", "film"))
-
-
-@call(LINKS, ConfigError, "ids in [0, 3); the destination of link 0 is 3")
-def link_to_no_node_of_its_type(w: Workplace):
-    """A link to no node of its type."""
-    LinkNeighborLoader(_typed(), [3], (("user", "rates", "film"), torch.tensor([[1], [3]])))
+call(
+    LINKS, ConfigError, "user__rate__film, which the graph does not have", "Did you mean 'user__rates__film'?"
+)("Links of a relation mistyped", lambda w: LinkNeighborLoader(_typed(), [3], ("user", "rate", "film")))
+call(LINKS, ConfigError, "ids in [0, 3); the destination of link 0 is 3")(
+    "A link to no node of its type",
+    lambda w: LinkNeighborLoader(_typed(), [3], (("user", "rates", "film"), torch.tensor([[1], [3]]))),
+)
 
 
 @call(LINKS, ConfigError, "is neither an attribute of the nodes nor of the edges")
@@ -182,19 +143,13 @@ def times_that_no_type_has(w: Workplace):
     LinkNeighborLoader(_typed(), [3], **links, time_attr="time")
 
 
-@call(CLUSTERS, ConfigError, "leaves cluster", "choose fewer clusters")
-def more_clusters_than_nodes(w: Workplace):
-    """More clusters than nodes."""
-    ClusterData(Graph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3), 5)
-
-
-@call(CLUSTERS, ConfigError, "does not support keep_inter_cluster_edges=True")
-def edges_between_clusters(w: Workplace):
-    """An option of PyG's."""
-    ClusterData(graph(), 3, keep_inter_cluster_edges=True)
-
-
-@call(CLUSTERS, ConfigError, "cluster_data must be")
-def graph_for_clusters(w: Workplace):
-    """A graph where its clusters are needed."""
-    ClusterLoader(graph())  # type: ignore[arg-type]
+call(CLUSTERS, ConfigError, "leaves cluster", "choose fewer clusters")(
+    "More clusters than nodes",
+    lambda w: ClusterData(Graph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3), 5),
+)
+call(CLUSTERS, ConfigError, "does not support keep_inter_cluster_edges=True")(
+    "An option of PyG's", lambda w: ClusterData(graph(), 3, keep_inter_cluster_edges=True)
+)
+call(CLUSTERS, ConfigError, "cluster_data must be")(
+    "A graph where its clusters are needed", lambda w: ClusterLoader(graph())
+)  # type: ignore[arg-type]

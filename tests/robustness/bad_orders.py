@@ -15,30 +15,22 @@ from graphbraid.errors import DataError
 ORDERS = "Reordering"
 
 
-@command(
+command(
     ORDERS, 2, "--by must be one of degree, rcm, communities, reverse_pagerank", "Did you mean 'communities'?"
+)(
+    "An order's name mistyped",
+    lambda w: ("reorder", "--data", w.store(), "--by", "comunities", "--out", w.path("made")),
 )
-def mistyped_by(w: Workplace):
-    """An order's name mistyped."""
-    return "reorder", "--data", w.store(), "--by", "comunities", "--out", w.path("made")
-
-
-@command(ORDERS, 2, "--order must be one of degree, rcm", "mean 'degree'?")
-def mistyped_order(w: Workplace):
-    """The same while converting."""
-    return w.convert(w.npz(), "--order", "degre")
-
-
-@command(ORDERS, 2, "--order must be one of degree", "`graphbraid reorder --by inclusion` takes")
-def order_without_sampler(w: Workplace):
-    """Converting in an order that needs a sampler."""
-    return w.convert(w.npz(), "--order", "inclusion")
-
-
-@command(ORDERS, 2, "--by=lookahead", "choose presampled")
-def order_by_lookahead(w: Workplace):
-    """An order by reads that renumbering changes."""
-    return "reorder", "--data", w.store(), "--by", "lookahead", "--out", w.path("made")
+command(ORDERS, 2, "--order must be one of degree, rcm", "mean 'degree'?")(
+    "The same while converting", lambda w: w.convert(w.npz(), "--order", "degre")
+)
+command(ORDERS, 2, "--order must be one of degree", "`graphbraid reorder --by inclusion` takes")(
+    "Converting in an order that needs a sampler", lambda w: w.convert(w.npz(), "--order", "inclusion")
+)
+command(ORDERS, 2, "--by=lookahead", "choose presampled")(
+    "An order by reads that renumbering changes",
+    lambda w: ("reorder", "--data", w.store(), "--by", "lookahead", "--out", w.path("made")),
+)
 
 
 @command(ORDERS, 3, "no split 'train'")
@@ -48,10 +40,10 @@ def order_without_training_nodes(w: Workplace):
     return "reorder", "--data", data, "--by", "inclusion", "--out", w.path("made")
 
 
-@command(ORDERS, 3, "there is no dataset, file or folder", "nowhere")
-def nothing_to_reorder(w: Workplace):
-    """A store that does not exist."""
-    return "reorder", "--data", w.path("nowhere"), "--by", "degree", "--out", w.path("made")
+command(ORDERS, 3, "there is no dataset, file or folder", "nowhere")(
+    "A store that does not exist",
+    lambda w: ("reorder", "--data", w.path("nowhere"), "--by", "degree", "--out", w.path("made")),
+)
 
 
 @command(ORDERS, 4, "storing the graph in", "are free")
@@ -103,13 +95,9 @@ def wild_node(w: Workplace):
     features.reorder(graph(), order)
 
 
-@call(ORDERS, DataError, "each of the 90 nodes once; it has 89 entries")
-def short_order(w: Workplace):
-    """An order of another length."""
-    save_store(graph(), w.path("made"), order=torch.arange(89))
-
-
-@call(ORDERS, DataError, "that of node 2 is nan")
-def unordered_values(w: Workplace):
-    """Values that have no order."""
-    features.order_by(torch.tensor([1.0, 2.0, torch.nan]))
+call(ORDERS, DataError, "each of the 90 nodes once; it has 89 entries")(
+    "An order of another length", lambda w: save_store(graph(), w.path("made"), order=torch.arange(89))
+)
+call(ORDERS, DataError, "that of node 2 is nan")(
+    "Values that have no order", lambda w: features.order_by(torch.tensor([1.0, 2.0, torch.nan]))
+)

@@ -16,28 +16,19 @@ def _divide(w: Workplace, *options: object):
     return "partition", "--data", w.npz(), *options, w.path("parts")
 
 
-@command(PARTITIONS, 2, "num_parts must be a whole number in [1, 65536]; got 0")
-def no_parts(w: Workplace):
-    """No parts."""
-    return _divide(w, "--parts", 0)
-
-
-@command(PARTITIONS, 2, "strategy must be one of 'auto', 'metis'", "Did you mean 'greedy'?")
-def mistyped_strategy(w: Workplace):
-    """A strategy mistyped."""
-    return _divide(w, "--parts", 2, "--strategy", "greddy")
-
-
-@command(PARTITIONS, 2, "tolerance must be a number in [1.001, 10]; got 0.97")
-def tolerance_below_one(w: Workplace):
-    """A tolerance below 1."""
-    return _divide(w, "--parts", 2, "--tolerance", 0.97)
-
-
-@command(PARTITIONS, 4, "streaming 90 nodes into 2 parts takes at least")
-def too_little_memory_to_stream(w: Workplace):
-    """Memory that does not hold the nodes' parts."""
-    return _divide(w, "--parts", 2, "--strategy", "streaming", "--memory", "1KiB")
+command(PARTITIONS, 2, "num_parts must be a whole number in [1, 65536]; got 0")(
+    "No parts", lambda w: _divide(w, "--parts", 0)
+)
+command(PARTITIONS, 2, "strategy must be one of 'auto', 'metis'", "Did you mean 'greedy'?")(
+    "A strategy mistyped", lambda w: _divide(w, "--parts", 2, "--strategy", "greddy")
+)
+command(PARTITIONS, 2, "tolerance must be a number in [1.001, 10]; got 0.97")(
+    "A tolerance below 1", lambda w: _divide(w, "--parts", 2, "--tolerance", 0.97)
+)
+command(PARTITIONS, 4, "streaming 90 nodes into 2 parts takes at least")(
+    "Memory that does not hold the nodes' parts",
+    lambda w: _divide(w, "--parts", 2, "--strategy", "streaming", "--memory", "1KiB"),
+)
 
 
 @command(PARTITIONS, 4, "it exists already", "choose another name")
@@ -55,10 +46,9 @@ def replace_no_partition(w: Workplace):
     return _divide(w, "--parts", 2, "--overwrite")
 
 
-@call(PARTITIONS, DataError, "METIS gives no partition", "take strategy='auto'")
-def metis_for_more_parts_than_nodes(w: Workplace):
-    """METIS for more parts than nodes."""
-    distributed.partition(graph(), 91, strategy="metis")
+call(PARTITIONS, DataError, "METIS gives no partition", "take strategy='auto'")(
+    "METIS for more parts than nodes", lambda w: distributed.partition(graph(), 91, strategy="metis")
+)
 
 
 @call(PARTITIONS, DataError, "was made for another graph", "Partition this graph")

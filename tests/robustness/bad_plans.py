@@ -19,69 +19,43 @@ def profile() -> Profile:
     return Profile(times=(StageTimes(workers=1, cpu=second, dma=second, model=second),))
 
 
-@command(PLANS, 2, "plan must be one of 'auto', 'cpu', 'gpu'", "Did you mean 'auto'?")
-def mistyped_plan(w: Workplace):
-    """A plan's name mistyped."""
-    return w.train(None, "--plan", "atuo")
-
-
-@command(PLANS, 2, "needs a device that prepares batches itself", "device='cpu'")
-def gpu_plan_on_cpu(w: Workplace):
-    """`--plan gpu` without a GPU."""
-    return w.train(None, "--plan", "gpu")
-
-
-@command(PLANS, 2, "plan='auto'", "mode='full' has none")
-def plan_of_full(w: Workplace):
-    """A plan for training on the whole graph."""
-    return w.train(None, "--plan", "auto", "--mode", "full")
-
-
-@command(PLANS, 2, "trace=", "give a plan as well")
-def trace_without_plan(w: Workplace):
-    """`--trace` without a plan."""
-    return w.train(None, "--trace", w.path("out.json"))
-
-
-@command(PLANS, 3, "plan.json is no plan: it is not JSON")
-def plan_not_json(w: Workplace):
-    """A plan's file that is no JSON."""
-    return w.train(None, "--plan", w.file("plan.json", "split: 0.5"))
-
-
-@command(PLANS, 3, "plan.json is no plan: it has no field 'graphbraid'")
-def not_a_plan(w: Workplace):
-    """Another file than a plan."""
-    return w.train(None, "--plan", w.file("plan.json", "{}"))
-
-
-@command(PLANS, 2, "8 ranks are more than a batch has seeds (batch_size=4)", "predict up to 4 ranks")
-def more_ranks_than_seeds(w: Workplace):
-    """More ranks to predict for than a batch has seeds."""
-    return "plan", "--data", w.store(), "--ranks", "8", "--mode", "sampled", "--batch-size", "4"
-
-
-@command(
+command(PLANS, 2, "plan must be one of 'auto', 'cpu', 'gpu'", "Did you mean 'auto'?")(
+    "A plan's name mistyped", lambda w: w.train(None, "--plan", "atuo")
+)
+command(PLANS, 2, "needs a device that prepares batches itself", "device='cpu'")(
+    "`--plan gpu` without a GPU", lambda w: w.train(None, "--plan", "gpu")
+)
+command(PLANS, 2, "plan='auto'", "mode='full' has none")(
+    "A plan for training on the whole graph", lambda w: w.train(None, "--plan", "auto", "--mode", "full")
+)
+command(PLANS, 2, "trace=", "give a plan as well")(
+    "`--trace` without a plan", lambda w: w.train(None, "--trace", w.path("out.json"))
+)
+command(PLANS, 3, "plan.json is no plan: it is not JSON")(
+    "A plan's file that is no JSON", lambda w: w.train(None, "--plan", w.file("plan.json", "split: 0.5"))
+)
+command(PLANS, 3, "plan.json is no plan: it has no field 'graphbraid'")(
+    "Another file than a plan", lambda w: w.train(None, "--plan", w.file("plan.json", "{}"))
+)
+command(PLANS, 2, "8 ranks are more than a batch has seeds (batch_size=4)", "predict up to 4 ranks")(
+    "More ranks to predict for than a batch has seeds",
+    lambda w: ("plan", "--data", w.store(), "--ranks", "8", "--mode", "sampled", "--batch-size", "4"),
+)
+command(
     PLANS,
     2,
     "--ranks predicts training on the whole graph, which --fanouts is not for",
     "give --mode sampled",
+)(
+    "`--fanouts` for a prediction of the whole graph",
+    lambda w: ("plan", "--data", w.store(), "--ranks", "8", "--fanouts", "5,5"),
 )
-def fanouts_of_whole_graph(w: Workplace):
-    """`--fanouts` for a prediction of the whole graph."""
-    return "plan", "--data", w.store(), "--ranks", "8", "--fanouts", "5,5"
-
-
-@command(PLANS, 2, "--mode is for predictions with --ranks")
-def mode_without_ranks(w: Workplace):
-    """`--mode` for a plan without ranks."""
-    return "plan", "--mode", "sampled"
-
-
-@command(PLANS, 3, "cannot read the profile", "No such file")
-def missing_profile(w: Workplace):
-    """A profile that is not there."""
-    return "plan", "--profile", w.path("nowhere.json")
+command(PLANS, 2, "--mode is for predictions with --ranks")(
+    "`--mode` for a plan without ranks", lambda w: ("plan", "--mode", "sampled")
+)
+command(PLANS, 3, "cannot read the profile", "No such file")(
+    "A profile that is not there", lambda w: ("plan", "--profile", w.path("nowhere.json"))
+)
 
 
 @command(PLANS, 3, "machine.json is no sound machine: cores must be a whole number in [1, 1024]")
@@ -104,25 +78,15 @@ def plan_without_buffers(w: Workplace):
     Plan.load(path)
 
 
-@call(PLANS, ConfigError, "plan must be one of", "Did you mean 'gpu'?")
-def loader_plan(w: Workplace):
-    """A loader's plan mistyped."""
-    NeighborLoader(graph(), [3, 3], plan="gpus")
-
-
-@call(PLANS, ConfigError, "device must be a torch device", "'gpu9'")
-def loader_device(w: Workplace):
-    """A loader's device that torch does not know."""
-    NeighborLoader(graph(), [3, 3], device="gpu9")
-
-
-@call(PLANS, ConfigError, "device='cuda:99' needs a CUDA device")
-def loader_without_cuda(w: Workplace):
-    """A loader's CUDA device that is not there."""
-    NeighborLoader(graph(), [3, 3], device="cuda:99")
-
-
-@call(PLANS, ConfigError, "num_batches must be a whole number in [1, 10000000]; got 0")
-def no_batches(w: Workplace):
-    """An epoch of no batches."""
-    make_plan(profile(), 0)
+call(PLANS, ConfigError, "plan must be one of", "Did you mean 'gpu'?")(
+    "A loader's plan mistyped", lambda w: NeighborLoader(graph(), [3, 3], plan="gpus")
+)
+call(PLANS, ConfigError, "device must be a torch device", "'gpu9'")(
+    "A loader's device that torch does not know", lambda w: NeighborLoader(graph(), [3, 3], device="gpu9")
+)
+call(PLANS, ConfigError, "device='cuda:99' needs a CUDA device")(
+    "A loader's CUDA device that is not there", lambda w: NeighborLoader(graph(), [3, 3], device="cuda:99")
+)
+call(PLANS, ConfigError, "num_batches must be a whole number in [1, 10000000]; got 0")(
+    "An epoch of no batches", lambda w: make_plan(profile(), 0)
+)

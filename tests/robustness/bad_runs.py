@@ -29,16 +29,10 @@ TRAINING = "Training"
 # ---- runs and checkpoints
 
 
-@command(RUNS, 2, "--resume needs --out")
-def resume_without_folder(w: Workplace):
-    """Resume without a folder."""
-    return "train", "--resume"
-
-
-@command(RUNS, 2, "holds no run", "name the folder a run left")
-def resume_nothing(w: Workplace):
-    """Resume in a folder that holds no run."""
-    return "train", "--resume", "--out", w.folder
+command(RUNS, 2, "--resume needs --out")("Resume without a folder", lambda w: ("train", "--resume"))
+command(RUNS, 2, "holds no run", "name the folder a run left")(
+    "Resume in a folder that holds no run", lambda w: ("train", "--resume", "--out", w.folder)
+)
 
 
 @command(RUNS, 2, "last.pt does not exist", "the out_dir of a started run")
@@ -46,7 +40,7 @@ def resume_without_checkpoint(w: Workplace):
     """Resume after the checkpoint was deleted."""
     run = w.run()
     (run / "checkpoints" / "last.pt").unlink()
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
 @command(RUNS, 3, "last.pt is damaged or not a checkpoint", "Take another checkpoint")
@@ -54,7 +48,7 @@ def truncated_checkpoint(w: Workplace):
     """A checkpoint that was cut off."""
     run = w.run()
     cut(run / "checkpoints" / "last.pt")
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
 @command(RUNS, 3, "last.pt is not a checkpoint of this version of graphbraid")
@@ -62,7 +56,7 @@ def foreign_checkpoint(w: Workplace):
     """A checkpoint of another program."""
     run = w.run()
     torch.save({"weights": torch.zeros(3)}, run / "checkpoints" / "last.pt")
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
 @command(RUNS, 3, "holds Python objects beside tensors", "trust_checkpoint")
@@ -70,19 +64,15 @@ def checkpoint_with_code(w: Workplace):
     """A checkpoint that would run code."""
     run = w.run()
     torch.save({"format": "graphbraid-checkpoint-1", "x": Path("a")}, run / "checkpoints" / "last.pt")
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
-@command(RUNS, 2, "last.pt holds another model", "its convs.0", "Build the model with the options")
-def resume_other_model(w: Workplace):
-    """Resume with another model."""
-    return "train", "--resume", "--out", w.run(), "--epochs", 3, "--hidden", 16
-
-
-@command(RUNS, 2, "was written with lr=0.003; this run has 0.5", "Give lr as it was")
-def resume_other_options(w: Workplace):
-    """Resume with another learning rate."""
-    return "train", "--resume", "--out", w.run(), "--epochs", 3, "--lr", 0.5
+command(RUNS, 2, "last.pt holds another model", "its convs.0", "Build the model with the options")(
+    "Resume with another model", lambda w: w.resume(w.run(), "--hidden", 16)
+)
+command(RUNS, 2, "was written with lr=0.003; this run has 0.5", "Give lr as it was")(
+    "Resume with another learning rate", lambda w: w.resume(w.run(), "--lr", 0.5)
+)
 
 
 @command(RUNS, 3, "was written while training on another graph: its array")
@@ -92,7 +82,7 @@ def resume_other_data(w: Workplace):
     edges = arrays()["edge_index"]
     edges[0, 0] = (edges[0, 0] + 1) % NUM_NODES
     save_store(graph(edge_index=edges), w.path("store"), if_exists="replace")
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
 @command(RUNS, 3, "config.json cannot be read")
@@ -108,13 +98,13 @@ def flipped_config(w: Workplace):
     """`config.json` with a value that changed on the disk."""
     config = w.run() / "config.json"
     config.write_text(config.read_text().replace('"dropout": 0.5', '"dropout": 0.1'))
-    return "train", "--resume", "--out", config.parent, "--epochs", 3
+    return w.resume(config.parent)
 
 
-@command(RUNS, 2, "run/config.json: hidden_channels must be a valid integer", "'wide'")
-def text_in_config(w: Workplace):
-    """`config.json` edited to hold text for a number."""
-    return "predict", "--run", w.run_with(hidden_channels="wide"), "--out", w.path("p.csv")
+command(RUNS, 2, "run/config.json: hidden_channels must be a valid integer", "'wide'")(
+    "`config.json` edited to hold text for a number",
+    lambda w: w.predict_from(w.run_with(hidden_channels="wide")),
+)
 
 
 @command(RUNS, 3, "run/config.json: info.outputs.width: ")
@@ -125,7 +115,7 @@ def outputs_in_config(w: Workplace):
     del content["checksum"]
     content["info"]["outputs"]["width"] = "three"
     config.write_text(json.dumps(content))
-    return "predict", "--run", config.parent, "--out", w.path("p.csv")
+    return w.predict_from(config.parent)
 
 
 @command(RUNS, 3, "last.pt is damaged: it has changed since it was written")
@@ -136,60 +126,41 @@ def flipped_checkpoint(w: Workplace):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
-@command(
+command(
     RUNS,
     3,
     "last.pt is no sound checkpoint: optimizer.state.0.exp_avg: must be (8, 6) torch.float32",
     "got (3,)",
+)(
+    "An optimizer's state of another shape than its parameter",
+    lambda w: w.resume(w.run_from(optimizer=lambda o: o["state"][0].update(exp_avg=torch.zeros(3)))),
 )
-def optimizer_of_another_shape(w: Workplace):
-    """An optimizer's state of another shape than its parameter."""
-    run = w.run_from(optimizer=lambda o: o["state"][0].update(exp_avg=torch.zeros(3)))
-    return "train", "--resume", "--out", run, "--epochs", 3
-
-
-@command(RUNS, 3, "optimizer.state.1.exp_avg_sq: must be", "got (8,) torch.int64")
-def optimizer_of_another_dtype(w: Workplace):
-    """An optimizer's state of another dtype than its parameter."""
-    run = w.run_from(optimizer=lambda o: o["state"][1].update(exp_avg_sq=torch.zeros(8).long()))
-    return "train", "--resume", "--out", run, "--epochs", 3
-
-
-@command(RUNS, 3, "progress.global_step must be 1, as 1 epochs of 1 steps", "got 7")
-def edited_progress(w: Workplace):
-    """Progress edited by hand."""
-    run = w.run_from(progress=lambda p: p.update(global_step=7))
-    return "train", "--resume", "--out", run, "--epochs", 3
-
-
-@command(RUNS, 3, "last.pt is no sound checkpoint: progress.step: ", "'two'")
-def text_as_progress(w: Workplace):
-    """Progress that is no number."""
-    run = w.run_from(progress=lambda p: p.update(step="two"))
-    return "train", "--resume", "--out", run, "--epochs", 3
-
-
-@command(RUNS, 3, "random.torch: must be (5056,) torch.uint8; got (7,)")
-def short_random_state(w: Workplace):
-    """A random state of another length."""
-    run = w.run_from(random=lambda r: r.update(torch=torch.zeros(7, dtype=torch.uint8)))
-    return "train", "--resume", "--out", run, "--epochs", 3
-
-
-@command(RUNS, 3, "best.pt is no sound checkpoint: model.", "got (2,) torch.float32")
-def weights_of_another_shape(w: Workplace):
-    """Weights of another shape."""
-    run = w.run_from(model=lambda m: m.update({next(iter(m)): torch.zeros(2)}))
-    return "predict", "--run", run, "--out", w.path("p.csv")
-
-
-@command(RUNS, 2, "already holds a run", "--resume", "--overwrite")
-def folder_holds_run(w: Workplace):
-    """A folder that already holds a run."""
-    return "train", "--data", w.npz(), "--out", w.run(), "--quiet"
+command(RUNS, 3, "optimizer.state.1.exp_avg_sq: must be", "got (8,) torch.int64")(
+    "An optimizer's state of another dtype than its parameter",
+    lambda w: w.resume(
+        w.run_from(optimizer=lambda o: o["state"][1].update(exp_avg_sq=torch.zeros(8).long()))
+    ),
+)
+command(RUNS, 3, "progress.global_step must be 1, as 1 epochs of 1 steps", "got 7")(
+    "Progress edited by hand", lambda w: w.resume(w.run_from(progress=lambda p: p.update(global_step=7)))
+)
+command(RUNS, 3, "last.pt is no sound checkpoint: progress.step: ", "'two'")(
+    "Progress that is no number", lambda w: w.resume(w.run_from(progress=lambda p: p.update(step="two")))
+)
+command(RUNS, 3, "random.torch: must be (5056,) torch.uint8; got (7,)")(
+    "A random state of another length",
+    lambda w: w.resume(w.run_from(random=lambda r: r.update(torch=torch.zeros(7, dtype=torch.uint8)))),
+)
+command(RUNS, 3, "best.pt is no sound checkpoint: model.", "got (2,) torch.float32")(
+    "Weights of another shape",
+    lambda w: w.predict_from(w.run_from(model=lambda m: m.update({next(iter(m)): torch.zeros(2)}))),
+)
+command(RUNS, 2, "already holds a run", "--resume", "--overwrite")(
+    "A folder that already holds a run", lambda w: ("train", "--data", w.npz(), "--out", w.run(), "--quiet")
+)
 
 
 @command(
@@ -202,16 +173,12 @@ def folder_of_the_users(w: Workplace):
     return w.train(None, "--overwrite")
 
 
-@command(RUNS, 2, "run.yaml:1", "command line only", "--trust")
-def trust_in_a_file(w: Workplace):
-    """Trust in a file that may come from elsewhere."""
-    return w.config("trust_checkpoint: true\n")
-
-
-@command(RUNS, 2, "--out", "a file or folder must be named")
-def nameless_folder(w: Workplace):
-    """A folder without a name."""
-    return "train", "--out", ""
+command(RUNS, 2, "run.yaml:1", "command line only", "--trust")(
+    "Trust in a file that may come from elsewhere", lambda w: w.config("trust_checkpoint: true\n")
+)
+command(RUNS, 2, "--out", "a file or folder must be named")(
+    "A folder without a name", lambda w: ("train", "--out", "")
+)
 
 
 @command(RUNS, 4, "is in use by another run")
@@ -223,13 +190,13 @@ def folder_in_use(w: Workplace):
     lock = os.open(run / ".lock", os.O_RDWR | os.O_CREAT)
     w.finally_(lambda: os.close(lock))
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return "train", "--resume", "--out", run, "--epochs", 3
+    return w.resume(run)
 
 
-@command(RUNS, 2, "holds no run: there is no", "config.json")
-def predict_without_run(w: Workplace):
-    """Predict from a folder that holds no run."""
-    return "predict", "--run", w.folder, "--out", w.path("p.csv")
+command(RUNS, 2, "holds no run: there is no", "config.json")(
+    "Predict from a folder that holds no run",
+    lambda w: ("predict", "--run", w.folder, "--out", w.path("p.csv")),
+)
 
 
 @command(RUNS, 2, "holds another model", "Build the model", "(8, 6)")
@@ -247,19 +214,18 @@ def predict_without_data(w: Workplace):
     return arguments
 
 
-@command(RUNS, 2, "there is no checkpoint", "third.pt")
-def predict_missing_checkpoint(w: Workplace):
-    """Predict from a checkpoint that does not exist."""
-    return w.predict("--checkpoint", w.path("third.pt"))
+command(RUNS, 2, "there is no checkpoint", "third.pt")(
+    "Predict from a checkpoint that does not exist", lambda w: w.predict("--checkpoint", w.path("third.pt"))
+)
 
 
 # ---- places
 
 
-@command(PLACES, 4, "cannot write to out_dir", "Not a directory", "choose a folder")
-def out_in_file(w: Workplace):
-    """An output folder inside a file."""
-    return "train", "--data", w.npz(), "--out", w.file("file", "") / "run", "--quiet"
+command(PLACES, 4, "cannot write to out_dir", "Not a directory", "choose a folder")(
+    "An output folder inside a file",
+    lambda w: ("train", "--data", w.npz(), "--out", w.file("file", "") / "run", "--quiet"),
+)
 
 
 @command(PLACES, 2, "would replace a file of --nodes; choose another name")
@@ -278,10 +244,10 @@ def locked_out(w: Workplace):
     return "train", "--data", data, "--out", w.path("locked") / "run", "--quiet"
 
 
-@command(PLACES, 4, "cannot write /proc/predictions.csv")
-def predict_to_proc(w: Workplace):
-    """Predictions where nothing can be written."""
-    return "predict", "--run", w.run(), "--out", "/proc/predictions.csv"
+command(PLACES, 4, "cannot write /proc/predictions.csv")(
+    "Predictions where nothing can be written",
+    lambda w: ("predict", "--run", w.run(), "--out", "/proc/predictions.csv"),
+)
 
 
 @command(PLACES, 4, "p.csv", "it is a folder")
@@ -307,24 +273,25 @@ def disk_full_predicting(w: Workplace):
     return arguments
 
 
-@command(PLACES, 4, "storing the graph in", "needs", "are free")
-def disk_too_small(w: Workplace):
-    """A disk that is too small for a store."""
-    disk = w.small_disk(100 << 10)
-    return "convert", w.npz(), disk / "store"
-
-
-@command(PLACES, 4, "checkpoints/last.pt", "is the disk full? (0 B free)")
-def disk_really_full(w: Workplace):
-    """A disk that is really full."""
-    disk = w.small_disk(20 << 10)
-    return "train", "--data", w.npz(), "--out", disk / "run", "--quiet", "--fanouts", "3,3"
-
-
-@command(PLACES, 4, "the system does not give the 7.3 TiB of an indptr for 1,000,000,000,000 nodes")
-def too_many_nodes(w: Workplace):
-    """Too little memory for the graph."""
-    return w.train(w.npz(num_nodes=np.int64(10**12), x=None, y=None))
+command(PLACES, 4, "storing the graph in", "needs", "are free")(
+    "A disk that is too small for a store", lambda w: ("convert", w.npz(), w.small_disk(100 << 10) / "store")
+)
+command(PLACES, 4, "checkpoints/last.pt", "is the disk full? (0 B free)")(
+    "A disk that is really full",
+    lambda w: (
+        "train",
+        "--data",
+        w.npz(),
+        "--out",
+        w.small_disk(20 << 10) / "run",
+        "--quiet",
+        "--fanouts",
+        "3,3",
+    ),
+)
+command(PLACES, 4, "the system does not give the 7.3 TiB of an indptr for 1,000,000,000,000 nodes")(
+    "Too little memory for the graph", lambda w: w.train(w.npz(num_nodes=np.int64(10**12), x=None, y=None))
+)
 
 
 @call(PLACES, ResourceError, "memory_budget_bytes", "needs")
@@ -472,10 +439,9 @@ def _choose_anew(w: Workplace) -> None:
 # ---- training
 
 
-@command(TRAINING, 7, "the loss is", "at epoch 0, step", "Lower lr", "clip")
-def loss_not_finite(w: Workplace):
-    """A loss that is not finite."""
-    return w.train(w.npz(x=np.full((90, 6), 3e38, np.float32)), "--epochs", 3)
+command(TRAINING, 7, "the loss is", "at epoch 0, step", "Lower lr", "clip")(
+    "A loss that is not finite", lambda w: w.train(w.npz(x=np.full((90, 6), 3e38, np.float32)), "--epochs", 3)
+)
 
 
 @call(TRAINING, TrainingError, "the gradients' norm is nan at epoch 0, step 0", "Lower lr")
@@ -493,17 +459,18 @@ def gradients_not_finite(w: Workplace):
     graphbraid.Trainer(Root(), graph(), fanouts=(3, 3)).fit()
 
 
-@command(TRAINING, 7, "batch normalisation met a single node at epoch 0, step 2", "batch_size")
-def lone_node(w: Workplace):
-    """A lone node for batch normalisation."""
-    data = w.npz(train_idx=np.arange(65), val_idx=np.arange(65, 75), test_idx=np.arange(75, 90))
-    return w.train(data, "--model", "gin")
-
-
-@call(TRAINING, ConfigError, "the model has parameters on meta, but is to run on cpu; move it there first")
-def model_elsewhere(w: Workplace):
-    """Full-graph training where the model is not."""
-    graphbraid.compile(nn.GCN(6, 8, 3).to("meta"), graph(), device="cpu")
+command(TRAINING, 7, "batch normalisation met a single node at epoch 0, step 2", "batch_size")(
+    "A lone node for batch normalisation",
+    lambda w: w.train(
+        w.npz(train_idx=np.arange(65), val_idx=np.arange(65, 75), test_idx=np.arange(75, 90)),
+        "--model",
+        "gin",
+    ),
+)
+call(TRAINING, ConfigError, "the model has parameters on meta, but is to run on cpu; move it there first")(
+    "Full-graph training where the model is not",
+    lambda w: graphbraid.compile(nn.GCN(6, 8, 3).to("meta"), graph(), device="cpu"),
+)
 
 
 @call(TRAINING, graphbraid.errors.ConfigError, "no parameter that requires gradients")

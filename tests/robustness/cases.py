@@ -5,6 +5,7 @@ The cases stand in ``bad_*.py``; ``python -m tests.robustness.errors_page`` make
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ class Case:
     kind: str
     """Section of the table."""
     what: str
-    """The mistake, as the documentation says it: the docstring of ``provoke``."""
+    """The mistake, as the documentation says it."""
     code: int
     """Exit code of the command."""
     error: type[GraphbraidError] | None
@@ -31,30 +32,34 @@ class Case:
 
     @property
     def id(self) -> str:
-        return self.provoke.__name__
+        return re.sub(r"\W+", "-", self.what.lower()).strip("-")
 
 
 CASES: list[Case] = []
 
 
 def command(kind: str, code: int, *says: str) -> Callable[..., Any]:
-    """Register a function that returns the arguments of a ``graphbraid`` command that must fail."""
+    """Register a function that returns the arguments of a ``graphbraid`` command that must fail.
+
+    A decorator of a function whose docstring is the mistake, or called with the mistake and the function.
+    """
     return _register(kind, code, None, says)
 
 
 def call(kind: str, error: type[GraphbraidError], *says: str) -> Callable[..., Any]:
-    """Register a function whose body must raise ``error``."""
+    """Register in the same ways a function whose body must raise ``error``."""
     return _register(kind, error.exit_code, error, says)
 
 
 def _register(
     kind: str, code: int, error: type[GraphbraidError] | None, says: tuple[str, ...]
 ) -> Callable[..., Any]:
-    def register(provoke: Callable[..., Any]) -> Callable[..., Any]:
-        assert says, f"{provoke.__name__}: a case must say what its message holds"
-        assert all(case.id != provoke.__name__ for case in CASES), f"{provoke.__name__} is there twice"
-        assert provoke.__doc__, f"{provoke.__name__}: its docstring is the mistake, as the page says it"
-        what = provoke.__doc__.removesuffix(".")
+    def register(what: str | Callable[..., Any], provoke: Callable[..., Any] | None = None) -> Any:
+        if not isinstance(what, str):
+            provoke, what = what, (what.__doc__ or "").removesuffix(".")
+        assert provoke and what, f"{provoke}: its docstring is the mistake, as the page says it"
+        assert says, f"{what}: a case must say what its message holds"
+        assert all((kind, what) != (case.kind, case.what) for case in CASES), f"{what} is there twice"
         CASES.append(Case(kind=kind, what=what, code=code, error=error, says=says, provoke=provoke))
         return provoke
 

@@ -150,6 +150,12 @@ class Workplace:
     def predict(self, *options: Any) -> tuple[Any, ...]:
         return "predict", "--run", self.run(), "--out", self.path("predictions.csv"), *options
 
+    def predict_from(self, run: Path) -> tuple[Any, ...]:
+        return "predict", "--run", run, "--out", self.path("p.csv")
+
+    def resume(self, run: Path, *options: Any) -> tuple[Any, ...]:
+        return "train", "--resume", "--out", run, "--epochs", 3, *options
+
     def convert(self, source: Any, *options: Any) -> tuple[Any, ...]:
         return "convert", source, self.path("made"), *options
 

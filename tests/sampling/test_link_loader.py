@@ -244,7 +244,6 @@ def test_few_or_no_links(number):
         ({"neg_sampling": "pairs"}, ConfigError, "mode of NegativeSampling"),
         ({"neg_sampling_ratio": -1}, ConfigError, "neg_sampling_ratio must be"),
         ({"exclude_seed_edges": "both"}, ConfigError, "exclude_seed_edges must be True, False or 'reverse'"),
-        ({"edge_label_time": torch.zeros(300)}, ConfigError, "edge_label_time and time_attr go together"),
         ({"time_attr": "time"}, ConfigError, "'edge_label_time' is not set"),
         ({"input_id": torch.zeros(3)}, ConfigError, r"an entry per link, shape \(300,\)"),
         ({"input_id": "1"}, ConfigError, "a tensor with an entry per link; got '1'"),

@@ -277,7 +277,6 @@ def test_hidden_negatives_play_no_part() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n3": 0.1}, "n3=0.1 is part of the loss of negatives='one-vs-all'"),
         (
             {"adversarial_temperature": 0.5, "negatives": "shared"},
             "and they are 'shared'",

@@ -50,7 +50,7 @@ print(json.dumps([g.nbytes, peak - before]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-@pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
+@pytest.mark.parametrize("model", ["GraphSAGE", pytest.param("GCN", marks=pytest.mark.long)])
 def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
     """The constant: 96 MiB for batches under way, the model, and exact inference under its 16 MiB."""
     for num_nodes in (50_000, 400_000):
