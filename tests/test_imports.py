@@ -122,8 +122,30 @@ print(json.dumps({"threads": threading.active_count(), "new": sorted(new)}))
 
 
 def test_the_command_line_imports_no_torch_before_a_command_runs():
-    out, _ = run_python("import sys, graphbraid.cli.main; print('torch' in sys.modules)")
+    code = """
+import sys, typer
+from graphbraid.cli.main import app
+assert len(list(typer.main.get_command(app).commands.values())) >= 12  # reads the options of each
+print('torch' in sys.modules)
+"""
+    out, _ = run_python(code)
     assert out.strip() == "False"
+
+
+def test_help_imports_nothing_but_typer(tmp_path):
+    code = """
+import sys, typer
+typer_alone = set(sys.modules)
+from graphbraid.cli.main import app
+app(["--help"], standalone_mode=False)
+print(sorted(set(sys.modules) - typer_alone))
+"""
+    out, _ = run_python(code)
+    listed, _, imported = out.rpartition("\n[")
+    assert "doctor" in listed
+    ours = {name for name in ast.literal_eval(f"[{imported}") if name.startswith("graphbraid")}
+    assert ours == {"graphbraid", "graphbraid.cli", "graphbraid.cli.main", "graphbraid.errors"}
+    assert not {"rich", "pydantic", "yaml", "numpy"} & set(ast.literal_eval(f"[{imported}"))
 
 
 def test_a_run_imports_only_what_it_uses(tmp_path):

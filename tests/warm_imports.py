@@ -7,6 +7,8 @@ import contextlib
 import gc
 import importlib
 
+from graphbraid.cli.main import COMMANDS
+
 for name in (
     "torch",
     "torch._dynamo",  # what the first optimizer imports
@@ -14,6 +16,7 @@ for name in (
     "torch_geometric.nn",
     "torch_geometric.loader",
     "graphbraid.cli.main",
+    *(f"graphbraid.cli.commands.{module}" for module, _ in COMMANDS.values()),
     "graphbraid.datasets",
     "graphbraid.fullgraph",
     "graphbraid.train",

@@ -1,6 +1,7 @@
 """Errors of commands: one clear message, the right exit code, no traceback unless asked for."""
 
 import errno
+import importlib
 import json
 
 import pytest
@@ -8,6 +9,7 @@ import typer
 from tests.extras import PATIENCE
 
 from graphbraid.cli.common import guarded
+from graphbraid.cli.main import COMMANDS
 from graphbraid.errors import (
     ConfigError,
     DataError,
@@ -98,6 +100,14 @@ def test_every_command_has_help_with_examples(graphbraid, command):
     assert done.stdout.count(f"graphbraid {command}") >= 3
     assert "--json" in done.stdout
     assert "Exit codes" in done.stdout
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself(graphbraid):
+    shown = "".join(graphbraid("--help").stdout.split())
+    for name, (module, line) in COMMANDS.items():
+        command = getattr(importlib.import_module(f"graphbraid.cli.commands.{module}"), name)
+        assert command.__doc__.partition("\n")[0] == line
+        assert "".join((name, *line.split())) in shown
 
 
 def test_version_and_python_m(graphbraid_process):

@@ -132,10 +132,10 @@ def options_of(command: str) -> list[tuple[str, tuple[str, ...], str]]:
     from graphbraid.cli.main import app
 
     parsed: Any = typer.main.get_command(app)
-    registered = next(info for info in app.registered_commands if info.name == command)
-    hints = typing.get_type_hints(inspect.unwrap(registered.callback))
+    parser = parsed.commands[command]
+    hints = typing.get_type_hints(inspect.unwrap(parser.callback))
     found = []
-    for parameter in parsed.commands[command].params:
+    for parameter in parser.params:
         flags = (*parameter.opts, *parameter.secondary_opts)
         kind = str(hints.get(parameter.name, "str"))
         found.append((parameter.name, tuple(flag for flag in flags if flag.startswith("-")), kind))

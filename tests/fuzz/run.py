@@ -19,6 +19,7 @@ from typing import Any
 from tests.fuzz import file_kinds, isolate
 from tests.fuzz.case import FINDINGS, Name, Verdict
 
+from graphbraid.cli.main import COMMANDS
 from graphbraid.files.writing import atomic_write
 
 KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6, "programs": 1, "threads": 2, "links": 1, "memory": 1}
@@ -84,6 +85,7 @@ _HEAVY = (
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
     *(
         "graphbraid.cli.main",
+        *(f"graphbraid.cli.commands.{module}" for module, _ in COMMANDS.values()),
         "graphbraid.cli.run.build",
         "graphbraid.cli.run.settings",
     ),

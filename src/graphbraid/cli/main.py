@@ -1,30 +1,67 @@
-"""The ``graphbraid`` command with its subcommands; nothing heavy is imported before one of them runs."""
+"""The ``graphbraid`` command. A subcommand is imported when it is named, so that ``--help`` shows at once."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from graphbraid import __version__
-from graphbraid.cli.commands import (
-    convert,
-    doctor,
-    estimate,
-    info,
-    partition,
-    plan,
-    predict,
-    reorder,
-    report,
-    synth,
-    train,
-)
-from graphbraid.cli.common import NoOutputError, print_json
 from graphbraid.errors import ConfigError
+
+COMMANDS = {
+    "train": (
+        "train",
+        "Train a model on a graph, evaluate it, and write a folder with its checkpoints and logs.",
+    ),
+    "estimate": (
+        "estimate",
+        "Show what a run needs in memory, disk and time, in each mode, before it starts.",
+    ),
+    "plan": (
+        "plan",
+        "Measure a run's stages, plan which device prepares its mini-batches, and show what limits it.",
+    ),
+    "predict": (
+        "predict",
+        "Predict with a trained run, exactly by default: layer by layer over all neighbours.",
+    ),
+    "report": (
+        "report",
+        "Write one page about a run: curves, errors, calibration, times, the graph, and the command.",
+    ),
+    "compare": (
+        "report",
+        "Write one page about several runs: results, the options that differ, and curves.",
+    ),
+    "convert": (
+        "convert",
+        "Convert a graph to an on-disk store, which opens at once, mapped into memory instead of read.",
+    ),
+    "info": (
+        "info",
+        "Show what a graph holds: nodes, edges, features, labels and splits, by type where there are types.",
+    ),
+    "reorder": ("reorder", "Renumber the nodes of a store, from disk to disk."),
+    "partition": (
+        "partition",
+        "Divide a graph among ranks: few edges between parts, and parts of equal work.",
+    ),
+    "synth": (
+        "synth",
+        "Write a program in C++ with OpenMP, CUDA or MPI that trains a model on a store, without Python.",
+    ),
+    "doctor": (
+        "doctor",
+        "Show what is installed, which kernel variant is active and why, cores, memory and GPUs.",
+    ),
+}
+"""For each subcommand its module in ``graphbraid.cli.commands``, and the first line of its docstring."""
 
 EPILOG = (
     "Exit codes: 0 done, 1 not foreseen, 2 option, 3 data, 4 memory or disk, 5 missing package, 6 kernels, "
@@ -32,8 +69,43 @@ EPILOG = (
 )
 
 
+class _Subcommands(Mapping[str, Any]):
+    """The parser of each subcommand, made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _parser(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@functools.cache
+def _parser(name: str) -> Any:
+    module = importlib.import_module(f"graphbraid.cli.commands.{COMMANDS[name][0]}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    alone.command(name, epilog=EPILOG)(getattr(module, name))
+    return typer.main.get_command(alone)
+
+
 class _Commands(TyperGroup):
     """The group of subcommands; with ``--json``, a mistyped command or option is reported as JSON too."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Subcommands()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super(TyperGroup, self).format_help(ctx, formatter)  # in plain text: to import rich takes 0.1 s
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
@@ -46,6 +118,8 @@ class _Commands(TyperGroup):
                 raise
             code = int(getattr(error, "exit_code", ConfigError.exit_code))
             message = str(error.format_message())
+            from graphbraid.cli.common import NoOutputError, print_json
+
             try:
                 print_json({"error": {"type": "ConfigError", "message": message, "exit_code": code}})
             except NoOutputError:
@@ -78,17 +152,3 @@ def root(
     ] = False,
 ) -> None:
     """Train graph neural networks faster on the hardware you have."""
-
-
-app.command("train", epilog=EPILOG)(train.train)
-app.command("estimate", epilog=EPILOG)(estimate.estimate)
-app.command("plan", epilog=EPILOG)(plan.plan)
-app.command("predict", epilog=EPILOG)(predict.predict)
-app.command("report", epilog=EPILOG)(report.report)
-app.command("compare", epilog=EPILOG)(report.compare)
-app.command("convert", epilog=EPILOG)(convert.convert)
-app.command("info", epilog=EPILOG)(info.info)
-app.command("reorder", epilog=EPILOG)(reorder.reorder)
-app.command("partition", epilog=EPILOG)(partition.partition)
-app.command("synth", epilog=EPILOG)(synth.synth)
-app.command("doctor", epilog=EPILOG)(doctor.doctor)
