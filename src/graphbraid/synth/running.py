@@ -7,32 +7,9 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from graphbraid.synth.language import syntax as ast
 from graphbraid.synth.language.parsing import MOST
-from graphbraid.synth.language.syntax import (
-    Apply,
-    Assign,
-    Binary,
-    Call,
-    Declare,
-    Do,
-    Expression,
-    For,
-    Give,
-    Helper,
-    If,
-    Item,
-    Leave,
-    Literally,
-    Name,
-    Place,
-    ProgramError,
-    Say,
-    Statement,
-    Train,
-    Unary,
-    trains_in,
-    walk,
-)
+from graphbraid.synth.language.syntax import Place, ProgramError, trains_in, walk
 
 MOST_STATEMENTS = 1_000_000
 """Statements that may run before training: more than any program needs that ends."""
@@ -45,10 +22,10 @@ _Left = Literal["", "break", "continue", "return"]
 class CallHost(Protocol):
     """What the calls of a program act on: the record of its layers, or the engine that trains them."""
 
-    def call(self, call: Call, arguments: tuple[Any, ...]) -> Any:
+    def call(self, call: ast.Call, arguments: tuple[Any, ...]) -> Any:
         """Take a call with the values of its arguments; return its value."""
 
-    def train(self, step: Train, rate: float) -> None:
+    def train(self, step: ast.Train, rate: float) -> None:
         """Run a pass or an update."""
 
     def say(self, text: str) -> None:
@@ -68,7 +45,7 @@ class Interpreter:
     def __init__(
         self,
         host: CallHost,
-        helpers: Sequence[Helper],
+        helpers: Sequence[ast.Helper],
         values: Mapping[str, Any],
         limit: int | None = MOST_STATEMENTS,
     ) -> None:
@@ -81,39 +58,39 @@ class Interpreter:
 
     # ---- statements
 
-    def block(self, statements: Sequence[Statement]) -> _Left:
+    def block(self, statements: Sequence[ast.Statement]) -> _Left:
         """Run statements; return how the block was left."""
         for statement in statements:
             if left := self.statement(statement):
                 return left
         return ""
 
-    def statement(self, statement: Statement) -> _Left:
+    def statement(self, statement: ast.Statement) -> _Left:
         """Run a statement; return how it was left."""
         self._count(statement.place, "program")
         match statement:
-            case Declare():
+            case ast.Declare():
                 self.types[statement.name.name] = statement.type
                 self._set(statement.name.name, self.value(statement.value))
-            case Assign():
+            case ast.Assign():
                 self.assign(statement)
-            case Do(call=call):
+            case ast.Do(call=call):
                 self.value(call)
-            case For():
+            case ast.For():
                 return self._loop(statement)
-            case If():
+            case ast.If():
                 for condition, body in statement.branches:
                     if self.value(condition):
                         return self.block(body)
                 return self.block(statement.otherwise)
-            case Leave():
+            case ast.Leave():
                 return statement.word
-            case Give():
+            case ast.Give():
                 self._given = self.value(statement.value)
                 return "return"
-            case Say():
+            case ast.Say():
                 self._host.say(" ".join(shown(self.value(value)) for value in statement.values))
-            case Train():
+            case ast.Train():
                 if statement.what == "forward":
                     self._num_rounds = 0
                 self._host.train(
@@ -127,7 +104,7 @@ class Interpreter:
             message = f"the {what} has run {self._limit:,} statements and goes on"
             raise ProgramError(place, message, "does it end?" if what == "loop" else "does its loop end?")
 
-    def _loop(self, loop: For) -> _Left:
+    def _loop(self, loop: ast.For) -> _Left:
         if loop.first is not None:
             self.statement(loop.first)
         trains = trains_in(loop.body)
@@ -145,7 +122,7 @@ class Interpreter:
                 self.assign(loop.step)
         return ""
 
-    def assign(self, assigned: Assign) -> None:
+    def assign(self, assigned: ast.Assign) -> None:
         """Give a variable a new value."""
         value = self.value(assigned.value)
         name = assigned.name.name
@@ -158,29 +135,29 @@ class Interpreter:
 
     # ---- expressions
 
-    def value(self, value: Expression) -> Any:  # noqa: PLR0911 - one for each kind of node
+    def value(self, value: ast.Expression) -> Any:  # noqa: PLR0911 - one for each kind of node
         """Return the value of an expression."""
         match value:
-            case Literally():
+            case ast.Literally():
                 return value.value
-            case Name():
+            case ast.Name():
                 return self.values[value.name]
-            case Item():
+            case ast.Item():
                 return self._item(value)
-            case Call():
+            case ast.Call():
                 container = self.values.get(value.receiver.name)
                 if isinstance(container, tuple):  # size, the only method of containers
                     return len(container)
                 return self._host.call(value, tuple(self.value(argument) for argument in value.arguments))
-            case Apply():
+            case ast.Apply():
                 return self._applied(value)
-            case Unary():
+            case ast.Unary():
                 inner = self.value(value.operand)
                 return not inner if value.operator == "!" else -inner if value.operator == "-" else inner
-            case Binary():
+            case ast.Binary():
                 return self._binary(value)
 
-    def _applied(self, call: Apply) -> Number:
+    def _applied(self, call: ast.Apply) -> Number:
         helper = self._helpers[call.function]
         inside = Interpreter(self._host, (), {}, self._limit)
         inside._helpers, inside._num_run, inside._num_rounds = self._helpers, self._num_run, self._num_rounds
@@ -194,7 +171,7 @@ class Interpreter:
         self._num_run, self._num_rounds = inside._num_run, inside._num_rounds
         return float(inside._given) if helper.returns == "float" else inside._given
 
-    def _item(self, item: Item) -> int:
+    def _item(self, item: ast.Item) -> int:
         container, index = self.values[item.container.name], self.value(item.index)
         if not 0 <= index < len(container):
             message = f'"{item.container.name}" has no entry {index}'
@@ -202,7 +179,7 @@ class Interpreter:
         entry: int = container[index]
         return entry
 
-    def _binary(self, value: Binary) -> Any:
+    def _binary(self, value: ast.Binary) -> Any:
         left = self.value(value.left)
         if value.operator == "&&":
             return left and self.value(value.right)
@@ -223,11 +200,13 @@ def shown(value: str | Number) -> str:
     return format(value, ".9g") if isinstance(value, float) else str(value)
 
 
-def speaking(helpers: Sequence[Helper]) -> set[str]:
+def speaking(helpers: Sequence[ast.Helper]) -> set[str]:
     """Return the names of the functions that print, or call one that does."""
     found = set[str]()
     for helper in helpers:  # each calls those before it
-        if any(isinstance(n, Say) or (isinstance(n, Apply) and n.function in found) for n in walk(helper)):
+        if any(
+            isinstance(n, ast.Say) or (isinstance(n, ast.Apply) and n.function in found) for n in walk(helper)
+        ):
             found.add(helper.name)
     return found
 

@@ -13,26 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from graphbraid.synth.language import syntax as ast
 from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
-    Apply,
-    Assign,
-    Call,
-    Declare,
-    Do,
-    Expression,
-    For,
-    Function,
-    If,
-    Item,
-    Leave,
-    Literally,
-    Name,
-    Node,
     ProgramError,
-    Say,
-    Statement,
-    Train,
     assigned_in,
     declared_in,
     leaves_loop,
@@ -50,7 +34,7 @@ _COUNTED_ROUNDS = 1000
 
 
 def specialize(
-    function: Function, layers: Sequence[int], settings: Mapping[str, Number]
+    function: ast.Function, layers: Sequence[int], settings: Mapping[str, Number]
 ) -> tuple[ModelRecipe, Recipe]:
     """Return what a checked program trains, and how.
 
@@ -82,7 +66,7 @@ def specialize(
     return model, replace(recipe, epochs=values[TOTAL_EPOCHS], script=script)
 
 
-def _given(function: Function, layers: Sequence[int], settings: Mapping[str, Number]) -> dict[str, Any]:
+def _given(function: ast.Function, layers: Sequence[int], settings: Mapping[str, Number]) -> dict[str, Any]:
     """Return the values of a program's parameters and of ``totalEpoch``."""
     values: dict[str, Any] = {TOTAL_EPOCHS: USUAL_EPOCHS}
     kinds: dict[str, str] = {p.name: p.type for p in function.parameters}
@@ -102,16 +86,16 @@ def _given(function: Function, layers: Sequence[int], settings: Mapping[str, Num
 class _Host:
     """Gives the interpreter the calls that describe layers, which a recorder takes."""
 
-    def __init__(self, recorder: Recorder, completed: list[Statement]) -> None:
+    def __init__(self, recorder: Recorder, completed: list[ast.Statement]) -> None:
         self._recorder, self._completed = recorder, completed
 
-    def call(self, call: Call, arguments: tuple[Any, ...]) -> Any:
+    def call(self, call: ast.Call, arguments: tuple[Any, ...]) -> Any:
         if call.method.name == "getLayers":
             return self._recorder.num_layers
         self._completed += self._recorder.call(call, arguments)
         return None
 
-    def train(self, step: Train, rate: float) -> None:
+    def train(self, step: ast.Train, rate: float) -> None:
         raise AssertionError("no pass runs before training")
 
     def say(self, text: str) -> None:
@@ -125,9 +109,9 @@ class _Specializer:
     program can be given anew. Others may have a value here all the same, by which loops are counted.
     """
 
-    def __init__(self, function: Function, recorder: Recorder, values: dict[str, Any]) -> None:
+    def __init__(self, function: ast.Function, recorder: Recorder, values: dict[str, Any]) -> None:
         self.recorder = recorder
-        self._completed: list[Statement] = []
+        self._completed: list[ast.Statement] = []
         self._interpreter = Interpreter(_Host(recorder, self._completed), function.helpers, values)
         self._values = self._interpreter.values
         self._speakers = speaking(function.helpers)
@@ -135,44 +119,44 @@ class _Specializer:
         self._depth = 0  # loops and conditions around that are not settled
         self._at_loop: list[Any] = []  # how far the epoch was where each loop around began
 
-    def block(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    def block(self, statements: Sequence[ast.Statement]) -> tuple[ast.Statement, ...]:
         """Return what is left of statements."""
         return tuple(left for statement in statements for left in self._statement(statement))
 
     def _statement(  # noqa: PLR0911 - one for each kind of node
-        self, statement: Statement
-    ) -> list[Statement]:
+        self, statement: ast.Statement
+    ) -> list[ast.Statement]:
         match statement:
-            case Declare(name=name, value=value):
+            case ast.Declare(name=name, value=value):
                 rest = replace(statement, value=self._rest(value))
                 self._learn(name.name, self._value_of(value), statement)
                 return [rest]
-            case Assign(name=name, value=value):
+            case ast.Assign(name=name, value=value):
                 left = replace(statement, value=self._rest(value))
                 known = self._value_of(value) and (not statement.operator or name.name in self._values)
                 self._learn(name.name, known, statement)
                 return [left]
-            case Do(call=call):
+            case ast.Do(call=call):
                 return self._do(call)
-            case For():
+            case ast.For():
                 return self._loop(statement)
-            case If():
+            case ast.If():
                 return self._choice(statement)
-            case Leave():
+            case ast.Leave():
                 # A loop that begins between epochs may be left anywhere: the next forward pass begins anew.
                 if self._at_loop and self._at_loop[-1] not in (_BETWEEN_EPOCHS, self.recorder.progress):
                     message = f"{statement.word} where an epoch is further than at the loop's beginning"
                     raise ProgramError(
                         statement.place, message, "leave the loop there, or begin an epoch in it"
                     )
-            case Say(values=values):
+            case ast.Say(values=values):
                 return [replace(statement, values=tuple(self._rest(value) for value in values))]
         return [statement]
 
-    def _learn(self, name: str, is_known: bool, statement: Declare | Assign) -> None:
-        is_joined = isinstance(statement, Assign) and bool(statement.operator)
+    def _learn(self, name: str, is_known: bool, statement: ast.Declare | ast.Assign) -> None:
+        is_joined = isinstance(statement, ast.Assign) and bool(statement.operator)
         is_open = bool((names_in(statement.value) | ({name} if is_joined else set())) & self._open)
-        if isinstance(statement, Declare):
+        if isinstance(statement, ast.Declare):
             self._interpreter.types[name] = statement.type
         if not is_known:
             self._forget({name})
@@ -191,36 +175,36 @@ class _Specializer:
         for name in names:
             self._values.pop(name, None)
 
-    def _value_of(self, value: Expression) -> bool:
+    def _value_of(self, value: ast.Expression) -> bool:
         """Return whether an expression has a value here."""
         return not self._at_run_time(value) and names_in(value) <= self._values.keys()
 
     def _at_run_time(self, part: object, *, alone: bool = False) -> bool:
         """Return whether a part, or anything in it, acts or has a value only while the program trains."""
         return any(
-            isinstance(node, Say)
-            or (isinstance(node, Apply) and node.function in self._speakers)
-            or (isinstance(node, Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time)
+            isinstance(node, ast.Say)
+            or (isinstance(node, ast.Apply) and node.function in self._speakers)
+            or (isinstance(node, ast.Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time)
             for node in ([part] if alone else walk(part))
         )
 
     # ---- calls
 
-    def _do(self, call: Call) -> list[Statement]:
+    def _do(self, call: ast.Call) -> list[ast.Statement]:
         method = call.method.name
         if METHODS["GNN"][method].at_run_time:
             if method != "optimizer":
-                return [Do(call.place, self._rest(call))]  # type: ignore[arg-type]
+                return [ast.Do(call.place, self._rest(call))]  # type: ignore[arg-type]
             settings = [float(self._settled(value)) for value in call.arguments[2:]]
             rate = call.arguments[1]
             known = self._interpreter.value(rate) if self._value_of(rate) else None
             kind = self._interpreter.value(call.arguments[0])
             self.recorder.update(call, kind, None if known is None else float(known), settings)
-            return [Train(call.place, "update", self._rest(rate))]
+            return [ast.Train(call.place, "update", self._rest(rate))]
         arguments = tuple(self._settled(value) for value in call.arguments)
         return self.recorder.call(call, arguments, is_looped=self._depth > 0)
 
-    def _settled(self, value: Expression) -> Any:
+    def _settled(self, value: ast.Expression) -> Any:
         """Return the value of what must be known before training."""
         self._require_settled(value)
         return self._interpreter.value(value)
@@ -228,12 +212,12 @@ class _Specializer:
     def _require_settled(self, part: object, inside: Collection[str] = ()) -> None:
         for node in walk(part):
             message, hint = "", "what describes the layers must be known before"
-            if isinstance(node, Name) and node.name in self._open and node.name not in inside:
+            if isinstance(node, ast.Name) and node.name in self._open and node.name not in inside:
                 message = f'"{node.name}" is known only while the program trains'
             elif self._at_run_time(node, alone=True):
                 name = "print"
-                if isinstance(node, Call | Apply):
-                    name = node.function if isinstance(node, Apply) else node.method.name
+                if isinstance(node, ast.Call | ast.Apply):
+                    name = node.function if isinstance(node, ast.Apply) else node.method.name
                 message, hint = (
                     f'"{name}" runs only while the program trains',
                     "a loop over layers runs before",
@@ -241,30 +225,30 @@ class _Specializer:
             if message:
                 raise ProgramError(node.place, message, hint)
 
-    def _require_training(self, value: Expression) -> None:
+    def _require_training(self, value: ast.Expression) -> None:
         """Require that a value that training gives is read after a forward pass, or after an epoch."""
         for node in walk(value):
-            if isinstance(node, Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time:
+            if isinstance(node, ast.Call) and METHODS["GNN"].get(node.method.name, _NONE).at_run_time:
                 self.recorder.require_begun(node, is_looped=bool(self._at_loop))
 
-    def _rest(self, value: Expression) -> Expression:
+    def _rest(self, value: ast.Expression) -> ast.Expression:
         """Return an expression with the numbers of the layers in their places."""
         self._require_training(value)
-        filled: Expression = self._filled(value)
+        filled: ast.Expression = self._filled(value)
         return filled
 
     def _filled(self, value: Any) -> Any:  # noqa: PLR0911 - one for each kind of node
         match value:
-            case Item() | Call(method=Name(name="getLayers" | "size")):
+            case ast.Item() | ast.Call(method=ast.Name(name="getLayers" | "size")):
                 self._require_settled(value)
-                return Literally(value.place, self._interpreter.value(value))
-            case Name() if isinstance(self._values.get(value.name), tuple):
-                return Literally(value.place, len(self._values[value.name]) - 1)
-            case Call(method=Name(name="evaluate"), arguments=(Literally() as split,)):
+                return ast.Literally(value.place, self._interpreter.value(value))
+            case ast.Name() if isinstance(self._values.get(value.name), tuple):
+                return ast.Literally(value.place, len(self._values[value.name]) - 1)
+            case ast.Call(method=ast.Name(name="evaluate"), arguments=(ast.Literally() as split,)):
                 return replace(value, arguments=(replace(split, value=str(split.value).lower()),))
-            case Call() | Literally() | Name():
+            case ast.Call() | ast.Literally() | ast.Name():
                 return value
-            case Node():
+            case ast.Node():
                 filled = {f.name: self._filled(getattr(value, f.name)) for f in dataclasses.fields(value)}
                 return type(value)(**filled)
             case tuple():
@@ -273,19 +257,21 @@ class _Specializer:
 
     # ---- conditions and loops
 
-    def _choice(self, choice: If) -> list[Statement]:
-        branches: list[tuple[Expression, tuple[Statement, ...]]] = []
+    def _choice(self, choice: ast.If) -> list[ast.Statement]:
+        branches: list[tuple[ast.Expression, tuple[ast.Statement, ...]]] = []
         for condition, body in choice.branches:
             if not branches and self._value_of(condition) and not names_in(condition) & self._open:
                 if self._interpreter.value(condition):
-                    return [If(choice.place, (), self.block(body))]
+                    return [ast.If(choice.place, (), self.block(body))]
                 continue
             branches.append((condition, body))
         if not branches:
-            return [If(choice.place, (), self.block(choice.otherwise))] if choice.otherwise else []
+            return [ast.If(choice.place, (), self.block(choice.otherwise))] if choice.otherwise else []
         before, values, is_open = self.recorder.progress, dict(self._values), set(self._open)
-        rest: list[tuple[Expression | None, tuple[Statement, ...]]] = []
-        otherwise: tuple[tuple[Expression | None, tuple[Statement, ...]]] = ((None, choice.otherwise),)
+        rest: list[tuple[ast.Expression | None, tuple[ast.Statement, ...]]] = []
+        otherwise: tuple[tuple[ast.Expression | None, tuple[ast.Statement, ...]]] = (
+            (None, choice.otherwise),
+        )
         for asked, body in (*branches, *otherwise):
             filled = None if asked is None else self._rest(asked)
             with self._unsettled():
@@ -298,7 +284,7 @@ class _Specializer:
                 raise ProgramError((asked or choice).place, message, "every epoch runs them all alike")
         self._forget(assigned_in((choice.otherwise, tuple(body for _, body in branches))))
         left = tuple((condition, body) for condition, body in rest if condition is not None)
-        return [If(choice.place, left, rest[-1][1])]
+        return [ast.If(choice.place, left, rest[-1][1])]
 
     @contextmanager
     def _unsettled(self) -> Iterator[None]:
@@ -306,7 +292,7 @@ class _Specializer:
         yield
         self._depth -= 1
 
-    def _loop(self, loop: For) -> list[Statement]:
+    def _loop(self, loop: ast.For) -> list[ast.Statement]:
         inside = declared_in(loop)
         if not self._at_run_time(loop):
             is_settled = not (names_in(loop) - inside) & self._open
@@ -315,16 +301,19 @@ class _Specializer:
                 self._interpreter.statement(loop)
                 changed = sorted(assigned_in(loop) & self._values.keys())
                 place = loop.place
-                values = [Literally(place, self._values[name]) for name in changed]
+                values = [ast.Literally(place, self._values[name]) for name in changed]
                 return [
                     *self._completed,
-                    *(Assign(place, Name(place, n), "", v) for n, v in zip(changed, values, strict=True)),
+                    *(
+                        ast.Assign(place, ast.Name(place, n), "", v)
+                        for n, v in zip(changed, values, strict=True)
+                    ),
                 ]
             if _calls(loop, "forwardPass") and _calls(loop, "backPropagation"):
                 raise ProgramError(loop.place, *_UNFINISHED)
-            if any(isinstance(node, Do) for node in walk(loop)):
+            if any(isinstance(node, ast.Do) for node in walk(loop)):
                 self._require_settled(loop, inside)
-        elif isinstance(loop.first, Declare) and _numbers_layers(loop.body, loop.first.name.name):
+        elif isinstance(loop.first, ast.Declare) and _numbers_layers(loop.body, loop.first.name.name):
             self._require_settled(loop, inside)
         first = None if loop.first is None else self._statement(loop.first)[0]
         self._check_ends(loop)
@@ -339,9 +328,9 @@ class _Specializer:
             raise ProgramError(loop.place, *_UNFINISHED)
         self._forget(assigned_in((loop.body, loop.step)))  # it may have run no round
         step = None if loop.step is None else replace(loop.step, value=self._rest(loop.step.value))
-        return [For(loop.place, first, condition, step, body)]  # type: ignore[arg-type]
+        return [ast.For(loop.place, first, condition, step, body)]  # type: ignore[arg-type]
 
-    def _check_ends(self, loop: For) -> None:
+    def _check_ends(self, loop: ast.For) -> None:
         """Refuse a loop that cannot end, as far as its condition and its step tell."""
         asked, reads = loop.condition, names_in(loop.condition)
         trains = _calls(loop.body, "forwardPass")
@@ -385,7 +374,7 @@ _NONE = METHODS["container<int>"]["size"]
 
 def _numbers_layers(body: object, name: str) -> bool:
     """Return whether calls that describe layers take a variable's value."""
-    calls = (node for node in walk(body) if isinstance(node, Call))
+    calls = (node for node in walk(body) if isinstance(node, ast.Call))
     return any(
         name in names_in(call.arguments)
         for call in calls
@@ -394,7 +383,7 @@ def _numbers_layers(body: object, name: str) -> bool:
 
 
 def _calls(part: object, method: str) -> bool:
-    return any(isinstance(node, Call) and node.method.name == method for node in walk(part))
+    return any(isinstance(node, ast.Call) and node.method.name == method for node in walk(part))
 
 
 __all__ = ["specialize"]

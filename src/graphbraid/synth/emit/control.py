@@ -8,28 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphbraid.synth.emit.layout import WIDTH
-from graphbraid.synth.language.syntax import (
-    Apply,
-    Assign,
-    Binary,
-    Call,
-    Declare,
-    Do,
-    Expression,
-    For,
-    Give,
-    Helper,
-    If,
-    Leave,
-    Literally,
-    Name,
-    Say,
-    Statement,
-    Train,
-    Unary,
-    trains_in,
-    walk,
-)
+from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language.syntax import trains_in, walk
 from graphbraid.synth.language.words import TOTAL_EPOCHS
 from graphbraid.synth.recipe import Script, split_of
 from graphbraid.synth.running import shown, speaking
@@ -102,7 +82,7 @@ class _Writer:
                 yield f"const {_TYPES[self._kinds[name]]} {cpp_variable(name)} = {_number(value)};"
         yield from self.block(self._script.statements)
 
-    def helper(self, helper: Helper) -> list[str]:
+    def helper(self, helper: ast.Helper) -> list[str]:
         """Return a function of numbers."""
         self._kinds, self._read = {}, _read(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
@@ -115,63 +95,63 @@ class _Writer:
         self._kinds[name] = kind
         return f"{'' if name in self._read else '[[maybe_unused]] '}{_TYPES[kind]} {cpp_variable(name)}"
 
-    def block(self, statements: Sequence[Statement], returns: str = "") -> Iterator[str]:
+    def block(self, statements: Sequence[ast.Statement], returns: str = "") -> Iterator[str]:
         """Yield the lines of statements."""
         for statement in statements:
             yield from self._statement(statement, returns)
 
-    def _inside(self, statements: Sequence[Statement], returns: str) -> Iterator[str]:
+    def _inside(self, statements: Sequence[ast.Statement], returns: str) -> Iterator[str]:
         return (f"  {line}" for line in self.block(statements, returns))
 
-    def _statement(self, statement: Statement, returns: str) -> Iterator[str]:
+    def _statement(self, statement: ast.Statement, returns: str) -> Iterator[str]:
         match statement:
-            case For():
+            case ast.For():
                 yield f"{self._head(statement)} {{"
                 if not trains_in(statement.body):
                     yield f"  count_round({statement.place.line});"
                 yield from self._inside(statement.body, returns)
                 yield "}"
-            case If():
+            case ast.If():
                 yield from self._choice(statement, returns)
-            case Give():
+            case ast.Give():
                 yield f"return {self._as(statement.value, returns)};"
             case _:
                 yield f"{self._simple(statement)};"
 
     def _simple(  # noqa: PLR0911 - one for each kind of node
-        self, statement: Statement | None
+        self, statement: ast.Statement | None
     ) -> str:
         """Return a statement of one line, without its semicolon."""
         gnn = cpp_variable(self._script.gnn)
         match statement:
-            case Declare():
+            case ast.Declare():
                 declared = self._declared(statement.type, statement.name.name)
                 return f"{declared} = {self._as(statement.value, statement.type)}"
-            case Assign():
+            case ast.Assign():
                 return self._assigned(statement)
-            case Do():
+            case ast.Do():
                 return self._text(statement.call).code
-            case Leave():
+            case ast.Leave():
                 return statement.word
-            case Say():
+            case ast.Say():
                 return f"say({{{', '.join(self._shown(value) for value in statement.values)}}})"
-            case Train(what="update", rate=rate) if rate is not None:
+            case ast.Train(what="update", rate=rate) if rate is not None:
                 return f"{gnn}.optimizer({self._as(rate, 'float')})"
-            case Train():
+            case ast.Train():
                 return f"{gnn}.{_PASSES[statement.what]}"
         return ""
 
-    def _assigned(self, assigned: Assign) -> str:
+    def _assigned(self, assigned: ast.Assign) -> str:
         name, kind = cpp_variable(assigned.name.name), self._kinds[assigned.name.name]
-        is_one = isinstance(assigned.value, Literally) and assigned.value.value == 1 and kind == "int"
+        is_one = isinstance(assigned.value, ast.Literally) and assigned.value.value == 1 and kind == "int"
         if is_one and assigned.operator in {"+", "-"}:
             return f"{assigned.operator * 2}{name}"
         value = assigned.value
         if assigned.operator:
-            value = Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
+            value = ast.Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
         return f"{name} = {self._as(value, kind)}"
 
-    def _head(self, loop: For) -> str:
+    def _head(self, loop: ast.For) -> str:
         if loop.first is None and loop.step is None and loop.condition is not None:
             return f"while ({self._text(loop.condition).code})"
         first = self._simple(loop.first)
@@ -179,7 +159,7 @@ class _Writer:
         step = "" if loop.step is None else f" {self._simple(loop.step)}"
         return f"for ({first};{condition};{step})"
 
-    def _choice(self, choice: If, returns: str) -> Iterator[str]:
+    def _choice(self, choice: ast.If, returns: str) -> Iterator[str]:
         start = ""
         for condition, body in choice.branches:
             yield f"{start}if ({self._text(condition).code}) {{"
@@ -192,27 +172,27 @@ class _Writer:
 
     # ---- expressions
 
-    def _as(self, value: Expression, wanted: str) -> str:
+    def _as(self, value: ast.Expression, wanted: str) -> str:
         """Return an expression of a wanted type; an integer may stand for a float."""
         return _converted(self._text(value), wanted).code
 
-    def _shown(self, value: Expression) -> str:
+    def _shown(self, value: ast.Expression) -> str:
         """Return the text of a value that is printed."""
-        if isinstance(value, Literally):
+        if isinstance(value, ast.Literally):
             return _quoted(shown(value.value))
         text = self._text(value)
         is_plain = text.is_literal and text.kind == "int"
         return f"shown(Int({text.code}))" if is_plain else f"shown({text.code})"
 
-    def _acts(self, value: Expression) -> bool:
+    def _acts(self, value: ast.Expression) -> bool:
         """Return whether a value prints lines, or ends the training, so that its turn matters."""
         return any(
-            (isinstance(node, Call) and node.method.name == "evaluate")
-            or (isinstance(node, Apply) and node.function in self._speakers)
+            (isinstance(node, ast.Call) and node.method.name == "evaluate")
+            or (isinstance(node, ast.Apply) and node.function in self._speakers)
             for node in walk(value)
         )
 
-    def _in_turn(self, values: Sequence[Expression], codes: Sequence[str], form: str) -> str:
+    def _in_turn(self, values: Sequence[ast.Expression], codes: Sequence[str], form: str) -> str:
         """Return ``form`` of codes; those that act run before it, since C++ has no order of arguments."""
         acts = [self._acts(value) for value in values]
         if not any(acts) or sum(act or _may_fail(value) for act, value in zip(acts, values, strict=True)) < 2:
@@ -220,38 +200,38 @@ class _Writer:
         first = "".join(f"const auto v_{at} = {code}; " for at, code in enumerate(codes))
         return f"[&] {{ {first}return {form.format(*(f'v_{at}' for at in range(len(codes))))}; }}()"
 
-    def _text(self, value: Expression) -> _Text:
+    def _text(self, value: ast.Expression) -> _Text:
         match value:
-            case Literally(value=number):
+            case ast.Literally(value=number):
                 assert not isinstance(number, str)
                 kind = type(number).__name__
                 return _Text(_number(number), kind, _SIGNED if _number(number)[0] == "-" else _ATOM, True)
-            case Name():
+            case ast.Name():
                 return _Text(cpp_variable(value.name), self._kinds[value.name])
-            case Call():
+            case ast.Call():
                 return _Text(self._call(value), "float")
-            case Apply():
+            case ast.Apply():
                 helper = self._helpers[value.function]
                 pairs = zip(value.arguments, helper.parameters, strict=True)
                 given = [self._as(argument, parameter.type) for argument, parameter in pairs]
                 form = f"script::{cpp_variable(helper.name)}({', '.join(['{}'] * len(given))})"
                 return _Text(self._in_turn(value.arguments, given, form), helper.returns)
-            case Unary():
+            case ast.Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"
                 return _Text(f"{value.operator}{code}", inner.kind, _SIGNED, inner.is_literal)
-            case Binary():
+            case ast.Binary():
                 return self._binary(value)
         raise AssertionError(value)
 
-    def _call(self, call: Call) -> str:
+    def _call(self, call: ast.Call) -> str:
         gnn = cpp_variable(call.receiver.name)
         if call.method.name == "loss":
             return f"{gnn}.loss()"
         split = split_of(call)
         return f"{gnn}.evaluate({_quoted(split)}, &Program::split_{split})"
 
-    def _binary(self, value: Binary) -> _Text:
+    def _binary(self, value: ast.Binary) -> _Text:
         left, right, sign = self._text(value.left), self._text(value.right), value.operator
         if "float" in {left.kind, right.kind}:
             left, right = _converted(left, "float"), _converted(right, "float")
@@ -274,9 +254,9 @@ class _Writer:
         return _Text(code, left.kind if joins else "bool", _ATOM if code[0] == "[" else level)
 
 
-def _may_fail(value: Expression) -> bool:
+def _may_fail(value: ast.Expression) -> bool:
     return any(
-        isinstance(node, Apply) or (isinstance(node, Binary) and node.operator in "/%")
+        isinstance(node, ast.Apply) or (isinstance(node, ast.Binary) and node.operator in "/%")
         for node in walk(value)
     )
 
@@ -298,9 +278,9 @@ def _converted(text: _Text, wanted: str) -> _Text:
 
 def _read(part: object) -> set[str]:
     """Return the variables whose values are read: not those that are only given one."""
-    names = [node.name for node in walk(part) if isinstance(node, Name)]
+    names = [node.name for node in walk(part) if isinstance(node, ast.Name)]
     for node in walk(part):
-        if isinstance(node, Declare) or (isinstance(node, Assign) and not node.operator):
+        if isinstance(node, ast.Declare) or (isinstance(node, ast.Assign) and not node.operator):
             names.remove(node.name.name)
     return set(names)
 

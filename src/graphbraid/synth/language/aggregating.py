@@ -8,24 +8,8 @@ from typing import Any, Literal, NoReturn, cast
 
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_steps import MOST_MATRICES, MOST_STEPS, MessageOp, MessageStep
-from graphbraid.synth.language.syntax import (
-    Apply,
-    Binary,
-    Call,
-    Declare,
-    Expression,
-    Forall,
-    Function,
-    Literally,
-    Name,
-    Place,
-    ProgramError,
-    Property,
-    Put,
-    Statement,
-    Unary,
-    hint_of,
-)
+from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language.syntax import Place, ProgramError, hint_of
 from graphbraid.synth.language.words import MODELS, word_of
 
 REDUCTIONS = ("Sum", "Mean", "Max", "Min")
@@ -71,7 +55,7 @@ class OwnAggregation:
         return any(step.op is MessageOp.WEIGHT for step in self.steps)
 
 
-def aggregation_of(function: Function) -> OwnAggregation:
+def aggregation_of(function: ast.Function) -> OwnAggregation:
     """Check an own layer and return what it computes.
 
     Raises:
@@ -83,7 +67,7 @@ def aggregation_of(function: Function) -> OwnAggregation:
 class _Layer:
     """Walks an own layer in the order of its text."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: ast.Function) -> None:
         self._function = function
         if word_of(function.name, MODELS) is not None:
             _refuse(function.place, f'"{function.name}" is the name of a model', "rename the function")
@@ -107,10 +91,10 @@ class _Layer:
         outer = self._forall(self._function.body, self._function.place, "nodes")
         inner = self._forall(outer.body[:1], outer.place, "neighbors")
         *declared, last = inner.body or (None,)
-        if not isinstance(last, Put):
+        if not isinstance(last, ast.Put):
             _refuse((last or inner).place, "no message", f"the block ends as v.{self._out} += ...")
-        for statement in cast("Iterable[Statement]", declared):
-            if not isinstance(statement, Declare) or statement.type != "float":
+        for statement in cast("Iterable[ast.Statement]", declared):
+            if not isinstance(statement, ast.Declare) or statement.type != "float":
                 _refuse(statement.place, "a statement that is no part of a message", "float name = ...;")
             self._declare(statement.name)
             self._rows[statement.name.name] = self._value(statement.value)
@@ -141,52 +125,56 @@ class _Layer:
 
     # ---- statements
 
-    def _forall(self, body: tuple[Statement, ...], place: Place, method: str) -> Forall:
+    def _forall(self, body: tuple[ast.Statement, ...], place: Place, method: str) -> ast.Forall:
         arguments = self._nodes[:]
         shown = f"{self._graph}.{method}({''.join(arguments)})"
-        if len(body) != 1 or not isinstance(body[0], Forall):
-            at = next((one.place for one in body if not isinstance(one, Forall)), place)
+        if len(body) != 1 or not isinstance(body[0], ast.Forall):
+            at = next((one.place for one in body if not isinstance(one, ast.Forall)), place)
             _refuse(at, f"a layer is one forall over {shown}", f"as in {_SHAPE}")
         loop = body[0]
         over = loop.over
-        given = [one.name if isinstance(one, Name) else "" for one in over.arguments]
+        given = [one.name if isinstance(one, ast.Name) else "" for one in over.arguments]
         if (over.receiver.name, over.method.name, given) != (self._graph, method, arguments):
             _refuse(over.place, f"forall over something else than {shown}", f"as in {_SHAPE}")
         self._declare(loop.name)
         self._nodes.append(loop.name.name)
         return loop
 
-    def _declare(self, name: Name) -> None:
+    def _declare(self, name: ast.Name) -> None:
         if name.name in (self._graph, self._out, *self._read, *self._nodes, *self._rows):
             _refuse(name.place, f'"{name.name}" is declared already', "rename one")
 
-    def _put_to(self, statement: Put) -> None:
+    def _put_to(self, statement: ast.Put) -> None:
         to = statement.to
         if (to.node.name, to.name.name) != (self._nodes[0], self._out):
             hint = f"only {self._nodes[0]}.{self._out} is written"
             _refuse(to.place, f"{to.node.name}.{to.name.name} is changed", hint)
 
-    def _own_row(self, statement: Statement) -> str:
-        value = statement.value if isinstance(statement, Put) else None
-        if not isinstance(statement, Put) or statement.operator != "+" or not isinstance(value, Property):
+    def _own_row(self, statement: ast.Statement) -> str:
+        value = statement.value if isinstance(statement, ast.Put) else None
+        if (
+            not isinstance(statement, ast.Put)
+            or statement.operator != "+"
+            or not isinstance(value, ast.Property)
+        ):
             hint = f"{self._nodes[0]}.{self._out} += {self._nodes[0]}.{self._read[0]};"
             _refuse(statement.place, "behind the neighbours only own rows are added", hint)
         self._put_to(statement)
         self._side(value)
         return value.name.name
 
-    def _reduced(self, last: Put) -> tuple[str, Expression]:
+    def _reduced(self, last: ast.Put) -> tuple[str, ast.Expression]:
         self._put_to(last)
         value, out = last.value, f"{self._nodes[0]}.{self._out}"
         if last.operator == "+":
             return "sum", value
-        if not last.operator and isinstance(value, Apply):
+        if not last.operator and isinstance(value, ast.Apply):
             if value.function not in REDUCTIONS:
                 _refuse(
                     value.place, f'unknown reduction "{value.function}"', hint_of(value.function, REDUCTIONS)
                 )
             old = value.arguments[0] if len(value.arguments) == 2 else None
-            if isinstance(old, Property) and (old.node.name, old.name.name) == (
+            if isinstance(old, ast.Property) and (old.node.name, old.name.name) == (
                 self._nodes[0],
                 self._out,
             ):
@@ -196,18 +184,18 @@ class _Layer:
 
     # ---- the message
 
-    def _value(self, value: Expression) -> int:  # noqa: PLR0911 - one for each kind of node
+    def _value(self, value: ast.Expression) -> int:  # noqa: PLR0911 - one for each kind of node
         """Return the number of the step that computes an expression."""
         match value:
-            case Literally(value=int() | float() as number) if not isinstance(number, bool):
+            case ast.Literally(value=int() | float() as number) if not isinstance(number, bool):
                 return self._entered(MessageOp.NUMBER, number=float(number))
-            case Name(name=name):
+            case ast.Name(name=name):
                 if name not in self._rows:
                     _refuse(
                         value.place, f'unknown name "{name}"', _known(self._rows, self._nodes, self._read)
                     )
                 return self._rows[name]
-            case Property():
+            case ast.Property():
                 op = self._side(value)
                 names = self._of[op]
                 if value.name.name not in names:
@@ -216,8 +204,8 @@ class _Layer:
                         _refuse(value.place, "a message reads too many properties of one end", hint)
                     names.append(value.name.name)
                 return self._entered(op, names.index(value.name.name))
-            case Call():
-                given = [one.name if isinstance(one, Name) else "" for one in value.arguments]
+            case ast.Call():
+                given = [one.name if isinstance(one, ast.Name) else "" for one in value.arguments]
                 wanted = f"{self._graph}.weight({self._nodes[1]}, {self._nodes[0]})"
                 if (value.receiver.name, value.method.name) != (self._graph, "weight") or given != [
                     self._nodes[1],
@@ -225,34 +213,34 @@ class _Layer:
                 ]:
                     _refuse(value.place, "a call that is no part of a message", f"an edge has {wanted}")
                 return self._entered(MessageOp.WEIGHT)
-            case Apply():
+            case ast.Apply():
                 return self._applied(value)
-            case Unary(operator="+"):
+            case ast.Unary(operator="+"):
                 return self._value(value.operand)
-            case Unary(operator="-"):
+            case ast.Unary(operator="-"):
                 minus = self._entered(MessageOp.NUMBER, number=-1.0)
                 return self._entered(MessageOp.MULTIPLY, self._value(value.operand), minus)
-            case Binary(operator=operator) if operator in _OPERATORS:
+            case ast.Binary(operator=operator) if operator in _OPERATORS:
                 left, right = self._value(value.left), self._value(value.right)
                 return self._entered(_OPERATORS[operator], left, right)
         hint = f"it has numbers, rows, {' '.join(_OPERATORS)} and {', '.join(FUNCTIONS)}"
         return _refuse(value.place, "a value that is no part of a message", hint)
 
-    def _applied(self, call: Apply) -> int:
+    def _applied(self, call: ast.Apply) -> int:
         op = FUNCTIONS.get(call.function)
         if op is None:
             _refuse(call.place, f'unknown function "{call.function}"', hint_of(call.function, FUNCTIONS))
         slope = call.arguments[1] if op is MessageOp.LEAKY_RELU and len(call.arguments) == 2 else None
         if len(call.arguments) != 1 and not (
-            isinstance(slope, Literally) and type(slope.value) in (int, float)
+            isinstance(slope, ast.Literally) and type(slope.value) in (int, float)
         ):
             hint = "a slope may follow, as a number" if op is MessageOp.LEAKY_RELU else "it takes one value"
             _refuse(call.place, f"{call.function} of {len(call.arguments)} values", hint)
         x = self._value(call.arguments[0])
-        number = float(cast("Literally", slope).value) if slope is not None else 0.01
+        number = float(cast("ast.Literally", slope).value) if slope is not None else 0.01
         return self._entered(op, x, number=number if op is MessageOp.LEAKY_RELU else 0.0)
 
-    def _side(self, row: Property) -> MessageOp:
+    def _side(self, row: ast.Property) -> MessageOp:
         node, name = row.node.name, row.name.name
         if node not in self._nodes:
             _refuse(row.node.place, f'unknown node "{node}"', hint_of(node, self._nodes))

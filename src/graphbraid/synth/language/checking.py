@@ -4,34 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from graphbraid.synth.language import syntax as ast
 from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
     MOST_SHOWN,
-    Apply,
-    Assign,
-    Binary,
-    Call,
-    Declare,
-    Do,
-    Expression,
-    For,
-    Forall,
-    Function,
-    Give,
-    Helper,
-    If,
-    Item,
-    Leave,
-    Literally,
-    Name,
     Place,
     ProgramError,
-    Property,
-    Put,
-    Say,
-    Statement,
     Type,
-    Unary,
     assigned_in,
     hint_of,
     is_endless,
@@ -46,13 +25,13 @@ _OF_LAYERS = "rows of nodes are those of an own layer", "a function with propNod
 _ONCE = ("Graph", "GNN", "container<int>", "String")
 
 
-def check(function: Function) -> None:
+def check(function: ast.Function) -> None:
     """Check the names, types and calls of a program.
 
     Raises:
         ProgramError: the first mistake.
     """
-    helpers: dict[str, Helper] = {}
+    helpers: dict[str, ast.Helper] = {}
     names = [helper.name for helper in function.helpers]
     for helper in function.helpers:
         _Checker(helpers, helper.returns, below=names[len(helpers) :]).helper(helper)
@@ -80,7 +59,7 @@ class _Checker:
 
     def __init__(
         self,
-        helpers: dict[str, Helper],
+        helpers: dict[str, ast.Helper],
         returns: Type | None = None,
         layers: tuple[str, ...] = (),
         below: Sequence[str] = (),
@@ -91,7 +70,7 @@ class _Checker:
         self._helpers, self._returns, self._layers = helpers, returns, layers
         self._below = below
 
-    def helper(self, helper: Helper) -> None:
+    def helper(self, helper: ast.Helper) -> None:
         if helper.name in self._helpers:
             raise ProgramError(helper.place, f'a second function "{helper.name}"', "rename one")
         self._scopes = [{}, {}]
@@ -106,7 +85,7 @@ class _Checker:
             hint = "end it with return, in every branch"
             raise ProgramError(helper.place, f'"{helper.name}" may end without a value', hint)
 
-    def parameters(self, function: Function) -> None:
+    def parameters(self, function: ast.Function) -> None:
         taken: dict[Type, str] = {}
         self._scopes.append({})
         for parameter in function.parameters:
@@ -125,48 +104,48 @@ class _Checker:
 
     # ---- statements
 
-    def block(self, statements: Iterable[Statement]) -> None:
+    def block(self, statements: Iterable[ast.Statement]) -> None:
         self._scopes.append({})
         for statement in statements:
             self._statement(statement)
         self._scopes.pop()
 
-    def _statement(self, statement: Statement) -> None:  # noqa: PLR0912 - one for each kind of node
+    def _statement(self, statement: ast.Statement) -> None:  # noqa: PLR0912 - one for each kind of node
         match statement:
-            case Declare():
+            case ast.Declare():
                 self._declaration(statement)
-            case Assign():
+            case ast.Assign():
                 self._assignment(statement)
-            case Do(call=call):
+            case ast.Do(call=call):
                 returned = self._call(call)
                 if returned is not None and not self._method(call).has_effect:
                     message = f"the value of {call.method.name} is not used"
                     raise ProgramError(call.method.place, message)
-            case For():
+            case ast.For():
                 self._loop(statement)
-            case If():
+            case ast.If():
                 for condition, body in statement.branches:
                     self._condition(condition)
                     self.block(body)
                 self.block(statement.otherwise)
-            case Leave():
+            case ast.Leave():
                 if self._num_loops == 0:
                     raise ProgramError(statement.place, f'"{statement.word}" outside of a loop')
-            case Give():
+            case ast.Give():
                 if self._returns is None:
                     hint = "leave a loop with break"
                     raise ProgramError(statement.place, "return in the function that trains", hint)
                 self._fits(statement.value, self._returns, "the value")
-            case Forall() | Put():
+            case ast.Forall() | ast.Put():
                 raise ProgramError(statement.place, *_OF_LAYERS)
-            case Say():
+            case ast.Say():
                 for value in statement.values:
-                    is_text = isinstance(value, Literally) and isinstance(value.value, str)
+                    is_text = isinstance(value, ast.Literally) and isinstance(value.value, str)
                     if not is_text and (kind := self._type(value)) not in _VARIABLES:
                         hint = f"it prints texts, {', '.join(_VARIABLES)}"
                         raise ProgramError(value.place, f"print of {kind}", hint)
 
-    def _loop(self, loop: For) -> None:
+    def _loop(self, loop: ast.For) -> None:
         self._scopes.append({})
         if loop.first is not None:
             self._statement(loop.first)
@@ -186,7 +165,7 @@ class _Checker:
         self._num_loops -= 1
         self._scopes.pop()
 
-    def _declaration(self, declared: Declare) -> None:
+    def _declaration(self, declared: ast.Declare) -> None:
         if declared.type not in _VARIABLES:
             message = f"a variable of type {declared.type}"
             raise ProgramError(declared.place, message, f"variables are {', '.join(_VARIABLES)}")
@@ -196,18 +175,18 @@ class _Checker:
             raise ProgramError(declared.name.place, message, "rename one")
         self._declare(declared.name.name, declared.type, declared.name.place)
 
-    def _assignment(self, assigned: Assign) -> None:
+    def _assignment(self, assigned: ast.Assign) -> None:
         name = assigned.name.name
         kind = self._variable(assigned.name)
         if name in self._fixed:
             raise ProgramError(assigned.place, f'"{name}" cannot be changed', "declare a variable of its own")
         if assigned.operator:
-            joined = Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
+            joined = ast.Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
             self._fits(joined, kind)
         else:
             self._fits(assigned.value, kind)
 
-    def _condition(self, condition: Expression) -> None:
+    def _condition(self, condition: ast.Expression) -> None:
         if (kind := self._type(condition)) != "bool":
             raise ProgramError(condition.place, f"a condition must be bool; this is {kind}", "compare it")
 
@@ -221,7 +200,7 @@ class _Checker:
                 )
         self._scopes[-1][name] = kind, place
 
-    def _variable(self, name: Name) -> Type:
+    def _variable(self, name: ast.Name) -> Type:
         for scope in reversed(self._scopes):
             if name.name in scope:
                 return scope[name.name][0]
@@ -230,47 +209,47 @@ class _Checker:
 
     # ---- expressions
 
-    def _fits(self, value: Expression, wanted: Type, what: str = "") -> None:
+    def _fits(self, value: ast.Expression, wanted: Type, what: str = "") -> None:
         kind = self._type(value)
         if kind == wanted or (wanted == "float" and kind == "int"):
             return
         of = f"{what} must be {wanted}" if what else f"{wanted} is needed here"
         raise ProgramError(value.place, f"{of}; this is {kind}")
 
-    def _type(self, value: Expression) -> Type:  # noqa: PLR0911 - one for each kind of node
+    def _type(self, value: ast.Expression) -> Type:  # noqa: PLR0911 - one for each kind of node
         match value:
-            case Literally():
+            case ast.Literally():
                 return _type_of(value)
-            case Name():
+            case ast.Name():
                 return self._variable(value)
-            case Item():
+            case ast.Item():
                 kind = self._variable(value.container)
                 if kind != "container<int>":
                     raise ProgramError(value.place, f'"{value.container.name}" is {kind}, not a container')
                 self._fits(value.index, "int", "an index")
                 return "int"
-            case Call():
+            case ast.Call():
                 returned = self._call(value)
                 if returned is None:
                     message = f"{value.method.name} gives no value"
                     raise ProgramError(value.method.place, message, "call it in a statement of its own")
                 return returned
-            case Apply():
+            case ast.Apply():
                 return self._applied(value)
-            case Property():
+            case ast.Property():
                 raise ProgramError(value.place, *_OF_LAYERS)
-            case Unary():
+            case ast.Unary():
                 return self._unary(value)
-            case Binary():
+            case ast.Binary():
                 return self._binary(value)
 
-    def _unary(self, value: Unary) -> Type:
+    def _unary(self, value: ast.Unary) -> Type:
         kind = self._type(value.operand)
         if (kind != "bool") if value.operator == "!" else (kind not in _NUMBERS):
             raise ProgramError(value.place, f'"{value.operator}" of {kind}')
         return kind
 
-    def _binary(self, value: Binary) -> Type:
+    def _binary(self, value: ast.Binary) -> Type:
         operator = value.operator
         left, right = (self._operand(side, operator) for side in (value.left, value.right))
         if operator in ("&&", "||"):
@@ -285,19 +264,19 @@ class _Checker:
             raise ProgramError(value.place, f'"{operator}" between {left} and {right}')
         return result  # type: ignore[return-value]
 
-    def _operand(self, value: Expression, operator: str) -> Type:
+    def _operand(self, value: ast.Expression, operator: str) -> Type:
         """Return the type of an operand; a container counts as its number of layers."""
         kind = self._type(value)
         return "int" if kind == "container<int>" and operator not in ("&&", "||") else kind
 
     # ---- calls
 
-    def _call(self, call: Call) -> Type | None:
+    def _call(self, call: ast.Call) -> Type | None:
         method = self._method(call)
         self._arguments(call, method)
         return method.returns
 
-    def _method(self, call: Call) -> Method:
+    def _method(self, call: ast.Call) -> Method:
         kind = self._variable(call.receiver)
         methods = METHODS.get(kind)
         if methods is None:
@@ -308,7 +287,7 @@ class _Checker:
             raise ProgramError(call.method.place, message, hint_of(call.method.name, methods))
         return method
 
-    def _applied(self, call: Apply) -> Type:
+    def _applied(self, call: ast.Apply) -> Type:
         helper = self._helpers.get(call.function)
         if helper is None and call.function in self._below:
             hint = "a function can call those above it, and not itself"
@@ -326,7 +305,7 @@ class _Checker:
             self._fits(value, parameter.type, parameter.name)
         return helper.returns
 
-    def _arguments(self, call: Call, method: Method) -> None:
+    def _arguments(self, call: ast.Call, method: Method) -> None:
         given, most = len(call.arguments), len(method.arguments)
         if not method.required <= given <= most:
             needed = str(most) if method.required == most else f"{method.required} to {most}"
@@ -337,7 +316,7 @@ class _Checker:
         for value, argument in zip(call.arguments, method.arguments, strict=False):
             if argument.choices:
                 self._choice(value, argument)
-            elif argument.type == "String" and isinstance(value, Literally):
+            elif argument.type == "String" and isinstance(value, ast.Literally):
                 hint = "write the name of the String parameter"
                 raise ProgramError(value.place, f"the {argument.name} is what the program is given", hint)
             else:
@@ -345,9 +324,9 @@ class _Checker:
         if call.method.name == "forwardPass":
             _check_aggregation(call)
 
-    def _choice(self, value: Expression, argument: Argument) -> None:
+    def _choice(self, value: ast.Expression, argument: Argument) -> None:
         choices = argument.choices + (self._layers if argument.name == "model" else ())
-        if not isinstance(value, Literally) or not isinstance(value.value, str):
+        if not isinstance(value, ast.Literally) or not isinstance(value.value, str):
             hint = "as in " + f'"{argument.choices[0]}"'
             raise ProgramError(value.place, f"the {argument.name} must be written here as a text", hint)
         if word_of(value.value, choices) is None:
@@ -355,20 +334,20 @@ class _Checker:
             raise ProgramError(value.place, message, hint_of(value.value, choices))
 
 
-def _always_gives(body: tuple[Statement, ...]) -> bool:
+def _always_gives(body: tuple[ast.Statement, ...]) -> bool:
     """Return whether every way through a block meets a return."""
     last = body[-1] if body else None
-    if isinstance(last, For):
+    if isinstance(last, ast.For):
         return is_endless(last) and not leaves_loop(last.body, by_return=False)
-    if isinstance(last, If):
+    if isinstance(last, ast.If):
         return all(_always_gives(block) for block in (*(b for _, b in last.branches), last.otherwise))
-    return isinstance(last, Give)
+    return isinstance(last, ast.Give)
 
 
-def _check_aggregation(call: Call) -> None:
+def _check_aggregation(call: ast.Call) -> None:
     if len(call.arguments) < 3:
         return
-    words = [argument.value for argument in call.arguments[1:3] if isinstance(argument, Literally)]
+    words = [argument.value for argument in call.arguments[1:3] if isinstance(argument, ast.Literally)]
     model = word_of(str(words[0]), MODELS)
     if model is None:
         hint = "its function says how messages are reduced"
@@ -382,7 +361,7 @@ def _check_aggregation(call: Call) -> None:
         )
 
 
-def _type_of(value: Literally) -> Type:
+def _type_of(value: ast.Literally) -> Type:
     names: dict[type, Type] = {bool: "bool", int: "int", float: "float", str: "String"}
     return names[type(value.value)]
 

@@ -18,35 +18,8 @@ from typing import Any, Literal, cast
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
 from graphbraid.errors import did_you_mean
-from graphbraid.synth.language.syntax import (
-    MOST_SHOWN,
-    Apply,
-    Assign,
-    Binary,
-    Call,
-    Declare,
-    Do,
-    Expression,
-    For,
-    Forall,
-    Function,
-    Give,
-    Helper,
-    If,
-    Item,
-    Leave,
-    Literally,
-    Name,
-    Parameter,
-    Place,
-    ProgramError,
-    Property,
-    Put,
-    Say,
-    Statement,
-    Type,
-    Unary,
-)
+from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language.syntax import MOST_SHOWN, Place, ProgramError, Type
 
 MOST_NESTED = 50
 """Brackets that may be open at once."""
@@ -135,22 +108,22 @@ def _loop_over_the_same(tokens: Sequence[Token]) -> tuple[int, int] | None:
 
 MOST = 2**63 - 1
 """Largest integer of the language."""
-Statements = tuple[Statement, ...]
+Statements = tuple[ast.Statement, ...]
 
 
 @v_args(inline=True)
 class Builder(Transformer[Token, Any]):
     """Makes a node of each rule of the grammar."""
 
-    def start(self, *functions: Function | Helper) -> Function:
+    def start(self, *functions: ast.Function | ast.Helper) -> ast.Function:
         """Return the program."""
-        helpers = tuple(each for each in functions if isinstance(each, Helper))
+        helpers = tuple(each for each in functions if isinstance(each, ast.Helper))
         layers = tuple(
             each
             for each in functions
-            if isinstance(each, Function) and any(p.type == "propNode<float>" for p in each.parameters)
+            if isinstance(each, ast.Function) and any(p.type == "propNode<float>" for p in each.parameters)
         )
-        others = [each for each in functions if isinstance(each, Function) and each not in layers]
+        others = [each for each in functions if isinstance(each, ast.Function) and each not in layers]
         if len(others) != 1:
             hint = "one begins as function Name(Graph g, GNN gnn, ...)"
             if not others:
@@ -158,20 +131,20 @@ class Builder(Transformer[Token, Any]):
             raise ProgramError(others[1].place, "a second function that trains", "a program has one")
         return replace(others[0], helpers=helpers, layers=layers)
 
-    def helper(self, _: Token, kind: Token, name: Token, *parts: Any) -> Helper:
+    def helper(self, _: Token, kind: Token, name: Token, *parts: Any) -> ast.Helper:
         """Make a function of numbers."""
         *parameters, body = parts
         given = tuple(p for p in parameters if p is not None)
-        return Helper(place_of(name), _type(kind), str(name), given, body)
+        return ast.Helper(place_of(name), _type(kind), str(name), given, body)
 
-    def function(self, word: Token, name: Token, *parts: Any) -> Function:
+    def function(self, word: Token, name: Token, *parts: Any) -> ast.Function:
         """Make the program of its parameters and block."""
         *parameters, body = parts
-        return Function(place_of(word), str(name), tuple(p for p in parameters if p is not None), body)
+        return ast.Function(place_of(word), str(name), tuple(p for p in parameters if p is not None), body)
 
-    def parameter(self, kind: tuple[Token, Type], name: Token) -> Parameter:
+    def parameter(self, kind: tuple[Token, Type], name: Token) -> ast.Parameter:
         """Make a parameter."""
-        return Parameter(place_of(name), kind[1], str(name))
+        return ast.Parameter(place_of(name), kind[1], str(name))
 
     def plain_type(self, word: Token) -> tuple[Token, Type]:
         """Return a type of one word."""
@@ -189,79 +162,81 @@ class Builder(Transformer[Token, Any]):
             raise ProgramError(place_of(word), f"a property of {word}", "properties hold float")
         return word, "propNode<float>"
 
-    def block(self, *statements: Statement) -> Statements:
+    def block(self, *statements: ast.Statement) -> Statements:
         """Return the statements of a block."""
         return statements
 
-    def do(self, call: Call) -> Do:
+    def do(self, call: ast.Call) -> ast.Do:
         """Make a call for its effect."""
-        return Do(call.place, call)
+        return ast.Do(call.place, call)
 
-    def leave(self, word: Token) -> Leave:
+    def leave(self, word: Token) -> ast.Leave:
         """Make a jump out of a loop's body."""
-        return Leave(place_of(word), cast("Literal['break', 'continue']", str(word)))
+        return ast.Leave(place_of(word), cast("Literal['break', 'continue']", str(word)))
 
-    def give(self, word: Token, value: Expression) -> Give:
+    def give(self, word: Token, value: ast.Expression) -> ast.Give:
         """Make a function's return."""
-        return Give(place_of(word), value)
+        return ast.Give(place_of(word), value)
 
-    def say(self, word: Token, *values: Expression | None) -> Say:
+    def say(self, word: Token, *values: ast.Expression | None) -> ast.Say:
         """Make a line of output."""
-        return Say(place_of(word), tuple(value for value in values if value is not None))
+        return ast.Say(place_of(word), tuple(value for value in values if value is not None))
 
-    def declaration(self, kind: Token, name: Token, value: Expression) -> Declare:
+    def declaration(self, kind: Token, name: Token, value: ast.Expression) -> ast.Declare:
         """Make a declaration."""
-        return Declare(place_of(kind), _type(kind), _name(name), value)
+        return ast.Declare(place_of(kind), _type(kind), _name(name), value)
 
-    def assign(self, name: Token, operator: Token, value: Expression) -> Assign:
+    def assign(self, name: Token, operator: Token, value: ast.Expression) -> ast.Assign:
         """Make an assignment that joins the old value with another."""
-        return Assign(place_of(name), _name(name), operator[0], value)
+        return ast.Assign(place_of(name), _name(name), operator[0], value)
 
-    def set(self, name: Token, value: Expression) -> Assign:
+    def set(self, name: Token, value: ast.Expression) -> ast.Assign:
         """Make an assignment."""
-        return Assign(place_of(name), _name(name), "", value)
+        return ast.Assign(place_of(name), _name(name), "", value)
 
-    def step_after(self, name: Token, step: Token) -> Assign:
+    def step_after(self, name: Token, step: Token) -> ast.Assign:
         """Make ``i++`` or ``i--``."""
-        return Assign(place_of(name), _name(name), step[0], Literally(place_of(step), 1))
+        return ast.Assign(place_of(name), _name(name), step[0], ast.Literally(place_of(step), 1))
 
-    def step_before(self, step: Token, name: Token) -> Assign:
+    def step_before(self, step: Token, name: Token) -> ast.Assign:
         """Make ``++i`` or ``--i``."""
         return self.step_after(name, step)
 
     def loop(
         self,
         word: Token,
-        first: Declare | Assign | None,
-        condition: Expression | None,
-        step: Assign | None,
+        first: ast.Declare | ast.Assign | None,
+        condition: ast.Expression | None,
+        step: ast.Assign | None,
         body: Statements,
-    ) -> For:
+    ) -> ast.For:
         """Make a loop."""
-        return For(place_of(word), first, condition, step, body)
+        return ast.For(place_of(word), first, condition, step, body)
 
-    def forall(self, word: Token, name: Token, over: Call, body: Statements) -> Forall:
+    def forall(self, word: Token, name: Token, over: ast.Call, body: Statements) -> ast.Forall:
         """Make a block for each node."""
-        return Forall(place_of(word), _name(name), over, body)
+        return ast.Forall(place_of(word), _name(name), over, body)
 
-    def property(self, node: Token, name: Token) -> Property:
+    def property(self, node: Token, name: Token) -> ast.Property:
         """Make a node's row."""
-        return Property(place_of(node), _name(node), _name(name))
+        return ast.Property(place_of(node), _name(node), _name(name))
 
-    def put(self, to: Property, operator: Token, value: Expression) -> Put:
+    def put(self, to: ast.Property, operator: Token, value: ast.Expression) -> ast.Put:
         """Make a new row of a node."""
-        return Put(to.place, to, operator.rstrip("="), value)
+        return ast.Put(to.place, to, operator.rstrip("="), value)
 
-    def while_loop(self, word: Token, condition: Expression, body: Statements) -> For:
+    def while_loop(self, word: Token, condition: ast.Expression, body: Statements) -> ast.For:
         """Make a loop of a condition alone."""
-        return For(place_of(word), None, condition, None, body)
+        return ast.For(place_of(word), None, condition, None, body)
 
-    def choice(self, word: Token, condition: Expression, body: Statements, *others: Any) -> If:
+    def choice(self, word: Token, condition: ast.Expression, body: Statements, *others: Any) -> ast.If:
         """Make a chain of branches."""
         *branches, otherwise = others
-        return If(place_of(word), ((condition, body), *branches), otherwise or ())
+        return ast.If(place_of(word), ((condition, body), *branches), otherwise or ())
 
-    def other_if(self, _: Token, condition: Expression, body: Statements) -> tuple[Expression, Statements]:
+    def other_if(
+        self, _: Token, condition: ast.Expression, body: Statements
+    ) -> tuple[ast.Expression, Statements]:
         """Return a further branch."""
         return condition, body
 
@@ -273,58 +248,58 @@ class Builder(Transformer[Token, Any]):
         """Return an operator."""
         return word
 
-    def binary(self, left: Expression, operator: Token, right: Expression) -> Binary:
+    def binary(self, left: ast.Expression, operator: Token, right: ast.Expression) -> ast.Binary:
         """Make a node of two values."""
-        return Binary(place_of(operator), str(operator), left, right)
+        return ast.Binary(place_of(operator), str(operator), left, right)
 
-    def unary(self, operator: Token, operand: Expression) -> Unary:
+    def unary(self, operator: Token, operand: ast.Expression) -> ast.Unary:
         """Make a node of one value."""
-        return Unary(place_of(operator), str(operator), operand)
+        return ast.Unary(place_of(operator), str(operator), operand)
 
-    def integer(self, word: Token) -> Literally:
+    def integer(self, word: Token) -> ast.Literally:
         """Make an integer."""
         digits = word.lstrip("0") or "0"
         if len(digits) > len(str(MOST)) or int(digits) > MOST:
             raise ProgramError(place_of(word), f"the integer is too large: at most {MOST}")
-        return Literally(place_of(word), int(digits))
+        return ast.Literally(place_of(word), int(digits))
 
-    def decimal(self, word: Token) -> Literally:
+    def decimal(self, word: Token) -> ast.Literally:
         """Make a decimal number."""
         if math.isinf(float(word)):
             raise ProgramError(place_of(word), "the number is too large", "at most 1.797e308")
-        return Literally(place_of(word), float(word))
+        return ast.Literally(place_of(word), float(word))
 
-    def text(self, word: Token) -> Literally:
+    def text(self, word: Token) -> ast.Literally:
         """Make a text."""
         if "\0" in word:
             raise ProgramError(place_of(word), "a text with the character of number 0")
-        return Literally(place_of(word), str(word)[1:-1])
+        return ast.Literally(place_of(word), str(word)[1:-1])
 
-    def truth(self, word: Token) -> Literally:
+    def truth(self, word: Token) -> ast.Literally:
         """Make a truth value."""
-        return Literally(place_of(word), word == "true")
+        return ast.Literally(place_of(word), word == "true")
 
-    def name(self, word: Token) -> Name:
+    def name(self, word: Token) -> ast.Name:
         """Make a variable's value."""
         return _name(word)
 
-    def apply(self, function: Token, *arguments: Expression | None) -> Apply:
+    def apply(self, function: Token, *arguments: ast.Expression | None) -> ast.Apply:
         """Make a call of one of the program's functions."""
         given = tuple(argument for argument in arguments if argument is not None)
-        return Apply(place_of(function), str(function), given)
+        return ast.Apply(place_of(function), str(function), given)
 
-    def item(self, container: Token, index: Expression) -> Item:
+    def item(self, container: Token, index: ast.Expression) -> ast.Item:
         """Make an entry of a container."""
-        return Item(place_of(container), _name(container), index)
+        return ast.Item(place_of(container), _name(container), index)
 
-    def call(self, receiver: Token, method: Token, *arguments: Expression | None) -> Call:
+    def call(self, receiver: Token, method: Token, *arguments: ast.Expression | None) -> ast.Call:
         """Make a call."""
         given = tuple(argument for argument in arguments if argument is not None)
-        return Call(place_of(receiver), _name(receiver), _name(method), given)
+        return ast.Call(place_of(receiver), _name(receiver), _name(method), given)
 
 
-def _name(word: Token) -> Name:
-    return Name(place_of(word), str(word))
+def _name(word: Token) -> ast.Name:
+    return ast.Name(place_of(word), str(word))
 
 
 def _type(word: Token) -> Type:
@@ -365,7 +340,7 @@ _KEYWORDS = (
 _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNode")
 
 
-def parse(text: str) -> Function:
+def parse(text: str) -> ast.Function:
     """Parse a program without checking what its names and types mean.
 
     Raises:
@@ -381,7 +356,7 @@ def parse(text: str) -> Function:
         for token in tokens:
             parser.feed_token(token)
             before = token
-        found: Function = parser.feed_eof(tokens[-1])  # type: ignore[no-untyped-call]
+        found: ast.Function = parser.feed_eof(tokens[-1])  # type: ignore[no-untyped-call]
     except UnexpectedToken as error:
         raise _unexpected(error, text, before) from None
     return replace(found, notes=notes)
