@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,18 @@ def run_on_host(folder: Path, *options: str, code: int = 0, **environment: str) 
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=given)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done.stdout if code == 0 else done.stderr
+
+
+def in_one(mains: dict[str, str]) -> str:
+    """Programs as one source, each in a namespace of its own: most of the time goes into reading headers."""
+    include = re.compile(r"^#include .*\n", re.MULTILINE)
+    includes = dict.fromkeys(line for text in mains.values() for line in include.findall(text))
+    bodies = []
+    for name, text in mains.items():
+        assert text.count("\nint main(") == text.count("namespace program {") == 1
+        body = include.sub("", text).replace("\nint main(", f"\nint main_{name}(")
+        bodies.append(f"namespace {name} {{\nnamespace program {{ using namespace ::program; }}\n{body}}}\n")
+    return "\n".join(["".join(includes), *bodies])
 
 
 def nvcc(source: Path, to: Path) -> None:

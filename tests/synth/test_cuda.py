@@ -24,7 +24,7 @@ from tests.synth.building import (
     of_example,
     taking,
 )
-from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
+from tests.synth.on_host import CUDA, HostPrograms, in_one, nvcc, run_on_host
 from tests.synth.test_own_layers import GRAPHS, MESSAGES, PLAIN, layer_of
 from tests.synth.test_own_layers import made as of_messages
 
@@ -236,18 +236,6 @@ def test_the_readmes_commands_build_and_run_it_without_cuda(
         assert done.returncode == 0, done.stdout + done.stderr
     assert len(losses_of(done.stdout)) == 20
     load_weights(made("SAGE", "Max").model, tmp_path / "out" / "trained")
-
-
-def in_one(mains: dict[str, str]) -> str:
-    """Programs as one source, each in a namespace of its own: most of the time goes into reading headers."""
-    include = re.compile(r"^#include .*\n", re.MULTILINE)
-    includes = dict.fromkeys(line for text in mains.values() for line in include.findall(text))
-    bodies = []
-    for name, text in mains.items():
-        assert text.count("\nint main(") == text.count("namespace program {") == 1
-        body = include.sub("", text).replace("\nint main(", f"\nint main_{name}(")
-        bodies.append(f"namespace {name} {{\nnamespace program {{ using namespace ::program; }}\n{body}}}\n")
-    return "\n".join(["".join(includes), *bodies])
 
 
 @pytest.mark.slow
