@@ -22,24 +22,24 @@ BUDGETS = {
         "figures",
         "machine",
     ): 3110,
-    ("graph",): 5_120,
-    ("ops",): 10_870,
-    ("sampling",): 6930,
+    ("graph",): 5_110,
+    ("ops",): 10_840,
+    ("sampling",): 6_920,
     ("features",): 4490,
     ("datasets",): 7_090,
-    ("nn",): 3950,
-    ("loader",): 3650,
+    ("nn",): 3_870,
+    ("loader",): 3_640,
     ("collective",): 4890,
-    ("fullgraph",): 28_980,
+    ("fullgraph",): 28_760,
     ("distributed",): 8350,
-    ("synth",): 6660,
+    ("synth",): 6_500,
     ("train",): 11_200,
-    ("estimates",): 4_500,
+    ("estimates",): 4_480,
     ("report",): 460,
     ("cli",): 4_980,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_400, 532, 94_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_900, 531, 93_400
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

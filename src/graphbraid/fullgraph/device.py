@@ -315,18 +315,3 @@ def on_place(graph: Graph, place: torch.device) -> Graph:
     elif isinstance(x, ScaledFeatures | Tensor):
         x = x.to(place)
     return graph if csc is graph.csc and x is graph.x else graph.replace(csc=csc, x=x)
-
-
-__all__ = [
-    "HOST",
-    "Cuda",
-    "Device",
-    "DeviceLimits",
-    "Host",
-    "NotRecordedError",
-    "Run",
-    "csc_on",
-    "device_at",
-    "device_for",
-    "on_place",
-]

@@ -62,6 +62,3 @@ def lower(
     if not program.by_relation:
         graph = on_place(graph, HOST.place)
     return lower_program(program, graph, ids, options, costs_for(program, graph, options))
-
-
-__all__ = ["lower"]

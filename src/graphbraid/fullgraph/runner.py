@@ -310,6 +310,3 @@ class Runner:
         if self.device_copies is not None:
             self.device_copies.forget_host()
         return step
-
-
-__all__ = ["Runner"]

@@ -351,6 +351,3 @@ def _check_edges(edges: JoinedAttribute, num_nodes: Tensor) -> None:
             f"an edge of graph {at} is {edges.values[:, wrong[0]].tolist()}, and the graph has "
             f"{int(num_nodes[at])} nodes"
         )
-
-
-__all__ = ["GraphBatch", "GraphSet", "types_of_sets"]

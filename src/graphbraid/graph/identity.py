@@ -101,6 +101,3 @@ def check_made_for(made: object, here: Csc | Features | None, what: str) -> None
             f"{what} made for another graph: its {differ} differ from this graph's. Was the graph "
             "renumbered, or changed in place since? Make them anew from this graph"
         )
-
-
-__all__ = ["check_made_for", "features_mark", "keep_mark", "mark", "topology_mark"]

@@ -69,6 +69,3 @@ def machine_name() -> str:
     """Return a text that differs from machine to machine, and from one start of a machine to the next."""
     boot = _BOOT.read_text().strip() if _BOOT.is_file() else f"{uuid.getnode():x}"
     return f"{platform.node()} {boot}"
-
-
-__all__ = ["check_reads", "handle_of", "machine_name", "opened"]

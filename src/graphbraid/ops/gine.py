@@ -77,6 +77,3 @@ class _Gine(torch.autograd.Function):
 
 
 _gine = operator("gine", _Gine, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
-
-
-__all__ = ["gine"]

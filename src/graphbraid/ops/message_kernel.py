@@ -703,6 +703,3 @@ def _zeros(like: Tensor) -> Tensor:
 
 def _filled(tensors: Sequence[Tensor | None], number: int) -> tuple[Tensor | None, ...]:
     return (*tensors, *[None] * number)[:number]
-
-
-__all__ = ["FusedMessages", "aggregate_steps", "fits_kernel"]

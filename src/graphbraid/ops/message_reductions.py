@@ -115,6 +115,3 @@ class SeveralReductions:
         if scaler == "attenuation":
             return log / (degrees.clamp(min=1) + 1).log()
         return degrees / linear if scaler == "linear" else linear / degrees.clamp(min=1)
-
-
-__all__ = ["REDUCTIONS_OF_SEVERAL", "SCALERS", "SeveralReductions"]

@@ -322,19 +322,3 @@ def _check_softmax(steps: Sequence[MessageStep], place: int) -> None:
         raise DataError(
             "a softmax must be one factor of the message, its last step, and read by nothing else"
         )
-
-
-__all__ = [
-    "DOT_PLACE",
-    "LOG_PLACE",
-    "MAX_PLACE",
-    "MOST_MATRICES",
-    "MOST_STEPS",
-    "SIDES",
-    "DotProducts",
-    "MessageOp",
-    "MessageStep",
-    "StepList",
-    "dot_products",
-    "entered_steps",
-]

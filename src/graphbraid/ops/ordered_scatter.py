@@ -123,6 +123,3 @@ class _Maximum(torch.autograd.Function):
 
 def _flat(rows: Tensor) -> Tensor:
     return rows.detach().reshape(len(rows), -1).contiguous()
-
-
-__all__ = ["OrderedScatters"]

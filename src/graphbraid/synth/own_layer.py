@@ -164,6 +164,3 @@ def _read_own_layer(call: LayerCall) -> str:
         known, below = rows.get(name), writer.add(DestinationRows, rows.get(name, call.x))
         out = writer.sum(below if known else mapped(below, name), out)
     return out
-
-
-__all__ = ["OwnConv"]

@@ -158,6 +158,3 @@ def _usual_script(recipe: Recipe) -> Script:
     update = Train(loop.place, "update", rate)
     step = (Train(loop.place, "forward"), Train(loop.place, "backward"), update)
     return Script(statements=(replace(loop, body=(*step, *loop.body)),))
-
-
-__all__ = ["EarlyStop", "LayerRecipe", "ModelRecipe", "OptimizerRecipe", "Recipe", "Script", "split_of"]

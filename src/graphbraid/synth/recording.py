@@ -338,6 +338,3 @@ def _optimizer(call: Call, kind: str, learning_rate: float, settings: list[float
     decay = numbers.get("weight decay", 0.01 if kind == "adamw" else 0.0)
     betas = numbers.get("beta1", 0.9), numbers.get("beta2", 0.999)
     return OptimizerRecipe(kind=kind, learning_rate=learning_rate, betas=betas, weight_decay=decay)
-
-
-__all__ = ["Recorder"]

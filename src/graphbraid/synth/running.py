@@ -259,6 +259,3 @@ def checked_setting(kind: str, name: str, value: Number) -> Number:
     if kind == "float" and not math.isfinite(value):
         raise ProgramError(None, f'the setting "{name}" must be a finite number; got {value!r}')
     return float(value) if kind == "float" else value
-
-
-__all__ = ["MOST_ROUNDS", "CallHost", "Interpreter", "Number", "checked_setting", "shown", "speaking"]

@@ -384,6 +384,3 @@ def _numbers_layers(body: object, name: str) -> bool:
 
 def _calls(part: object, method: str) -> bool:
     return any(isinstance(node, ast.Call) and node.method.name == method for node in walk(part))
-
-
-__all__ = ["specialize"]

@@ -174,6 +174,3 @@ def is_over(stop: EarlyStop, accuracies: list[dict[str, float]]) -> bool:
     if len(found) <= stop.patience or stop.split not in accuracies[-1]:
         return False
     return max(found[-stop.patience :]) <= max(found[: -stop.patience])
-
-
-__all__ = ["Trained", "is_over", "make_optimizer", "train"]

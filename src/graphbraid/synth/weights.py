@@ -76,6 +76,3 @@ def _read(file: Path, weight: Tensor) -> Tensor:
         wanted = f"{dtype} of shape {tuple(weight.shape)}"
         raise DataError(f"{file} must hold {wanted}; it holds {values.dtype} of shape {values.shape}")
     return torch.from_numpy(values)
-
-
-__all__ = ["load_weights", "save_weights", "weights_of"]

@@ -144,14 +144,14 @@ def counts_of(shares, number, trials):
 
 
 def test_a_node_is_drawn_in_proportion_to_the_square_of_its_budget():
-    shares, trials = [1, 2, 3, 4], 4000
+    shares, trials = [1, 2, 3, 4], 600
     expected = trials * np.square(shares) / np.square(shares).sum()
     found = counts_of(shares, 1, trials)
     assert ((found - expected) ** 2 / expected).sum() < 21.1  # 3 degrees of freedom: 1e-4
 
 
 def test_nodes_are_drawn_one_after_the_other_without_replacement():
-    shares, trials = [1, 2, 3], 4000
+    shares, trials = [1, 2, 3], 600
     weight = np.square(shares) / np.square(shares).sum()
     expected = np.zeros(3)
     for first, second in itertools.permutations(range(3), 2):
@@ -166,7 +166,7 @@ def test_budgets_are_of_normalised_degrees_and_of_all_relations():
     data["seed"].num_nodes, data["node"].num_nodes = 1, 3
     data["node", "a", "seed"].edge_index = torch.tensor([[0, 1], [0, 0]])
     data["node", "b", "seed"].edge_index = torch.tensor([[2], [0]])
-    graph, found, trials = Graph.from_pyg(data), np.zeros(3), 3000
+    graph, found, trials = Graph.from_pyg(data), np.zeros(3), 600
     config = SamplerConfig.for_budget(graph.node_types, graph.edge_types, [1])
     for trial in range(trials):
         made = sample_budget(

@@ -530,6 +530,3 @@ def _of_typed_batch(batch: Any, what: str) -> Any:
         return batch.blocks
     # A copy, to which a forward may write. Without features in any type, a batch has no x_dict.
     return dict(getattr(batch, what + BY_TYPE, {}) if what == X else batch[what + BY_TYPE])
-
-
-__all__ = ["BatchCall", "BatchForm", "call_of_batch", "call_with"]

@@ -294,6 +294,3 @@ def _first_rows(whole: Csc, num_src: int, num_dst: int) -> Csc:
     last = int(whole.indptr[num_dst])
     weight = None if whole.weight is None else whole.weight[:last]
     return Csc(whole.indptr[: num_dst + 1], whole.indices[:last], num_src, weight, trusted=True)
-
-
-__all__ = ["BatchEdges", "LevelEdges", "Levels", "RelationEdges", "map_fields", "with_rows"]

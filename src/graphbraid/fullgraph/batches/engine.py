@@ -142,6 +142,3 @@ def _is_batch(value: Any) -> bool:
     if isinstance(value, Tensor | dict) or not callable(getattr(value, "keys", None)):
         return False
     return hasattr(type(value), "num_nodes") or hasattr(value, "num_nodes")  # it may be costly to count
-
-
-__all__ = ["BatchEngine"]

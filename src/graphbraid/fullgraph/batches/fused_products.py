@@ -65,6 +65,3 @@ def operands_of(op: Operation) -> tuple[Tensor | None, ...]:
     after = op.after if isinstance(op, Following) else op
     bias = after.bias_of(after.bias) if isinstance(after, Epilogue) and after.bias is not None else None
     return (*(None if term is None else term.matrix(learns=True) for term in terms), bias)
-
-
-__all__ = ["AggregateLinear", "LinearSum", "operands_of"]

@@ -304,6 +304,3 @@ def _reached(program: Program) -> Program:
             wanted.update(op.inputs)
             kept.append(op)
     return program.rewritten(tuple(reversed(kept)))
-
-
-__all__ = ["BatchProgram", "couples_rows"]

@@ -557,6 +557,3 @@ def _numbers_per_edge(program: Program, op: Operation) -> int:
     if isinstance(op, Gine):
         return op.edge_channels + (0 if op.weight is None else int(op.weight.shape[0]))
     return program.width(op.out) if isinstance(op, Messages) and op.reads_edges else 0
-
-
-__all__ = ["LayerWise", "LevelPass", "at_narrower_side", "why_not_by_level"]

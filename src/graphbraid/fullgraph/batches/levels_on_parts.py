@@ -213,6 +213,3 @@ class LevelsOnParts(LayerWise):
         nodes, counts = edges.sources[: edges.csc.num_dst], edges.csc.indptr.diff()
         offsets = edges.positions - indptr[nodes].repeat_interleave(counts)
         return shards.edges.own_rows("edge_attr", shards.positions(nodes, counts, offsets))
-
-
-__all__ = ["LevelsOnParts"]

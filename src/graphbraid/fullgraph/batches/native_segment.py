@@ -215,5 +215,3 @@ def _epilogue_of(op: Operation) -> Epilogue:
 
 
 _NOTHING = Epilogue(out="", inputs=("",))
-
-__all__ = ["FREED", "NativeSegment"]

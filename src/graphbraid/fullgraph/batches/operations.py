@@ -577,6 +577,3 @@ def _check_edge_gradients(layer: LoweredLayer, weight: Tensor | None, edge_attr:
                     f"its program does not compute; detach them, or name that argument of the model's "
                     f"forward {name}: the model then runs as it is written"
                 )
-
-
-__all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun", "check_device", "run_layer"]

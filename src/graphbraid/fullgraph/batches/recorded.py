@@ -503,6 +503,3 @@ def _forms_of(run: BatchRun) -> list[tuple[Any, ...]]:
         (how.mean, how.loop_scale, how.skip_loops, *(getattr(how, name) is None for name in _FACTORS))
         for how in maps
     ]
-
-
-__all__ = ["RecordedBatches", "why_not_recorded"]

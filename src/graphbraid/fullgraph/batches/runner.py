@@ -290,6 +290,3 @@ def _place_of(model: nn.Module) -> str:
         return f"{inspect.getsourcefile(type(model).forward)}:{lines[1]}"
     except (OSError, TypeError):
         return type(model).__module__
-
-
-__all__ = ["BatchRunner"]

@@ -363,6 +363,3 @@ def segments_of(
         part = slice(places[0], places[-1] + 1)
         found.append((JoinedOps(ops[part], last_read[part], later, widths), ()))
     return found
-
-
-__all__ = ["CALLS", "JoinedOps", "narrowed", "segments_of"]

@@ -114,6 +114,3 @@ def _seconds(run: Callable[[], Tensor], wanted: Sequence[Tensor]) -> float:
 def _gradients(out: Tensor, wanted: Sequence[Tensor]) -> None:
     if out.requires_grad and wanted:
         torch.autograd.grad(out, wanted, torch.ones_like(out), allow_unused=True)
-
-
-__all__ = ["NotedRun", "timed_lines"]

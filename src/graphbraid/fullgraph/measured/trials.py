@@ -226,6 +226,3 @@ def costs_for(program: Program, graph: Graph, options: CompileOptions) -> CostMo
     trials = kept_trials(graph, costs.density, options.device, believed=not measured.doubt)
     costs = replace(costs, doubt=measured.doubt)
     return costs if trials is None else replace(costs, found=trials.found, trial=trials)
-
-
-__all__ = ["costs_for"]

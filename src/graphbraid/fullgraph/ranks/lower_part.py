@@ -100,6 +100,3 @@ def _shared_costs(program: Program, part: RankPart, ranks: Ranks, own: CostModel
         is_binary=all(binary for _, _, binary, _ in said),
         hoist_bytes=min(allowed for *_, allowed in said),
     )
-
-
-__all__ = ["evaluation_part", "lower_part", "part_of_program"]

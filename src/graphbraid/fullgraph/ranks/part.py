@@ -169,6 +169,3 @@ def _features(graph: Graph, ids: Tensor) -> Features | None:
         values = gather_rows(x.values, ids, trusted=True)
         return ScaledFeatures(values=values, scale=x.scale[ids], trusted=True)
     return None if x is None else gather_rows(x, ids, trusted=True)
-
-
-__all__ = ["RankPart"]

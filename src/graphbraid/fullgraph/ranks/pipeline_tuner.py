@@ -446,5 +446,3 @@ def described(config: PipelineConfig) -> str:
 
 _KEPT = Kept("pipelines", TunedPipeline.to_json, TunedPipeline.from_json)
 """Tables of trials by machine, ranks, graph and program."""
-
-__all__ = ["CrossIterationSearch", "Partitions", "PipelineTuner", "Setting", "TunedPipeline", "ladders"]

@@ -295,6 +295,3 @@ class Ranks:
             "pipeline": str(self.pipeline),
         }
         check_alike(self.comm, mine, "give all ranks the same evidence, partition and free memory")
-
-
-__all__ = ["Ranks"]

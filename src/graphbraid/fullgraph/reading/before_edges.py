@@ -473,6 +473,3 @@ def _has_hooks(module: nn.Module) -> bool:
 
 def _writes(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     return node.op == "call_module" and bool(getattr(modules[str(node.target)], "inplace", False))
-
-
-__all__ = ["LastMap", "TracedMessage", "with_maps_moved"]

@@ -185,6 +185,3 @@ def _same_edges(*runs: tuple[Tensor, tuple[Tensor, ...]]) -> bool:
         torch.allclose(value, other, equal_nan=True)
         for value, other in zip(values, their_values, strict=True)
     )
-
-
-__all__ = ["EdgeCalls"]

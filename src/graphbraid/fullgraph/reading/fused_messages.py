@@ -384,6 +384,3 @@ def _part_of_call(edges: ComputedEdges, value: FromCall | FromGraph) -> tuple[An
     if call is None or call.target is not operator.getitem or not isinstance(call.args[0], FromCall):
         return None
     return call.args[1], call.args[0].number
-
-
-__all__ = ["heads_of", "plain_sum", "steps_of"]

@@ -388,6 +388,3 @@ def _leaves(tensor: Tensor) -> list[Any]:
             found.append(function.variable)
         waiting += [following for following, _ in function.next_functions]
     return found
-
-
-__all__ = ["parameters_of", "show_row_by_row", "traced_message"]

@@ -448,13 +448,3 @@ def _shape_of_own(
     if more.shape[0] != 3 or more.ndim < 2 or not torch.allclose(more[:2], fewer, rtol=1e-3, equal_nan=True):
         raise of.refuse("its aggregation gives a node another row among other nodes")
     return tuple(more.shape[1:])
-
-
-__all__ = [
-    "Propagation",
-    "give_shape",
-    "is_message_passing",
-    "is_traced_layer",
-    "read_messages",
-    "recorded_propagations",
-]

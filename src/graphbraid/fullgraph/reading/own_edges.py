@@ -204,6 +204,3 @@ class CallOnEdges:
 
 def _is_plain(value: Any) -> bool:
     return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
-
-
-__all__ = ["CallOnEdges", "LayerOnEdges"]

@@ -152,6 +152,3 @@ class BoundCall:
 
 def _is(given: object, out: Tensor) -> bool:
     return isinstance(given, Tensor) and given.data_ptr() == out.data_ptr() and given.numel() == out.numel()
-
-
-__all__ = ["BoundCall", "MaskSeed"]

@@ -101,6 +101,3 @@ class ParameterGradients:
         """Return the gradients of this backward pass, by the parameter's ``id``, and forget them."""
         found, self._found = self._found, {}
         return found
-
-
-__all__ = ["BufferPool", "ParameterGradients", "copied"]

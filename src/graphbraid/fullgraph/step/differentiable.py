@@ -122,6 +122,3 @@ def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         written, ctx.parameters, grad, create_graph=twice, allow_unused=True
     )
     return found
-
-
-__all__ = ["UNCHANGED", "Behind", "run_step"]

@@ -150,14 +150,3 @@ def seed_for(rows: Tensor, seed: int | Tensor) -> int | Tensor:
     """Return a mask's seed as ``rows``' kernels take it: compiled CPU kernels take only numbers."""
     by_value = rows.device.type == "cpu" and backend(rows) is not reference
     return int(seed) if by_value else seed
-
-
-__all__ = [
-    "EpilogueMask",
-    "Mask",
-    "Seeds",
-    "SeedsInMemory",
-    "epilogue",
-    "epilogue_backward",
-    "row_epilogue",
-]

@@ -44,6 +44,3 @@ class ExchangeState:
     """The linear maps whose rows are read where peers keep them, by this rank's edges."""
     made_maps: list[tuple[LazyMap, PeerMap]] = field(default_factory=list)
     """The maps that were made, in the order in which all ranks have made them."""
-
-
-__all__ = ["ExchangeState"]

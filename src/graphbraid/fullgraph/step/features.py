@@ -240,6 +240,3 @@ def joined_by_node(csc: Csc, attr: Tensor, fill: str) -> Tensor:
         # Not in place: autograd reads the sums, where the features are learned.
         out = out / torch.bincount(dst, minlength=csc.num_dst).clamp(min=1)[:, None]
     return out
-
-
-__all__ = ["EdgeFeatures", "NodeFeatures", "features_by_value", "joined_by_node"]

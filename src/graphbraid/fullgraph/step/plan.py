@@ -372,6 +372,3 @@ class StepPlan:
 
         if parameters and self.comm is not None and self.request.begins_early:
             self.do(f"{self.planning}: gradients are whole", tell)
-
-
-__all__ = ["PlannedClass", "PlannedOperation", "StepPlan", "WhenWhole"]

@@ -59,6 +59,3 @@ class StepRequest:
         if relation is None or not isinstance(block, TypedBlock):
             return self.graph.csc
         return block.whole[relation.number]
-
-
-__all__ = ["StepRequest"]

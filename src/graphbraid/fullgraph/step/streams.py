@@ -279,6 +279,3 @@ class Streams:
         nodes = self._nodes(0)
         assert nodes is not None
         return tables.in_order(nodes)
-
-
-__all__ = ["ScratchTables", "StreamedInput", "Streams"]

@@ -88,6 +88,3 @@ def _check_addend(addend: Tensor, out: Tensor) -> None:
             f"addend must be {out.dtype} of shape (at most {out.shape[0]}, {out.shape[1]}); got "
             f"{addend.dtype} of {tuple(addend.shape)}"
         )
-
-
-__all__ = ["pipelined_sum"]

@@ -299,6 +299,3 @@ def _quoted(text: str) -> str:
 
 def _octal(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode())
-
-
-__all__ = ["script_lines"]

@@ -400,6 +400,3 @@ def _decisions(made: Sequence[GpuCallWriter], memory: dict[str, int], transpose:
         f"  - long rows: a row of more than {LONG_ROW:,} edges is summed in parts",
         f"  - memory: {sum(memory.values()):,} bytes: {parts}",
     ]
-
-
-__all__ = ["LONG_ROW", "LongRows", "parts_of", "sources_for_gpu", "write_cuda"]

@@ -186,14 +186,3 @@ def _laid_out(
     return lines_of(
         statement if isinstance(statement, CppStatement) else CppStatement(begin, statement, end), indent
     )
-
-
-__all__ = [
-    "FORMAT",
-    "Sources",
-    "cuda_sources",
-    "files_of",
-    "openmp_sources",
-    "rendered",
-    "write_folder",
-]

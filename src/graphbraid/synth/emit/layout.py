@@ -87,6 +87,3 @@ def _field(name: str, value: str | Fields, column: int, end: str) -> list[str]:
         after = f"}}{end}" if number == last else ","
         lines += _field(inner, of_inner, column + len(begin), after)
     return [begin + lines[0], *(" " * len(begin) + line for line in lines[1:])]
-
-
-__all__ = ["WIDTH", "CppStatement", "Fields", "aligned", "comment_lines", "lines_of"]

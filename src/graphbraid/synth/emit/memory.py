@@ -231,6 +231,3 @@ def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
         taken.add(name)
         found.append((buffer, name))
     return found
-
-
-__all__ = ["READERS", "ArrayFile", "Arrays", "Content", "Memory", "cpp_name", "digest_of"]

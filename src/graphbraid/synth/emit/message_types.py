@@ -78,6 +78,3 @@ def _number(value: np.float32) -> str:
     if not np.isfinite(value):
         return "NAN" if np.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
     return f"{value}f"
-
-
-__all__ = ["MessageTypes"]

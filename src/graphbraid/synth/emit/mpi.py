@@ -302,6 +302,3 @@ def _rows(share: RankShare) -> str:
     levels = range(len(lowered.blocks) + 1)
     rows = " -> ".join(f"{lowered.num_rows(level):,}" for level in levels)
     return f"{lowered.nodes.numel():,} training nodes; rows per level {rows}"
-
-
-__all__ = ["Merging", "sources_of_ranks", "write_mpi"]

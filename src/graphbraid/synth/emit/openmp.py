@@ -317,6 +317,3 @@ class _Made:
         self.contexts.append(context)
         self.kernels |= writer.kernels
         self.plan |= {array.file: array.tensor for array in arrays.files if not array.in_store}
-
-
-__all__ = ["LOWERED", "inputs_of", "shown", "sources_of", "trial_of", "write_openmp"]

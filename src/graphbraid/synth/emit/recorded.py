@@ -219,15 +219,3 @@ def flat(arguments: Sequence[Any]) -> list[Any]:
         else:
             out.extend(flat(given) if isinstance(given, tuple) else [given])
     return out
-
-
-__all__ = [
-    "ROW_FUNCTIONS",
-    "RecordedStep",
-    "RecordedTask",
-    "Recording",
-    "Standing",
-    "address_of",
-    "flat",
-    "record",
-]

@@ -109,6 +109,3 @@ class Unheard:
 
     def abort(self) -> None:
         """Do nothing."""
-
-
-__all__ = ["RankShare", "share_of", "whole"]

@@ -261,6 +261,3 @@ def _known(rows: Iterable[str], nodes: list[str], read: list[str]) -> str:
 
 def _refuse(place: Place, message: str, hint: str) -> NoReturn:
     raise ProgramError(place, message, hint)
-
-
-__all__ = ["OwnAggregation", "aggregation_of"]

@@ -364,6 +364,3 @@ def _check_aggregation(call: ast.Call) -> None:
 def _type_of(value: ast.Literally) -> Type:
     names: dict[type, Type] = {bool: "bool", int: "int", float: "float", str: "String"}
     return names[type(value.value)]
-
-
-__all__ = ["check"]

@@ -234,6 +234,3 @@ def _repeat_heads(rows: Tensor, factor: float, out: Tensor) -> None:
     """Write ``factor * rows`` to every head's columns of ``out``."""
     heads = out.view(-1, out.shape[1] // rows.shape[1], rows.shape[1])
     heads.copy_(rows[:, None].expand_as(heads)).mul_(factor)
-
-
-__all__ = ["AttendedEdges", "PlannedAttention", "PlannedGatv2", "PlannedRelationAttention"]

@@ -315,5 +315,3 @@ PLANNED: dict[type[Operation], PlannedClass] = {
     Maximum: PlannedMaximum,
 }
 """The classes of this module, by the operation that they plan."""
-
-__all__ = ["PLANNED"]

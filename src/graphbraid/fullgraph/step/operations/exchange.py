@@ -84,5 +84,3 @@ class PlannedExchange(PlannedOperation[Exchange]):
 
 PLANNED: dict[type[Operation], PlannedClass] = {Exchange: PlannedExchange}
 """The classes of this module, by the operation that they plan."""
-
-__all__ = ["PLANNED"]

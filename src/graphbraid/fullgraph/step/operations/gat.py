@@ -211,5 +211,3 @@ PLANNED: dict[type[Operation], PlannedClass] = {
     RelationAttention: PlannedRelationAttention,
 }
 """The classes of attention, by the operation that they plan."""
-
-__all__ = ["PLANNED"]

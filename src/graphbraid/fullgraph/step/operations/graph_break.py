@@ -171,5 +171,3 @@ def _zeroed(rows: FirstRows) -> Callable[[], object]:
 
 PLANNED: dict[type[Operation], PlannedClass] = {Break: PlannedBreak}
 """The class of this module, by the operation that it plans."""
-
-__all__ = ["PLANNED", "PlannedByPyTorch"]

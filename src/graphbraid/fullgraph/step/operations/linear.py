@@ -196,5 +196,3 @@ PLANNED: dict[type[Operation], PlannedClass] = {
     Linear: PlannedLinear,
 }
 """The classes of this module, by the operation that they plan."""
-
-__all__ = ["PLANNED", "EpilogueOfRows", "after_of", "plan_epilogue_backward"]

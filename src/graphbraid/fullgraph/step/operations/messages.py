@@ -138,5 +138,3 @@ class PlannedMessages(PlannedOperation[Messages]):
 
 PLANNED: dict[type[Operation], PlannedClass] = {Messages: PlannedMessages}
 """The class of messages, by the operation that it plans."""
-
-__all__ = ["PLANNED"]

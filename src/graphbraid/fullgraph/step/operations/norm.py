@@ -265,5 +265,3 @@ class RankColumns:
 
 PLANNED: dict[type[Operation], PlannedClass] = {Normalise: planned_norm}
 """The class of this module, by the operation that it plans."""
-
-__all__ = ["PLANNED"]

@@ -157,6 +157,3 @@ def _map_of(plan: StepPlan, op: Exchange, reader: Aggregate) -> LazyMap:
         plan.exchanges.peer_maps[key] = made
         plan.exchanges.nbytes += made.nbytes
     return plan.exchanges.peer_maps[key]
-
-
-__all__ = ["LazyMap", "PeerReads", "why_rows_travel"]

@@ -164,5 +164,3 @@ PLANNED: dict[type[Operation], PlannedClass] = {
     RowOfParameters: PlannedRowOfParameters,
 }
 """The classes of this module, by the operation that they plan."""
-
-__all__ = ["PLANNED"]

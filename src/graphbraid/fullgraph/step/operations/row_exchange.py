@@ -167,6 +167,3 @@ def depart_back(plan: StepPlan, op: Exchange) -> None:
         travel.begin_back(grad.tensor[num_own:], returned.tensor)
 
     plan.do(f"gradient of {op.inputs[0]}: depart", depart, grad, returned)
-
-
-__all__ = ["RowExchange", "depart_back", "route_of", "travel_of"]

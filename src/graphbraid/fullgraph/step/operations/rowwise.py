@@ -359,5 +359,3 @@ PLANNED: dict[type[Operation], PlannedClass] = {
     UnitRows: PlannedUnitRows,
 }
 """The classes of this module, by the operation that they plan."""
-
-__all__ = ["PLANNED"]

@@ -138,6 +138,3 @@ def whole_part(csc: Csc) -> SourcePart:
         perm=perm,
         forward_indptr=csc.indptr,
     )
-
-
-__all__ = ["SourcePart", "SourceSplit", "exchange_before", "plan_by_source", "source_split", "whole_part"]
