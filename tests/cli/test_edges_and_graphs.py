@@ -78,9 +78,10 @@ def write_molecules(folder: Path, *, num: int = 90, first: int = 0, labels: bool
         atoms += [(f"m{first + at}a{i}", f"m{first + at}", drawn.normal(), "CNO"[i % 3]) for i in range(size)]
         joins = [(i, i + 1) for i in range(size - 1)] + [(size - 1, 0)] * is_ring
         bonds += [(f"m{first + at}a{i}", f"m{first + at}a{j}", 1.0 + i % 2) for i, j in joins]
-    molecules = pd.DataFrame({"id": [f"m{first + at}" for at in range(num)], "kind": kinds})
+    ids = [f"m{first + at}" for at in range(num)]
+    molecules = pd.DataFrame({"id": ids, "kind": kinds, "charge": drawn.normal(size=num)})
     folder.mkdir(exist_ok=True)
-    (molecules if labels else molecules[["id"]]).to_csv(folder / "molecules.csv", index=False)
+    (molecules if labels else molecules.drop(columns="kind")).to_csv(folder / "molecules.csv", index=False)
     table = pd.DataFrame(atoms, columns=["id", "molecule", "mass", "kind"])
     table.sample(frac=1, random_state=0).to_csv(folder / "atoms.csv", index=False)
     table = pd.DataFrame(bonds, columns=["source", "destination", "order"])
@@ -219,7 +220,8 @@ def test_labels_of_graphs_are_learned_and_predicted_by_the_names_of_the_tables(
     assert np.mean([row["class"] == kind for row, kind in zip(rows, table["kind"], strict=True)]) > 0.7
     graphs = GraphSet.from_graph(datasets.load(store, split="stratified:0.6,0.2"))
     encoder = gnn.make_model("gin", graphs.num_features, 16, hidden_channels=16, num_layers=3, dropout=0.0)
-    model = gnn.PooledModel(encoder, torch.nn.Linear(16, 2), readout="sum")
+    assert graphs.num_graph_features == 1  # the charge, behind the row of the atoms
+    model = gnn.PooledModel(encoder, torch.nn.Linear(16 + 1, 2), readout="sum")
     trainer = Trainer(model, graphs, task="graph")
     trainer.load_weights(run / "checkpoints" / "best.pt")
     expected = torch.tensor([[float(row[f"score_{at}"]) for at in (0, 1)] for row in rows])
@@ -245,6 +247,15 @@ def test_other_graphs_are_encoded_as_those_to_train_on(
     graphbraid("convert", tmp_path / "tables" / "rings.yaml", tmp_path / "less")
     given = ("predict", "--run", molecules[1], "--data", tmp_path / "less", "--out", tmp_path / "less.csv")
     assert "lacks columns that its encoders were fitted on: mass" in graphbraid(*given, code=None).stderr
+
+
+def test_categories_with_learned_rows_are_refused_for_graphs(graphbraid: Any, tmp_path: Path) -> None:
+    path = write_molecules(tmp_path / "tables", num=20)
+    path.write_text(path.read_text().replace("atoms.csv", "atoms.csv\n    columns: {kind: learned}"))
+    graphbraid("convert", path, tmp_path / "store")
+    given = ("--task", "graph", "--data", tmp_path / "store", "--split", "0.6,0.2", "--model", "gin")
+    said = graphbraid("train", *given, "--out", tmp_path / "run", code=2).stderr
+    assert "categories of 'atom' have learned rows" in said
 
 
 def test_what_does_not_go_with_graphs_is_said(

@@ -212,4 +212,4 @@ def test_what_does_not_go_together_is_named(words: list[str], message: str, tmp_
     assert message in text.replace("\n", " ")
     code, _, text = run("plan", "--ranks", "2", "--data", str(path), "--set", "task=link")
     assert code == 2
-    assert "task='link' has none" in text
+    assert "this run has task='link'" in text

@@ -152,6 +152,20 @@ def test_several_categories_and_words_are_marked():
     made, names = encoding(texts, ColumnChoice(type="text", size=3))
     assert names == ["c=late", "c=one", "c=the"]
     assert made[:4].tolist() == [[1, 0, 0], [1, 0, 0], [0, 1, 1], [0, 1, 1]]
+    # A word in most rows tells as many apart as one in few; a word in all rows tells none apart.
+    texts = column([*["parcel late"] * 7, *["parcel here"] * 3])
+    assert encoding(texts, ColumnChoice(type="text", size=1))[1] == ["c=here"]
+    assert encoding(texts, "text")[1] == ["c=here", "c=late"]
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"), [(["1", "2"] * 30, "category"), ([str(at) for at in range(60)], "id")]
+)
+def test_a_text_among_numbers_is_told_before_they_are_lost(other, kind):
+    found, why = infer("c", column([*other, "unknown"]))
+    assert found == kind
+    assert "98 % are numbers: empty the others to have numbers" in why
+    assert "are numbers" not in infer("c", column(other))[1]
 
 
 def test_times_have_an_age_and_calendar_parts():

@@ -258,6 +258,39 @@ def test_an_all_empty_table_is_encoded_as_the_model_knows_it():
     assert contract.matched(other).nodes_of("item").x.tolist() == [[0]] * 9
 
 
+def test_a_table_without_rows_is_a_type_without_nodes(tmp_path):
+    nodes, edges = frames()
+    nodes["visit"] = pd.DataFrame({"id": [1, 2], "pages": [3.0, 5.0], "user": ["u1", "u2"]})
+    roles = ROLES | {"visit": {"keys": {"user": "user"}, "time": "at"}}
+    nodes["visit"]["at"] = pd.to_datetime(["2026-01-01", "2026-01-02"])
+    contract = Contract.of(from_frames(nodes, edges, roles=roles).graph)
+    none = nodes["visit"].iloc[:0]
+    none.to_parquet(tmp_path / "visits.parquet")
+    none.to_csv(tmp_path / "visits.csv", index=False)
+    for table in (none, pd.read_csv(tmp_path / "visits.csv"), pd.read_parquet(tmp_path / "visits.parquet")):
+        other = from_frames(nodes | {"visit": table}, edges, roles=roles).graph
+        assert contract.matched(other).nodes_of("visit").x.shape == (0, 1)
+        assert other.edges_of(("visit", "user", "user")).num_edges == 0
+    for name in ("visits.csv", "visits.parquet"):
+        text = f"nodes:\n  user:\n  visit: {{file: {name}, time: at, keys: {{user: user}}}}\n"
+        (tmp_path / "d.yaml").write_text(text)
+        assert datasets.from_typed_tables(tmp_path / "d.yaml").graph.nodes_of("visit").num_nodes == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (pd.date_range("2026-01-01", periods=60), "holds timestamp.*such as days up to a date"),
+        ([f"name {at}" for at in range(60)], "a different text in each of 60 rows"),
+    ],
+)
+def test_what_no_row_tells_of_another_is_no_target(column, text):
+    nodes, edges = frames()
+    nodes["user"]["what"] = column
+    with pytest.raises(DataError, match=text):
+        datasets.prepare(graph_of(nodes, edges), target="user.what", split="0.6,0.2")
+
+
 def test_learned_rows_are_a_linear_layer_over_one_hot_codes():
     torch.manual_seed(0)
     layer = ColumnsLinear(5, 7, {1: 4, 3: 3}).double()

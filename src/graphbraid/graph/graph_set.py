@@ -24,7 +24,7 @@ NODES, GRAPHS = "node", "graph"
 """Node types of :attr:`GraphSet.graph`."""
 WITHIN: EdgeType = (NODES, "to", NODES)
 PART_OF: EdgeType = (NODES, "in", GRAPHS)
-X, EDGES, Y = "x", "edge_index", "y"
+X, EDGES, Y, GRAPH_X = "x", "edge_index", "y", "graph_x"
 
 
 class GraphBatch:
@@ -175,8 +175,9 @@ class GraphSet:
         """Make a set of a graph with two node types: nodes, and the graphs that they belong to.
 
         Tables make such a graph: one of graphs, with labels; one of nodes, with a key to their graph; and one
-        of edges between nodes. Models get ``x``, ``edge_index``, ``edge_attr`` and ``edge_weight``. Where an
-        edge's relation has its reverse, ``rev_NAME``, the graphs have both directions.
+        of edges between nodes. Models get ``x``, ``edge_index``, ``edge_attr`` and ``edge_weight``, and as
+        ``graph_x`` the features that graphs have of their own. Where an edge's relation has its reverse,
+        ``rev_NAME``, the graphs have both directions.
 
         Args:
             graph: the graph. The graphs keep their numbers.
@@ -206,13 +207,17 @@ class GraphSet:
         edge_starts = indptr_of(torch.bincount(of_edge, minlength=num_nodes.numel()))
         edges = local[ends][:, by_graph]
         arrays = {EDGES: JoinedAttribute(values=edges, starts=edge_starts, dim=1, steps=num_nodes)}
-        x = graph.nodes_of(nodes).x
-        if x is not None:
-            if not isinstance(x, Tensor):
+        own, labels = torch.arange(num_nodes.numel() + 1), graph.nodes_of(graphs)
+        for name, x, rows, begins in (
+            (X, graph.nodes_of(nodes).x, order, starts),
+            (GRAPH_X, labels.x, own[:-1], own),
+        ):
+            if not isinstance(x, Tensor | None):
                 raise DataError(
                     "features of many graphs must be dense and of floats; convert them without int8"
                 )
-            arrays[X] = JoinedAttribute(values=x.index_select(0, order), starts=starts)
+            if x is not None:
+                arrays[name] = JoinedAttribute(values=x.index_select(0, rows), starts=begins)
         weights = edge_weights_of(graph)
         for name, found in (
             ("edge_attr", [graph.edges_of(one).edge_attr for one in within]),
@@ -221,7 +226,6 @@ class GraphSet:
             values = [one for one in found if one is not None]
             if len(values) == len(within):
                 arrays[name] = JoinedAttribute(values=torch.cat(values)[by_graph], starts=edge_starts)
-        labels = graph.nodes_of(graphs)
         return cls(
             arrays,
             num_nodes,
@@ -252,8 +256,16 @@ class GraphSet:
     @property
     def num_features(self) -> int:
         """Number of columns of ``x``; 0 without."""
-        x = self._arrays.get(X)
-        return 0 if x is None or x.values.ndim < 2 else int(x.values.shape[1])
+        return self._width(X)
+
+    @property
+    def num_graph_features(self) -> int:
+        """Number of columns of ``graph_x``, the graphs' own features; 0 without."""
+        return self._width(GRAPH_X)
+
+    def _width(self, name: str) -> int:
+        rows = self._arrays.get(name)
+        return 0 if rows is None or rows.values.ndim < 2 else int(rows.values.shape[1])
 
     @property
     def num_classes(self) -> int:

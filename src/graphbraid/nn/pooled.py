@@ -51,6 +51,7 @@ class PooledModel(nn.Module):
         ptr: Tensor | None = None,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
+        graph_x: Tensor | None = None,
     ) -> Tensor:
         """Return one row per graph, ``(num_graphs, width)``.
 
@@ -61,6 +62,8 @@ class PooledModel(nn.Module):
             ptr: ``(num_graphs + 1,)`` where the nodes of each graph begin, in place of ``batch``.
             edge_weight: weights of edges, for encoders that take them.
             edge_attr: features of edges, for encoders that take them.
+            graph_x: ``(num_graphs, num_graph_features)`` the graphs' own features, which follow the row that
+                the readout makes.
 
         Raises:
             DataError: the numbers of graphs do not rise, or nodes and numbers differ.
@@ -70,6 +73,8 @@ class PooledModel(nn.Module):
         named = {name: one for name, one in given.items() if one is not None and name in taken}
         rows = self.encoder(x, edge_index, **named)
         pooled = pool(rows, _starts(batch, rows.shape[0]) if ptr is None else ptr, self.readout)
+        if graph_x is not None:
+            pooled = torch.cat([pooled, graph_x.to(pooled.dtype)], 1)
         found: Tensor = pooled if self.head is None else self.head(pooled)
         return found
 

@@ -353,12 +353,22 @@ def build_encoder(graph: Graph, settings: RunSettings, options: dict[str, Any], 
     if name == RELATIONAL and not graph.is_typed:
         raise ConfigError(f"--model {RELATIONAL} learns from relations, and {settings.data} has none")
 
-    if len(graph.node_types) == 1 and (codes := learned_by_type(graph)):
+    if len(graph.node_types) == 1:
+        refuse_learned(graph)
+    return (_by_type if len(graph.node_types) > 1 else _encoder)(name, graph, options)
+
+
+def refuse_learned(graph: Graph) -> None:
+    """Refuse columns whose categories have learned rows: a model without types takes codes for numbers.
+
+    Raises:
+        ConfigError: there is one; names its node type.
+    """
+    if codes := learned_by_type(graph):
         raise ConfigError(
             f"categories of {next(iter(codes))!r} have learned rows, which encoders of one node type "
             "do not take; give their columns the encoder one-hot, or leave them out with ignore"
         )
-    return (_by_type if len(graph.node_types) > 1 else _encoder)(name, graph, options)
 
 
 def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:

@@ -18,6 +18,7 @@ from graphbraid.cli.run.build import (
     check_values_of,
     load_graph,
     made,
+    refuse_learned,
 )
 from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.datasets import split_edges
@@ -121,6 +122,7 @@ def learning_graphs(run: ResolvedRun) -> Learning:
     """
     graph = load_graph(run.settings)
     check_values_of(graph, run.settings)
+    refuse_learned(graph)
     graphs = GraphSet.from_graph(graph)
     labels, data = graphs.labels, run.settings.data
     if labels.y is None:
@@ -163,7 +165,8 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
 
     def make(**of_encoder: Any) -> nn.Module:
         encoder = make_model(name, graphs.num_features, width, **of_encoder)
-        pooled = functools.partial(PooledModel, encoder, nn.Linear(width, num_outputs))
+        head = nn.Linear(width + graphs.num_graph_features, num_outputs)
+        pooled = functools.partial(PooledModel, encoder, head)
         model: nn.Module = made("the readout", pooled, settings.predictor_options)
         return model
 

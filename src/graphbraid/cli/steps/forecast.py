@@ -54,10 +54,13 @@ def plan_ranks(
         json_output: whether to print JSON.
 
     Raises:
-        ConfigError: the run learns links, or ranks cannot train the model together.
+        ConfigError: the run learns no labels of nodes, or ranks cannot train the model together.
     """
-    if run.train.task == "link":
-        raise ConfigError("--ranks predicts training on labels of nodes; task='link' has none")
+    if (task := run.train.task) != "node":
+        raise ConfigError(
+            f"--ranks predicts training on labels of nodes, and this run has task={task!r}; `graphbraid "
+            "estimate` counts what one process of it takes"
+        )
     counts = parse_ranks(ranks)
     cluster, source = _cluster(hardware)
     if run.is_sampled:
@@ -92,10 +95,6 @@ def _of_mini_batches(
     from graphbraid.cli.run.build import learning
     from graphbraid.estimates.sampled_ranks import forecast_sampled
 
-    if run.train.task in ("edge", "graph"):
-        raise ConfigError(
-            f"epochs on ranks are predicted for nodes and links, not for task={run.train.task!r}"
-        )
     made = learning(run)
     return forecast_sampled(
         made.model,

@@ -39,6 +39,7 @@ HOWS: dict[str, tuple[str, ...]] = {
 MOST_ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100}
 """Most entries that an encoder keeps, unless ``size`` says otherwise."""
 _MOST_CODES = 20  # integers with at most so many values, each often, are categories
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _OFTEN = 5  # rows of a value that is no accident
 
 
@@ -152,17 +153,20 @@ def _infer_text(name: str, present: Any, distinct: int) -> tuple[str, str]:
         pieces = compute.list_flatten(compute.split_pattern_regex(present, SEPARATOR))
         if compute.count_distinct(pieces).as_py() <= max(MOST_ENTRIES["multi-hot"], len(pieces) // _OFTEN):
             return "categories", f"{parts:.1f} parts between | or ; in a row"
+    share = float(compute.mean(compute.match_substring_regex(present, _NUMBER)).as_py())
+    hint = f"; {int(100 * share)} % are numbers: empty the others to have numbers" if 0.5 < share < 1 else ""
+    if distinct == count and words >= 3:
+        return "text", f"{words:.1f} words in a row"
     if distinct == count or re.search(r"(^|_)(id|key)$", name.lower()):
-        is_text = distinct == count and words >= 3
-        return (
-            ("text", f"{words:.1f} words in a row") if is_text else ("id", "a name, or different in each row")
-        )
+        return "id", f"a name, or different in each row{hint}"
     is_repeated = count >= (2 if distinct <= MOST_ENTRIES["one-hot"] else _OFTEN) * distinct
     if is_repeated and (distinct <= MOST_ENTRIES["one-hot"] or words < 3):
-        return "category", f"{distinct} different texts"
-    if words > 1.5:
-        return "text", f"{words:.1f} words in a row"
-    return "ignore", f"{distinct} texts, most of them rare"
+        return "category", f"{distinct} different texts{hint}"
+    return (
+        ("text", f"{words:.1f} words in a row")
+        if words > 1.5
+        else ("ignore", f"{distinct} texts, most of them rare{hint}")
+    )
 
 
 def _are_times(present: Any) -> bool:

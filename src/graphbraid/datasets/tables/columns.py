@@ -211,8 +211,8 @@ def time_type(file: TableFile, column: str) -> Any:
         return arrow.int64()
     if arrow.types.is_floating(kind):
         return arrow.float64()
-    if arrow.types.is_date(kind) or arrow.types.is_timestamp(kind):
-        return arrow.timestamp("s", tz=getattr(kind, "tz", None))
+    if arrow.types.is_date(kind) or arrow.types.is_timestamp(kind) or arrow.types.is_null(kind):
+        return arrow.timestamp("s", tz=getattr(kind, "tz", None))  # a table without rows has no type either
     raise DataError(f"{file.name}: time column {column!r} holds {kind}; numbers or dates are needed")
 
 

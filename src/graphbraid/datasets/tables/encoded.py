@@ -90,6 +90,8 @@ def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
 
 AS_NUMBER = ":number"
 """Suffix of a target whose whole numbers are learned as numbers, not as classes."""
+_MOST_ALONE = 20
+"""Most classes of one row each that are learned, as in a small example."""
 _log = logging.getLogger(__name__)
 
 
@@ -137,6 +139,11 @@ def with_target(graph: Graph, target: str) -> Graph:
         )
         for other, one in graph.types.nodes.items()
     }
+    if classes is not None and len(classes) > _MOST_ALONE and len(classes) == np.count_nonzero(y >= 0):
+        raise DataError(
+            f"the target {target} is a different text in each of {len(classes)} rows: no row tells the class "
+            "of another"
+        )
     own = tables[name]
     kept = tuple(one for one in own.encoders or () if one.column != column)
     columns: dict[NodesOrEdges, Columns] = dict(graph.schema.columns)

@@ -143,9 +143,10 @@ def _fit_entries(made: Encoder, here: Any, size: int) -> Encoder:
         names, total = encoded.dictionary.to_pylist(), len(here)
         pairs = np.unique(parents * max(1, len(names)) + codes)  # a word counts once in a row
         counts = np.bincount(pairs % max(1, len(names)), minlength=len(names))
-    order = sorted(range(len(names)), key=lambda at: (-counts[at], names[at]))
-    common = total // 2 if made.how == "words" else total  # more frequent words say little
-    often = [at for at in order if 1 < counts[at] <= common]
+    # Of words those are kept by which rows differ most; one in nearly all rows tells few rows apart.
+    says = counts * (total - counts) if made.how == "words" else counts
+    order = sorted(range(len(names)), key=lambda at: (-says[at], names[at]))
+    often = [at for at in order if counts[at] > 1 and says[at]]
     kept = [names[at] for at in often or order if names[at]][:size]
     other = made.how in ("one-hot", "learned") and len(kept) < len(names)
     return replace(made, entries=tuple(kept), width=int(other))

@@ -143,12 +143,13 @@ class TableFile:
             types = [as_types.get(name, self.types[name]) for name in names]
             schema = arrow.schema(list(zip(names, types, strict=True)))
             return arrow.Table.from_batches(list(self.batches(names, as_types)), schema)
-        table = (
-            self._table.select(names)
-            if self._table is not None
-            else arrow.Table.from_batches(self._read(names))
-        )
-        return table.combine_chunks()
+        if self._table is not None:
+            return self._table.select(names).combine_chunks()
+        from pyarrow.parquet import read_table
+
+        batches = list(self._read(names))  # none of a table without rows
+        found = arrow.Table.from_batches(batches) if batches else read_table(self._path, columns=names)
+        return found.combine_chunks()
 
     def is_whole(self, column: str) -> bool:
         """Return whether a column can be read as integers: all its numbers are whole."""

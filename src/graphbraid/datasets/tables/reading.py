@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.tables.column_values import numbers_of
+from graphbraid.datasets.tables.column_values import numbers_of, stored_as
 from graphbraid.datasets.tables.columns import (
     Attributes,
     ColumnPart,
@@ -118,9 +118,7 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
         ids.append(_ids(parts[columns.id]))
         labels.append([parts[column].values for column in columns.labels])
         attributes.add(parts)
-    if not sum(map(len, ids)):
-        raise DataError(f"{file.name} has no rows; a node table needs one per node")
-    all_ids = np.concatenate(ids)
+    all_ids = np.concatenate(ids) if ids else np.empty(0, object if id_type == "string" else np.int64)
     _refuse_repeats(file, all_ids, columns.id)
     y, class_names = _labels(file, columns.labels, labels, matrix=columns.matrix)
     return NodeTable(
@@ -316,6 +314,11 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
         values = bits
     elif arrow.types.is_floating(kind):
         return targets_of(values, column)
+    elif stored_as(kind) == "time":
+        raise DataError(
+            f"column {column!r} holds {kind}, and a label is a class or a number; make a column of what "
+            "is to be learned, such as days up to a date"
+        )
     elif not arrow.types.is_integer(kind):
         try:
             return _named_classes(values.cast(arrow.string()))

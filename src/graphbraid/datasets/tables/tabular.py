@@ -112,6 +112,8 @@ def from_tables(
         node_file = TableFile(nodes, csv)
         columns = NodeColumns.resolve(node_file, id_column, features, label, split)
         table, unused = read_nodes(node_file, columns, id_type, fill_missing), columns.unused
+        if not len(table.ids):
+            raise DataError(f"{node_file.name} has no rows; a node table needs one per node")
         numbering = Numbering(table.ids, table.id_type)
     else:
         ends = [(edge_file, source), (edge_file, destination)]

@@ -76,7 +76,8 @@ class Contract(BaseModel):
             ResourceError: the columns in their order do not fit in memory.
         """
         graph = self._in_order(graph)
-        if self.dtypes != (now := _dtypes_of(graph)):
+        now = _dtypes_of(graph)  # a type whose table is empty has no features yet
+        if any(now.get(of, kind) != kind for of, kind in self.dtypes.items()):
             _log.warning("the model was trained on features of %s; this graph's are %s", self.dtypes, now)
         columns = dict(graph.schema.columns)
         features = features_by_type(graph)
