@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
 import graphbraid
+from graphbraid.errors import RunsAsWrittenWarning
 from graphbraid.ops import messages
 
 
@@ -123,6 +124,55 @@ def test_a_median_of_no_messages_is_0_also_for_the_last_nodes():
     expected[4:6] = torch.minimum(data.x[0:3:2], data.x[1:4:2])  # the lower one of two
     out = graphbraid.compile(pyg.Sequential("x, edge_index", [(layer, "x, edge_index -> x")]), data)()
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max", "min", "median"])
+def test_a_layer_without_parameters_is_lowered_by_itself(aggr):
+    """Nothing but the output is left of a sum of the features that is made once."""
+    data = ends_in_edges(torch.float32)
+    layer = pyg.SimpleConv(aggr)
+    engine = engine_of(layer, data)
+    assert verdict(engine) == LOWERED
+    torch.testing.assert_close(engine(), layer(data.x, data.edge_index))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("aggr", ["sum", "max", "median"])
+def test_without_parameters_outputs_have_the_dtype_of_the_features(aggr, dtype):
+    data, layer = ends_in_edges(dtype), pyg.SimpleConv(aggr)
+    with pytest.warns(RunsAsWrittenWarning, match=f"its outputs are {dtype}, as the features are"):
+        out = graphbraid.compile(layer, data)()
+    expected = layer(data.x, data.edge_index)
+    assert out.dtype == expected.dtype == dtype
+    assert torch.equal(out, expected)
+
+
+def ends_in_edges(dtype):
+    """Features and edges; PyG's own median needs an edge to the last node."""
+    edges = torch.tensor([[0, 1, 2, 3, 7, 8, 0, 1], [4, 4, 5, 5, 8, 0, 1, 2]])
+    data = Data(x=torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype))
+    data.edge_index, data.train_mask = edges, torch.ones(9, dtype=torch.bool)
+    return data
+
+
+@pytest.mark.parametrize("make", [pyg.GCNConv, pyg.SAGEConv, pyg.GATConv])
+def test_gradients_from_features_that_are_nan_equal_pygs(make):
+    """Also those of rows that no loss of a NaN reaches, and of a ReLU's NaN."""
+    data = data_of("untidy")
+    data.x[5, 2] = torch.nan
+    model = pyg.Sequential(
+        "x, edge_index",
+        [(make(CHANNELS, 8), "x, edge_index -> x"), nn.ReLU(), (make(8, CLASSES), "x, edge_index -> x")],
+    )
+    twin, engine = copy.deepcopy(model), engine_of(model, data)
+    assert verdict(engine) == LOWERED
+    for only_numbers in (False, True):
+        for one, out in ((model, engine()), (twin, twin(data.x, data.edge_index)[data.train_mask])):
+            one.zero_grad()
+            rows = out[~out.detach().isnan().any(1)] if only_numbers else out
+            rows.square().sum().backward()
+        for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def test_frozen_parameters_of_a_message_get_no_gradient():

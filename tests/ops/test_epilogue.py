@@ -84,6 +84,23 @@ def test_relu_stops_gradients_that_are_not_finite(compiled, kernels):  # noqa: F
     assert found.tolist() == [[0.0, 0.0, 1.0, torch.inf]]
 
 
+@pytest.mark.parametrize("act", sorted({*ACTIVATIONS} - {"elu"}))
+@pytest.mark.parametrize("kernels", ["compiled", "twin"])
+def test_the_gradient_of_a_nan_is_that_of_pytorch(compiled, monkeypatch, act, kernels):  # noqa: F811
+    """PyTorch's of an ELU is NaN in full vectors, and 1 in the elements behind them."""
+    if kernels == "twin":
+        monkeypatch.setattr("graphbraid.ops.epilogue.backend", lambda _: reference)
+    x = values(6, 9)
+    x[2, 3], x[4, 8] = torch.nan, -torch.nan
+    grads = []
+    for run in (lambda x: bias_act_dropout(x, None, act), PLAIN[act]):
+        leaf = x.clone().requires_grad_()
+        run(leaf).backward(torch.ones(6, 9))
+        grads.append(leaf.grad)
+    torch.testing.assert_close(*grads, equal_nan=True)
+    assert act != "relu" or grads[0][2, 3] == 1
+
+
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_gradcheck_with_dropout(act):
     x, bias = values(6, 5, dtype=torch.float64, grad=True), values(5, dtype=torch.float64, grad=True)

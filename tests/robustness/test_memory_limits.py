@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.extras import NO_PYG
 from tests.robustness.workplace import QUICK, arrays
+from tests.train.labelled_edges import own_model, people
 from tests.train.typed_communities import bibliography
 from typer.testing import CliRunner
 
+from graphbraid import Graph, GraphSet
 from graphbraid.cli.main import app
 from graphbraid.errors import ResourceError
 from graphbraid.estimates import limits
 from graphbraid.machine import hardware
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.nn import RGCN
+from graphbraid.nn import GIN, RGCN, PooledModel
 from graphbraid.train import Trainer
 
 MIB = 1 << 20
@@ -171,3 +176,36 @@ def test_a_run_with_types_is_counted_before_it_starts(
     container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 512 * MIB - 100_000)
     with pytest.raises(ResourceError, match=r"training on mini-batches needs .* where 97\.7 KiB are free"):
         Trainer(RGCN.of(graph, 32), graph, fanouts=(5, 5), epochs=1).fit()
+
+
+def test_runs_on_labels_of_edges_and_graphs_are_counted_before_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    from tests.train.molecules import SPLITS, molecules
+
+    graphs, options = (
+        GraphSet.from_pyg(molecules(dtype=torch.float32), splits=SPLITS),
+        {"epochs": 1, "batch_size": 16},
+    )
+    pooled = PooledModel(GIN(3, 32, 32, 2), torch.nn.Linear(32, 2))
+    runs: list[tuple[str, torch.nn.Module, Graph | GraphSet, dict[str, Any]]] = [
+        ("edge", own_model(), people(), {"fanouts": (5, 5), **options}),
+        ("graph", pooled, graphs, options),
+    ]
+    for task, model, learned, given in runs:
+        Trainer(model, learned, task=task, **given).fit()
+        with monkeypatch.context() as limit:
+            container(tmp_path / task, limit, 2, 512 * MIB, 512 * MIB - 50_000)
+            with pytest.raises(ResourceError, match=r"training on mini-batches needs .* 48\.8 KiB are free"):
+                Trainer(model, learned, task=task, **given).fit()
+
+
+def test_a_plan_for_labels_of_edges_is_counted_before_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(own_model(), people(), task="edge", fanouts=(5, 5), epochs=1, plan="auto")
+    monkeypatch.setattr("graphbraid.train.run.setup.require_sampled", lambda *_, **__: None)
+    container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 512 * MIB - 50_000)
+    with pytest.raises(ResourceError, match="measuring a run's stages for a plan needs"):
+        trainer.fit()

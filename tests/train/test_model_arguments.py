@@ -1,6 +1,7 @@
 """A model gets the same arguments on every route: outputs and a step equal PyG's call, or it is refused."""
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -16,10 +17,11 @@ from torch import nn
 import graphbraid
 from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, RunsAsWrittenWarning
 from graphbraid.estimates.estimate import estimate
 from graphbraid.estimates.trial import Trial
 from graphbraid.fullgraph.reading.calling import Given, calling_of
+from graphbraid.loader import NeighborLoader
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
 from graphbraid.train.config import TrainConfig
@@ -128,6 +130,36 @@ def test_so_do_two_ranks(mode):
                 torch.testing.assert_close(
                     torch.tensor(found), wanted(case, data, steps=1), rtol=1e-4, atol=1e-5
                 )
+
+
+class Shifted(nn.Module):
+    """Reads one integer of each edge, as an embedding of kinds of edges does."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.out = nn.Embedding(4, CHANNELS), nn.Linear(CHANNELS, CLASSES)
+
+    def forward(self, x, edge_index, edge_attr):
+        messages = x[edge_index[0]] + self.rows(edge_attr)
+        return self.out(torch.zeros_like(x).index_add(0, edge_index[1], messages))
+
+
+def test_integers_of_edges_are_given_as_they_are_or_refused():
+    data, model = CASES["required"].data(), Shifted()
+    data.edge_attr = torch.arange(EDGES) % 4
+    expected = model(data.x, data.edge_index, data.edge_attr).detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RunsAsWrittenWarning)
+        engine = graphbraid.compile(model, data, nodes=torch.arange(NODES))
+        torch.testing.assert_close(engine().detach(), expected, rtol=1e-4, atol=1e-5)
+    loader = NeighborLoader(data, num_neighbors=[-1], batch_size=NODES, input_nodes=torch.arange(NODES))
+    batch = next(iter(loader))
+    assert batch.edge_attr.dtype == torch.int64
+    assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+    found = model(batch.x, batch.edge_index, batch.edge_attr).detach()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigError, match="edge_attr"):
+        Trainer(model, Graph.from_pyg(data), mode="sampled", **OPTIONS).fit()
 
 
 @pytest.mark.parametrize("name", ["vector", "typed optional"])

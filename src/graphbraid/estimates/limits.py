@@ -21,6 +21,7 @@ from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph import Engine
+    from graphbraid.graph.graph_set import GraphSet
 
 _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
 _HELD = ("software", "graph", "features", "model")
@@ -41,7 +42,12 @@ _PARTS = {
 
 
 def require_sampled(
-    model: nn.Module, graph: Graph, config: TrainConfig, why: str = "", *, free_bytes: int | None = None
+    model: nn.Module,
+    graph: Graph | GraphSet,
+    config: TrainConfig,
+    why: str = "",
+    *,
+    free_bytes: int | None = None,
 ) -> None:
     """Check that mini-batches can be trained on in the free memory.
 
@@ -50,7 +56,7 @@ def require_sampled(
 
     Args:
         model: model to train.
-        graph: graph to train on, with one or several types of nodes.
+        graph: graph to train on, with one or several types of nodes, or many graphs.
         config: options of the run, whose tiers are made already.
         why: reason for which mode ``auto`` chose to sample; empty if the mode was given.
         free_bytes: memory that the run may take. If None, what is free on its device.
@@ -59,7 +65,8 @@ def require_sampled(
         ResourceError: it does not fit; the message says what takes how much, and what to lower.
     """
     free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
-    if free is None or 2 * most_bytes(model, graph, config) < free:
+    joined = graph if isinstance(graph, Graph) else graph.graph
+    if free is None or 2 * most_bytes(model, joined, config) < free:
         return
     config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
     what = "training on mini-batches needs"
@@ -132,7 +139,7 @@ def require_as_written(
 
 def _parts_to_come(
     model: nn.Module,
-    graph: Graph,
+    graph: Graph | GraphSet,
     config: TrainConfig,
     *,
     ahead: int | None = None,
@@ -153,9 +160,11 @@ def _parts_to_come(
     return parts | {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
 
 
-def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int, free: int) -> str:
+def _what_fits(model: nn.Module, graph: Graph | GraphSet, config: TrainConfig, needed: int, free: int) -> str:
     """Return what to lower so that the run fits: the memory for rows, or else the size of batches."""
-    host = 0 if config.host is None else min(as_budget(config.host, "host"), 2 * graph.nbytes)
+    host = 0
+    if isinstance(graph, Graph) and config.host is not None:
+        host = min(as_budget(config.host, "host"), 2 * graph.nbytes)
     if (left := (host - (needed - free)) >> 20) > 0:
         return f"Give host='{left}MiB' (--host {left}MiB): the other rows are read from the file"
     # Trying smaller batches takes some megabytes, too: far from fitting, they are not tried.

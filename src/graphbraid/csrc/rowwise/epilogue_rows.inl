@@ -28,11 +28,10 @@ GB_INLINE V activate(V x, Act act, A slope) {
   return x;
 }
 
-// act' where the activation gave y.
+// act' where the activation gave y; ReLU's is found without it.
 template <typename V, typename A>
 GB_INLINE V slope_at(V y, Act act, A slope) {
   const V one = splat<V>(A{1});
-  if (act == Act::kRelu) return y > 0 ? one : V{};
   if (act == Act::kLeakyRelu) return y > 0 ? one : splat<V>(slope);
   if (act == Act::kElu) return y > 0 ? one : y + A{1};
   return one;

@@ -173,7 +173,12 @@ def _next(program: Program, refused: set[str]) -> _Fold | None:
 
 
 def _alone(program: Program, op: Operation) -> _Fold | None:
-    """Return a fold of ``op`` if it reads only values computed from the features alone; None otherwise."""
+    """Return a fold of ``op`` if it reads only values computed from the features alone; None otherwise.
+
+    The program's output is no constant: it is a value of the step.
+    """
+    if op.out == program.output:
+        return None
     chain = _chain(program, op.inputs)
     source = None if chain is None else _source(program, op.inputs)
     if chain is None or source is None or not any(isinstance(o, Aggregate) for o in (*chain, op)):

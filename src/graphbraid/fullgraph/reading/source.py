@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
-from graphbraid.fullgraph.program import NotLoweredError, Program
+from graphbraid.fullgraph.program import Linear, NotLoweredError, Program
 from graphbraid.fullgraph.reading.as_written import AsWritten, WholeValues
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import (
@@ -153,7 +153,9 @@ class Source:
             what = "its features, edge features or edge weights require gradients"
             raise NotLoweredError("graph", what, "tensors that do not")
         try:
-            return self._read(model, given, calling, breaks_at, for_some_nodes=for_some_nodes)
+            program = self._read(model, given, calling, breaks_at, for_some_nodes=for_some_nodes)
+            self._check_dtypes(program)
+            return program
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
@@ -184,6 +186,20 @@ class Source:
         if program.reads_edges:
             self._bring_edge_features()
         return program
+
+    def _check_dtypes(self, program: Program) -> None:
+        """Refuse a program whose outputs would have the dtype of the user's features, and not float32.
+
+        A matrix of float32, as parameters are, multiplies no other features: PyTorch refuses to.
+        """
+        if self._data is None or any(isinstance(op, Linear) for op in program.ops):
+            return
+        for one in program.node_types:
+            x = (self._data[one.name] if self.node_type is not None else self._data).get(X)
+            is_read = any(one.input in op.inputs for op in program.ops)
+            if isinstance(x, Tensor) and x.dtype != torch.float32 and is_read:
+                what = f"its outputs are {x.dtype}, as the features are, and kernels give float32"
+                raise NotLoweredError("forward", what, "features.float()")
 
     def _breaks(self, model: nn.Module, given: Given, calling: Calling, place: torch.device) -> Breaks:
         """Return what graph breaks get: the user's own tensors, if there are some."""

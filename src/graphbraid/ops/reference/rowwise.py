@@ -48,8 +48,10 @@ def epilogue_backward(
     y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
     if p > 0:
         g, y = g * _mask(y.shape, p, seed, y, ids), y * (1 - p)
-    below = (g, torch.zeros_like(g), g * slope, g * (y + 1))[act]  # ReLU's is 0 also for a NaN or infinity
-    g = torch.where(y > 0, g, below)
+    if act == 1:  # ReLU's is 0 below 0 also for a NaN or infinity; that of a NaN itself passes, as in PyTorch
+        g = torch.where(y <= 0, 0.0, g)
+    else:
+        g = torch.where(y > 0, g, (g, g, g * slope, g * (y + 1))[act])
     grad_x.copy_(g)
     if grad_bias is not None:
         grad_bias.copy_(column_sums(g))

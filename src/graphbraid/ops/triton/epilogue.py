@@ -154,7 +154,7 @@ def epilogue_backward_kernel(
             g *= tl.where(stays, keep_scale, 0.0)
             y /= keep_scale
         if ACT == _RELU:
-            g = tl.where(y > 0, g, 0.0)
+            g = tl.where(y <= 0, 0.0, g)  # lets that of a NaN through, as PyTorch does
         elif ACT == _LEAKY_RELU:
             g = tl.where(y > 0, g, g * slope)
         elif ACT == _ELU:

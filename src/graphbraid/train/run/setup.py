@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed import Communicator
     from graphbraid.fullgraph import Evidence
     from graphbraid.fullgraph.batches.rank_norms import RankNorms
+    from graphbraid.train.step.graphs import GraphsRunner
 
 
 _log = logging.getLogger(__name__)
@@ -457,8 +458,6 @@ def _all_ranks(comm: Communicator, holds: bool) -> bool:
 def _require_sampled(state: RunState) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
     config, free = state.config, None
-    if config.task in ("edge", "graph"):
-        return  # an estimate of these is asked for by hand
     if not state.graph.is_whole:
         return  # what batches hold is known when one is drawn
     if state.comm is not None:
@@ -466,7 +465,8 @@ def _require_sampled(state: RunState) -> None:
         here = memory_of_rank(state.comm, None, "").host_bytes
         if state.runner.device.type == "cpu" and here is not None:
             free = max(0, here - own_anonymous_bytes())
-    require_sampled(state.runner.model, state.graph, config, state.mode_reason, free_bytes=free)
+    learned = cast("GraphsRunner", state.runner).graphs if config.task == "graph" else state.graph
+    require_sampled(state.runner.model, learned, config, state.mode_reason, free_bytes=free)
 
 
 def _require_groups(state: RunState, train_nodes: Tensor, ranks: Communicator) -> None:
