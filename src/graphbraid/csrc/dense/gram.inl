@@ -18,7 +18,7 @@ constexpr int kGramRows = 4;  // 12 sums, 3 vectors of a row, 1 broadcast
 constexpr int kGramVectors = 3;
 constexpr int64_t kGramColumns = kGramVectors * GB_LANES_F32;
 constexpr int64_t kGramGroup = 16 * kGramColumns;  // columns of b whose sums stay in the second-level cache
-constexpr int64_t kGramDepth = 24;                 // rows of a panel that the first-level cache holds
+constexpr int64_t kGramDepth = 48;                 // rows of a panel that the first-level cache holds
 
 // Rows of a matrix, maybe by id.
 struct GramRows {
@@ -41,10 +41,12 @@ struct GramAhead {
   int64_t begin, column;
 };
 
-// sums[r][...] += sum over k below depth of a[k][r] * panel[k][...]: R columns of a by NV vectors of b's.
+// sums[r][...] += sum over k below depth of a[k][r] * panel[k][...]: R columns of a by NV vectors of b's. The
+// lines `a_ahead` elements behind those of a are fetched: short pieces of rows, which the hardware follows
+// late.
 template <int R, int NV, bool Fetch>
-void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t depth, const GramAhead& ahead,
-               float* sums, int64_t sums_stride) {
+void gram_tile(const float* a, int64_t a_stride, int64_t a_ahead, const float* panel, int64_t depth,
+               const GramAhead& ahead, float* sums, int64_t sums_stride) {
   VecF32 acc[R][NV];
   unroll<R>([&](auto r) GB_LAMBDA {
     unroll<NV>([&](auto i) GB_LAMBDA { acc[r][i] = load(sums + r * sums_stride + i * GB_LANES_F32); });
@@ -56,6 +58,7 @@ void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t dep
       unroll<kGramColumns / line + 1>(
           [&](auto i) GB_LAMBDA { __builtin_prefetch(next + line * i, 0, kSecondLevel); });
     }
+    __builtin_prefetch(a + a_ahead, 0, kSecondLevel);
     VecF32 row[NV];
     unroll<NV>([&](auto i) GB_LAMBDA { row[i] = load(panel + i * GB_LANES_F32); });
     unroll<R>([&](auto r) GB_LAMBDA {
@@ -69,15 +72,15 @@ void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t dep
 }
 
 // All columns of a by one panel of b, `vectors` wide.
-inline void gram_panel(const TallGramArgs& g, const float* panel, int vectors, int64_t depth,
+inline void gram_panel(const TallGramArgs& g, int64_t a_ahead, const float* panel, int vectors, int64_t depth,
                        const GramAhead& ahead, float* sums, int64_t sums_stride) {
   for (int64_t row = 0; row < g.height; row += kGramRows) {
     const int count = static_cast<int>(std::min<int64_t>(kGramRows, g.height - row));
     with_count<kGramVectors>(vectors, [&](auto nv) {
       with_count<kGramRows>(count, [&](auto r) {
-        row == 0 ? gram_tile<r, nv, true>(g.a + row, g.a_stride, panel, depth, ahead,
+        row == 0 ? gram_tile<r, nv, true>(g.a + row, g.a_stride, a_ahead, panel, depth, ahead,
                                           sums + row * sums_stride, sums_stride)
-                 : gram_tile<r, nv, false>(g.a + row, g.a_stride, panel, depth, ahead,
+                 : gram_tile<r, nv, false>(g.a + row, g.a_stride, a_ahead, panel, depth, ahead,
                                            sums + row * sums_stride, sums_stride);
       });
     });
@@ -119,8 +122,10 @@ inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_ro
       const bool is_last = j + kGramColumns >= last_column;
       const GramAhead ahead{&b, is_last ? begin + kGramDepth : begin, is_last ? column : j + kGramColumns};
       pack_gram(b, begin, j, width, depth, panel.data());
-      gram_panel(block, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, ahead, sums + j,
-                 sums_stride);
+      // The first panel brings a's next rows.
+      const int64_t a_ahead = j == column && !g.a_ids ? kGramDepth * g.a_stride : 0;
+      gram_panel(block, a_ahead, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, ahead,
+                 sums + j, sums_stride);
     }
   }
 }
