@@ -45,7 +45,7 @@ INNER_FLOORS = {
         ("kernels",),
         ("aggregation",),
         (...,),
-        ("linear", "peers"),
+        ("attention", "linear", "peers"),
         ("triton",),
     ),
     "ops/triton": (

@@ -19,7 +19,7 @@ from tests.ops.graphs import (
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
-from graphbraid.ops.attention import both_ways
+from graphbraid.ops.attention import both_ways, head_dot, scored_attention
 from graphbraid.ops.dropout import keep_mask
 from graphbraid.ops.kernels import backend
 
@@ -231,6 +231,31 @@ def test_masks_belong_to_edges_wherever_their_rows_stand(rows, heads):
         backend(x).gat_forward(walked.indptr, walked.indices, x, left, own, *how, out, lse, first_keys=keys)
         results.append(out)
     assert torch.equal(results[0][rows], results[1])
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1, 2), (2,)])
+@pytest.mark.parametrize(("heads", "channels"), [(1, 7), (4, 16), (3, 5)])
+def test_logits_of_the_rows_themselves_change_no_bit(heads, channels, frozen):
+    csc = skewed(40, 60)
+    found = []
+    for scored in (True, False):
+        given = [
+            values(csc.num_src, heads * channels),
+            *(values(1, heads, channels, seed=2 + i) for i in range(2)),
+        ]
+        for place, one in enumerate(given):
+            one.requires_grad_(place not in frozen)
+        x, *vectors = given
+        if scored:
+            out = scored_attention(csc, x, x, tuple(vectors))
+        else:
+            logits = head_dot(x, *vectors)
+            out = gat_attention(csc, x, logits[:, :heads], logits[: csc.num_dst, heads:])
+        (out * values(*out.shape, seed=9)).sum().backward()
+        found.append([out, *(one.grad for one in given)])
+    assert [one is None for one in found[0][1:]] == [place in frozen for place in range(3)]
+    for actual, expected in zip(*found, strict=True):
+        assert actual is expected is None or torch.equal(actual, expected)
 
 
 def test_huge_logits_stay_finite():

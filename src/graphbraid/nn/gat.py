@@ -15,7 +15,8 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear, as_widths, glorot
 from graphbraid.nn.pyg_layers import pyg_layer
-from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
+from graphbraid.ops import bias_act_dropout, gatv2_attention, sparse_linear
+from graphbraid.ops.attention import scored_attention
 from graphbraid.signatures import typed
 
 
@@ -176,12 +177,11 @@ class GATConv(AttentionConv):
         """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin, x)
         drops = self.training and self.row_dropout > 0
-        logits, heads = head_dot(rows, self.att_src, self.att_dst), self.att_src.shape[1]
-        return gat_attention(
+        return scored_attention(
             csc,
             bias_act_dropout(rows, act="none", p=self.row_dropout) if drops else rows,
-            logits[:, :heads],
-            logits[: csc.num_dst, heads:],
+            rows,
+            (self.att_src, self.att_dst),
             negative_slope=self.negative_slope,
             self_loops=self.add_self_loops,
             dropout=self.dropout if self.training else 0.0,
@@ -276,20 +276,3 @@ def transform(linear: Linear, x: LayerInput) -> Tensor:
         return out
     out = sparse_linear(x, linear.weight)
     return out if linear.bias is None else out + linear.bias.to(out.dtype)
-
-
-def head_dot(rows: Tensor, *vectors: Tensor) -> Tensor:
-    """Return each head's part of the rows times its vectors, ``(num_rows, num_vectors * heads)``.
-
-    It is one matrix product, and has the results of the first vector first.
-
-    Args:
-        rows: ``(num_rows, heads * channels)``.
-        *vectors: ``(1, heads, channels)`` each.
-    """
-    att = torch.cat(vectors)
-    count, heads = att.shape[:2]
-    if heads == 1:
-        return dense_linear(rows, att[:, 0].to(rows.dtype))
-    spread = att[..., None] * torch.eye(heads, dtype=att.dtype, device=att.device)[:, None]
-    return dense_linear(rows, spread.permute(0, 3, 1, 2).reshape(count * heads, -1).to(rows.dtype))

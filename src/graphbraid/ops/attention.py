@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,12 @@ from graphbraid import native
 from graphbraid.arguments import as_count, as_number, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import tracing
+from graphbraid.ops import reference
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
-from graphbraid.ops.library import AnySeed, once_differentiable, operator
+from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
+from graphbraid.ops.linear import dense_linear, kernels_for, tall_gram, tall_product
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.signatures import typed
@@ -123,6 +127,69 @@ def gat_attention(
     return _gat(x, src_logit.to(dtype), dst_logit.to(dtype), edge_logit, csc, how)
 
 
+def head_dot(rows: Tensor, *vectors: Tensor) -> Tensor:
+    """Return each head's part of the rows times its vectors, ``(num_rows, num_vectors * heads)``.
+
+    It is one matrix product, and has the results of the first vector first.
+
+    Args:
+        rows: ``(num_rows, heads * channels)``.
+        *vectors: ``(1, heads, channels)`` each.
+    """
+    att = torch.cat(vectors)
+    count, heads = att.shape[:2]
+    if heads == 1:
+        return dense_linear(rows, att[:, 0].to(rows.dtype))
+    spread = att[..., None] * torch.eye(heads, dtype=att.dtype, device=att.device)[:, None]
+    return dense_linear(rows, spread.permute(0, 3, 1, 2).reshape(count * heads, -1).to(rows.dtype))
+
+
+def scored_attention(
+    csc: Csc,
+    x: Tensor,
+    scored: Tensor,
+    vectors: Sequence[Tensor],
+    *,
+    negative_slope: float = 0.2,
+    self_loops: bool = True,
+    dropout: float = 0.0,
+    edge_logit: Tensor | None = None,
+) -> Tensor:
+    """Sum in-neighbours' rows like :func:`gat_attention`, with the logits that ``vectors`` give rows.
+
+    Where they are those of the rows summed, backward adds what comes through the logits where the rows'
+    gradient stands.
+
+    Args:
+        csc: the graph or block, whose destinations are a prefix of its sources.
+        x: ``(num_src, heads * channels)``, head by head.
+        scored: ``(num_src, heads * channels)`` rows that the vectors multiply; may be ``x`` itself.
+        vectors: ``(1, heads, channels)`` each, for sources and destinations.
+        negative_slope: this and all others as :func:`gat_attention` takes them.
+        self_loops: see there.
+        dropout: see there.
+        edge_logit: see there.
+
+    Returns:
+        ``(num_dst, heads * channels)``.
+
+    Raises:
+        ConfigError: an option is wrong.
+        DataError: shapes or dtypes do not fit.
+    """
+    heads, compiled = vectors[0].shape[1], False
+    how: dict[str, Any] = {"negative_slope": negative_slope, "self_loops": self_loops, "dropout": dropout}
+    if x is scored and edge_logit is None and not tracing() and not torch.is_autocast_enabled(x.device.type):
+        compiled = kernels_for(x, *(one[0] for one in vectors)) is not reference
+    if not compiled or x.shape != (csc.num_src, vectors[0].numel()):
+        both = head_dot(scored, *vectors)
+        logits = both[:, :heads], both[: csc.num_dst, heads:]
+        return gat_attention(csc, x, *logits, edge_logit=edge_logit, **how)
+    _check(csc, x, "x", heads)
+    found: Tensor = run(_ScoredGat, x, *vectors, csc, _how(csc, **how))
+    return found
+
+
 def gatv2_attention(
     csc: Csc,
     x_src: Tensor,
@@ -201,9 +268,11 @@ class AttendedFeatures:
                 )
 
 
-def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, AnySeed]:
+def _how(
+    csc: Csc, negative_slope: float, self_loops: bool, dropout: float
+) -> tuple[float, int, float, AnySeed]:
     """Return slope, number of self-loops, dropout probability and its seed, as the kernels take them."""
-    slope = as_number(slope, "negative_slope")
+    slope = as_number(negative_slope, "negative_slope")
     dropout = as_number(dropout, "dropout", least=0, below=1)
     num_loops = min(csc.num_src, csc.num_dst) if self_loops else 0
     return slope, num_loops, dropout, seed_of_call() if dropout > 0 else 0
@@ -240,7 +309,36 @@ class _Gat(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_backward(ctx, "gat_backward", grad), None, None
+        grads, to_edges = _backward(ctx, "gat_backward", grad)
+        return *grads, to_edges, None, None
+
+
+class _ScoredGat(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, x: Tensor, of_src: Tensor, of_dst: Tensor, csc: Csc, how: tuple[float, int, float, AnySeed]
+    ) -> Tensor:
+        # Rows for each head of the sources, then of the destinations, with zeros in other heads' columns.
+        heads, channels = of_src.shape[1:]
+        ctx.matrix = of_src.new_zeros(2, heads, heads, channels)
+        ctx.matrix.diagonal(dim1=1, dim2=2).copy_(torch.cat((of_src.detach(), of_dst.detach())).mT)
+        both = tall_product(x, ctx.matrix.view(2 * heads, -1).t())
+        return _Gat.forward(ctx, x, both[:, :heads], both[: csc.num_dst, heads:], None, csc, how)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (to_x, to_src, to_dst), _ = _backward(ctx, "gat_backward", grad)
+        matrix, (_, heads, _, channels) = ctx.matrix, ctx.matrix.shape
+        both = new_rows(to_src, len(to_src), 2 * heads)
+        both[:, :heads], both[: len(to_dst), heads:], both[len(to_dst) :, heads:] = to_src, to_dst, 0
+        of_vectors: tuple[Tensor | None, ...] = (None, None)
+        if any(ctx.needs_input_grad[1:3]):
+            gram = tall_gram(both, ctx.saved_tensors[0]).view(2, heads, heads, channels)
+            of_vectors = torch.split(gram.diagonal(dim1=1, dim2=2).mT.contiguous(), 1)
+        if ctx.needs_input_grad[0]:
+            tall_product(both, matrix.view(2 * heads, -1), out=to_x, add=True)
+        return to_x, *of_vectors, None, None
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
@@ -269,7 +367,7 @@ class _Gatv2(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *grads, to_weight = _backward(ctx, "gatv2_backward", grad)
+        grads, to_weight = _backward(ctx, "gatv2_backward", grad)
         return *grads, None if to_weight is None else to_weight.t(), None, None, None, None
 
 
@@ -304,7 +402,7 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
     return out
 
 
-def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[list[Tensor], Tensor | None]:
     """Run a backward kernel; return the gradients of its rows and logits, and of what edges have, or None."""
     saved, names = ctx.saved_tensors, ctx.edges  # read once: a checkpoint gives each tensor once
     edges, (*inputs, out, lse) = saved[: len(names)], saved[len(names) : len(names) + 5]
@@ -315,7 +413,7 @@ def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
     kernel, kept = getattr(backend(grad), name), saved[len(names) + 5 :]
     results = out.detach(), lse, grad.contiguous(), *grads, *kept
     kernel(*ways, *inputs, *ctx.how, *results, first_keys=ctx.first_keys, **of_edges)
-    return *grads, to_edges
+    return grads, to_edges
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:

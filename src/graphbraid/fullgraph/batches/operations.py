@@ -59,7 +59,6 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.graph.types import Relation
-from graphbraid.nn.gat import head_dot
 from graphbraid.ops import (
     batch_norm,
     bias_act_dropout,
@@ -70,7 +69,7 @@ from graphbraid.ops import (
     layer_norm,
     library,
 )
-from graphbraid.ops.attention import AttendedFeatures
+from graphbraid.ops.attention import AttendedFeatures, head_dot, scored_attention
 from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
@@ -340,10 +339,10 @@ def _attention(op: Attention, run: BatchRun) -> Tensor:
     if op.kind == "gat":
         if op.own_rows:
             logits = head_dot(rows, op.vectors[0]), head_dot(own, op.vectors[1])
-        else:  # the rows are read once, and their gradient is not filled up to all of them
-            both = head_dot(last, *op.vectors)
-            logits = both[:, : op.heads], both[: csc.num_dst, op.heads :]
-        out = gat_attention(csc, rows, *logits, edge_logit=_edge_logit(op, run), **how)
+            out = gat_attention(csc, rows, *logits, edge_logit=_edge_logit(op, run), **how)
+        else:
+            how["edge_logit"] = _edge_logit(op, run)
+            out = scored_attention(csc, rows, last, op.vectors, **how)
     else:
         edges = None if op.edge_weight is None else AttendedFeatures(*_edge_rows(op, run), op.edge_weight)
         out = gatv2_attention(csc, rows, own, op.vectors[0][0], edges=edges, **how)
