@@ -252,7 +252,21 @@ def kept_rows() -> str:
         "of those asked for, kept",
         "sent by foreseen",
     )
-    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.kept_rows")])
+    said = (
+        f"{row['row'].split(', ')[-1]} (groups {row['ways']['groups']['by_longer']:.2f}, kept "
+        f"{row['ways']['kept']['by_longer']:.2f})"
+        for row in rows
+        if row["bits_per_second"]
+    )
+    texts = [f"Epochs by the longer of computing and sending: {', '.join(said)}."]
+    if any("processor_seconds" not in one for row in rows for one in row["ways"].values()):
+        texts.append(
+            "These rows are older than the thread that receives a group's rows while the group before is put "
+            "together: the link was idle then."
+        )
+    return "\n\n".join(
+        [table(heads, lines), " ".join(texts), where(rows, "benchmarks.distributed.kept_rows")]
+    )
 
 
 def exact() -> str:

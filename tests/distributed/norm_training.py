@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import graphbraid.nn as native
-from graphbraid.distributed import ShardedGraph
 from graphbraid.errors import ConfigError, TrainingError
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
@@ -168,19 +167,6 @@ def _of_links(graph: Graph, **options: Any) -> dict[str, Any]:
     given = {"layout": "subgraph", "task": "link", "num_negatives": 2, "batch_size": 90} | options
     found = learned(LinkModel(encoder, native.DotProduct()), graph, **given)
     found["losses"].pop()  # scores of links are ranked by rank 0 alone
-    return found
-
-
-def on_parts(comm: Any, folder: str) -> dict[str, Any]:
-    """Models on parts of a graph, beside the whole graph."""
-    found = {}
-    for place, graph in {"parts": ShardedGraph.open(folder, comm), "whole": graph_of()}.items():
-        torch.manual_seed(0)
-        model = Stack([pyg.GCNConv, pyg.SAGEConv], [True, True, False], 0.5)
-        found[f"pyg, {place}"] = learned(model, graph, layout="subgraph", batch_size=99, epochs=2)
-        torch.manual_seed(0)
-        model = native.GraphSAGE(CHANNELS, 8, 3, dropout=0.5, norm="batch")
-        found[f"own, {place}"] = learned(model, graph, layout="blocks", batch_size=99, epochs=2)
     return found
 
 

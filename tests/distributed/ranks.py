@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -20,6 +21,13 @@ from tests.extras import PATIENCE
 PROGRAM = Path(__file__).with_name("rank_program.py")
 ROOT = Path(__file__).parents[2]
 NO_MPI = "needs MPI: pip install 'graphbraid[mpi]'"
+OPEN_MPI = {
+    # It starts neither as root nor on fewer cores than ranks unless it is told to.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Said:
 def environment(**variables: str) -> dict[str, str]:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
-    return os.environ | own | variables
+    return os.environ | own | OPEN_MPI | variables
 
 
 def run(
@@ -66,16 +74,30 @@ def run(
     return [Said(*said) for said in json.loads(done.stdout)]
 
 
+@functools.cache
+def mpi_launcher() -> str:
+    """Return the ``mpiexec`` whose ranks find each other by mpi4py; skips the test where there is none.
+
+    mpi4py loads one of the MPI libraries that are installed. Ranks of another one's launcher are alone.
+    """
+    pytest.importorskip("mpi4py", reason=NO_MPI)
+    meets = "import sys; from mpi4py import MPI; sys.exit(MPI.COMM_WORLD.size != 2)"
+    found = (
+        shutil.which("mpiexec", path=path)
+        for path in (sysconfig.get_path("scripts"), *os.environ["PATH"].split(os.pathsep))
+    )
+    for launcher in dict.fromkeys(filter(None, found)):
+        command = [launcher, "-n", "2", sys.executable, "-W", "ignore", "-c", meets]
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, env=environment(), check=False)
+        if done.returncode == 0:
+            return launcher
+    pytest.skip(NO_MPI)
+
+
 def run_mpi(size: int, function: Any, *arguments: object, **variables: str) -> Said:
     """Run the same over MPI; the ranks' output is one text. Skips the test where there is no MPI."""
-    pytest.importorskip("mpi4py", reason=NO_MPI)
-    launcher = shutil.which(
-        "mpiexec", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
-    )
-    if launcher is None:
-        pytest.skip(NO_MPI)
     called = (PROGRAM, 0, function.__module__, function.__name__, *arguments)
-    command = [launcher, "-n", str(size), sys.executable, *map(str, called)]
+    command = [mpi_launcher(), "-n", str(size), sys.executable, *map(str, called)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE, env=environment(**variables), check=False
     )

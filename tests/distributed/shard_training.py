@@ -6,34 +6,14 @@ import os
 import signal
 
 import torch
-from tests.distributed.training import BASE, CASES, At, fitted, graph_of, make, trained
+from tests.distributed.training import BASE, At, fitted, graph_of, make, trained
 from torch import nn
-from torch_geometric.data import Data
-from torch_geometric.nn import GINEConv, GraphConv
 
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.train import Trainer
-
-ALL = CASES | {
-    "all neighbours, as a model of PyG": ("pyg", {"layout": "subgraph", "fanouts": (-1, -1)}),
-    "layout subgraph, exact": ("pyg", {"layout": "subgraph", "eval_mode": "exact", "epochs": 1}),
-    "as written, exact": (
-        "pyg",
-        {"layout": "subgraph", "eval_mode": "exact", "epochs": 1, "compiled": False},
-    ),
-}
-
-
-def every_case(comm: Communicator, folder: str) -> dict[str, object]:
-    """Train each case on parts and on the whole graph."""
-    whole, parts = graph_of(), ShardedGraph.open(folder, comm)
-    found: dict[str, object] = {}
-    for name, (kind, options) in ALL.items():
-        found[name] = [trained(graph, make(kind, graph), **options) for graph in (parts, whole)]
-    return found
 
 
 def outputs(comm: Communicator, folder: str) -> list[list[float]]:
@@ -110,64 +90,12 @@ def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, objec
     return found
 
 
-class OfEdges(nn.Module):
-    """Two layers of PyG that read what ``kind`` names of the edges."""
-
-    def __init__(self, graph: Graph, kind: str) -> None:
-        super().__init__()
-        widths = (graph.num_features, 8), (8, graph.num_classes)
-        self.kind = kind
-        if kind == "edge_weight":
-            self.layers = nn.ModuleList(GraphConv(*one) for one in widths)
-        else:
-            mixed = (nn.Linear(*one) for one in widths)
-            self.layers = nn.ModuleList(GINEConv(one, edge_dim=graph.num_edge_features) for one in mixed)
-
-    def through(self, x: torch.Tensor, edge_index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        first, last = self.layers
-        return last(first(x, edge_index, values).relu(), edge_index, values)
-
-
-class OfWeights(OfEdges):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
-        return self.through(x, edge_index, edge_weight)
-
-
-class OfFeatures(OfEdges):
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
-        return self.through(x, edge_index, edge_attr)
-
-
-class OfData(OfEdges):
-    def forward(self, data: Data) -> torch.Tensor:
-        return self.through(data.x, data.edge_index, data.edge_attr + data.edge_weight[:, None])
-
-
 def with_edges() -> Graph:
     """Return the graph of the tests with weights and features of its edges."""
     graph = graph_of()
     drawn = torch.rand(graph.num_edges, 4, generator=torch.Generator().manual_seed(1))
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.num_nodes, drawn[:, 0].contiguous())
     return graph.replace(csc=csc, edge_attr=drawn[:, 1:].contiguous(), edge_id=None)
-
-
-def reading_edges(comm: Communicator, folder: str) -> dict[str, list[dict[str, object]]]:
-    """Train models that read weights and features of edges, on parts and on the whole graph."""
-    whole, parts = with_edges(), ShardedGraph.open(folder, comm)
-    of_graph = {
-        "weights in blocks": (lambda: make("gcn", whole), {"eval_mode": "exact"}),
-        "weights": (lambda: OfWeights(whole, "edge_weight"), {"layout": "subgraph", "eval_mode": "exact"}),
-        "features": (lambda: OfFeatures(whole, "edge_attr"), {"layout": "subgraph", "eval_mode": "exact"}),
-        "as written": (lambda: OfFeatures(whole, "edge_attr"), {"layout": "subgraph", "compiled": False}),
-        "data": (lambda: OfData(whole, "edge_attr"), {"layout": "subgraph"}),
-    }
-    found = {}
-    for name, (new, options) in of_graph.items():
-        found[name] = []
-        for graph in (parts, whole):
-            torch.manual_seed(0)
-            found[name].append(trained(graph, new(), epochs=1, **options))
-    return found
 
 
 def of_int8() -> Graph:

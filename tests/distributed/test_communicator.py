@@ -1,8 +1,13 @@
 """One contract for every communicator, on real processes."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 from tests.distributed import contract, whole_training
-from tests.distributed.ranks import run, run_mpi
+from tests.distributed.ranks import NO_MPI, environment, run, run_mpi
+from tests.extras import PATIENCE
 from tests.suites import few_of
 
 from graphbraid.distributed.ranks import joining
@@ -50,6 +55,19 @@ def test_mpi_keeps_the_contract_and_trains_the_whole_graph(size):
     done = run_mpi(size, whole_training.by_one_after_the_contract)
     assert done.code == 0, done.stderr
     assert done.stdout.count(f'"size": {size}, "name": "mpi", "cases": {len(contract.CASES)}') == size
+
+
+@pytest.mark.slow
+def test_ranks_that_another_mpi_than_that_of_mpi4py_has_started_are_refused():
+    """Each of them would train alone, and write into the same folder."""
+    pytest.importorskip("mpi4py", reason=NO_MPI)
+    command = [sys.executable, "-m", "graphbraid", "train", "--comm", "mpi", "--data", "braid-10k"]
+    other = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(**other), timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 2
+    assert re.search(r"torchrun has started 2 ranks, and mpi4py's library \(.+\) finds 1\. ", done.stderr)
 
 
 def test_the_only_rank_of_mpirun_does_without_mpi_where_there_is_none(monkeypatch):

@@ -33,13 +33,19 @@ def test_the_table_has_a_line_for_each_way(monkeypatch):
     ways = {way: row_of(0.2, 0.1) for way in kept_rows.WAYS}
     row = {
         "row": "2 ranks, 100 Mbit/s",
+        "bits_per_second": 1e8,
         "ways": ways,
         "commit": "0",
         "date": "2026-11-27",
         "machine": {"cpu": "a", "cores": 2},
     }
     monkeypatch.setattr(tables, "read_rows", lambda _: [row])
-    assert "| 2 ranks, 100 Mbit/s | kept | 200 | 100 | 1.10 | 2.0 | 50 % | 1.000 |" in tables.kept_rows()
+    said = tables.kept_rows()
+    assert "| 2 ranks, 100 Mbit/s | kept | 200 | 100 | 1.10 | 2.0 | 50 % | 1.000 |" in said
+    assert "computing and sending: 100 Mbit/s (groups 1.10, kept 1.10)." in said
+    assert "older" not in said
+    del ways["kept"]["processor_seconds"]
+    assert "These rows are older" in tables.kept_rows()
 
 
 @pytest.mark.slow

@@ -5,9 +5,6 @@ import functools
 import pytest
 from tests.distributed import norm_training
 from tests.distributed.ranks import run
-from tests.distributed.training import graph_of
-
-from graphbraid.distributed import partition, save_partition
 
 pytestmark = pytest.mark.distributed
 SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
@@ -33,9 +30,7 @@ def _check(size, function, *arguments, rel=1e-5):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    "first", [0, 6, *(pytest.param(k, marks=pytest.mark.slow) for k in (12, 18, 24, 30))]
-)
+@pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize(
     ("dtype", "rel"), [("float64", 1e-5), pytest.param("float32", 1e-3, marks=pytest.mark.long)]
 )
@@ -58,17 +53,6 @@ def test_models_over_node_types_learn_the_same(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_encoders_of_links_learn_the_same(size):
     _check(size, norm_training.links)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("rows", ["parts", "whole"])
-def test_models_learn_the_same_on_parts(size, rows, tmp_path):
-    graph = graph_of()
-    save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows=rows)
-    _check(size, norm_training.on_parts, tmp_path / "parts")
-    for said in run(size, norm_training.on_parts, tmp_path / "parts"):
-        for kind in ("pyg", "own"):
-            assert said.result[f"{kind}, parts"]["losses"] == said.result[f"{kind}, whole"]["losses"]
 
 
 def test_what_cannot_be_shown_equal_is_warned_of():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.distributed import shard_training
-from tests.distributed.ranks import Said, run
+from tests.distributed.ranks import run, run_mpi
 from tests.distributed.training import BASE, graph_of, make
 from torch_geometric.nn import GCNConv
 
@@ -26,7 +25,6 @@ from graphbraid.train.inference.infer import prepared_bytes
 from graphbraid.train.run import setup
 
 pytestmark = pytest.mark.distributed
-Results = Callable[[int, str], list[Said]]
 
 
 @pytest.fixture(scope="module")
@@ -39,35 +37,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> Results:
-    """Return what so many ranks have learned: one job for each number of ranks and kind of lists."""
-    return functools.cache(lambda size, lists: run(size, shard_training.every_case, folder / lists))
-
-
-CASES = [*shard_training.ALL]
-RUNS = (
-    (2, "parts"),
-    pytest.param(1, "parts", marks=pytest.mark.long),
-    pytest.param(3, "parts", marks=pytest.mark.long),
-    pytest.param(4, "parts", marks=pytest.mark.slow),
-    pytest.param(3, "whole", marks=pytest.mark.slow),
-)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("size", "lists"), RUNS)
-def test_losses_and_scores_on_parts_are_those_on_the_whole_graph(
-    case: str, size: int, lists: str, results: Results
-) -> None:
-    for said in results(size, lists):
-        parts, whole = said.result[case]
-        assert parts["losses"] == whole["losses"]
-        assert parts["weights"] == whole["weights"]
-        # Exact outputs come from batches, and on one rank without parts from one pass over the graph.
-        for mine, theirs in zip(parts["history"], whole["history"], strict=True):
-            assert mine == pytest.approx(theirs, rel=1e-5)
-        assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
+@pytest.mark.slow
+def test_ranks_of_mpi_learn_on_parts_what_they_learn_on_the_whole_graph(tmp_path: Path) -> None:
+    graph = shard_training.few_nodes()
+    save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "parts", rows="parts")
+    said = run_mpi(3, shard_training.with_few_nodes, tmp_path / "parts")
+    assert said.code == 0, said.stderr
+    found = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [parts["losses"] for parts, _ in found] == [whole["losses"] for _, whole in found]
+    assert len(found) == 3
+    assert found[0][0]["weights"] == found[1][1]["weights"]
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
@@ -177,28 +156,6 @@ def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match="holds those of its own parts alone"):
             call()
-
-
-@pytest.mark.parametrize(
-    ("size", "lists"),
-    [
-        (2, "parts"),
-        pytest.param(1, "parts", marks=pytest.mark.long),
-        pytest.param(3, "parts", marks=pytest.mark.slow),
-        pytest.param(4, "parts", marks=pytest.mark.slow),
-        pytest.param(2, "whole", marks=pytest.mark.slow),
-    ],
-)
-def test_weights_and_features_of_edges_teach_what_they_do_on_the_whole_graph(
-    size: int, lists: Any, tmp_path: Path
-) -> None:
-    graph = shard_training.with_edges()
-    save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows=lists)
-    for said in run(size, shard_training.reading_edges, tmp_path / "parts"):
-        for parts, whole in said.result.values():
-            assert parts["losses"] == whole["losses"]
-            assert parts["weights"] == whole["weights"]
-            assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
 
 
 def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
-from tests.distributed.same_learning import Hetero
 from tests.distributed.training import BASE, fitted, trained
 from tests.train.typed_communities import CITES, bibliography
 from torch import nn
@@ -60,39 +58,6 @@ class AttributedCitations(nn.Module):
         return {"paper": self.layer(x_dict["paper"], edge_index_dict[CITES], edge_attr_dict[CITES])}
 
 
-CASES: dict[str, tuple[Callable[[Graph], nn.Module], dict[str, Any]]] = {
-    "rgcn": (lambda graph: RGCN.of(graph, 8, num_layers=2), {"layout": "subgraph"}),
-    "rgcn, blocks, exact": (
-        lambda graph: RGCN.of(graph, 8, num_layers=2),
-        {"eval_mode": "exact", "epochs": 1},
-    ),
-    "hetero, few seeds": (Hetero, {"layout": "subgraph", "batch_size": 99}),  # a last batch of one seed
-    "hetero, exact": (Hetero, {"layout": "subgraph", "eval_mode": "exact", "epochs": 1}),
-    "hetero, as written, exact": (
-        Hetero,
-        {"layout": "subgraph", "eval_mode": "exact", "compiled": False, "epochs": 1},
-    ),
-    "hgt": (Transformer, {"layout": "subgraph", "fanouts": (4,), "epochs": 1}),
-}
-
-
-def every_case(comm: Communicator, folder: str, exact: str) -> dict[str, object]:
-    """Train the exact or the other cases on parts and on the whole graph, and predict some nodes."""
-    whole, parts = bibliography(), ShardedGraph.open(folder, comm)
-    found: dict[str, object] = {}
-    for name, (make, options) in CASES.items():
-        if str("exact" in name) != exact:
-            continue
-        found[name] = []
-        for graph in (parts, whole):
-            torch.manual_seed(0)
-            trainer = Trainer(make(whole), graph, **BASE | options)
-            told = fitted(trainer)
-            rows = trainer.predict(torch.arange(comm.rank, 90, 2)).double()
-            found[name].append(told | {"predicted": rows.abs().sum(1).tolist()})
-    return found
-
-
 def with_edges() -> Graph:
     """Return the graph of the tests with weights and features of citations."""
     graph = bibliography(weighted=True)
@@ -101,25 +66,6 @@ def with_edges() -> Graph:
     attr = torch.rand(cites.num_edges, 2, generator=torch.Generator().manual_seed(2))
     edges = {**graph.types.edges, CITES: replace(cites, edge_attr=attr)}
     return graph.replace(types=replace(graph.types, edges=edges))
-
-
-def reading_edges(comm: Communicator, folder: str) -> dict[str, list[dict[str, object]]]:
-    """Train models that read weights or features of edges, on parts and on the whole graph."""
-    whole, parts = with_edges(), ShardedGraph.open(folder, comm)
-    of_pyg = {"layout": "subgraph", "fanouts": (3,), "epochs": 1, "eval_mode": "exact"}
-    cases: dict[str, tuple[Callable[[Graph], nn.Module], dict[str, Any]]] = {
-        "weights": (WeightedCitations, of_pyg),
-        "weights in blocks": (lambda graph: RGCN.of(graph, 8, num_layers=2), {"epochs": 1}),
-        "features": (AttributedCitations, of_pyg),
-        "features, as written": (AttributedCitations, of_pyg | {"compiled": False}),
-    }
-    found: dict[str, list[dict[str, object]]] = {}
-    for name, (make, options) in cases.items():
-        found[name] = []
-        for graph in (parts, whole):
-            torch.manual_seed(0)
-            found[name].append(trained(graph, make(whole), **options))
-    return found
 
 
 def of_int8() -> Graph:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.distributed.ranks import OPEN_MPI
 from tests.extras import PATIENCE
 from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, compiled
 
@@ -21,14 +22,6 @@ from graphbraid.synth import Synthesis, write_mpi
 MPI = PACKAGE / "synth" / "emit" / "runtime_mpi"
 GOLDEN = Path(__file__).with_name("golden") / "mpi"
 NO_MPI = "there is no mpicxx and mpirun on the PATH or beside Python (pip install mpich)"
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    # Open MPI starts neither as root nor on fewer cores than ranks unless it is told to.
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 def tool(name: str) -> str:
@@ -87,7 +80,7 @@ def command_of(folder: Path, num_ranks: int, *options: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The environment of a program of several ranks."""
-    return os.environ | _ENVIRONMENT
+    return os.environ | OPEN_MPI | {"OMP_NUM_THREADS": "1"}
 
 
 def run_ranks(folder: Path, num_ranks: int, *options: str, code: int = 0) -> str:

@@ -61,6 +61,18 @@ def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
     )
 
 
+@pytest.mark.parametrize("mode", ["sampled", "full"])
+def test_learned_rows_of_a_type_without_features_go_with_bfloat16(mode: str) -> None:
+    graph = bibliography()
+    options = OPTIONS | {"mode": mode, "epochs": 1, "fanouts": (5, 5)}
+    narrow, wide = (
+        losses(Trainer(rgcn(graph, dropout=0.0), graph, **options, precision=precision))
+        for precision in ("bfloat16", "float32")
+    )
+    assert narrow == pytest.approx(wide, rel=0.03)
+    assert narrow != wide
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["subgraph", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_losses_do_not_depend_on_the_number_of_threads(layout: str) -> None:

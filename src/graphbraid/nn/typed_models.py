@@ -433,6 +433,12 @@ def input_layer(
     return ShardedEmbedding(count, hidden, name) if sharded else nn.Embedding(count, hidden)
 
 
+def _as_products(rows: Tensor) -> Tensor:
+    """Return learned rows in the dtype in which autocast gives other types the products of theirs."""
+    device = rows.device.type
+    return rows.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else rows
+
+
 def input_rows(
     name: str, layer: nn.Module, x: LayerInput | None, ids: Tensor | None, *, act: str, p: float
 ) -> Tensor:
@@ -453,12 +459,12 @@ def input_rows(
     if isinstance(layer, ShardedEmbedding):
         if ids is None:
             raise DataError("rows that ranks divide come for the nodes of a mini-batch; give n_id_dict")
-        return bias_act_dropout(layer(ids), None, "none", p)
+        return bias_act_dropout(_as_products(layer(ids)), None, "none", p)
     if isinstance(layer, nn.Embedding):
         if ids is not None:
             check_ids(check_tensor(ids, f"n_id_dict[{name!r}]", ndim=1), layer.num_embeddings, "ids")
         found = layer.weight if ids is None else F.embedding(ids, layer.weight)
-        return bias_act_dropout(found, None, "none", p)
+        return bias_act_dropout(_as_products(found), None, "none", p)
     assert isinstance(layer, Linear | ColumnsLinear)
     is_matrix = isinstance(x, SparseFeatures) or (isinstance(x, Tensor) and x.ndim == 2)
     if x is None or not is_matrix or x.shape[1] != layer.in_features:

@@ -73,7 +73,8 @@ def init(comm: CommName = "auto") -> Communicator:
         comm: ``torch`` or ``mpi``; ``auto`` chooses by the launcher.
 
     Raises:
-        ConfigError: variables are missing or contradict each other, or versions differ between ranks.
+        ConfigError: variables are missing or contradict each other, versions differ between ranks, or the
+            launcher is of another MPI than mpi4py.
         MissingPackageError: MPI is asked for and not installed.
         RankError: other ranks did not come, or were lost.
         ResourceError: the port to meet at is in use.
@@ -99,7 +100,7 @@ def join(comm: CommName, limits: RankLimits) -> Communicator:
 
         return _with_own_meeting(TorchTransport(owns=False), limits)
     if comm == "mpi" or (comm == "auto" and found is not None and found.is_of_mpi and has_mpi()):
-        return _join_mpi(limits)
+        return _join_mpi(found, limits)
     if found is None or (found.size == 1 and found.launcher != "torchrun"):
         return Communicator(Alone(), checks=limits.checks)
     return _join_torch(found, limits)
@@ -134,10 +135,17 @@ def _join_torch(found: RankPlace, limits: RankLimits) -> Communicator:
     return _met(meeting, limits, holder, transport=None)
 
 
-def _join_mpi(limits: RankLimits) -> Communicator:
+def _join_mpi(found: RankPlace | None, limits: RankLimits) -> Communicator:
     from graphbraid.distributed.ranks.transports import MpiTransport
 
-    return _with_own_meeting(MpiTransport(), limits)
+    transport = MpiTransport()
+    if found is not None and found.size != transport.size:  # else each would train alone, into one folder
+        raise ConfigError(
+            f"{found.launcher} has started {found.size} ranks, and mpi4py's library ({transport.library}) "
+            f"finds {transport.size}. Start them by the mpirun of that library, or let MPI4PY_MPIABI name "
+            "the library of the launcher."
+        )
+    return _with_own_meeting(transport, limits)
 
 
 def _with_own_meeting(transport: Any, limits: RankLimits) -> Communicator:

@@ -200,6 +200,7 @@ class MpiTransport:
         self._comm.Set_errhandler(self._mpi.ERRORS_RETURN)
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
+        self.library = self._mpi.Get_library_version().strip().splitlines()[0].split(",")[0]
         self._ops = {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:

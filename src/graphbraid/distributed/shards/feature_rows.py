@@ -380,14 +380,6 @@ class RowsByType:
             for number, one in enumerate(self.by_type)
         ]
 
-    def gather(self, wanted: Sequence[GroupRows], num_batches: int) -> list[list[Tensor | None]]:
-        """Return the rows of each type, of each batch of a group; None of a type without features.
-
-        Raises:
-            RankError: a rank was lost.
-        """
-        return self.finish(self.begin(self.ask(wanted)), num_batches)
-
     def ask(self, wanted: Sequence[GroupRows]) -> list[AskedRows | None]:
         """Ask the owners for the rows of each type that are missing.
 
@@ -403,7 +395,7 @@ class RowsByType:
         return [None if one is None or rows is None else one.begin(rows) for one, rows in by_type]
 
     def finish(self, coming: Sequence[ComingRows | None], num_batches: int) -> list[list[Tensor | None]]:
-        """Return the rows of each type, of each batch of a group, as :meth:`gather`."""
+        """Return the rows of each type, of each batch of a group; None of a type without features."""
         found = [
             [None] * num_batches if one is None or rows is None else one.finish(rows)
             for one, rows in zip(self.by_type, coming, strict=True)

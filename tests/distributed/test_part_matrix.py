@@ -1,0 +1,62 @@
+"""Models, placements, layouts and options in any combination: parts teach what the whole graph does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.distributed import part_matrix
+from tests.distributed.ranks import run
+
+from graphbraid.distributed import partition, save_partition
+
+pytestmark = pytest.mark.distributed
+AT_ONCE = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of parts of both graphs, with lists in the parts and whole."""
+    at = tmp_path_factory.mktemp("matrix")
+    for kind in ("sage", "rgcn"):
+        graph = part_matrix.graph_of(kind)
+        for lists in ("parts", "whole"):
+            divided = partition(graph, 4, strategy="random")
+            save_partition(graph, divided, at / f"{graph.is_typed}-{lists}", rows=lists)
+    return at
+
+
+def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
+    """Compare what ranks learned on parts and on the whole graph, and what one rank did on it."""
+    if isinstance(alone, str):
+        assert parts == whole == alone, name  # refused for the same reason
+        return
+    assert not isinstance(parts, str), (name, parts)
+    assert parts["losses"] == whole["losses"], name
+    assert parts["weights"] == whole["weights"], name
+    near = {"rel": 0.1, "abs": 0.05} if narrow else {"rel": 2e-5, "abs": 2e-6}
+    assert parts["losses"] == pytest.approx(alone["losses"], **near), name
+    assert parts["weights"] == pytest.approx(alone["weights"], **near), name
+    assert parts["test"] == pytest.approx(alone["test"], **near), name
+    for mine, theirs in zip(parts["history"], alone["history"], strict=True):
+        assert mine == pytest.approx(theirs, **near), name
+    assert parts["predicted"] == pytest.approx(alone["predicted"], rel=near["rel"] * 10, abs=1e-4), name
+
+
+@pytest.mark.parametrize(
+    ("size", "first"),
+    [
+        (2, 0),
+        *(pytest.param(size, 6 * size, marks=pytest.mark.slow) for size in (1, 3, 4)),
+        *(pytest.param(1 + at % 4, 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),
+    ],
+)
+def test_any_combination_teaches_what_one_rank_learns_without_parts(
+    size: int, first: int, folder: Path
+) -> None:
+    [alone] = run(1, part_matrix.cells, folder, first, AT_ONCE, "whole")
+    for said in run(size, part_matrix.cells, folder, first, AT_ONCE, "both"):
+        for name, found in said.result.items():
+            narrow = "bfloat16" in name
+            check(found["parts"], found["whole"], alone.result[name]["whole"], name, narrow)
