@@ -84,7 +84,7 @@ def test_tiers_are_indexed_as_one_tensor(graph, policy):
 
 
 def test_narrow_rows_let_memory_hold_more_of_them(graph, stores):
-    """Beside what is noted of all rows, a budget holds as many as its bytes say."""
+    """Beside the bookkeeping of all rows, a budget holds as many as its bytes say."""
     dtype = str(graph.x.values.dtype if isinstance(graph.x, ScaledFeatures) else graph.x.dtype)
     name = dtype.removeprefix("torch.")
     kept = ROW[name] - 4 * (name == "int8")

@@ -177,7 +177,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
         (-1, "host must be a whole number"),
         (1.5, "host must be int or str or None; got 1.5"),
         (True, "host must be int or str or None; got True"),
-        (5000, "host=5000 holds no row: what is noted of all 300 rows takes"),
+        (5000, "host=5000 holds no row: the bookkeeping of all 300 rows takes"),
     ):
         with pytest.raises(ConfigError, match=said):
             TieredFeatures.build(graph, host=host, disk=SMALL)

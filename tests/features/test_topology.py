@@ -130,7 +130,7 @@ def test_what_would_read_outside_is_refused_by_the_compiled_lists(graph):
 
 
 def some_lists(graph, num_bytes):
-    """A budget of ``num_bytes`` beside what is noted of all lists."""
+    """A budget of ``num_bytes`` beside the bookkeeping of all lists."""
     words = -(-graph.num_nodes // 64) * 16
     buffers = DiskRows.behind(graph.csc.indices, options=SMALL).buffer_bytes
     return graph.csc.indptr.nbytes + words + 8 + buffers + num_bytes
@@ -173,7 +173,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
         ("4 GoB", "a size such as '4GiB'"),
         (-1, "host must be a whole number"),
         (1.5, "host must be int or str; got 1.5"),
-        (some_lists(graph, 0) - 1, "does not hold what is noted of all 300 adjacency lists"),
+        (some_lists(graph, 0) - 1, "does not hold the bookkeeping of all 300 adjacency lists"),
     ):
         with pytest.raises(ConfigError, match=said):
             TieredTopology.build(graph, host=host, disk=SMALL)

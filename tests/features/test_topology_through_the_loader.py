@@ -233,7 +233,7 @@ def test_what_excludes_tiers_of_lists_is_refused(graph):
     for options, said in (
         ({"host": 0, "topology": topology}, "makes its tiers, and topology is given"),
         ({"mode": "full", "topology": topology}, "topology serves mini-batches"),
-        ({"host": 20_000}, "what is noted of all 300 rows and adjacency lists"),
+        ({"host": 20_000}, "the bookkeeping of all 300 rows and adjacency lists"),
     ):
         with pytest.raises(ConfigError, match=said):
             Trainer(model_of(graph), graph, **options)

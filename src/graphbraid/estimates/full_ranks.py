@@ -143,7 +143,7 @@ class RankWork(NamedTuple):
     hides: bool = False
     """Whether it runs while rows or gradients travel, as far as it reads none of them."""
     reads: int = 0
-    """Number of values of which it reads others' rows or, backward, makes their gradients: its exchanges."""
+    """Number of exchanges: values with rows of other ranks that it reads, or whose gradients it makes."""
     again: bool = False
     """Whether it also takes the rows whose gradients come back."""
 

@@ -123,7 +123,9 @@ def tiered_needs(needs: SampledNeeds, host_bytes: int, list_bytes: int) -> Needs
     graph = next(need for need in needs.host.held if need.name == "graph")
     others = {
         "graph": replace(graph, nbytes=graph.nbytes - list_bytes),
-        "features": Need(name="features", nbytes=host_bytes, why="what is in memory, and noted of all"),
+        "features": Need(
+            name="features", nbytes=host_bytes, why="rows in memory, and the bookkeeping of all"
+        ),
         "batches": Need(
             name="batches", nbytes=announced * sizes.index_bytes, why=f"{announced} announced, without rows"
         ),

@@ -204,7 +204,7 @@ def row_bytes_kept(rows: RowReader, *, ranked: bool, scaled: bool = False) -> tu
 
 
 def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool = False) -> int:
-    """How many rows a budget of memory holds, with what is noted about them.
+    """How many rows a budget of memory holds, with their bookkeeping.
 
     Raises:
         ConfigError: it holds none, and is not 0.
@@ -225,7 +225,7 @@ def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool 
     held = min((budget - notes) // kept, num_rows)
     if held < 1:
         raise ConfigError(
-            f"host={host!r} holds no row: what is noted of all {num_rows:,} rows takes "
+            f"host={host!r} holds no row: the bookkeeping of all {num_rows:,} rows takes "
             f"{format_bytes(notes)}, a row {format_bytes(kept)}. Give more, or 0 to "
             "read all from the file"
         )

@@ -1,4 +1,4 @@
-"""GraphSet: many small graphs, of which mini-batches take some as a whole."""
+"""GraphSet: many small graphs. A mini-batch takes some of them, each as a whole."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Task:
 
 
 def self_adversarial(scores: Tensor, temperature: float) -> Tensor:
-    """Return the mean loss of links beside negatives, the likeliest of which count most.
+    """Return the mean loss of links beside negatives; the likeliest negatives count most.
 
     Half of ``-log sigmoid(own) - sum(p * log sigmoid(-other))``, where ``p`` is the softmax of the negatives'
     scores times ``temperature`` and has no gradient: equation 5 of "RotatE: Knowledge Graph Embedding by

@@ -177,7 +177,7 @@ def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
     save most per byte are held until nothing more fits.
 
     Args:
-        room: bytes for both and for what is noted of them.
+        room: bytes for both and for their bookkeeping.
         context: context of the loader; its graph is on the CPU.
         with_rows: whether rows take part; else all room is for lists.
     """
@@ -225,7 +225,7 @@ def _notes_of_lists(csc: Csc) -> int:
 
 
 def held_list_bytes(lists: Tensor, context: Context) -> int:
-    """Bytes of the adjacency lists of ``lists``, ``(num_lists,)`` int64, on a device, with what is noted."""
+    """Bytes of the adjacency lists of ``lists``, ``(num_lists,)`` int64, on a device, bookkeeping included."""
     csc = context.source.graph.csc
     edge_bytes = csc.indices.itemsize + _weight_bytes(context)
     return _notes_of_lists(csc) + int(csc.degrees()[lists].sum()) * edge_bytes

@@ -165,7 +165,7 @@ class _Errors:
         self.count, self.sum, self.largest, self.largest_row = 0, 0.0, 0.0, -1
 
     def add(self, rows: Tensor, wide: Tensor, first: int) -> None:
-        """Count rows, of which ``first`` is the number of the first, and what is made of them."""
+        """Count rows and their rounded form; ``first`` is the number of the first row."""
         exact = rows.double()
         length = exact.norm(dim=1)
         error = (exact - wide.double()).norm(dim=1)

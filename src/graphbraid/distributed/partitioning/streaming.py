@@ -131,7 +131,7 @@ PRICE = 0.45
 less, which the largest load bounds: it cuts fewer edges of meshes, web graphs and most others that were
 tried."""
 NODE_BYTES = 16
-"""Bytes of a node: two partitions, the better one of which goes on; at the end, one partition and a list of
+"""Bytes of a node: two partitions, until the better one goes on; at the end, one partition and a list of
 nodes without a load."""
 PART_BYTES = 64
 """Bytes of the arrays per part, rounded up."""

@@ -1,4 +1,4 @@
-"""LearnedRows: learned rows of nodes, of which each rank holds, sends and updates those of its own nodes.
+"""LearnedRows: learned rows of nodes. Each rank holds, sends and updates those of its own nodes.
 
 The owners send the rows of a batch's nodes before the model is called, and get their gradients back after the
 step's backward pass. They add up the gradients of a row in the order of the ranks and update these rows
@@ -252,7 +252,7 @@ class LearnedRows:
             self._asked.append(batch)
 
     def take_none(self, device: torch.device) -> None:
-        """Take part in a step's batch of which this rank has no seed."""
+        """Take part in a step whose batch has no seed of this rank."""
         none = torch.empty(0, dtype=torch.int64, device=device)
         self.take_batch({group.node_type: none for group in self._groups}, learns=True)
 

@@ -66,7 +66,7 @@ class HostTiers:
 
         Args:
             graph: dense features, mapped from a store; the topology, too, unless it stays where it is.
-            host: memory for both and for what is noted of them, in bytes or as ``"4GiB"``; 0 reads everything
+            host: memory for both and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads everything
                 from the files, ``"all"`` and whatever is more than both keep everything in memory. None: the
                 graph is used as it is.
             hot: memory of each device for feature rows, as in :class:`TieredFeatures`.
@@ -78,7 +78,7 @@ class HostTiers:
             policy: which rows stay, as in :class:`TieredFeatures`.
 
         Raises:
-            ConfigError: a size that cannot be meant, or that does not hold what is noted and one row.
+            ConfigError: a size that cannot be meant, or that does not hold the bookkeeping and one row.
             DataError: the features are not dense or not mapped from a store, or reads do not fit the graph.
             ResourceError: the memory is not free, or a file cannot be read.
         """
@@ -108,8 +108,8 @@ class HostTiers:
         least = notes + kept + parts.notes_bytes
         if budget < least:
             raise ConfigError(
-                f"host={host!r} holds no row: what is noted of all {len(stored):,} rows and adjacency lists, "
-                f"and a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
+                f"host={host!r} holds no row: the bookkeeping of all {len(stored):,} rows and adjacency "
+                f"lists, and a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
             )
         reads = _reads_of_host(graph, row_reads, hot)
         curves = (_curve_of_lists(parts, graph, list_reads), _curve_of_rows(rows, reads, kept))
@@ -170,9 +170,9 @@ def _curve_of_rows(rows: DiskRows, reads: Tensor, kept: int) -> Curve:
 
 
 def _divided(room: int, parts: ListParts, curves: tuple[Curve, Curve]) -> tuple[int, int]:
-    """How many lists and rows a budget holds beside what is noted of rows; one row at least.
+    """How many lists and rows a budget holds beside the bookkeeping of rows; one row at least.
 
-    Where all lists fit less is noted of them, which more rows may take.
+    If all lists fit, their bookkeeping is smaller, and more rows fit.
     """
     [lists, rows] = curves
     num_lists, num_rows = split(room - parts.notes_bytes, curves)

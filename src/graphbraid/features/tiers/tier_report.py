@@ -35,7 +35,7 @@ class TierRow:
     nbytes: int
     """Bytes of these rows."""
     notes_bytes: int = 0
-    """Bytes of what is noted about rows, beside them."""
+    """Bytes of the bookkeeping of rows, beside them."""
     expected_share: float | None = None
     """Share of the reads, by the score; None without one."""
     measured_share: float | None = None

@@ -85,7 +85,7 @@ class TieredFeatures:
         Args:
             graph: with ``host``, its ``x`` is mapped from a store, as
                 :func:`graphbraid.datasets.open_store` gives it.
-            host: memory for rows and for what is noted about them, in bytes or as ``"4GiB"``; 0 reads all
+            host: memory for rows and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads all
                 from the file, ``"all"`` and whatever is more than the features keep them in memory. None:
                 features are read where the graph has them.
             hot: memory of each device that batches go to, given as ``host`` is. The highest rows stay
@@ -200,7 +200,7 @@ class TieredFeatures:
 
     @property
     def host_bytes(self) -> int:
-        """Memory that the host's tier takes at most: rows, and what is noted about them."""
+        """Memory that the host's tier takes at most: rows, and their bookkeeping."""
         return self.cache.nbytes + self.cache.overhead_bytes
 
     @property

@@ -82,14 +82,14 @@ class TieredTopology:
 
         Args:
             graph: its topology is mapped from a store, as :func:`graphbraid.datasets.open_store` gives it.
-            host: memory for lists and for what is noted about all of them, in bytes or as ``"4GiB"``; 0 reads
+            host: memory for lists and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads
                 all from the file, ``"all"`` and whatever is more than the topology keep it in memory.
             score: ``(num_nodes,)`` numbers, how often each node's list will be read: those read most per byte
                 are held. None: the edges that leave a node, by which it is found.
             disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
 
         Raises:
-            ConfigError: a size that cannot be meant, or that does not hold what is noted of all lists.
+            ConfigError: a size that cannot be meant, or that does not hold the bookkeeping of all lists.
             DataError: the topology is not mapped from a store, or the score does not fit it.
             ResourceError: the memory is not free, or the file cannot be read.
         """
@@ -100,7 +100,7 @@ class TieredTopology:
             return parts.hold(None if budget else torch.empty(0, dtype=torch.int64))
         if budget < parts.notes_bytes:
             raise ConfigError(
-                f"host={host!r} does not hold what is noted of all {parts.num_nodes:,} adjacency lists, "
+                f"host={host!r} does not hold the bookkeeping of all {parts.num_nodes:,} adjacency lists, "
                 f"{format_bytes(parts.notes_bytes)}. Give more, or 0 to read all from the file"
             )
         require_free(budget, f"host={host!r}")
@@ -128,7 +128,7 @@ class TieredTopology:
 
     @property
     def host_bytes(self) -> int:
-        """Memory that the host's tier takes: lists, and what is noted about all of them."""
+        """Memory that the host's tier takes: lists, and their bookkeeping."""
         if self._native is None:
             return self._csc.indptr.nbytes + self._csc.indices.nbytes + self.disk.buffer_bytes
         held = self._native.hot_edges() * self._csc.indices.itemsize
@@ -152,7 +152,7 @@ class TieredTopology:
             f"{csc.num_dst:,} adjacency lists of {csc.num_edges:,} edges "
             f"({csc.indices.dtype}, {format_bytes(csc.indices.nbytes)})",
             f"host  {kept:,} lists ({kept / max(csc.num_dst, 1):.1%}), {format_bytes(self.host_bytes)} "
-            "with what is noted of all",
+            "with the bookkeeping of all",
         ]
         if self._native is None:
             return "\n".join(lines)
@@ -195,7 +195,7 @@ class TieredTopology:
 
 
 class ListParts:
-    """The sizes of a stored graph's adjacency lists and of what is noted of them, to divide memory by."""
+    """The sizes of a stored graph's adjacency lists and of their bookkeeping, to divide memory by."""
 
     def __init__(self, csc: Csc, disk: DiskRows) -> None:
         self.csc, self.disk = csc, disk
@@ -214,7 +214,7 @@ class ListParts:
 
     @property
     def notes_bytes(self) -> int:
-        """Memory for what is noted of all lists where some are read from the file."""
+        """Memory for the bookkeeping of all lists where some are read from the file."""
         words = -(-self.num_nodes // _NODES_PER_WORD) * _WORD_BYTES
         return self.csc.indptr.nbytes + words + _LIST_BYTES + self.disk.buffer_bytes
 

@@ -1,4 +1,4 @@
-"""RankNorms: batch normalisation by the rows of a whole batch, of which each rank has a share.
+"""RankNorms: batch normalisation by the rows of a whole batch. Each rank has a share of them.
 
 A node that several ranks have is one row of the whole batch. So it counts once: on the rank whose seeds it is
 nearest to, the lowest of several. That rank has its row at every level at which any rank needs it, as rows of

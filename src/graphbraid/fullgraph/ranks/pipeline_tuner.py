@@ -392,7 +392,7 @@ class PipelineTuner:
         return lines
 
     def _begin(self, step: PlannedStep) -> None:
-        """Read what is kept, or begin to search, by the busiest rank and the device of the first one."""
+        """Read the kept table, or begin a search, by the busiest rank and the device of the first one."""
         width = max(one.width for one in step.peer_reads.values())
         told = self._comm.gather([self._device, asdict(self._limits), width, partitions_of(step)])
         self._key = f"{_VERSION} {self._comm.name} {self._identity} {told}"

@@ -280,7 +280,7 @@ def _called_dropout(call: FunctionCall) -> str:
 _Arguments = Mapping[str, tuple[Any, Allowed]]
 """Arguments by name, in their order: the default value, and a test of the values that are handled."""
 _UNUSED: _Arguments = {"inplace": (False, flag), "_stacklevel": (3, anything), "dtype": (None, one_of(None))}
-"""Further arguments of some functions, none of which changes a value."""
+"""Further arguments of some functions; they change no value."""
 
 
 def _activation(
