@@ -280,7 +280,7 @@ class TrainConfig:
     """Number of evaluations without a better ``monitor`` after which to stop. If None, all epochs are run."""
     threshold: Literal["f1"] | Annotated[float, Field(gt=0, lt=1), no_bool] | None = option(
         None,
-        "Of two classes: probability from which on to predict the second; f1: chosen on the split val.",
+        "Of two classes: predict the second from this probability on; f1: chosen on the split val.",
         traits="free",
     )
     """Probability from which on class 1 of two, or the only label, is predicted. The run keeps it, and

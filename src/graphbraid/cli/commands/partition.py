@@ -41,10 +41,10 @@ def partition(
     parts: int = flag(..., "--parts -n", "Number of parts, one for each rank."),
     strategy: str = flag("auto", "", f"{_STRATEGIES}."),
     balance: str = flag(
-        "edges", "", "What is made equal: edges, nodes or work (edges and four times nodes)."
+        "edges", "", "Load to make equal: edges, nodes or work (edges and four times nodes)."
     ),
     tolerance: float = flag(1.03, "", "Largest load of a part, as a multiple of the smallest possible one."),
-    memory: str | None = flag(None, "", "Of streaming: what it may take, such as 1GiB.", metavar="SIZE"),
+    memory: str | None = flag(None, "", "Memory of the strategy streaming, such as 1GiB.", metavar="SIZE"),
     seed: int = flag(0, "", "Of METIS and of random partitions."),
     keep_edges: bool = flag(
         False, "--keep-edges", "Keep each edge's position in the graph, for edge features."

@@ -70,7 +70,7 @@ def predict(
     threshold: float | None = flag(
         None,
         "--threshold",
-        "Of two classes: probability from which on to predict the second. (default: the run's, or 0.5)",
+        "Of two classes: predict the second from this probability on. (default: the run's, or 0.5)",
     ),
     scores: bool = flag(False, "--scores", "Also write the score of every class (probabilities)."),
     sampled: bool = flag(False, "--sampled", "Use sampled neighbourhoods instead of all neighbours."),

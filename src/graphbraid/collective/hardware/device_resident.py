@@ -225,7 +225,7 @@ def _notes_of_lists(csc: Csc) -> int:
 
 
 def held_list_bytes(lists: Tensor, context: Context) -> int:
-    """Bytes of the adjacency lists of ``lists``, ``(num_lists,)`` int64, on a device, bookkeeping included."""
+    """Bytes of adjacency lists on a device with their bookkeeping; ``lists`` are ``(num_lists,)`` int64."""
     csc = context.source.graph.csc
     edge_bytes = csc.indices.itemsize + _weight_bytes(context)
     return _notes_of_lists(csc) + int(csc.degrees()[lists].sum()) * edge_bytes
