@@ -14,18 +14,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "lowered_models.md"
 _HEAD = """# Lowered models
 
-`graphbraid.compile` lowers a model only where that is known to give what PyTorch Geometric gives.
-This page is the list: made by `scripts/lowered_models.py` from the {count} models that the tests
+`graphbraid.compile` lowers a model only if that is known to give PyTorch Geometric's results.
+`scripts/lowered_models.py` makes this list from the {count} models that the tests
 (`tests/fullgraph/matrix`) run on four graphs: one with isolated nodes, loops and repeated edges, a
-directed, an undirected and a real one. Of each, outputs, every gradient, buffers, steps of Adam and
-predictions are held to PyG in float64, whether it is lowered or left alone. Partly lowered, a model
-has [graph breaks](fullgraph.md#graph-breaks): parts that run as they are written, between lowered ones.
-Left alone, all of it runs as it is written. `explain()` names the module or call, the reason and what
-would be needed.
+directed, an undirected and a real one. Outputs, every gradient, buffers, steps of Adam and predictions
+are compared with PyG in float64, whether a model is lowered or left alone. A partly lowered model has
+[graph breaks](fullgraph.md#graph-breaks): parts that run as written, between lowered ones. A model that
+is left alone runs as written as a whole. `explain()` names the module or call, the reason and what would
+be needed.
 
-A class is recognised by what it is, not by its name: a hook, a parametrization, a method of an
-instance's own, an option or an attribute that is not listed makes a model run as it is written. Layers of
-one's own, made from PyG's `MessagePassing` or as subclasses of its layers, are read by a trace
+A class is recognised by its identity, not by its name. A hook, a parametrization, a method of a single
+instance, an option or an attribute that is not listed makes a model run as written. Your own layers, made
+from PyG's `MessagePassing` or as subclasses of its layers, are read by a trace
 ([layers of your own](fullgraph.md#other-layers-and-your-own)).
 """
 
