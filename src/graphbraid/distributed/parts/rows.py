@@ -25,7 +25,7 @@ from graphbraid.datasets.store.types import is_rows_of_type
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype
+from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype, indptr_of
 from graphbraid.graph.identity import mark
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.graph.types import Relation, Types, first_ids, placed, rows_of_nodes
@@ -230,8 +230,7 @@ def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
     """Return the in-edges of the own nodes, in the graph's order, with sources as ids in the whole graph."""
     csc = graph.csc
     first = csc.indptr[owned]
-    indptr = torch.zeros(owned.numel() + 1, dtype=torch.int64)
-    torch.cumsum(csc.indptr[owned + 1] - first, 0, out=indptr[1:])
+    indptr = indptr_of(csc.indptr[owned + 1] - first)
 
     def parts(values: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         return (values[at].to(dtype) for at in _positions(first, indptr, values[:1].nbytes))
@@ -245,10 +244,8 @@ def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
     weight, attr = csc.weight, graph.edge_attr
     if graph.types is not None:
         rows, _ = rows_of_nodes(graph.types.relations(), graph.types.first_ids, owned)
-        starts = torch.zeros(rows.numel() + 1, dtype=torch.int64)
         all_rows = graph.types.rows.indptr
-        torch.cumsum(all_rows[rows + 1] - all_rows[rows], 0, out=starts[1:])
-        arrays["rows_indptr"] = ArrayParts.whole(starts)
+        arrays["rows_indptr"] = ArrayParts.whole(indptr_of(all_rows[rows + 1] - all_rows[rows]))
         arrays |= _attrs(graph, graph.types, owned)
     if weight is not None:
         arrays["weight"] = ArrayParts(weight.dtype, (num_edges,), lambda: parts(weight, weight.dtype))
@@ -286,8 +283,7 @@ def _attrs(graph: Graph, types: Types, owned: Tensor) -> dict[str, ArrayParts]:
             continue
         rows = relation.first_row + by_type[relation.destination] * relation.stride
         first = types.rows.indptr[rows]
-        indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
-        torch.cumsum(types.rows.indptr[rows + 1] - first, 0, out=indptr[1:])
+        indptr = indptr_of(types.rows.indptr[rows + 1] - first)
 
         def parts(values: Tensor = attr, first: Tensor = first, indptr: Tensor = indptr) -> Iterator[Tensor]:
             for at in _positions(first, indptr, values[:1].nbytes):
@@ -371,8 +367,7 @@ class PartRows:
                 continue
             places = one.first_row + torch.arange(count) * one.stride
             begins = self.rows_indptr[places]
-            indptr = torch.zeros(count + 1, dtype=torch.int64)
-            torch.cumsum(self.rows_indptr[places + 1] - begins, 0, out=indptr[1:])
+            indptr = indptr_of(self.rows_indptr[places + 1] - begins)
             attr = arrays.get(name)
             if attr is None or attr.ndim != 2 or attr.shape[0] != int(indptr[-1]):
                 got = "is missing" if attr is None else f"has shape {tuple(attr.shape)}"
@@ -399,7 +394,7 @@ class PartRows:
                 expected["edge_attr"] = (edges, shared.num_edge_features)
             if graph.types is not None:
                 num_rows = shared.rows_of(self.owned)[1]
-                begins = torch.cat([num_rows.new_zeros(1), num_rows.cumsum(0)])
+                begins = indptr_of(num_rows)
                 expected["rows_indptr"] = (int(begins[-1]) + 1,)
         for name, shape in expected.items():
             values: Tensor | None = found[name] if name in found else getattr(self, name)

@@ -23,7 +23,7 @@ from graphbraid.distributed.shards.exchange import Routed, swap
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.budgets import require_free
 from graphbraid.files.writing import format_bytes, reserve, resource_error
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import ShardedEmbedding
 from graphbraid.ops.gather import gather_rows
@@ -359,6 +359,5 @@ def _summed(places: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct places, ascending, and the sum of each place's gradients in their order."""
     order = places.argsort(stable=True)
     distinct, counts = torch.unique_consecutive(places[order], return_counts=True)
-    indptr = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
-    csc = Csc(indptr, order, places.numel(), trusted=True)
+    csc = Csc(indptr_of(counts), order, places.numel(), trusted=True)
     return distinct, spmm(csc, grads)
