@@ -22,24 +22,24 @@ BUDGETS = {
         "figures",
         "machine",
     ): 3110,
-    ("graph",): 5_110,
-    ("ops",): 10_840,
+    ("graph",): 5_120,
+    ("ops",): 10_940,
     ("sampling",): 6_920,
     ("features",): 4490,
-    ("datasets",): 7_090,
+    ("datasets",): 7_110,
     ("nn",): 3_870,
     ("loader",): 3_640,
     ("collective",): 4890,
-    ("fullgraph",): 28_760,
+    ("fullgraph",): 28_780,
     ("distributed",): 8350,
     ("synth",): 6_500,
     ("train",): 11_200,
-    ("estimates",): 4_480,
+    ("estimates",): 4_490,
     ("report",): 460,
-    ("cli",): 4_980,
+    ("cli",): 5_030,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_900, 531, 93_400
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_100, 531, 93_600
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch calls its CSR a beta, PyG has deprecations of its own
-@pytest.mark.parametrize("with_pyg", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("with_pyg", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_table_s_contenders_have_one_loss(tmp_path, monkeypatch, capsys, with_pyg):
     if with_pyg:
         pytest.importorskip("torch_geometric", reason=NO_PYG)

@@ -91,6 +91,9 @@ command(IDS, 3, "ids.txt: entry 2 is 'three', not a node id")(
     "A prediction for something that is no id",
     lambda w: w.predict("--nodes", w.file("ids.txt", "3\nthree\n")),
 )
+command(IDS, 3, "nowhere.txt cannot be read")(
+    "A file of ids that does not exist", lambda w: w.predict("--nodes", w.path("nowhere.txt"))
+)
 command(IDS, 3, "ids.txt", "holds no node id")(
     "Predictions for an empty list", lambda w: w.predict("--nodes", w.file("ids.txt", "\n"))
 )

@@ -244,6 +244,9 @@ def locked_out(w: Workplace):
     return "train", "--data", data, "--out", w.path("locked") / "run", "--quiet"
 
 
+command(PLACES, 4, "/proc/made")(
+    "A store where nothing can be written", lambda w: ("convert", w.npz(), "/proc/made")
+)
 command(PLACES, 4, "cannot write /proc/predictions.csv")(
     "Predictions where nothing can be written",
     lambda w: ("predict", "--run", w.run(), "--out", "/proc/predictions.csv"),

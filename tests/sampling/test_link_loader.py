@@ -263,15 +263,6 @@ def test_what_makes_no_sense_is_refused_before_work(options, error, message):
         make(**options)
 
 
-def test_negatives_of_a_complete_graph_are_refused():
-    pairs = torch.combinations(torch.arange(5)).t()
-    data = Data(edge_index=torch.cat([pairs, pairs.flip(0)], 1), num_nodes=5)
-    for mode in ("binary", "triplet"):
-        with pytest.raises(ConfigError, match="reject_edges leaves no negatives"):
-            LinkNeighborLoader(data, [2], neg_sampling=NegativeSampling(mode, reject_edges=True))
-        list(LinkNeighborLoader(data, [2], neg_sampling=mode, batch_size=7))
-
-
 def test_negatives_of_a_loader_are_those_of_the_keys_of_its_steps():
     loader = make(neg_sampling="triplet", shuffle=True, seed=9)
     batches = list(loader.batches(3))

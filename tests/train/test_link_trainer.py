@@ -360,14 +360,6 @@ def test_models_and_graphs_that_do_not_fit_are_named() -> None:
         Trainer(narrow, graph, **OPTIONS).fit()
 
 
-def test_splits_without_links_to_train_on_are_named() -> None:
-    graph = Graph.from_relations(
-        {LIKES: torch.tensor([[0, 1], [1, 2]])}, edge_splits={LIKES: {"test": torch.arange(2)}}
-    )
-    with pytest.raises(DataError, match="no edge is left to train on: 0 links are in 'train'"):
-        Trainer(rows_alone(graph), graph, **OPTIONS)
-
-
 @pytest.mark.parametrize(
     ("links", "relation", "message"),
     [

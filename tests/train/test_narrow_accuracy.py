@@ -43,9 +43,9 @@ def plain(cora):
     ("mode", "dtype"),
     [
         ("full", "float16"),
-        ("full", "int8"),
         ("sampled", "bfloat16"),
         ("sampled", "int8"),
+        pytest.param("full", "int8", marks=pytest.mark.long),
         pytest.param("full", "bfloat16", marks=pytest.mark.long),
         pytest.param("sampled", "float16", marks=pytest.mark.long),
     ],
