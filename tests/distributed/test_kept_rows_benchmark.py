@@ -48,6 +48,12 @@ def test_the_table_has_a_line_for_each_way(monkeypatch):
     assert "These rows are older" in tables.kept_rows()
 
 
+def test_epochs_that_no_rounds_make_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        kept_rows.main(["--epochs", "3"])
+    assert "--epochs must be a multiple of 2, not 3" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_ranks_of_one_machine_send_what_was_foreseen(tmp_path, capsys):
     out = tmp_path / "out.jsonl"

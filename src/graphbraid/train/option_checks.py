@@ -322,7 +322,7 @@ def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[Trai
         (
             "task",
             config.task if config.task in ("link", "edge") else None,
-            "edges or features of other parts are on other ranks",
+            "edges or features of other parts are on other ranks; with the whole graph, ranks learn it",
         ),
         ("plan", config.plan, threads),
     ]
