@@ -51,9 +51,5 @@ def test_a_script_whose_last_loss_still_lives_ends_without_a_word():
     assert "leaked" not in said_at_the_end_of("")
 
 
-def test_nothing_is_left_behind_but_what_a_loss_keeps():
-    assert "leaked" not in said_at_the_end_of("del loss", GRAPHBRAID_LEAKS="1")
-
-
-def test_an_object_that_is_lost_is_reported_when_asked_for():
+def test_an_object_that_is_lost_is_reported_when_asked_for_and_nothing_else_is_left_behind():
     assert "leaked 1 instances" in said_at_the_end_of("del loss" + LOSES_ONE, GRAPHBRAID_LEAKS="1")
