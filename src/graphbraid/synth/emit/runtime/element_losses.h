@@ -3,11 +3,7 @@
 
 #include <cmath>
 
-#ifdef __CUDACC__
-#define GB_EVERYWHERE __host__ __device__
-#else
-#define GB_EVERYWHERE
-#endif
+#include "matrix.h"
 
 namespace program {
 

@@ -7,6 +7,7 @@
 
 #include "base/dropout.h"
 #include "cpu_kernels.h"
+#include "elements.h"
 #include "rowwise/epilogue_args.h"
 #include "threads/parallel.h"
 #include "threads/worth.h"
@@ -19,18 +20,15 @@
 namespace program {
 namespace {
 
-// Calls f(i, j) for every element, rows shared among threads.
-template <typename F>
-void for_elements(Matrix out, const F& f) {
+// Runs out(i, j) = values(i, j), rows shared among threads.
+template <typename Values>
+void write(const char*, const Values& values, Matrix out) {
   const int64_t grain = std::max<int64_t>(1, gb::kFloatsWorth / std::max<int64_t>(1, out.columns));
   gb::parallel_static(out.rows, grain, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
-      for (int64_t j = 0; j < out.columns; ++j)
-        out.data[i * out.row_stride + j * out.column_stride] = f(i, j);
+      for (int64_t j = 0; j < out.columns; ++j) at(out, i, j) = values(i, j);
   });
 }
-
-float at(ConstMatrix x, int64_t i, int64_t j) { return x.data[i * x.row_stride + j * x.column_stride]; }
 
 }  // namespace
 
@@ -75,26 +73,6 @@ void epilogue_backward(const EpilogueBackward& a) {
   if (e.width > 0) GB_PICK(epilogue_backward)(e);
 }
 
-void set_zero(Matrix out) {
-  for_elements(out, [](int64_t, int64_t) { return 0.0f; });
-}
-void copy(const Elements& a) {
-  for_elements(a.out, [&](int64_t i, int64_t j) { return at(a.x, i, j); });
-}
-void copy_counts(const Counts& a) {
-  for_elements(a.out, [&](int64_t i, int64_t j) { return static_cast<float>(a.x[i * a.out.columns + j]); });
-}
-void add(const Elements& a) {
-  for_elements(a.out, [&](int64_t i, int64_t j) { return at(a.out, i, j) + at(a.x, i, j); });
-}
-void divide(const Divide& a) {
-  for_elements(a.out, [&](int64_t i, int64_t j) { return at(a.x, i, j) / at(a.divisor, i, j); });
-}
-void scale(const Scale& a) {
-  const float times = 1.0f + *a.factor;
-  for_elements(
-      a.out, [&](int64_t i, int64_t j) { return (a.add ? at(a.out, i, j) : 0.0f) + times * at(a.x, i, j); });
-}
 void factor_gradient(const FactorGradient& a) {
   std::vector<double> of_rows(static_cast<size_t>(a.grad.rows));
   gb::parallel_static(a.grad.rows, 256, [&](int64_t first, int64_t last) {
@@ -108,3 +86,5 @@ void factor_gradient(const FactorGradient& a) {
 }
 
 }  // namespace program
+
+#include "elementwise.inl"

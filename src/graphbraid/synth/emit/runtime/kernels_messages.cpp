@@ -1,4 +1,4 @@
-// The kernel of messages, compiled from csrc/aggregate/messages.inl, and what stands around it.
+// The kernel of messages, compiled from csrc/aggregate/messages.inl.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -17,21 +17,6 @@
 #include "variants/for_each_variant.h"
 
 namespace program {
-namespace {
-
-// Calls f(row, column, element) for each element of a matrix without gaps.
-template <typename F>
-void for_each_element(Matrix m, const F& f) {
-  gb::parallel_static(m.rows, 256, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i)
-      for (int64_t j = 0; j < m.columns; ++j) f(i, j, m.data[i * m.row_stride + j]);
-  });
-}
-
-float at(ConstMatrix m, int64_t i, int64_t j) { return m.data[i * m.row_stride + j * m.column_stride]; }
-
-}  // namespace
-
 void reduce_messages(const Messages& m) {
   gb::MessageArgs a;
   take_edges(m.edges, a.walk);
@@ -72,23 +57,6 @@ void reduce_messages(const Messages& m) {
   for (auto& result : a.results) result.counted = counted;
   compiler.compile(a.numbers, wanted, a);
   GB_PICK(reduce_messages)(a);
-}
-
-void divide_by_degrees(const DivideByDegrees& a) {
-  for_each_element(a.out, [&](int64_t i, int64_t j, float& to) {
-    const int64_t degree = std::max<int64_t>(a.edges.indptr[i + 1] - a.edges.indptr[i], 1);
-    to = at(a.x, i, j) * (1.0f / static_cast<float>(degree));
-  });
-}
-
-void divide_by_counts(const DivideByCounts& a) {
-  for_each_element(a.out, [&](int64_t i, int64_t j, float& to) {
-    to = at(a.x, i, j) / static_cast<float>(std::max(a.count[i * a.out.columns + j], 1));
-  });
-}
-
-void add_product(const AddProduct& a) {
-  for_each_element(a.out, [&](int64_t i, int64_t j, float& to) { to += at(a.x, i, j) * at(a.y, i, j); });
 }
 
 }  // namespace program

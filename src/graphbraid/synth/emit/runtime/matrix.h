@@ -6,6 +6,12 @@
 
 #include "arguments/epilogue.h"
 
+#ifdef __CUDACC__
+#define GB_EVERYWHERE __host__ __device__
+#else
+#define GB_EVERYWHERE
+#endif
+
 namespace program {
 
 using gb::Act;

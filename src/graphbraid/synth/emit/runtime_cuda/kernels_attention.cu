@@ -46,44 +46,6 @@ AttentionTask backward_task_of(const Call& c) {
   return task;
 }
 
-// out[i, j] = x[i] in the rows and the column of its own head.
-struct Spread {
-  const float* x;
-  int64_t channels;
-  __device__ float operator()(int64_t row, int64_t column) const {
-    return row / channels == column ? x[row] : 0.0f;
-  }
-};
-
-struct OwnHead {
-  ConstMatrix x;
-  int64_t channels;
-  __device__ float operator()(int64_t, int64_t column) const { return at(x, column / channels, column); }
-};
-
-struct MeanOfHeads {
-  ConstMatrix x;
-  int64_t columns;
-  __device__ float operator()(int64_t row, int64_t column) const {
-    float sum = 0;
-    for (int64_t j = column; j < x.columns; j += columns) sum += at(x, row, j);
-    return sum / static_cast<float>(x.columns / columns);
-  }
-};
-
-struct Repeated {
-  ConstMatrix x;
-  float factor;
-  __device__ float operator()(int64_t row, int64_t column) const {
-    return at(x, row, column % x.columns) * factor;
-  }
-};
-
-template <typename Values>
-void write(const char* name, const Values& values, Matrix out) {
-  launch(name, fill<Values>, out.rows * out.columns, values, out);
-}
-
 }  // namespace
 
 void gat_forward(const GatForward& a) {
@@ -126,18 +88,6 @@ void gatv2_backward(const Gatv2Backward& a) {
     launch("gatv2_backward", attend_both_back_to_sources<kLanes>, a.by_source.num_rows * heads * kLanes,
            task);
   });
-}
-
-void spread_heads(const SpreadHeads& a) { write("spread_heads", Spread{a.x, a.channels}, a.out); }
-
-void own_heads(const OwnHeads& a) {
-  write("own_heads", OwnHead{a.x, a.x.columns / a.x.rows}, contiguous(a.out, 1, a.x.columns));
-}
-
-void mean_of_heads(const Elements& a) { write("mean_of_heads", MeanOfHeads{a.x, a.out.columns}, a.out); }
-
-void repeat_heads(const RepeatHeads& a) {
-  write("repeat_heads", Repeated{a.x, static_cast<float>(a.factor)}, a.out);
 }
 
 }  // namespace program

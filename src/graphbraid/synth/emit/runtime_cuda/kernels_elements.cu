@@ -34,24 +34,6 @@ void epilogue_backward(const EpilogueBackward& a) {
     sum_columns("epilogue_backward", Same{a.grad_x}, a.grad_x.rows, a.grad_x.columns, a.grad_bias);
 }
 
-void set_zero(Matrix out) { write("set_zero", Zeros{}, out); }
-void copy(const Elements& a) { write("copy", Same{a.x}, a.out); }
-void copy_counts(const Counts& a) { write("copy", SameCounts{a.x, a.out.columns}, a.out); }
-void add(const Elements& a) { write("add", Sum{a.out, a.x}, a.out); }
-void divide(const Divide& a) { write("divide", Quotient{a.x, a.divisor}, a.out); }
-
-void divide_by_degrees(const DivideByDegrees& a) {
-  write("divide_by_degrees", OverDegrees{a.x, a.edges.indptr}, a.out);
-}
-
-void divide_by_counts(const DivideByCounts& a) { write("divide_by_counts", OverCounts{a.x, a.count}, a.out); }
-
-void add_product(const AddProduct& a) { write("add_product", SumWithProduct{a.out, a.x, a.y}, a.out); }
-
-void scale(const Scale& a) {
-  write("scale", Scaled{a.x, a.add ? ConstMatrix(a.out) : ConstMatrix{}, a.factor}, a.out);
-}
-
 void factor_gradient(const FactorGradient& a) {
   const int64_t columns = a.grad.columns, behind = kMostParts * columns;
   const int64_t bytes = (behind + columns) * static_cast<int64_t>(sizeof(float));
@@ -61,3 +43,5 @@ void factor_gradient(const FactorGradient& a) {
 }
 
 }  // namespace program
+
+#include "elementwise.inl"
