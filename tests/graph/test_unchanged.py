@@ -2,9 +2,13 @@
 
 import copy
 import pickle
+from functools import partial
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
+from tests import warm
 from tests.extras import NO_KERNELS
 from tests.graph.typed_cases import bibliography
 
@@ -148,6 +152,65 @@ def test_typed_sampling_threads_refuse_edges_that_change_under_them(of):
     of(graph).numpy()[1:-1] = FAR
     with pytest.raises(DataError, match="changed while batches were sampled"):
         list(loader)
+
+
+AFTER_A_WRITE = """
+import sys, torch
+from graphbraid import Graph, Trainer, nn
+from graphbraid.errors import DataError
+
+use, name, how = sys.argv[1:]
+draw = torch.Generator().manual_seed(0)
+graph = Graph.from_edge_index(
+    torch.randint(3000, (2, 60_000), generator=draw), 3000, x=torch.rand(3000, 8), y=torch.arange(3000) % 4,
+    splits={"train": torch.arange(900)},
+)
+array = getattr(graph.csc, name)
+(array.numpy() if how == "NumPy" else array.data)[1:-1] = 10**9
+model = nn.GraphSAGE(8, 8, 4, 2)
+try:
+    if use == "transpose":
+        graph.csc.transpose()
+    elif use == "reversed":
+        graph.csc.reversed()
+    else:
+        Trainer(model, graph, mode="sampled", fanouts=(5, 5), epochs=1).fit()
+except DataError as error:
+    print(error)
+"""
+
+
+@needs_native
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["NumPy", ".data"])
+@pytest.mark.parametrize("name", ["indptr", "indices"])
+@pytest.mark.parametrize("use", ["transpose", "reversed", "training"])
+def test_writes_that_torch_does_not_count_are_refused_where_kernels_write_by_ids(use, name, how):
+    """In a process of its own: a kernel that wrote by such an id ended it by a signal."""
+    done = warm.run(["-c", AFTER_A_WRITE, use, name, how])
+    assert done.returncode == 0, done.stderr
+    assert "the graph's arrays were changed" in done.stdout
+
+
+def test_arrays_that_are_shared_with_scipy_cannot_be_written_to():
+    """SciPy's methods in place, as ``sum_duplicates``, would move edges under the kernels that read them."""
+    matrix = sp.random(50, 50, density=0.1, random_state=1, format="csc", dtype=np.float32)
+    matrix.indptr = matrix.indptr.astype(np.int64)
+    graph = Graph.from_scipy(matrix)
+    rows = sp.random(20, 30, density=0.2, random_state=1, format="csr", dtype=np.float32)
+    features = SparseFeatures.from_scipy(rows)
+    for one in (matrix, graph.to_scipy(), rows, features.to_scipy()):
+        assert not one.indices.flags.writeable
+        for change in (one.sort_indices, one.sum_duplicates, partial(one.data.fill, 0)):
+            one.has_sorted_indices = one.has_canonical_format = False
+            with pytest.raises(ValueError, match="read-only"):
+                change()
+        one.copy().data.fill(0)
+    again = Graph.from_scipy(graph.to_scipy(), weighted=True)
+    assert torch.equal(again.csc.indices, graph.csc.indices)
+    torch.testing.assert_close(
+        torch.from_numpy(graph.to_scipy().toarray()), torch.from_numpy(matrix.toarray())
+    )
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])

@@ -11,7 +11,16 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, check_weight, unchanged
+from graphbraid.graph.scans import (
+    Versioned,
+    check_columns,
+    check_csc,
+    check_ids,
+    check_weight,
+    first_fall,
+    first_out_of_range,
+    unchanged,
+)
 
 _EDGES_AT_A_TIME = 1 << 20
 """Edges, and nodes, that :func:`degrees_and_loops` counts at a time."""
@@ -246,6 +255,12 @@ def transpose_of(
             _count_to_indptr(csc.indices, csc.num_src),
             destinations,
             order.to(perm_dtype) if keep_perm else None,
+        )
+    # The kernel writes by the ids, and memory may have been changed in a way that torch does not count.
+    if first_fall(csc.indptr) >= 0 or first_out_of_range(csc.indices, csc.num_src) >= 0:
+        raise DataError(
+            "the graph's arrays were changed after they were checked: indptr falls, or indices name no "
+            "source. Give a copy (clone()) of memory that something else writes."
         )
     indptr = torch.empty(csc.num_src + 1, dtype=torch.int64)
     destinations = torch.empty_like(csc.indices)

@@ -379,7 +379,8 @@ class Graph(LabelledNodes):
     def to_scipy(self) -> Any:
         """Return a ``scipy.sparse.csc_matrix`` whose entry (u, v) is the weight of edge u -> v, or 1.
 
-        It shares indices and weights with the graph; SciPy copies ``indptr`` to int32 if it can.
+        It shares indices and weights with the graph, and they are read-only: ``copy()`` makes a matrix that
+        can be changed. SciPy copies ``indptr`` to int32 if it can.
         """
         return graph_to_scipy(self)
 

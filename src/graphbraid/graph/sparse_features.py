@@ -12,6 +12,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor, shown
 from graphbraid.errors import DataError
+from graphbraid.graph.arrays import as_shared, keep_shared, read_only
 from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, unchanged
 
 FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -145,7 +146,8 @@ class SparseFeatures(Versioned):
         """Make sparse features from the rows of any ``scipy.sparse`` matrix.
 
         The float32 values and int32 columns of a CSR matrix are shared, not copied; other formats and dtypes
-        are converted (float64 and integers to float32).
+        are converted (float64 and integers to float32). What is shared becomes read-only, also for the
+        matrix: kernels read by it.
 
         Raises:
             DataError: the values are complex or objects, there are more columns than int32 can count, or the
@@ -159,18 +161,23 @@ class SparseFeatures(Versioned):
         if csr.dtype.kind not in "fiub":
             raise DataError(f"features must be real numbers; the matrix holds {csr.dtype}")
         kept = csr.dtype if csr.dtype in (np.float32, np.float16) else np.float32
-        return cls(
-            indptr=torch.from_numpy(csr.indptr.astype(np.int64, copy=False)),
-            indices=torch.from_numpy(csr.indices.astype(np.int32, copy=False)),
-            values=torch.from_numpy(csr.data.astype(kept, copy=False)),
+        made = cls(
+            indptr=as_shared(csr.indptr.astype(np.int64, copy=False)),
+            indices=as_shared(csr.indices.astype(np.int32, copy=False)),
+            values=as_shared(csr.data.astype(kept, copy=False)),
             num_cols=int(csr.shape[1]),
         )
+        keep_shared(csr, made.indptr, made.indices, made.values)
+        return made
 
     def to_scipy(self) -> Any:
-        """Return a ``scipy.sparse.csr_matrix``; float32 values are shared, 16-bit ones copied to float32."""
+        """Return a ``scipy.sparse.csr_matrix``; float32 values are shared, 16-bit ones copied to float32.
+
+        The arrays are read-only: ``copy()`` makes a matrix that can be changed.
+        """
         from scipy.sparse import csr_matrix
 
         values = self.values.detach().to("cpu", torch.float32)
         return csr_matrix(
-            (values.numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy()), shape=self.shape
+            (read_only(values), read_only(self.indices.cpu()), read_only(self.indptr.cpu())), shape=self.shape
         )

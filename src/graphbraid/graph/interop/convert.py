@@ -5,7 +5,6 @@ Each function returns its input if it fits already, and copies only to change a 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, GraphbraidError
+from graphbraid.graph.arrays import as_shared
 from graphbraid.graph.checks import check_edge_attr
 from graphbraid.graph.csc import MOST_NODES, coo_to_csc
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
@@ -51,9 +51,7 @@ def as_tensor(values: Any, what: str, *, exact: bool = False) -> Tensor:
         array = array.view(np.uint64)
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = np.array(array, dtype=array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():  # read-only memory maps are shared on purpose: nothing writes to them
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        made = torch.from_numpy(array)
+    made = as_shared(array)
     return made if exact else _signed(made, what)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError
+from graphbraid.graph.arrays import as_shared, keep_shared, read_only
 from graphbraid.graph.csc import Csc, narrowed
 from graphbraid.graph.interop.convert import (
     as_features,
@@ -39,7 +40,8 @@ def graph_from_scipy(
     """Make a graph from a square ``scipy.sparse`` matrix, whose stored entry (u, v) is the edge u -> v.
 
     A CSC matrix with sorted columns shares its indices and float32 values; others are converted, and
-    ``edge_id`` then holds positions in ``matrix.tocoo()`` (in ``matrix.data`` for a CSC matrix).
+    ``edge_id`` then holds positions in ``matrix.tocoo()`` (in ``matrix.data`` for a CSC matrix). What is
+    shared becomes read-only, also for the matrix: kernels read by it.
 
     Args:
         made: Class of the graph.
@@ -71,12 +73,13 @@ def graph_from_scipy(
             name=name,
         )
     csc = Csc(
-        torch.from_numpy(matrix.indptr.astype(np.int64, copy=False)),
+        as_shared(matrix.indptr.astype(np.int64, copy=False)),
         as_tensor(matrix.indices, "indices"),
         num_nodes,
         _weight_of(matrix.data, weighted),
     )
     csc, edge_id = narrowed(csc).sort_rows()
+    keep_shared(matrix, csc.indptr, csc.indices, csc.weight)
     features, labels = as_features(x), as_labels(y)
     return made(
         csc=csc, edge_id=edge_id, x=features, y=labels, splits=as_splits(splits, num_nodes), name=name
@@ -89,7 +92,8 @@ def graph_to_scipy(graph: Graph) -> Any:
 
     csc, num_nodes = graph.csc, graph.num_nodes
     weight = torch.ones(csc.num_edges) if csc.weight is None else csc.weight
-    return csc_matrix((weight.numpy(), csc.indices.numpy(), csc.indptr.numpy()), shape=(num_nodes, num_nodes))
+    parts = read_only(weight), read_only(csc.indices), read_only(csc.indptr)
+    return csc_matrix(parts, shape=(num_nodes, num_nodes))
 
 
 def _weight_of(data: Any, weighted: bool | None) -> Tensor | None:
