@@ -224,6 +224,37 @@ def test_a_program_in_bfloat16_leaves_no_trace():
     assert torch.equal(batch.x, x)
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_gradient_scaler_scales_and_skips_as_without_compilation(half):
+    """Steps whose scaled gradients are finite are taken; the last, whose are not, is left out."""
+    torch.manual_seed(0)
+    plain, batch = pyg.GAT(CHANNELS, 8, 2, CLASSES, heads=2), sampled(data_of("untidy"), as_pyg=True)
+    model = copy.deepcopy(plain)
+    engine = graphbraid.compile(model, strict=True)
+    runs = [(model, engine), (plain, AsWritten(plain))]
+    found = []
+    for trained, run_of in runs:
+        optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+        scaler, scales = torch.amp.GradScaler("cpu", init_scale=2.0**100, growth_interval=2), []
+        for factor in (1.0, 1.0, 1.0, 1e20):
+            optimizer.zero_grad()
+            before = [p.detach().clone() for p in trained.parameters()]
+            with torch.autocast("cpu", HALF, enabled=half):
+                out = run_of(batch)
+            scaler.scale(factor * out.float().square().mean()).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+            taken = not all(map(torch.equal, before, trained.parameters()))
+            assert taken == (factor == 1)
+        found.append(scales)
+    assert found[0] == found[1] == [2.0**100, 2.0**101, 2.0**101, 2.0**100]
+    for one, other in zip(*(trained.parameters() for trained, _ in runs), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02 if half else 1e-5, atol=1e-3 if half else 1e-6)
+
+
 def test_calls_with_and_without_autocast_alternate():
     model, batch = pyg.GCN(CHANNELS, 8, 2, CLASSES), sampled(data_of("untidy"))
     engine = graphbraid.compile(model, strict=True)

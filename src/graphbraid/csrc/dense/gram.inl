@@ -11,11 +11,12 @@
 // on neither.
 
 #if GB_LANES_F32 == 16
-constexpr int kGramRows = 8;  // rows of a tile: 24 sums, 3 vectors of a row, 1 broadcast
+constexpr int kGramRows = 6;  // rows of a tile: 24 sums, 4 vectors of a row, 1 broadcast
+constexpr int kGramVectors = 4;
 #else
 constexpr int kGramRows = 4;  // 12 sums, 3 vectors of a row, 1 broadcast
-#endif
 constexpr int kGramVectors = 3;
+#endif
 constexpr int64_t kGramColumns = kGramVectors * GB_LANES_F32;
 constexpr int64_t kGramGroup = 16 * kGramColumns;  // columns of b whose sums stay in the second-level cache
 constexpr int64_t kGramDepth = 48;                 // rows of a panel that the first-level cache holds
