@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -91,13 +92,16 @@ def test_numbers_are_those_of_scikit_learn():
 def test_buckets_say_how_far_a_number_has_come():
     values = column([*np.arange(101.0), None])
     made, names = encoding(values, "buckets")
-    assert names == [*(f"c {i}" for i in range(1, 11)), "c is empty"]
-    assert made[35].tolist() == pytest.approx([1, 1, 1, 0.5, 0, 0, 0, 0, 0, 0, 0])
-    assert made[101].tolist() == [0] * 10 + [1]
-    encoder = fit(column([1.0] * 50 + [5.0]), "buckets")
-    beyond = applied(encoder, column([-9.0, 1.0, 3.0, 5.0, 99.0]), None)
-    assert beyond[:, :9].tolist() == [[0] * 9, [0] * 9, *[[1] * 9] * 3]  # nine buckets of one value, 1
-    assert beyond[:, 9].tolist() == pytest.approx([0, 0, 0.5, 1, 1])
+    assert names == [*(f"c {i}" for i in range(1, 21)), "c is empty"]
+    come = np.clip(np.arange(101.0)[:, None] / 5 - np.arange(20), 0, 1)
+    np.testing.assert_allclose(made[:101, :20], (come - come.mean(0)) / come.std(0), rtol=1e-5, atol=1e-6)
+    assert made[101].tolist() == [0] * 20 + [1]  # nothing is known of it
+    encoder = fit(column([1.0] * 50), "buckets")  # all buckets are of one value
+    beyond = applied(encoder, column([-9.0, 1.0, 1.5, 99.0]), None)
+    assert beyond.tolist() == [[come] * 20 for come in (0, 0, 0.5, 1)]
+    earlier = replace(encoder, numbers=encoder.numbers[:11])
+    with pytest.raises(DataError, match="column 'c' was encoded by an earlier version; convert its tables"):
+        applied(earlier, values, None)
 
 
 def test_a_long_tail_is_taken_by_its_logarithm():
@@ -172,11 +176,9 @@ def test_times_have_an_age_and_calendar_parts():
     times = column(np.array(["2026-01-05", "2026-03-01", "2025-12-31"], "datetime64[s]"))
     reference = np.array(["2026-01-06", "2026-03-08", "2026-01-01"], "datetime64[s]").astype(np.int64)
     made, names = encoding(times, "time", reference=reference.astype(np.float64))
-    ages = np.log1p([1, 7, 1])
-    np.testing.assert_allclose(made[:, 0], [0, 1, 0])
-    np.testing.assert_allclose(made[:, 9], [0, 1, 0], atol=1e-6)
-    assert ages[0] == ages[2] < ages[1]
-    on = [[names[at] for at in np.flatnonzero(row[10:]) + 10] for row in made]
+    assert made[0, :20].tolist() == made[2, :20].tolist()  # one day old
+    assert (made[1, 10:20] > made[0, 10:20]).all()  # seven days
+    on = [[names[at] for at in np.flatnonzero(row[20:]) + 20] for row in made]
     assert on == [
         ["c weekday 1", "c month 1"],
         ["c weekday 7", "c month 3"],
@@ -189,7 +191,7 @@ def test_times_have_an_age_and_calendar_parts():
     np.testing.assert_allclose(made[:, -2:], [[1, 0], [0, -1]], atol=1e-6)
     before = column(np.array(["1969-12-31T23:00", "1970-01-02"], "datetime64[s]"))
     made, names = encoding(before, "time")
-    assert [names[at] for at in np.flatnonzero(made[0, 10:29]) + 10] == ["c weekday 3", "c month 12"]
+    assert [names[at] for at in np.flatnonzero(made[0, 20:39]) + 20] == ["c weekday 3", "c month 12"]
     texts, _ = encoding(column(["2026-01-05", "2026-03-01", "2025-12-31"]), "time", reference=reference * 1.0)
     np.testing.assert_array_equal(texts, encoding(times, "time", reference=reference * 1.0)[0])
 

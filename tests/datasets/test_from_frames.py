@@ -99,23 +99,24 @@ def test_keys_of_files_are_read_and_located(tmp_path):
 
 def assert_ages(graph, days):
     at = graph.schema.columns["user"].names.index("joined age 1")
-    low, high = (np.quantile(days, np.linspace(0, 1, 11)[part]) for part in (slice(0, 10), slice(1, 11)))
-    expected = np.clip((days[:, None] - low) / (high - low), 0, 1)
-    np.testing.assert_allclose(graph.nodes_of("user").x[:, at : at + 10].numpy(), expected, atol=1e-5)
+    bounds = np.quantile(days, np.linspace(0, 1, 21))
+    come = np.clip((days[:, None] - bounds[:-1]) / np.diff(bounds), 0, 1)
+    expected = (come - come.mean(0)) / come.std(0)
+    np.testing.assert_allclose(graph.nodes_of("user").x[:, at : at + 20].numpy(), expected, atol=1e-4)
 
 
 def test_the_age_of_a_time_counts_to_its_row():
     nodes, edges = frames()
     graph = graph_of(nodes, edges)
     users = nodes["user"]
-    days = np.log1p((users["seen"] - users["joined"]).dt.days.to_numpy())
+    days = (users["seen"] - users["joined"]).dt.days.to_numpy()
     assert_ages(graph, days)
     del nodes["user"]["seen"], nodes["city"]
     roles = {"user": {"id": "name"}, BUYS: {"time": "when"}}
     for now in (None, float(pd.Timestamp("2027-01-01").timestamp())):
         graph = from_frames(nodes, edges, roles=roles, now=now).graph
         end = edges[BUYS]["when"].max() if now is None else pd.Timestamp(now, unit="s")
-        days = np.log1p((end - users["joined"]).dt.days.to_numpy())
+        days = (end - users["joined"]).dt.days.to_numpy()
         assert_ages(graph, days)
 
 
@@ -297,7 +298,9 @@ def test_learned_rows_are_a_linear_layer_over_one_hot_codes():
     x = torch.randn(20, 5, dtype=torch.float64)
     x[:, 1], x[:, 3] = torch.randint(4, (20,)), torch.randint(3, (20,))
     hot = torch.nn.functional.one_hot(x[:, 1].long(), 4), torch.nn.functional.one_hot(x[:, 3].long(), 3)
-    weight = torch.cat([layer.linear.weight, layer.rows[0].weight.T, layer.rows[1].weight.T], 1)
+    of_codes = [scale * rows.weight.T for scale, rows in zip(layer.scales, layer.rows, strict=True)]
+    assert layer.scales.tolist() == pytest.approx([4**-0.25, 3**-0.25])
+    weight = torch.cat([layer.linear.weight, *of_codes], 1)
     wide = torch.cat([x[:, [0, 2, 4]], *hot], 1)
     torch.testing.assert_close(layer(x), wide @ weight.T + layer.linear.bias)
     assert not layer.rows[0].weight[0].any()

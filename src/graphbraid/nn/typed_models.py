@@ -351,7 +351,9 @@ class ColumnsLinear(nn.Module):
     """A linear layer over columns of numbers, to which each column of codes adds the learned row of its code.
 
     This is a linear layer over the one-hot codes, whose zeros are never held. Row 0, for categories that are
-    not known, begins at zero.
+    not known, begins at zero. Rows are divided by the fourth root of their number: Adam moves every
+    weight equally fast, and the row of a category that few nodes have would fit their noise before the others
+    have learned (decision 0019).
 
     Args:
         width: number of columns, of numbers and of codes.
@@ -360,6 +362,7 @@ class ColumnsLinear(nn.Module):
     """
 
     numbers: Tensor
+    scales: Tensor
 
     def __init__(self, width: int, hidden: int, learned: Mapping[int, int]) -> None:
         super().__init__()
@@ -369,6 +372,8 @@ class ColumnsLinear(nn.Module):
         self.in_features, self.codes = width, tuple(learned)
         numbers = [column for column in range(width) if column not in learned]
         self.register_buffer("numbers", torch.tensor(numbers, dtype=torch.int64), persistent=False)
+        # Kept with the weights, so that those of a layer without it are not taken for this one's.
+        self.register_buffer("scales", torch.tensor([*learned.values()], dtype=torch.float32) ** -0.25)
         self.linear = Linear(max(1, len(numbers)), hidden)
         self.rows = nn.ModuleList(nn.Embedding(count, hidden) for count in learned.values())
         self.reset_parameters()
@@ -392,11 +397,11 @@ class ColumnsLinear(nn.Module):
         numbers = x.index_select(1, self.numbers) if self.numbers.numel() else x.new_zeros(len(x), 1)
         product = dense_linear if type(self.linear) is Linear else F.linear  # that of a copy for PyG
         out = product(numbers.to(weight.dtype), weight) + self.linear.bias
-        for column, table in zip(self.codes, self.rows, strict=True):
+        for column, scale, table in zip(self.codes, self.scales, self.rows, strict=True):
             codes = x[:, column].long()
             assert isinstance(table, nn.Embedding)
             check_ids(codes, table.num_embeddings, f"codes of column {column}")
-            out = out + table(codes)
+            out = out + scale * table(codes)
         return out
 
 

@@ -35,7 +35,7 @@ from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph.schema import Encoder
 
 _QUANTILES = 101
-_BUCKETS = 10
+_BUCKETS = 20
 """Ranges with equally many training rows. A model finds thresholds by them, such as "in its first month"."""
 _DAY = 86_400.0
 _NO_LETTER = r"[^\pL\pN]+"
@@ -80,8 +80,7 @@ def _fitted(
         seconds = times_of(column, here)
         ages = _ages(seconds, at)
         known = seconds[~np.isnan(seconds)]
-        bounds = _quantiles(ages, _BUCKETS + 1)
-        return replace(made, numbers=bounds, width=int((known % _DAY != 0).any()))
+        return replace(made, numbers=_fit_buckets(ages), width=int((known % _DAY != 0).any()))
     if choice.type == "embedding" or choice.encoder == "sentences":
         entries = (choice.model or "",) if choice.encoder == "sentences" else ()
         return replace(made, width=list_width(column, values), entries=entries)  # of any row: a type
@@ -95,7 +94,7 @@ def _fit_numbers(how: str, numbers: EncodedRows) -> tuple[float, ...]:
     if how == "raw" or (not len(known) and how in ("standard", "log")):
         return (0.0, 1.0)
     if how in ("quantile", "buckets"):
-        return _quantiles(numbers, _QUANTILES if how == "quantile" else _BUCKETS + 1)
+        return _quantiles(numbers, _QUANTILES) if how == "quantile" else _fit_buckets(numbers)
     return _mean_and_deviation(_log(numbers) if how == "log" else numbers)
 
 
@@ -114,16 +113,36 @@ def _quantiles(numbers: EncodedRows, count: int) -> tuple[float, ...]:
     return tuple(np.quantile(known, np.linspace(0, 1, count)).tolist()) if len(known) else (0.0,) * count
 
 
-def _in_buckets(numbers: EncodedRows, bounds: Sequence[float]) -> EncodedRows:
-    """Return how far each number has come through each bucket, from 0 to 1; zeros where there is none.
+def _fit_buckets(numbers: EncodedRows) -> tuple[float, ...]:
+    """Return the bounds of buckets, then mean and deviation of how far rows have come through each."""
+    bounds = _quantiles(numbers, _BUCKETS + 1)
+    each = [_mean_and_deviation(come) for come in _come_through(numbers, bounds).T]
+    return (*bounds, *(mean for mean, _ in each), *(deviation for _, deviation in each))
+
+
+def _come_through(numbers: EncodedRows, bounds: Sequence[float]) -> EncodedRows:
+    """Return how far each number has come through each bucket, from 0 to 1.
 
     This is the piecewise linear encoding of Gorishniy et al., "On Embeddings for Numerical Features in
     Tabular Deep Learning".
     """
     low, high = np.asarray(bounds[:-1]), np.asarray(bounds[1:])
-    width = np.where(high > low, high - low, 1.0)
-    found: EncodedRows = np.nan_to_num(np.clip((numbers[:, None] - low) / width, 0.0, 1.0), nan=0.0)
+    found: EncodedRows = np.clip((numbers[:, None] - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     return found
+
+
+def _in_buckets(encoder: Encoder, numbers: EncodedRows) -> EncodedRows:
+    """Return how far each number has come through each bucket, as standard scores; 0 where there is none.
+
+    Not centred, most of these numbers are alike in all rows, and a model takes long to tell rows apart.
+    """
+    if len(encoder.numbers) != 3 * _BUCKETS + 1:
+        raise DataError(
+            f"column {encoder.column!r} was encoded by an earlier version; convert its tables and train again"
+        )
+    mean, deviation = np.asarray(encoder.numbers[_BUCKETS + 1 :]).reshape(2, _BUCKETS)
+    come = _come_through(numbers, encoder.numbers[: _BUCKETS + 1])
+    return np.nan_to_num((come - mean) / deviation, nan=0.0)
 
 
 def _log(numbers: EncodedRows) -> EncodedRows:
@@ -221,7 +240,7 @@ def check_stored(encoder: Encoder, values: Any) -> None:
 def _fill_number(encoder: Encoder, values: Any, _: EncodedRows | None, out: EncodedRows) -> None:
     numbers = _finite(encoder, numbers_of(values))
     if encoder.how == "buckets":
-        out[:, :_BUCKETS] = _in_buckets(numbers, encoder.numbers)
+        out[:, :_BUCKETS] = _in_buckets(encoder, numbers)
         return
     if encoder.how == "quantile":
         scaled = np.interp(numbers, encoder.numbers, np.linspace(-1, 1, _QUANTILES))
@@ -285,7 +304,7 @@ def _fill_vector(encoder: Encoder, values: Any, _: EncodedRows | None, out: Enco
 
 def _fill_calendar(encoder: Encoder, values: Any, reference: EncodedRows | None, out: EncodedRows) -> None:
     seconds = times_of(encoder.column, values)
-    out[:, :_BUCKETS] = _in_buckets(_ages(seconds, reference), encoder.numbers)
+    out[:, :_BUCKETS] = _in_buckets(encoder, _ages(seconds, reference))
     rows = np.flatnonzero(~np.isnan(seconds))
     whole = seconds[rows].astype("int64").astype("datetime64[s]")
     weekday = (whole.astype("datetime64[D]").astype(np.int64) + 3) % 7  # 1970 began on a Thursday
@@ -358,9 +377,12 @@ def sentences(values: Any, model: str) -> Any:
 
 
 def _ages(seconds: EncodedRows, reference: EncodedRows | None) -> EncodedRows:
-    """Return days up to the reference (else since 1970), on a log scale."""
-    days = (seconds if reference is None else reference - seconds) / _DAY
-    return _log(days)
+    """Return days up to the reference, else since 1970.
+
+    They are on no log scale: in the first bucket, which begins at 0, the first days would be most of it.
+    """
+    days: EncodedRows = (seconds if reference is None else reference - seconds) / _DAY
+    return days
 
 
 def _parts(encoder: Encoder, values: Any) -> tuple[EncodedRows, Any]:
