@@ -142,7 +142,8 @@ def _in_buckets(encoder: Encoder, numbers: EncodedRows) -> EncodedRows:
         )
     mean, deviation = np.asarray(encoder.numbers[_BUCKETS + 1 :]).reshape(2, _BUCKETS)
     come = _come_through(numbers, encoder.numbers[: _BUCKETS + 1])
-    return np.nan_to_num((come - mean) / deviation, nan=0.0)
+    found: EncodedRows = np.nan_to_num((come - mean) / deviation, nan=0.0)
+    return found
 
 
 def _log(numbers: EncodedRows) -> EncodedRows:
