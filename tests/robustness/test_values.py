@@ -13,7 +13,9 @@ from graphbraid.collective.plan.times import Profile
 from graphbraid.datasets import random_split
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
+from graphbraid.train import Trainer
 
 EDGES = [[0, 1, 2, 3], [1, 2, 3, 0]]
 MOST = 2**63
@@ -198,3 +200,19 @@ def test_numbers_of_numpy_are_taken_as_pythons():
     per_class = {"train_per_class": 1, "val_per_class": 1}
     drawn = [random_split(graph(y=[0] * 4), seed=seed, **per_class).splits for seed in (np.int64(3), 3)]
     assert drawn[0]["train"].tolist() == drawn[1]["train"].tolist()
+
+
+def test_ids_and_epochs_beyond_int64_are_refused_by_their_names():
+    made = graph(x=torch.ones(4, 2))
+    with pytest.raises(ConfigError, match=r"input_nodes must be ids in \[0, 4\); .* is 9223372036854775807"):
+        NeighborLoader(made, [3], batch_size=3, input_nodes=torch.tensor([2**63 - 1]))
+    loader = NeighborLoader(made, [3], batch_size=3)
+    with pytest.raises(ConfigError, match=r"epoch must be a whole number .* got 18446744073709551616"):
+        next(iter(loader.batches(2**64)))
+
+
+def test_the_wrong_name_of_a_metric_is_refused_before_a_folder_is_made(tmp_path):
+    made = graph(x=torch.ones(4, 2), y=[0, 1, 2, 0], splits={"train": [0, 1, 2]})
+    with pytest.raises(ConfigError, match=r"got 'acuracy'\. Did you mean 'accuracy'"):
+        Trainer(nn.GCN(2, 4, 3, 2), made, fanouts=(3, 3), metrics=("acuracy",), out_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
