@@ -259,65 +259,39 @@ def _divide_by_counts(w: CallWriter, at: int, x: Tensor, count: Tensor, out: Ten
 
 # ---- attention of GAT and GATv2
 
-_GAT_ROWS = ("x", "src_logit", "dst_logit")
-_GATV2_ROWS = ("x", "own", "vectors")
+_ATTENTION = {
+    "gat_forward": "x=src src_logit dst_logit how out lse above share",
+    "gatv2_forward": "x=src own=dst vectors=att how out lse",
+    "gat_backward": "x=src src_logit dst_logit how out lse grad grad_x=grad_src grad_src_logit grad_dst_logit"
+    " above share",
+    "gatv2_backward": "x=src own=dst vectors=att how out lse grad grad_x=grad_src grad_own=grad_dst"
+    " grad_vectors=grad_att",
+}
+"""The matrices of each kernel behind its edges: field, and recorded argument where its name is another."""
 
 
-def _gat_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
-    *rows, slope, num_loops, p, seed, out, lse, above, share, first_keys, edge_logit = rest
-    _refuse_edge_features(edge_logit)
-    return call(
-        "gat_forward",
-        edges=w.edges(indptr, indices),
-        **w.matrices(at, **dict(zip(_GAT_ROWS, rows, strict=True))),
-        how=w.attention(at, (slope, num_loops, p, seed), first_keys),
-        **w.matrices(at, out=out, lse=lse, above=above, share=share),
-    )
+def _attention(kernel: str) -> Callable[..., CppStatement]:
+    """Return what writes the calls of a kernel of attention."""
+    names = tuple(signature(getattr(reference, kernel)).parameters)
 
+    def write(w: CallWriter, at: int, *given: Any) -> CppStatement:
+        named = given[-1] if isinstance(given[-1], dict) else {}
+        plain = given[:-1] if named else given
+        a = SimpleNamespace(**(dict.fromkeys(names) | dict(zip(names, plain, strict=False)) | named))
+        if getattr(a, "edge_logit", None) is not None or getattr(a, "edge_features", None) is not None:
+            raise NotLoweredError("synthesis", "attention reads edge features", "a model without them")
+        fields: dict[str, Any] = {"edges": w.edges(a.indptr, a.indices)}
+        if "perm" in names:
+            fields |= {"by_source": w.edges(a.t_indptr, a.t_indices), **w.vectors(at, "edges", perm=a.perm)}
+        for part in _ATTENTION[kernel].split():
+            field, _, name = part.partition("=")
+            if field == "how":
+                fields["how"] = w.attention(at, (a.slope, a.num_loops, a.p, a.seed), a.first_keys)
+            else:
+                fields |= w.matrices(at, **{field: getattr(a, name or field)})
+        return call(kernel, **fields)
 
-def _gat_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
-    t_indptr, t_indices, perm, src, src_logit, dst_logit, slope, num_loops, p, seed, *more = rest
-    out, lse, grad, grad_x, grad_src_logit, grad_dst_logit, above, share, first_keys, edge_logit, _ = more
-    _refuse_edge_features(edge_logit)
-    return call(
-        "gat_backward",
-        edges=w.edges(indptr, indices),
-        by_source=w.edges(t_indptr, t_indices),
-        **w.vectors(at, "edges", perm=perm),
-        **w.matrices(at, x=src, src_logit=src_logit, dst_logit=dst_logit),
-        how=w.attention(at, (slope, num_loops, p, seed), first_keys),
-        **w.matrices(at, out=out, lse=lse, grad=grad, grad_x=grad_x),
-        **w.matrices(at, grad_src_logit=grad_src_logit, grad_dst_logit=grad_dst_logit),
-        **w.matrices(at, above=above, share=share),
-    )
-
-
-def _gatv2_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
-    *rows, slope, num_loops, p, seed, out, lse, named = rest
-    _refuse_edge_features(named.get("edge_features"))
-    return call(
-        "gatv2_forward",
-        edges=w.edges(indptr, indices),
-        **w.matrices(at, **dict(zip(_GATV2_ROWS, rows, strict=True))),
-        how=w.attention(at, (slope, num_loops, p, seed), named["first_keys"]),
-        **w.matrices(at, out=out, lse=lse),
-    )
-
-
-def _gatv2_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> CppStatement:
-    t_indptr, t_indices, perm, src, dst, att, slope, num_loops, p, seed, *more = rest
-    out, lse, grad, grad_x, grad_own, grad_vectors, named = more
-    _refuse_edge_features(named.get("edge_features"))
-    return call(
-        "gatv2_backward",
-        edges=w.edges(indptr, indices),
-        by_source=w.edges(t_indptr, t_indices),
-        **w.vectors(at, "edges", perm=perm),
-        **w.matrices(at, x=src, own=dst, vectors=att),
-        how=w.attention(at, (slope, num_loops, p, seed), named["first_keys"]),
-        **w.matrices(at, out=out, lse=lse, grad=grad, grad_x=grad_x),
-        **w.matrices(at, grad_own=grad_own, grad_vectors=grad_vectors),
-    )
+    return write
 
 
 def _spread_heads(w: CallWriter, at: int, vector: Tensor, out: Tensor) -> CppStatement:
@@ -326,11 +300,6 @@ def _spread_heads(w: CallWriter, at: int, vector: Tensor, out: Tensor) -> CppSta
     return call(
         "spread_heads", **w.vectors(at, x=vector), heads=heads, channels=channels, **w.matrices(at, out=out)
     )
-
-
-def _refuse_edge_features(logits: Tensor | None) -> None:
-    if logits is not None:
-        raise NotLoweredError("synthesis", "attention reads edge features", "a model without them")
 
 
 # ---- batch and layer normalisation
@@ -484,10 +453,7 @@ _WRITERS: dict[str, Callable[..., CppStatement | list[CppStatement]]] = {
     "reduce_messages": _reduce_messages,
     "divide_by_degrees": _divide_by_degrees,
     "divide_by_counts": _divide_by_counts,
-    "gat_forward": _gat_forward,
-    "gat_backward": _gat_backward,
-    "gatv2_forward": _gatv2_forward,
-    "gatv2_backward": _gatv2_backward,
+    **{kernel: _attention(kernel) for kernel in _ATTENTION},
     "spread_heads": _spread_heads,
     "batch_statistics": _batch_statistics,
     "couple": _couple,
