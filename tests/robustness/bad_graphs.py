@@ -199,6 +199,9 @@ call(SPLITS, DataError, "labels must be classes in [0, 2)", "y[2] is 2")(
 command(SPLITS, 3, "all labels are class 0", "at least two classes")(
     "Labels that are all the same", lambda w: w.train(w.npz(y=np.zeros(90, np.int64)))
 )
+command(SPLITS, 3, "all labels are class 1", "at least two classes")(
+    "Labels that are all the same, such as true", lambda w: w.train(w.npz(y=np.ones(90, np.int64)))
+)
 
 
 @command(SPLITS, 3, "labels go up to 1000000000000, with 90 nodes", "numbered from 0 without gaps")

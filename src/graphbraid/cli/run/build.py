@@ -186,8 +186,10 @@ def check_classes(labels: Graph | NodeSet | EdgeSet, data: str, what: str = "nod
     """
     if labels.num_classes == 0:
         raise DataError(f"{data}: no {what} has a label (all are -1 or -100); training needs some")
-    if labels.num_classes == 1:
-        raise DataError(f"{data}: all labels are class 0; training needs at least two classes")
+    assert labels.y is not None
+    known = labels.y[labels.y >= 0]
+    if bool((known == known[0]).all()):
+        raise DataError(f"{data}: all labels are class {int(known[0])}; training needs at least two classes")
     if labels.num_classes > max(_ALWAYS_FINE, labels.num_nodes):
         raise DataError(
             f"{data}: labels go up to {labels.num_classes - 1}, with {labels.num_nodes} {what}s; classes "
