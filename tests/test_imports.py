@@ -132,15 +132,26 @@ print('torch' in sys.modules)
     assert out.strip() == "False"
 
 
-def test_help_imports_nothing_but_typer(tmp_path):
-    code = """
+def imported_by(*arguments):
+    """What a command prints, and the modules that it imports beside typer's."""
+    code = f"""
 import sys, typer
 typer_alone = set(sys.modules)
 from graphbraid.cli.main import app
-app(["--help"], standalone_mode=False)
+app({list(arguments)}, standalone_mode=False)
 print(sorted(set(sys.modules) - typer_alone))
 """
-    out, _ = run_python(code)
+    return run_python(code)[0]
+
+
+def test_help_of_a_command_imports_no_torch_and_no_rich_help():
+    shown, _, imported = imported_by("train", "--help").rpartition("\n[")
+    assert [f"\n{heading}:\n" in shown for heading in ("Run", "Data", "Options")] == [True] * 3
+    assert not {"torch", "numpy", "typer.rich_utils"} & set(ast.literal_eval(f"[{imported}"))
+
+
+def test_help_imports_nothing_but_typer():
+    out = imported_by("--help")
     listed, _, imported = out.rpartition("\n[")
     assert "doctor" in listed
     ours = {name for name in ast.literal_eval(f"[{imported}") if name.startswith("graphbraid")}
