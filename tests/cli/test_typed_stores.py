@@ -3,11 +3,12 @@
 import json
 
 import pytest
+import torch
 from tests.datasets.test_store_types import assert_same
 from tests.datasets.test_typed_tables import FILES
 from tests.graph.typed_cases import bibliography
 
-from graphbraid import datasets
+from graphbraid import Graph, datasets
 
 
 @pytest.fixture
@@ -104,3 +105,24 @@ def test_info_checks_what_a_store_holds(graphbraid, tmp_path):
     (path / "node0_x.npy").write_bytes(data)
     done = graphbraid("info", path, "--check", "--json", code=3)
     assert "node0_x.npy has changed" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize("key", ["num_nodes", "num_edges"])
+@pytest.mark.parametrize("typed", [True, False])
+def test_info_names_a_size_that_the_arrays_do_not_have(graphbraid, store, tmp_path, key, typed):
+    path = datasets.save_store(bibliography(), tmp_path / "s") if typed else store
+    manifest = json.loads((path / "graph.json").read_text())
+    del manifest["checksum"]  # as a person does who changes the file
+    (path / "graph.json").write_text(json.dumps(manifest | {key: 99_999_999_999}))
+    assert "99999999999" in graphbraid("info", path, "--check", code=3).stderr
+
+
+@pytest.mark.parametrize("remedy", [("--split", "0.6,0.2"), ("--split-seed", 0)])
+def test_a_typed_graph_without_splits_gets_those_that_the_refusal_names(graphbraid, tmp_path, remedy):
+    nodes = torch.arange(120)
+    lists = {("a", "to", "b"): torch.stack([nodes, nodes])}
+    graph = Graph.from_relations(lists, {"a": 120, "b": 120}, y={"b": nodes % 2})
+    store = datasets.save_store(graph, tmp_path / "s")
+    train = ("train", "--data", store, "--model", "rgcn", "--epochs", 1, "--out", tmp_path / "run")
+    assert "--split 0.6,0.2 or --split-seed 0" in graphbraid(*train, code=3).stderr
+    graphbraid(*train, *remedy)

@@ -216,3 +216,13 @@ def test_the_wrong_name_of_a_metric_is_refused_before_a_folder_is_made(tmp_path)
     with pytest.raises(ConfigError, match=r"got 'acuracy'\. Did you mean 'accuracy'"):
         Trainer(nn.GCN(2, 4, 3, 2), made, fanouts=(3, 3), metrics=("acuracy",), out_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32])
+def test_predictions_take_a_mask_of_bools_alone(dtype):
+    made = graph(x=torch.ones(4, 2), y=[0, 1, 2, 0], splits={"train": [0, 1, 2]})
+    trainer = Trainer(nn.GCN(2, 4, 3, 2), made, fanouts=(3, 3))
+    mask = torch.tensor([1, 0, 1, 0])
+    assert torch.equal(trainer.predict(mask.bool()), trainer.predict([0, 2]))
+    with pytest.raises((ConfigError, DataError), match=r"mask"):
+        trainer.predict(mask.to(dtype))

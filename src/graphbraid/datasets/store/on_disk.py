@@ -264,21 +264,27 @@ def graph_of_arrays(manifest: StoreManifest, tensors: Mapping[str, Tensor], fold
         if manifest.types is not None:
             graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
             schema = with_stored_tables(manifest.schema_of_graph, graph.node_types, tensors)
-            return graph.replace(schema=schema)
-        return Graph(
-            csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
-            edge_id=tensors.get("edge_id"),
-            edge_attr=tensors.get("edge_attr"),
-            x=stored_features(tensors, manifest.num_features),
-            y=tensors.get("y"),
-            splits=stored_splits(tensors),
-            name=manifest.name,
-            weight_name=manifest.weight_name,
-            schema=manifest.schema_of_graph,
-        )
+            graph = graph.replace(schema=schema)
+        else:
+            graph = Graph(
+                csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
+                edge_id=tensors.get("edge_id"),
+                edge_attr=tensors.get("edge_attr"),
+                x=stored_features(tensors, manifest.num_features),
+                y=tensors.get("y"),
+                splits=stored_splits(tensors),
+                name=manifest.name,
+                weight_name=manifest.weight_name,
+                schema=manifest.schema_of_graph,
+            )
+        if graph.num_edges != manifest.num_edges:
+            raise DataError(
+                f"{STORE.manifest} says num_edges {manifest.num_edges}, and its arrays have {graph.num_edges}"
+            )
     except KeyError as error:
         raise DataError(
             f"{folder / STORE.manifest} describes no {error}; the store is not complete: store again"
         ) from error
     except DataError as error:
         raise DataError(f"{folder} does not hold a valid graph: {error}") from error
+    return graph
