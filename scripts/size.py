@@ -22,11 +22,11 @@ BUDGETS = {
         "figures",
         "machine",
     ): 3110,
-    ("graph",): 5_120,
+    ("graph",): 5_180,
     ("ops",): 10_940,
     ("sampling",): 6_920,
     ("features",): 4490,
-    ("datasets",): 7_130,
+    ("datasets",): 7_140,
     ("nn",): 3_870,
     ("loader",): 3_640,
     ("collective",): 4890,
@@ -36,10 +36,10 @@ BUDGETS = {
     ("train",): 11_200,
     ("estimates",): 4_490,
     ("report",): 460,
-    ("cli",): 5_030,
+    ("cli",): 5_040,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_100, 531, 93_600
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_150, 532, 93_750
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
