@@ -207,6 +207,11 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
         name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
     }
     graph = graph_of_arrays(manifest, tensors, folder)
+    if graph.num_edges != manifest.num_edges:
+        raise DataError(
+            f"{folder} does not hold a valid graph: {STORE.manifest} says num_edges {manifest.num_edges}, "
+            f"and its arrays have {graph.num_edges}"
+        )
     if verify:
         verified.note(folder, files, before)
     return graph
@@ -264,27 +269,21 @@ def graph_of_arrays(manifest: StoreManifest, tensors: Mapping[str, Tensor], fold
         if manifest.types is not None:
             graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
             schema = with_stored_tables(manifest.schema_of_graph, graph.node_types, tensors)
-            graph = graph.replace(schema=schema)
-        else:
-            graph = Graph(
-                csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
-                edge_id=tensors.get("edge_id"),
-                edge_attr=tensors.get("edge_attr"),
-                x=stored_features(tensors, manifest.num_features),
-                y=tensors.get("y"),
-                splits=stored_splits(tensors),
-                name=manifest.name,
-                weight_name=manifest.weight_name,
-                schema=manifest.schema_of_graph,
-            )
-        if graph.num_edges != manifest.num_edges:
-            raise DataError(
-                f"{STORE.manifest} says num_edges {manifest.num_edges}, and its arrays have {graph.num_edges}"
-            )
+            return graph.replace(schema=schema)
+        return Graph(
+            csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
+            edge_id=tensors.get("edge_id"),
+            edge_attr=tensors.get("edge_attr"),
+            x=stored_features(tensors, manifest.num_features),
+            y=tensors.get("y"),
+            splits=stored_splits(tensors),
+            name=manifest.name,
+            weight_name=manifest.weight_name,
+            schema=manifest.schema_of_graph,
+        )
     except KeyError as error:
         raise DataError(
             f"{folder / STORE.manifest} describes no {error}; the store is not complete: store again"
         ) from error
     except DataError as error:
         raise DataError(f"{folder} does not hold a valid graph: {error}") from error
-    return graph
