@@ -256,3 +256,5 @@ def test_a_partition_of_another_graph_cuts_no_other(graph, saved, tmp_path):
     with pytest.raises(DataError, match="the partition was made for another graph"):
         save_partition(moved, chosen, tmp_path / "other")
     split(moved, dataclasses.replace(chosen, mark=""))  # as one's own partition, which is of any graph
+    with pytest.raises(DataError, match=r"a mark that is a Tensor; it must be text"):
+        split(moved, dataclasses.replace(chosen, mark=torch.zeros(3)))

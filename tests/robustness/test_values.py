@@ -8,6 +8,7 @@ import torch
 from tests.collective.cases import stage_times
 
 from graphbraid import Graph, SparseFeatures, TrainConfig, nn
+from graphbraid.cli.steps.table_files import read_ids
 from graphbraid.collective.plan.scheduler import make_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.datasets import random_split
@@ -226,3 +227,9 @@ def test_predictions_take_a_mask_of_bools_alone(dtype):
     assert torch.equal(trainer.predict(mask.bool()), trainer.predict([0, 2]))
     with pytest.raises((ConfigError, DataError), match=r"mask"):
         trainer.predict(mask.to(dtype))
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r\n", "\r", " \n\n"])
+def test_files_of_ids_have_lines_alone_and_keep_the_rarer_separators(tmp_path, separator):
+    (tmp_path / "ids.txt").write_text(separator.join(["6", "a\x0bb", "c\u2028d"]), newline="")
+    assert read_ids(tmp_path / "ids.txt") == ["6", "a\x0bb", "c\u2028d"]

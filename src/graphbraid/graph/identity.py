@@ -92,9 +92,11 @@ def check_made_for(made: object, here: Csc | Features | None, what: str) -> None
         what: subject and verb for the message, such as ``tiers were``.
 
     Raises:
-        DataError: it was made for others.
+        DataError: it was made for others, or its mark is no text.
     """
-    made_for: str = getattr(made, "mark", "")
+    made_for = getattr(made, "mark", "")
+    if not isinstance(made_for, str):
+        raise DataError(f"{what} made with a mark that is a {type(made_for).__name__}; it must be text")
     if made_for and made_for != (topology_mark(here) if isinstance(here, Csc) else features_mark(here)):
         differ = "edges or weights" if isinstance(here, Csc) else "features"
         raise DataError(
