@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from graphbraid.datasets import from_frames, prepare, split_nodes
+from graphbraid.datasets import from_frames, from_typed_tables, prepare, split_nodes
 from graphbraid.datasets.tables.column_types import HOWS, ColumnChoice
 from graphbraid.datasets.tables.encoding import applied, fitted
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 
 NUM = 40
 EDGES = {("u", "to", "u"): pa.table({"source": [0, 1], "destination": [1, 2]})}
@@ -119,3 +119,22 @@ def test_unknown_groups_and_times_are_refused():
     times[4] = float("nan")
     with pytest.raises(DataError, match="node 4"):
         split_nodes(graph, "time:10,20", values=times)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"user": 1}, r"columns\['user'\] must map columns to types or encoders; got 1"),
+        ({"user": "log"}, r"columns\['user'\] must map columns to types or encoders; got 'log'"),
+        ({"user": {"age": 3}}, "the type or encoder of a column must be text; got 3"),
+        ({"user": {"age": ["log"]}}, "the type or encoder of a column must be text"),
+        ({3: {}}, "columns names the node type 3, and there are user"),
+    ],
+)
+def test_choices_of_columns_that_are_no_text_are_refused(tmp_path, columns, says):
+    (tmp_path / "u.csv").write_text("id,age\n1,3\n2,4\n")
+    (tmp_path / "e.csv").write_text("a,b\n1,2\n")
+    edges = "{file: e.csv, relation: [user, knows, user], source: a, destination: b}"
+    (tmp_path / "t.yaml").write_text(f"nodes:\n  user: {{file: u.csv}}\nedges:\n  - {edges}\n")
+    with pytest.raises(ConfigError, match=says):
+        from_typed_tables(tmp_path / "t.yaml", columns=columns)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from graphbraid.arguments import shown
 from graphbraid.datasets.tables.column_values import (
     LARGEST,
     SEPARATOR,
@@ -66,6 +67,8 @@ class ColumnChoice(BaseModel):
         """
         if isinstance(given, ColumnChoice):
             choice = given
+        elif not isinstance(given, str):
+            raise ConfigError(f"the type or encoder of a column must be text; got {shown(given)}")
         else:
             choice = cls(type=given) if given in HOWS else cls(encoder=given)
         kind = choice.type

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from graphbraid.arguments import shown
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.store.manifest import StoreNames
 from graphbraid.datasets.tables.column_types import ColumnChoice, TypedColumn, decide
@@ -76,6 +77,8 @@ def from_typed_tables(
         if name not in described.nodes:
             known = ", ".join(described.nodes)
             raise ConfigError(f"columns names the node type {name!r}, and there are {known}")
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"columns[{name!r}] must map columns to types or encoders; got {shown(given)}")
         entry = described.nodes[name]
         described.nodes[name] = entry.model_copy(update={"columns": {**entry.columns, **given}})
     return _made(described)
