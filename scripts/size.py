@@ -23,7 +23,7 @@ BUDGETS = {
         "machine",
     ): 3110,
     ("graph",): 5_180,
-    ("ops",): 10_940,
+    ("ops",): 10_960,
     ("sampling",): 6_920,
     ("features",): 4490,
     ("datasets",): 7_140,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 5_040,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_150, 532, 93_750
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_200, 532, 93_800
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -212,6 +212,7 @@ def test_a_message_gets_a_block_of_edges_at_a_time(monkeypatch):
     [
         (ConfigError, "reduction must be one of sum, mean", {"reduction": "median"}),
         (ConfigError, "needs by_destination", {"reduction": "own"}),
+        (ConfigError, "also takes index= and num_rows=; this one does not", {"by_destination": True}),
         (ConfigError, "ties must be one of shared", {"ties": "first"}),
         (DataError, "source rows must be 40", {"sources": [torch.zeros(3, 2)]}),
         (DataError, "destination rows must be 40", {"destinations": [torch.zeros(39, 2)]}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,8 @@ def aggregate_messages(
             if found != number and not (of == "destination" and found > number):
                 raise DataError(f"{of} rows must be {number}; got shape {tuple(rows.shape)}")
     if shape is None:
+        if by_destination:
+            _check_takes_destinations(message)
         of_block = {"index": csc.indptr.new_zeros(0), "num_rows": 0} if by_destination else {}
         with torch.no_grad():
             none = (rows.detach()[:0] for rows in (*sources, *destinations, *edges))
@@ -124,6 +127,17 @@ def aggregate_messages(
     seed = draw_seed() if draws else None
     out: Tensor = run(_AggregateMessages, blocked, sizes, seed, *sources, *destinations, *edges, *parameters)
     return out.view(csc.num_dst, *shape)
+
+
+def _check_takes_destinations(message: Callable[..., Tensor]) -> None:
+    try:
+        inspect.signature(message).bind_partial(index=None, num_rows=None)
+    except ValueError:  # of a function of C, which has no signature
+        return
+    except TypeError as error:
+        raise ConfigError(
+            f"with by_destination=True a message also takes index= and num_rows=; this one does not: {error}"
+        ) from error
 
 
 class _AggregateMessages(torch.autograd.Function):

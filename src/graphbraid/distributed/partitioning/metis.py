@@ -26,6 +26,10 @@ class RefusedError(GraphbraidError):
     """METIS gives no partition of this graph; the message says why."""
 
 
+_BESIDE_BYTES = 32 << 20
+"""Kept free beside the edges: the library itself, and heaps of threads. A container kills what takes more."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Symmetric:
     """A graph without directions and self-loops, as METIS takes it."""
@@ -54,7 +58,7 @@ def refusal(csc: Csc, num_parts: int) -> str:
         return f"there are more parts ({num_parts}) than nodes ({csc.num_dst})"
     if csc.num_edges == 0:
         return "the graph has no edges"
-    free, needed = free_memory_bytes(), 2 * EDGE_BYTES * csc.num_edges
+    free, needed = free_memory_bytes(), 2 * EDGE_BYTES * csc.num_edges + _BESIDE_BYTES
     if free is not None and needed > free:
         return f"METIS takes up to {format_bytes(needed)} of memory; {format_bytes(free)} are free"
     return ""
