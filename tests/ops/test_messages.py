@@ -1,5 +1,6 @@
 """Messages on blocks of edges, beside all of them at once: values, gradients, memory, refusals."""
 
+import numpy as np
 import pytest
 import torch
 from tests.ops.graphs import assert_same_bits_with_any_threads
@@ -212,6 +213,7 @@ def test_a_message_gets_a_block_of_edges_at_a_time(monkeypatch):
     [
         (ConfigError, "reduction must be one of sum, mean", {"reduction": "median"}),
         (ConfigError, "needs by_destination", {"reduction": "own"}),
+        (DataError, "parameters must be tensors; got", {"parameters": np.array(["a", "b"])}),
         (ConfigError, "also takes index= and num_rows=; this one does not", {"by_destination": True}),
         (ConfigError, "ties must be one of shared", {"ties": "first"}),
         (DataError, "source rows must be 40", {"sources": [torch.zeros(3, 2)]}),

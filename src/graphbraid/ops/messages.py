@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
@@ -101,6 +102,8 @@ def aggregate_messages(
             found = rows.shape[0] if rows.ndim else -1
             if found != number and not (of == "destination" and found > number):
                 raise DataError(f"{of} rows must be {number}; got shape {tuple(rows.shape)}")
+    if not all(isinstance(one, Tensor) for one in parameters):
+        raise DataError(f"parameters must be tensors; got {shown(parameters)}")
     if shape is None:
         if by_destination:
             _check_takes_destinations(message)
