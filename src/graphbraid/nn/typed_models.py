@@ -439,7 +439,7 @@ def input_layer(
 
 
 def _as_products(rows: Tensor) -> Tensor:
-    """Return learned rows in the dtype in which autocast gives other types the products of theirs."""
+    """Return learned rows in autocast's dtype, if it is on, as the products of other types are."""
     device = rows.device.type
     return rows.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else rows
 

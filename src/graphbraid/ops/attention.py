@@ -157,8 +157,8 @@ def scored_attention(
 ) -> Tensor:
     """Sum in-neighbours' rows like :func:`gat_attention`, with the logits that ``vectors`` give rows.
 
-    Where they are those of the rows summed, backward adds what comes through the logits where the rows'
-    gradient stands.
+    If ``scored`` is ``x``, backward adds the gradient through the logits into the gradient of ``x``: there is
+    no second array of that size.
 
     Args:
         csc: the graph or block, whose destinations are a prefix of its sources.

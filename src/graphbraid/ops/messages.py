@@ -439,7 +439,7 @@ class BlockedMessages:
             yield _Block(start, first, local, csc.indices[start:end], rows.repeat_interleave(local.diff()))
 
     def _blocks_of_rows(self) -> Iterator[_Block]:
-        """Yield blocks with all edges of some destinations each; at least one destination has an edge."""
+        """Yield blocks. A block has at least one destination, and all edges of its destinations."""
         csc, first = self._csc, 0
         # A row counts as an edge, so that rows without edges end blocks, too.
         ends = csc.indptr + torch.arange(csc.num_dst + 1, device=csc.indptr.device)

@@ -26,7 +26,7 @@ from graphbraid.nn.linear import glorot, kaiming
 from graphbraid.nn.module_traits import takes_weights
 from graphbraid.signatures import typed
 from graphbraid.synth.language.syntax import Function, ProgramError
-from graphbraid.synth.language.words import ATTENTION, LOSSES, MODELS
+from graphbraid.synth.language.words import ATTENTION, LOSSES
 from graphbraid.synth.own_layer import OwnConv
 from graphbraid.synth.recipe import LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe
 from graphbraid.synth.running import Number
@@ -128,7 +128,13 @@ def _uniform(weight: Tensor) -> None:
         weight.uniform_(-UNIFORM_BOUND, UNIFORM_BOUND)
 
 
-_CLASSES: dict[str, type[GraphModel]] = dict(zip(MODELS, (GCN, GraphSAGE, GIN, GAT, GATv2), strict=True))
+_CLASSES: dict[str, type[GraphModel]] = {
+    "GCN": GCN,
+    "SAGE": GraphSAGE,
+    "GIN": GIN,
+    "GAT": GAT,
+    "GATv2": GATv2,
+}
 _INITIALISERS: dict[str, Callable[[Tensor], None]] = {
     "xavier": glorot,
     "kaiming": kaiming,

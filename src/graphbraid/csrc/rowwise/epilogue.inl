@@ -87,7 +87,7 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
               const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
               Vec<T> g = load_n(grad + c, n), y = load_n(out + c, n);
               if (e.act == Act::kRelu) {
-                g = y <= 0 ? Vec<T>{} : g * scale;  // an output above 0 was kept; of a NaN as PyTorch
+                g = y <= 0 ? Vec<T>{} : g * scale;  // an output above 0 was kept; a NaN passes, as in PyTorch
               } else {
                 const Vec<T> mask =
                     e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});

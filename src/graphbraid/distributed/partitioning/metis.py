@@ -20,14 +20,12 @@ INSTALL = 'pip install "graphbraid[metis]"'
 EDGE_BYTES = 112
 """Bytes at the peak, per edge of the symmetric graph in each direction: that graph, its copy in METIS's
 64-bit ids and the coarser graphs. Of 1.2 million random edges it is 109."""
+_BESIDE_BYTES = 32 << 20
+"""Kept free beside the edges: the library itself, and heaps of threads. A container kills what takes more."""
 
 
 class RefusedError(GraphbraidError):
     """METIS gives no partition of this graph; the message says why."""
-
-
-_BESIDE_BYTES = 32 << 20
-"""Kept free beside the edges: the library itself, and heaps of threads. A container kills what takes more."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

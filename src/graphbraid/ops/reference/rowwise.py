@@ -48,7 +48,7 @@ def epilogue_backward(
     y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
     if p > 0:
         g, y = g * _mask(y.shape, p, seed, y, ids), y * (1 - p)
-    if act == 1:  # ReLU's is 0 below 0 also for a NaN or infinity; that of a NaN itself passes, as in PyTorch
+    if act == 1:  # where y is NaN, g passes, as in PyTorch; where y is 0, g is not read: it may be NaN
         g = torch.where(y <= 0, 0.0, g)
     else:
         g = torch.where(y > 0, g, (g, g, g * slope, g * (y + 1))[act])

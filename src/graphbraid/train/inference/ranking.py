@@ -115,7 +115,7 @@ def rank_links(
         if others is not None:
             return_freed_blocks()  # of the other end's scores: the look-up would lie between them
             beside = KnownLinks(others[end], others[1 - end], known_kind)
-        return_freed_blocks()  # too small for scores
+        return_freed_blocks()  # of the look-up: they are too small for scores
         candidates = counts[1 - end]
         per_call = max(most_scores // candidates, 1)
         shape = {"num_nodes": candidates, "per_call": per_call}
