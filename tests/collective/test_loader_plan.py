@@ -124,7 +124,7 @@ def test_drift_found_in_one_epoch_plans_the_next():
                 )
             },
             ConfigError,
-            "no operator for that",
+            "no operator is registered for batching",
         ),
     ],
 )

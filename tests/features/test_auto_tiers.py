@@ -89,7 +89,7 @@ def test_a_loader_made_anew_keeps_the_tiers_that_were_made(graph):
     [
         ({"epochs": 0}, "epochs must be a whole number"),
         ({"epochs": 1.5}, "epochs must be a whole number"),
-        ({"epochs": 3, "tiers": None}, "how far ahead tiers='auto' may look, and tiers are not asked for"),
+        ({"epochs": 3, "tiers": None}, "limits the look-ahead of tiers='auto', and tiers are not used"),
         (
             {"epochs": 3, "sampler": SequentialSampler(range(640)), "shuffle": False},
             "own order",
@@ -103,7 +103,7 @@ def test_epochs_that_mean_nothing_are_refused(options, said):
 
 
 def test_epochs_beside_given_tiers_or_of_links_are_refused():
-    with pytest.raises(ConfigError, match="tiers are given; leave it out"):
+    with pytest.raises(ConfigError, match="tiers are given; leave epochs out"):
         loader_of(epochs=3, tiers=TieredFeatures.build(GRAPH, hot="all"))
     with pytest.raises(ConfigError, match="takes no argument 'epochs'"):
         LinkNeighborLoader(GRAPH, [3], torch.tensor([[0], [1]]), tiers="auto", epochs=3)

@@ -213,7 +213,7 @@ def test_ids_of_the_caller_stand_for_positions():
 def test_page_locked_memory_where_there_is_a_device():
     loader = make(batch_size=400, pin_memory=True)
     if not torch.accelerator.is_available():
-        with pytest.warns(UserWarning, match="pin_memory=True does nothing where there is no accelerator"):
+        with pytest.warns(UserWarning, match="pin_memory=True has no effect without an accelerator"):
             batch = next(iter(loader))
         assert batch.x is not None
         return

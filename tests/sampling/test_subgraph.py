@@ -188,7 +188,7 @@ def test_excluded_links_do_not_come_back():
 
 
 def test_bidirectional_edges_beside_excluded_links_need_reverse():
-    with pytest.raises(ConfigError, match="would let links back in as reverses"):
+    with pytest.raises(ConfigError, match="would bring links back as reverses"):
         LinkNeighborLoader(make_graph(), [2], subgraph_type="bidirectional", exclude_seed_edges=True)
 
 

@@ -1,4 +1,4 @@
-"""Estimates before a run: memory and disk counted, seconds from a few real steps, and what they choose.
+"""Estimates before a run: memory and disk are counted, seconds measured by a few real steps.
 
-The choices are the mode, the tiers and the plan of a run. Steps run on copies of model and optimizer.
+They choose the mode, the tiers and the plan of a run. Steps run on copies of model and optimizer.
 """

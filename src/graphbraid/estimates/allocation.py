@@ -1,4 +1,4 @@
-"""Memory that is measured: what a call allocates through torch, and what a run without data takes."""
+"""Measured memory: allocations of a call through torch, and memory of a run without data."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from graphbraid.ops.kernels import LEAST_POOLED, without_pool
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _RETURNED_BYTES = 1 << 25
-"""Size from which the C library maps blocks by themselves, and so returns them when they are freed."""
+"""Size from which the C library maps a block of its own, and returns it to the system when it is freed."""
 
 _NEVER = 1 << 30
 _MOST_TRIED = 0.4
 """Largest share of the free memory that a step or a pass may take to be tried in full.
 
-Heaps of threads have kept twice what batches and a step take.
+Heaps of threads have kept twice the memory of batches and a step.
 """
 _ONE_AT_A_TIME = threading.Lock()
-"""The profiler and the collector's thresholds belong to the process: two threads that profile crash it."""
+"""Profiler and garbage collector belong to the process, which crashes if two threads profile."""
 
 
 class Allocation(NamedTuple):
     """Bytes that a call allocated."""
 
     peak: int
-    """Most bytes held at a time, above what was held before."""
+    """Most bytes held at a time, beyond those held before."""
     kept: int
-    """Bytes still held after it; negative where it freed more."""
+    """Bytes still held after the call; negative if it freed more."""
     heap: int = 0
     """Most bytes held at a time in blocks of the host that the process keeps once they are freed."""
     pooled: int = 0
-    """Most bytes held at a time in rows of the kernels' pool, which keeps that much for later rows."""
+    """Most bytes held at a time in rows of the kernels' pool, which keeps them for later rows."""
 
 
 def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation:
@@ -76,17 +76,17 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
 
 
 def _most_of(sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the largest and the last of the running sums of blocks taken and, below 0, given back."""
+    """Return the largest and the last running sum of block sizes, negative for freed blocks."""
     sums = [0, *itertools.accumulate(sizes)]
     return max(sums), sums[-1]
 
 
 @contextlib.contextmanager
 def _former_garbage_is_left() -> Iterator[None]:
-    """Let nothing that is garbage already be given back in the run's name.
+    """Keep memory that is already garbage from being counted as freed by the run.
 
-    What is young is collected before. To look through all that is older takes a quarter of a second once the
-    libraries are imported: no collection of the run does.
+    Young objects are collected before the run. A collection of older ones takes a quarter of a second once
+    the libraries are imported, so none happens during the run.
     """
     gc.collect(1)
     thresholds = gc.get_threshold()
@@ -99,7 +99,7 @@ def _former_garbage_is_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Let torch's profiler print nothing: it reads the variable once, when it is first used."""
+    """Keep torch's profiler silent; it reads the variable once, at its first use."""
     if _LOG_LEVEL in os.environ:
         yield
         return
@@ -123,7 +123,7 @@ def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
 
 
 def may_be_tried(nbytes: int) -> bool:
-    """Return whether a trial that allocates so much leaves enough of the free memory."""
+    """Return whether a trial that allocates so many bytes leaves enough free memory."""
     free = free_memory_bytes()
     return free is None or nbytes <= _MOST_TRIED * free
 
@@ -134,7 +134,7 @@ BASELINE_VERSION = 4
 """Part of the storage key; raise it when the run changes."""
 _MOST_BASELINE_SECONDS = 120
 _TYPICAL_BYTES = 320 << 20
-"""Taken where no process can be started, or where the free memory has no room for one."""
+"""Used if no process can be started, or if the free memory has no room for one."""
 _log = logging.getLogger(__name__)
 
 EMPTY_RUN = """
@@ -170,10 +170,9 @@ except OSError:
 
 @functools.cache
 def baseline_bytes(mode: str, device: str = "cpu", task: str = "node") -> int:
-    """Return the peak resident bytes of a run whose graph, model and batches are next to nothing.
+    """Return the peak resident bytes of a run with a tiny graph, model and batches.
 
-    A process of its own trains for a moment. The result is kept between runs, since it depends on nothing
-    but the software.
+    A separate process trains for a moment. The result is cached, since it depends only on the software.
 
     Args:
         mode: ``sampled`` or ``full``.
@@ -202,9 +201,9 @@ def baseline_bytes(mode: str, device: str = "cpu", task: str = "node") -> int:
 
 
 def capacity_bytes() -> int | None:
-    """Return the memory that a run may take in place of this process; None if it is not known.
+    """Return the memory for a run in place of this process; None if it is not known.
 
-    What this process holds of its own, such as a graph read into memory, a run does not need once more.
+    Memory of this process, such as a graph read into memory, counts as free for the run.
     """
     free = free_memory_bytes()
     return None if free is None else max(1, free + own_anonymous_bytes())
@@ -230,7 +229,7 @@ def _measured(*arguments: str) -> int:
 def _from_json(content: Any) -> int:
     nbytes = content["nbytes"]
     if not isinstance(nbytes, int) or nbytes < 1 << 20:
-        raise DataError("no process takes so little")
+        raise DataError("a process takes at least 1 MiB")
     return nbytes
 
 

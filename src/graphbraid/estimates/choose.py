@@ -1,6 +1,6 @@
-"""What a Trainer chooses before a run: mode, tiers, and other options that graph, ranks and memory decide.
+"""Choices of a Trainer before a run: mode, tiers, and options that depend on graph, ranks and memory.
 
-``mode="auto"`` and ``tiers="auto"`` choose by the counts that an estimate shows.
+``mode="auto"`` and ``tiers="auto"`` use the counts that an estimate shows.
 """
 
 from __future__ import annotations
@@ -55,43 +55,43 @@ SHARE_OF_FREE_MEMORY = 0.5
 
 
 class TrainerInputs(NamedTuple):
-    """Objects that a Trainer was given beside its options; None for those that it was not."""
+    """Objects given to a Trainer beside its options; None if not given."""
 
     tiers: FeatureSource | None
-    """Where feature rows are."""
+    """Source of feature rows."""
     topology: NeighborLists | None
-    """Where adjacency lists are."""
+    """Source of adjacency lists."""
     accelerator: Accelerator | None
-    """What prepares and transfers mini-batches."""
+    """Device that prepares and transfers mini-batches."""
 
 
 class ResolvedConfig(NamedTuple):
-    """The options of a run, with what was left open chosen."""
+    """The options of a run after all choices."""
 
     config: TrainConfig
     mode_reason: str
     """Reason for the mode that ``auto`` chose; empty if the mode was given."""
     tiers_reason: str
-    """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
+    """Choice of ``tiers="auto"`` with its reason; empty for other tiers."""
     reads: Score | None
-    """Reads of each row, if ``tiers="auto"`` sized a device by them."""
+    """Reads of each row, if ``tiers="auto"`` sized a device's tier by them."""
 
 
 def choose(
     model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, comm: Communicator | None
 ) -> ResolvedConfig:
-    """Check that options, objects, graph, model and ranks go together, and choose what is left open.
+    """Check that options, objects, graph, model and ranks fit together, and choose open options.
 
     Args:
         model: the model to train.
         graph: the graph to train on.
-        config: options of the run as given.
-        passed: what the Trainer was given beside them.
+        config: the given options of the run.
+        passed: objects given to the Trainer beside them.
         comm: ranks that train together. If None, there is one.
 
     Raises:
-        ConfigError: an option does not go with another, or with the graph, the model or the ranks.
-        RankError: a rank was lost while several sized their tiers, which ``tiers="auto"`` does together.
+        ConfigError: an option does not fit another, or the graph, the model or the ranks.
+        RankError: a rank was lost while ranks sized their tiers together (``tiers="auto"``).
     """
     mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
@@ -123,10 +123,10 @@ def choose(
 def with_plan_of_device(
     config: TrainConfig, passed: TrainerInputs, device: torch.device, num_ranks: int = 1
 ) -> TrainConfig:
-    """Return the options with a plan where rows stay on a device, whose copies leave them out.
+    """Return the options, with a plan if rows stay on a device, since its copies leave them out.
 
     Raises:
-        ConfigError: rows are to stay on a device and there is none, an accelerator has no plan, or several
+        ConfigError: rows should stay on a device but there is none, an accelerator has no plan, or several
             ranks have a plan and no device.
     """
     has_device = passed.accelerator is not None or device.type != "cpu"
@@ -138,19 +138,19 @@ def with_plan_of_device(
     if config.plan is not None and num_ranks > 1 and not has_device:
         raise ConfigError(
             f"plan={config.plan!r} without a device divides the cores of one rank, and the {num_ranks} ranks "
-            "have their own; say by workers= and threads= how each uses them, or leave it out."
+            "have their own; set each rank's workers= and threads=, or leave the plan out."
         )
     if (config.hot or _has_hot_rows(passed)) and has_device and config.plan is None:
         config = config.updated(plan="auto")
     if passed.accelerator is not None and config.plan is None:
-        raise ConfigError("an accelerator prepares mini-batches as a plan says; give plan='auto' as well.")
+        raise ConfigError("an accelerator prepares mini-batches by a plan; also give plan='auto'.")
     return config
 
 
 def _by_kind(
     model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, num_ranks: int
 ) -> tuple[TrainConfig, str]:
-    """Return the options as task and types allow, with the reason if these decide the mode."""
+    """Return the options that task and types allow, and the reason if these decide the mode."""
     reason = ""
     if sharded_embeddings(model):
         config, reason = config_of_learned_rows(config, passed._asdict())
@@ -180,7 +180,7 @@ def _by_kind(
 
 
 def _check_passed(config: TrainConfig, passed: TrainerInputs) -> None:
-    """Check that tiers and topology were not both given and asked for by an option."""
+    """Check that tiers and topology were not given both as objects and by an option."""
     for name, given in (("tiers", passed.tiers), ("topology", passed.topology)):
         if given is None:
             continue
@@ -196,7 +196,7 @@ def _check_passed(config: TrainConfig, passed: TrainerInputs) -> None:
 def _with_sizes(
     model: nn.Module, graph: Graph, config: TrainConfig, memory: RankMemory, share: Share
 ) -> tuple[TrainConfig, str, Score | None]:
-    """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows."""
+    """Return the options with the memory chosen by ``tiers="auto"``, the reason, and reads of rows."""
     with runtime.torch_settings(config), runtime.random_state_kept():
         host, device, reads = auto_tiers(
             model, graph, config, memory.device, host_bytes=memory.host_bytes, share=share
@@ -228,7 +228,7 @@ def choose_mode(
         model: model to train.
         graph: graph to train on.
         config: options of the run.
-        free_bytes: free memory beside the data. If None, as measured now.
+        free_bytes: free memory beside the data. If None, it is measured.
     """
     if config.precision != "float32":
         return "sampled", "the full-graph engine runs in float32"
@@ -264,18 +264,18 @@ def auto_tiers(
     host_bytes: int | None = None,
     share: Share = ALONE,
 ) -> tuple[HostBudget, DeviceBudget | None, Score | None]:
-    """Return the memory for rows and lists that ``tiers="auto"`` takes: what the rest of the run leaves.
+    """Return the memory that ``tiers="auto"`` gives to rows and lists: the rest that the run leaves.
 
-    Beside the host's, the device's and the reads of each row by which it was sized. They are None where there
-    is no device, ``hot`` says it, or the features are not dense.
+    The result also has the device's memory and the reads of each row by which it was sized. Both are None
+    without a device, with a given ``hot``, or if features are not dense.
 
     Args:
-        model: to train.
-        graph: to train on.
-        config: options of the run; ``hot`` is kept where it is given.
-        memory: of the device. If None, there is none.
-        host_bytes: memory that the run may take in place of this process. If None, all that is free.
-        share: of each batch that the run trains on.
+        model: model to train.
+        graph: graph to train on.
+        config: options of the run; a given ``hot`` is kept.
+        memory: memory of the device. If None, there is no device.
+        host_bytes: memory for the run in place of this process. If None, all free memory.
+        share: share of each batch that the run trains on.
 
     Raises:
         ConfigError: the model does not fit the graph.
@@ -306,14 +306,14 @@ def auto_tiers(
 def auto_device(
     trial: Trial, needs: SampledNeeds, reads: Score, memory: DeviceMemory, run_seconds: float | None
 ) -> DeviceBudget:
-    """Return the memory of a device for rows that ``tiers="auto"`` takes.
+    """Return the device memory that ``tiers="auto"`` gives to rows.
 
     Args:
         trial: the run.
-        needs: of the run without tiers.
-        reads: of each row in an epoch.
+        needs: needs of the run without tiers.
+        reads: reads of each row in an epoch.
         memory: of the device.
-        run_seconds: of all training steps. If None, not known.
+        run_seconds: seconds of all training steps. If None, not known.
     """
     needed = needs.device.nbytes
     if trial.config.plan != "cpu" and memory.free_bytes is not None:  # half of it is for what it samples from

@@ -1,7 +1,7 @@
 """The network formula of all predictions for many ranks, the cluster it reads, and the records it fills.
 
 A message takes ``latency_seconds``, and each of its bytes ``1 / bandwidth_bytes`` (the alpha-beta model).
-What a rank computes while something travels hides it: both together take the longer of the two.
+Computing hides transfers: both at once take the longer of the two times.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from graphbraid.errors import ConfigError
 from graphbraid.files.schema import SavedRecord
 
 TYPICAL_MESSAGE_SECONDS, TYPICAL_BYTE_SECONDS = 1e-4, 5e-10
-"""Seconds that a message, and a byte, sent and received by TCP take of one core."""
+"""Seconds of one core for a message, and for a byte, sent and received by TCP."""
 
 
 class Sending(NamedTuple):
-    """What a rank sends, one message after the other; it receives as much at the same time."""
+    """The messages that a rank sends, one after the other. It receives as much at the same time."""
 
     messages: int
     nbytes: float
@@ -29,22 +29,22 @@ def exchange(num_ranks: int, nbytes: float) -> Sending:
 
     Args:
         num_ranks: number of ranks.
-        nbytes: bytes that the busiest rank sends or receives, whichever are more.
+        nbytes: the larger of the bytes that the busiest rank sends and receives.
     """
     return Sending(num_ranks - 1, nbytes)
 
 
 def ring_sum(num_ranks: int, nbytes: float) -> Sending:
-    """Return the transfer of a sum over all ranks along a ring, which all bytes pass twice."""
+    """Return the transfer of a sum over all ranks along a ring; all bytes go round twice."""
     return Sending(2 * (num_ranks - 1), 2 * (num_ranks - 1) / num_ranks * nbytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster(SavedRecord):
-    """Ranks that are alike, and a network on which each reaches every other at the same rate.
+    """Equal ranks, and a network with the same rate between any two of them.
 
-    The defaults are those of 10 Gbit/s Ethernet. A file names what differs:
-    ``{"graphbraid": "cluster", "bandwidth_bytes": 1.25e8}``.
+    The defaults are those of 10 Gbit/s Ethernet. A file has the fields that differ: ``{"graphbraid":
+    "cluster", "bandwidth_bytes": 1.25e8}``.
 
     Raises:
         ConfigError: a field is out of range.
@@ -53,18 +53,18 @@ class Cluster(SavedRecord):
     KIND: ClassVar[str] = "cluster"
 
     latency_seconds: float = 5e-5
-    """Seconds that a message takes whatever its size (alpha)."""
+    """Seconds of a message beside its bytes (alpha)."""
     bandwidth_bytes: float = 1.25e9
-    """Bytes per second that a rank can send, and receive at the same time (1 / beta)."""
+    """Bytes per second that a rank can send while it receives as many (1 / beta)."""
     byte_processor_seconds: float | None = None
-    """Seconds of all of a rank's processors that one byte sent and one received take from computing. If None,
-    the command takes a cost that is typical of TCP, divided by this machine's number of cores.
-    Elsewhere, None is 0."""
+    """Seconds of all of a rank's processors for one byte sent and one received, lost to computing. If None,
+    the command takes a typical cost of TCP, divided by this machine's number of cores. Elsewhere, None is
+    0."""
     message_processor_seconds: float | None = None
-    """Seconds of all of a rank's processors that one message sent and one received take, whatever their size:
-    threads wake up for it and call the system. If None, as for ``byte_processor_seconds``."""
+    """Seconds of all of a rank's processors for one message sent and one received, beside their bytes:
+    threads wake up and call the system. If None, as for ``byte_processor_seconds``."""
     speed: float = 1.0
-    """Speed of a rank as a multiple of that of the process that was measured."""
+    """Speed of a rank as a multiple of the measured process's."""
     memory_bytes: int | None = None
     """Memory of a rank. If None, the forecast does not say whether a graph fits."""
 
@@ -79,12 +79,12 @@ class Cluster(SavedRecord):
             raise ConfigError(f"memory_bytes must be at least 1; got {self.memory_bytes}")
 
     def moving_seconds(self, transfer: Sending) -> float:
-        """Return the seconds of a rank's cores that a transfer takes, in which they do not compute."""
+        """Return the seconds in which a rank's cores move a transfer's bytes and do not compute."""
         messages = (self.message_processor_seconds or 0.0) * transfer.messages
         return (messages + (self.byte_processor_seconds or 0.0) * transfer.nbytes) / self.speed
 
     def link_seconds(self, transfer: Sending) -> float:
-        """Return the seconds of a transfer on the link, which is no faster than the cores move the bytes."""
+        """Return the seconds of a transfer on the link, at least the time of the cores for it."""
         sent = transfer.messages * self.latency_seconds + transfer.nbytes / self.bandwidth_bytes
         return max(sent, self.moving_seconds(transfer))
 
@@ -100,20 +100,20 @@ class RankEpoch:
 
     num_ranks: int
     memory_bytes: float
-    """Bytes that it holds at its peak."""
+    """Peak memory."""
     compute_seconds: float = 0.0
     moving_seconds: float = 0.0
-    """Seconds in which its cores send and receive, while they compute nothing."""
+    """Seconds in which its cores send and receive and do not compute."""
     link_seconds: float = 0.0
     """Seconds in which its link is busy."""
     waiting_seconds: float = 0.0
     """Seconds in which its cores neither compute nor move bytes."""
     sent_bytes: float = 0.0
-    """Bytes that it sends, or receives, if more."""
+    """The larger of the bytes sent and received."""
     most_seconds: float | None = None
-    """Seconds if nodes have random owners; None where a partition into as many parts was made."""
+    """Seconds if nodes have random owners; None if a partition into as many parts was made."""
     details: dict[str, Any] = field(default_factory=dict)
-    """What only predictions of mini-batches have."""
+    """Further fields of predictions of mini-batches; empty for whole graphs."""
 
     def run(
         self,
@@ -123,14 +123,14 @@ class RankEpoch:
         hiding: float | None = None,
         times: float = 1,
     ) -> None:
-        """Compute, and send one thing after the other meanwhile.
+        """Run an operation: compute while transfers go one after the other.
 
         Args:
             cluster: the ranks and their network.
-            compute: measured seconds of all that the rank computes.
-            transfers: what travels.
-            hiding: the part of ``compute`` that can run while they travel. If None, all.
-            times: how often this happens.
+            compute: measured seconds of computing.
+            transfers: the transfers.
+            hiding: the part of ``compute`` that can run during transfers. If None, all.
+            times: number of such operations.
         """
         moving = sum(map(cluster.moving_seconds, transfers))
         link = sum(map(cluster.link_seconds, transfers))
@@ -143,7 +143,7 @@ class RankEpoch:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all: computing, moving bytes, and waiting for what neither hides."""
+        """Seconds of computing, moving bytes, and waiting for the rest of the transfers."""
         return self.compute_seconds + self.moving_seconds + self.waiting_seconds
 
 
@@ -157,7 +157,7 @@ class RanksForecast:
     epochs: tuple[RankEpoch, ...]
     """By ascending number of ranks; the first is for one rank."""
     assumptions: tuple[str, ...]
-    """What the predictions rest on, a sentence each."""
+    """Assumptions of the predictions, a sentence each."""
     epoch: dict[str, int] | None = None
     """Training nodes, batch size and batches of a step; None for whole-graph training."""
 

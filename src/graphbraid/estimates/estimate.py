@@ -1,4 +1,4 @@
-""":func:`graphbraid.estimate`: what a run needs before it starts, in each mode and with its rows in tiers."""
+""":func:`graphbraid.estimate`: memory, disk and time of a run before it starts, in each mode."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
 
 LOOKED_AHEAD_EPOCHS = 3
-"""Most epochs that an estimate looks ahead; whether a run looks ahead does not depend on it."""
+"""Most epochs that an estimate looks ahead; a run's own look-ahead does not depend on it."""
 _PARTS = 6
-"""Parts of an estimate that its progress counts."""
+"""Number of parts of an estimate, for its progress."""
 _LOWERING_BYTES = 64 << 20
-"""Taken beside copies of the edges while a model is lowered and the machine's rates are measured."""
+"""Memory beside copies of the edges while a model is lowered and the machine's rates are measured."""
 _MOST_FILLED_BYTES, _MOST_FILLED_SHARE = 1 << 30, 0.25
-"""Largest tiers, in bytes and as a share of the free memory, that are filled to try steps with them."""
+"""Largest tiers that are filled for trial steps, in bytes and as a share of the free memory."""
 
 
 def estimate(
@@ -73,9 +73,8 @@ def estimate(
 ) -> Estimate:
     """Estimate the memory, disk and time of a run, in each mode.
 
-    Memory is counted: what a run allocates is planned, sampled or tried on copies of model and optimizer.
-    Times are the plan's, or those of a handful of steps. Nothing of the model changes, and nothing stays on
-    the disk.
+    Memory is counted: allocations are planned, sampled or tried on copies of model and optimizer. Times are
+    the plan's, or those of a few steps. The model does not change, and no file stays on the disk.
 
     Example::
 
@@ -111,7 +110,7 @@ def estimate(
 
 
 class _Estimating:
-    """One estimate; what several of its parts need is made once."""
+    """One estimate. It caches results that several of its parts need."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class _Estimating:
         self._what = {"link": "links", "edge": "labels of edges", "graph": "labels of graphs"}.get(
             config.task
         )
-        """What is learned, where batches read rows and lists in memory; None for labels of nodes."""
+        """Name of targets whose batches need rows and lists in memory; None for labels of nodes."""
         self._needs: SampledNeeds | None = None
         self._reads: Score | None = None
         self._device_budget: DeviceBudget | None = None
@@ -209,7 +208,7 @@ class _Estimating:
     def _find_reads(
         self, trial: Trial, needs: SampledNeeds, has_device: bool, times: bool
     ) -> tuple[Needs, int]:
-        """Find the reads of each row, if rows may be in tiers; return the device's needs and hot rows."""
+        """Find the reads of each row if rows may be in tiers; return the device's needs and hot rows."""
         rows = stored_rows(self._graph.x)
         if self._what or rows is None or not (has_device or are_mapped(self._graph)):
             return needs.device, 0
@@ -259,7 +258,7 @@ class _Estimating:
         return replace(seconds, train=replace(seconds.train, seconds=reading, how=how))
 
     def _host(self, needs: SampledNeeds) -> int | str | None:
-        """Return the memory that the run gives to rows and lists; None if it uses the graph as it is."""
+        """Return the run's memory for rows and lists; None if it uses the graph as it is."""
         return self._config.host if self._config.tiers is None else self._budget(needs).host
 
     def _budget(self, needs: SampledNeeds | None) -> HostBudget:
@@ -326,7 +325,7 @@ class _Estimating:
         return seconds.scaled(slowness, f"times {slowness:.3g} by the rates of the two machines")
 
     def _judged(self, found: ModeEstimate, refused: str = "") -> ModeEstimate:
-        """Return the estimate with whether the machine has room for it; ``refused`` is why it cannot run."""
+        """Return the estimate with ``fits`` and its reason; ``refused`` tells why the run is impossible."""
         machine, missing = self._machine, list[str]()
         host, device = (None if needs is None else needs.must_bytes for needs in (found.host, found.device))
         for what, needed, there in (

@@ -1,7 +1,7 @@
 """An epoch of whole-graph training predicted for many ranks, from a step measured on one rank.
 
-A rank takes its share of each operation's measured seconds, by its edges or by its rows. It sends rows of
-its nodes, their gradients and sums of the parameters' gradients, which what it computes meanwhile hides.
+A rank takes its share of each operation's measured seconds, by its edges or by its rows. It sends rows of its
+nodes, their gradients and sums of the parameters' gradients; computing hides these transfers.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from graphbraid.fullgraph.ranks.halo import NAME, HaloSeconds, must_travel, valu
 from graphbraid.graph import Graph
 
 LEAST_NODES = 64
-"""Nodes of a part below which no partition is made: its halo would say little of larger ones."""
+"""Fewest nodes of a part: the halo of a smaller part would tell little about larger ones."""
 MOST_PARTS = 16
-"""Most parts into which the graph at hand is divided; larger numbers are extrapolated."""
+"""Most parts into which the graph is divided; larger numbers are extrapolated."""
 
 Degrees = Sequence[tuple[float, float]]
-"""Numbers of out-edges, each with the share of the nodes that have so many."""
+"""Numbers of out-edges, each with the share of the nodes that have this number."""
 
 
 # ---- how a graph divides
 
 
 class LargestShare(NamedTuple):
-    """What the busiest rank has of a graph."""
+    """The busiest rank's share of a graph."""
 
     num_ranks: int
     rows: float
-    """Its nodes by all nodes."""
+    """Its share of all nodes."""
     edges: float
-    """Its in-edges by all edges."""
+    """Its share of all edges, as in-edges of its nodes."""
     remote: float
-    """Its in-edges that come from others' nodes, by all its in-edges."""
+    """Share of its in-edges that come from nodes of other ranks."""
     halo: float
-    """The rows that it receives or sends in an exchange, whichever are more, by all nodes."""
+    """The larger of the rows that it receives and sends in an exchange, as a share of all nodes."""
 
 
 def degrees_of(graph: Graph) -> Degrees:
@@ -69,7 +69,7 @@ def degrees_of(graph: Graph) -> Degrees:
 
 
 def random_share(num_ranks: int, degrees: Degrees) -> LargestShare:
-    """Return what a rank has of nodes with random owners, in equal parts: the most rows that can travel.
+    """Return a rank's share if nodes have random owners in equal parts, which sends the most rows.
 
     A node with d out-edges is in the halo of ``(p - 1) (1 - (1 - 1/p)^d)`` of p parts.
     """
@@ -79,7 +79,7 @@ def random_share(num_ranks: int, degrees: Degrees) -> LargestShare:
 
 
 def largest_share(report: PartitionReport) -> LargestShare:
-    """Return what the busiest part of a partition has."""
+    """Return the share of the busiest part of a partition."""
     most = max(max(part.halo_rows, part.sent_rows) for part in report.parts)
     return LargestShare(
         num_ranks=report.num_parts,
@@ -91,12 +91,12 @@ def largest_share(report: PartitionReport) -> LargestShare:
 
 
 def measured_shares(graph: Graph, counts: Sequence[int]) -> list[LargestShare]:
-    """Divide a graph into some numbers of parts; return what the busiest part of each partition has.
+    """Divide a graph into some numbers of parts; return the busiest part's share of each partition.
 
     Args:
-        graph: the graph at hand.
-        counts: numbers of ranks; partitions are made for those of at most :data:`MOST_PARTS`, for 4 if there
-            are none, and for none whose parts would be smaller than :data:`LEAST_NODES`.
+        graph: the graph.
+        counts: numbers of ranks. Partitions are made for those up to :data:`MOST_PARTS`, or else for 4. None
+            is made with parts smaller than :data:`LEAST_NODES`.
     """
     wanted = sorted({count for count in counts if 1 < count <= MOST_PARTS} or {4})
     made = [partition(graph, count) for count in wanted if count * LEAST_NODES <= graph.num_nodes]
@@ -104,15 +104,15 @@ def measured_shares(graph: Graph, counts: Sequence[int]) -> list[LargestShare]:
 
 
 def share_of(num_ranks: int, measured: Sequence[LargestShare], degrees: Degrees) -> LargestShare:
-    """Return what the busiest of some ranks has.
+    """Return the share of the busiest of some ranks.
 
-    If no partition into as many parts was made, as large a part of the rows that random owners would send
-    travels as in the largest partition.
+    If no partition into as many parts was made, the ratio of its rows to those of random owners is taken from
+    the largest partition.
 
     Args:
         num_ranks: number of ranks.
         measured: partitions, by ascending number of parts. If empty, owners are random.
-        degrees: those of the graph.
+        degrees: degrees of the graph.
     """
     chance = random_share(num_ranks, degrees)
     exact = [share for share in measured if share.num_ranks == num_ranks]
@@ -137,15 +137,15 @@ class RankWork(NamedTuple):
 
     seconds: float
     by_edges: bool = False
-    """Whether ranks divide it as they do the edges; otherwise as the rows."""
+    """Whether ranks divide it by edges; otherwise by rows."""
     with_halo: bool = False
     """Whether each rank also computes the rows of its halo."""
     hides: bool = False
-    """Whether it runs while rows or gradients travel, as far as it reads none of them."""
+    """Whether the part of it that reads no row or gradient of other ranks runs during transfers."""
     reads: int = 0
-    """Number of exchanges: values with rows of other ranks that it reads, or whose gradients it makes."""
+    """Number of exchanges: of values with rows of other ranks that it reads or makes gradients for."""
     again: bool = False
-    """Whether it also takes the rows whose gradients come back."""
+    """Whether it takes the rows whose gradients come back in a second pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,13 +158,13 @@ class RankStep:
     sum_bytes: int
     """Bytes of the parameters' gradients, which all ranks add up."""
     other_seconds: float
-    """Seconds between the operations, which every rank takes in full."""
+    """Seconds between the operations; every rank takes them in full."""
     num_nodes: int
     num_edges: int
     held_bytes: float
-    """Bytes of all values and gradients, and of the features, by the number of nodes."""
+    """Bytes of all values, gradients and features for each node."""
     constant_bytes: int = 0
-    """Bytes of what is computed once, as aggregated features, over all nodes."""
+    """Bytes of values computed once, such as aggregated features, over all nodes."""
 
     @property
     def seconds(self) -> float:
@@ -176,11 +176,11 @@ _OVER_EDGES = (Aggregate, Attention, Gine, Maximum)
 
 
 def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
-    """Return what a lowered step computes and, on several ranks, sends.
+    """Return the operations of a lowered step and, for several ranks, its transfers.
 
     Args:
         lowered: the program of one rank over a graph.
-        floor: the floor of its step; its measured times count if there are any, else the floor itself.
+        floor: the floor of its step, with measured times if there are any.
         wire_bytes: bytes of a number on the wire.
 
     Raises:
@@ -191,7 +191,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
     is_measured = floor.step_seconds is not None
 
     def bytes_of(value: str) -> float:
-        """Bytes of a float32 row of a value, by the nodes that have one."""
+        """Bytes of a float32 row of a value, times the share of nodes that have one."""
         return 4.0 * program.width(value) * lowered.num_rows(program.level(value)) / num_nodes
 
     exchanged: dict[str, list[str]] = {}
@@ -230,7 +230,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
 
 
 def steps_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> list[RankStep]:
-    """Return the steps between which ranks choose: rows of level 0 are computed by each, or they travel.
+    """Return the steps that ranks choose from: each rank computes rows of level 0, or they are sent.
 
     The arguments and errors are those of :func:`step_of`.
     """
@@ -244,7 +244,7 @@ def steps_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> list[RankSt
 
 
 def _is_constant(program: Program, value: str) -> bool:
-    """Return whether no step changes a value, so that it travels only once."""
+    """Return whether a value stays the same in all steps, so that it is sent only once."""
     op = program.producer(value)
     if isinstance(op, DestinationRows):
         return _is_constant(program, op.inputs[0])
@@ -267,11 +267,11 @@ def forecast_full(
 
     Args:
         graph: the graph.
-        engines: the model over it, on one rank, with what is computed once and, where ranks may have no
-            memory for that, without.
+        engines: the model over it on one rank, with values that are computed once; also without them, if
+            ranks may lack the memory.
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
-        spare_bytes: memory of a rank for what is computed once.
+        spare_bytes: memory of a rank for values that are computed once.
         wire_bytes: bytes of a number on the wire.
 
     Raises:
@@ -320,22 +320,22 @@ def forecast_full(
 def predict(
     steps: Sequence[RankStep], share: LargestShare, cluster: Cluster, spare_bytes: float = math.inf
 ) -> RankEpoch:
-    """Predict an epoch of whole-graph training, which is one step, on the busiest of some ranks.
+    """Predict an epoch (one step) of whole-graph training on the busiest of some ranks.
 
     Args:
-        steps: steps on one rank; ranks choose the fastest that they have memory for.
-        share: what the busiest rank has of the graph.
+        steps: steps on one rank; ranks choose the fastest that fits their memory.
+        share: the busiest rank's share of the graph.
         cluster: the ranks and their network.
-        spare_bytes: memory of a rank for what is computed once.
+        spare_bytes: memory of a rank for values that are computed once.
     """
     able = [step for step in steps if step.constant_bytes <= share.num_ranks * spare_bytes]
     return min((_predicted(step, share, cluster) for step in able), key=lambda epoch: epoch.seconds)
 
 
 def _predicted(step: RankStep, share: LargestShare, cluster: Cluster) -> RankEpoch:
-    """Predict an epoch of one step: what each operation sends, beside what hides it until the next one sends.
+    """Predict an epoch of one step: each operation's transfers, and the computing that hides them.
 
-    The sums of gradients travel with the last rows.
+    The sums of gradients are sent with the last rows.
     """
     ranks, halo = share.num_ranks, share.halo * step.num_nodes
     rows = step.num_nodes * share.rows + halo
@@ -364,4 +364,4 @@ FULL_ASSUMPTIONS = (
     "Rows before the first aggregation travel, or ranks that read them compute them, whichever is faster.",
     "The loss and the optimizer are not in it, nor the evaluation.",
 )
-"""What all forecasts of whole-graph training rest on."""
+"""Assumptions of all forecasts of whole-graph training."""

@@ -27,10 +27,10 @@ _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more 
 _HELD = ("software", "graph", "features", "model")
 """Parts of a run that are in memory before its first step."""
 _KEPT_SHARE = 4
-"""One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
+"""One part in so many of a run's memory is assumed lost between blocks, where nothing else fits."""
 _RESERVE_BYTES = 64 << 20
-"""Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies. A run
-without a plan keeps half of it."""
+"""Memory kept free while stages are measured: heaps of threads, pools of earlier arrangements, copies. A run
+without a plan keeps half of it free."""
 _BESIDE = "threads and copies, which are kept free"
 _PARTS = {
     "optimizer": "the optimizer's state",
@@ -51,18 +51,18 @@ def require_sampled(
 ) -> None:
     """Check that mini-batches can be trained on in the free memory.
 
-    What a run will hold beside what is in memory already is counted as :func:`graphbraid.estimate` does,
-    unless a bound says at once that it fits.
+    The memory that a run adds is counted as by :func:`graphbraid.estimate`, unless a bound shows at once that
+    it fits.
 
     Args:
         model: model to train.
         graph: graph to train on, with one or several types of nodes, or many graphs.
-        config: options of the run, whose tiers are made already.
-        why: reason for which mode ``auto`` chose to sample; empty if the mode was given.
-        free_bytes: memory that the run may take. If None, what is free on its device.
+        config: options of the run; its tiers exist already.
+        why: reason of mode ``auto`` to sample; empty if the mode was given.
+        free_bytes: memory that the run may take. If None, the free memory of its device.
 
     Raises:
-        ResourceError: it does not fit; the message says what takes how much, and what to lower.
+        ResourceError: it does not fit; the message lists the parts with their bytes and the options to lower.
     """
     free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
     joined = graph if isinstance(graph, Graph) else graph.graph
@@ -82,7 +82,7 @@ def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None
     """Check that a run's stages can be measured in the free memory.
 
     Raises:
-        ResourceError: they cannot; the message says what takes how much, and what to lower.
+        ResourceError: they cannot; the message lists the parts with their bytes and the options to lower.
     """
     free = device_named(config.device).free_bytes()
     if free is None:
@@ -107,17 +107,17 @@ def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None
 def require_as_written(
     model: nn.Module, graph: Graph, config: TrainConfig, why: str, engine: Engine | None = None
 ) -> None:
-    """Check that a model that is not lowered, or only in part, can train on the whole graph in free memory.
+    """Check that a model that is not fully lowered can train on the whole graph in free memory.
 
     Args:
         model: model to train.
         graph: graph to train on, with one type of nodes.
         config: options of the run.
-        why: reason for which the model runs as it is written.
+        why: reason why the model runs as it is written.
         engine: runs the lowered parts. If None, there are none.
 
     Raises:
-        ResourceError: a step takes more than is free, by steps tried on small graphs.
+        ResourceError: by steps tried on small graphs, a step needs more than the free memory.
     """
     free = device_named(config.device).free_bytes()
     width, of_parameters = width_and_bytes(model, graph)
@@ -145,7 +145,7 @@ def _parts_to_come(
     ahead: int | None = None,
     evaluates: bool = True,
 ) -> dict[str, int]:
-    """Return what a run will hold on its device beside what it holds before the first step, by name."""
+    """Return the memory by name that a run adds on its device from the first step on."""
     trial = Trial(model, graph, config)
     with rows_made_up(trial):  # a run whose rows are in tiers maps no page of their file
         trial.try_model()
@@ -161,7 +161,7 @@ def _parts_to_come(
 
 
 def _what_fits(model: nn.Module, graph: Graph | GraphSet, config: TrainConfig, needed: int, free: int) -> str:
-    """Return what to lower so that the run fits: the memory for rows, or else the size of batches."""
+    """Return advice to make the run fit: lower the memory for rows, or else the size of batches."""
     host = 0
     if isinstance(graph, Graph) and config.host is not None:
         host = min(as_budget(config.host, "host"), 2 * graph.nbytes)

@@ -1,4 +1,4 @@
-"""What a run on links or edges takes beside its mini-batches: memory of these, ranks among all nodes."""
+"""Memory and time of a run on links or edges beside its mini-batches: links, negatives, rankings."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _COUNTING_BYTES = 16
 def link_needs(
     trial: Trial, runner: LinkRunner | EdgeRunner, *, in_flight: int
 ) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
-    """Return what a run holds for its links or edges, and what its set-up holds more.
+    """Return a run's memory for its links or edges, and the further memory of its set-up.
 
     Args:
-        trial: the run. A step was tried.
+        trial: the run, after a trial step.
         runner: its runner.
-        in_flight: bytes of the batches that are held later. The set-up does not hold them.
+        in_flight: bytes of the batches that the run holds, but not its set-up.
     """
     config = trial.config
     ranks = isinstance(runner, LinkRunner) and (trial.val_nodes is not None or trial.test_nodes is not None)
@@ -64,7 +64,7 @@ def link_needs(
 
 
 def link_evaluation_needs(trial: Trial, runner: LinkRunner | EdgeRunner) -> tuple[Need, ...]:
-    """Return what the evaluations of a run on links or edges hold at their peak."""
+    """Return the peak memory of the evaluations of a run on links or edges."""
     parts: tuple[tuple[str, Tensor | None, EvalMode], ...] = (
         ("validation", trial.val_nodes, trial.config.eval_mode),
         ("test", trial.test_nodes, "exact"),
@@ -85,7 +85,7 @@ def link_evaluation_needs(trial: Trial, runner: LinkRunner | EdgeRunner) -> tupl
 def link_evaluation_seconds(
     trial: Trial, runner: LinkRunner, positions: Tensor, mode: EvalMode, *, most: float
 ) -> float:
-    """Return the seconds of an evaluation; some rows and ranks are tried, for about ``most`` seconds."""
+    """Return the seconds of an evaluation; some rows and rankings are tried for about ``most`` seconds."""
     config, nodes = trial.config, runner.data.ends.nodes
     part = nodes
     if mode == "sampled":
@@ -121,7 +121,7 @@ def _evaluation_bytes(
 
 
 def _outputs_of(runner: EdgeRunner, positions: Tensor, rows: Tensor) -> Tensor:
-    """Return the outputs of edges whose ends have the first of the rows."""
+    """Return the outputs of edges whose ends have the first rows."""
     attr = cast("EdgeLabels", runner.labels).edge_attr
     ends = rows[:1].expand(positions.numel(), -1).to(runner.device)
     return runner.decoded(ends, ends, None if attr is None else attr[positions])
@@ -130,7 +130,7 @@ def _outputs_of(runner: EdgeRunner, positions: Tensor, rows: Tensor) -> Tensor:
 def _encoding_bytes(
     trial: Trial, runner: LinkRunner | EdgeRunner, mode: EvalMode, rows_bytes: int
 ) -> tuple[int, int]:
-    """Return what it takes to make the rows, beside these ``rows_bytes``, and what the pool keeps of that."""
+    """Return the memory to make the rows beside their ``rows_bytes``, and the part that the pool keeps."""
     config, encoder, nodes = trial.config, runner.encoder_runner(), runner.data.ends.nodes
     if mode == "sampled":
         return sampled_pass(trial, encoder, nodes).nbytes, 0
@@ -144,7 +144,7 @@ def _encoding_bytes(
 
 
 def _some_rows(trial: Trial, runner: LinkRunner | EdgeRunner) -> Tensor:
-    """Return rows of the encoder's width for all nodes that links join. Two such tables are made."""
+    """Return rows of the encoder's width for all nodes of links. Two such tables are made."""
     nodes = runner.data.ends.nodes
     found = encoder_rows(runner, trial.config.updated(plan=None), nodes[:2], "sampled")
     return found[:1].repeat(nodes.numel(), 1)

@@ -1,4 +1,4 @@
-"""What an estimate asks of a machine: its memory and rates, those of a device, and a rank's part of them."""
+"""A machine as an estimate sees it: memory and rates of host and device, and a rank's part of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RATES = ("disk_bytes_per_second", "multiply_flops", "row_bytes_per_second", "li
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HardwareFile(SavedRecord):
-    """What an estimate asks of a machine; fields that are None are not known, and limit nothing."""
+    """A machine as an estimate sees it. Fields that are None are not known and limit nothing."""
 
     KIND: ClassVar[str] = "hardware"
 
@@ -48,9 +48,9 @@ class HardwareFile(SavedRecord):
     memory_bytes: int | None = None
     """Bytes of memory that a run may take."""
     device_memory_bytes: int | None = None
-    """Bytes of memory of the device that a run may take. None: there is no device."""
+    """Bytes of device memory that a run may take. None: there is no device."""
     disk_bytes: int | None = None
-    """Bytes that a run may write."""
+    """Bytes of disk that a run may write."""
     disk_bytes_per_second: float | None = None
     """Rate at which rows are read from a store's file."""
     multiply_flops: float | None = None
@@ -77,10 +77,10 @@ class HardwareFile(SavedRecord):
         return DeviceMemory(free_bytes=self.device_memory_bytes, link_bytes_per_second=rate)
 
     def slowness(self, here: HardwareFile) -> float:
-        """Return how many times as long the same work takes as ``here``, by the rates that both have.
+        """Return the time of the same work as a multiple of ``here``'s, by the rates that both have.
 
-        The geometric mean of products and of rows at random, which training consists of; 1 where a
-        machine's rates are not known.
+        It is the geometric mean for matrix products and for reads of random rows, the main work of training.
+        1 if a machine's rates are not known.
         """
         ratios = []
         for name in ("multiply_flops", "row_bytes_per_second"):
@@ -94,8 +94,8 @@ def this_machine(folder: Path | None = None, *, with_rates: bool = True) -> Hard
     """Return this machine as an estimate sees it, with its measured rates.
 
     Args:
-        folder: where a run writes. If None, the working directory.
-        with_rates: whether to give its rates, which are measured the first time.
+        folder: folder that a run writes to. If None, the working directory.
+        with_rates: whether to include its rates, which are measured the first time.
     """
     from graphbraid.fullgraph.measured.rates import machine_rates  # here: runs measure none
 
@@ -125,12 +125,12 @@ def _free_disk_bytes(folder: Path) -> int | None:
 # ---- a device
 
 COPIED_BYTES = 32 << 20
-"""Bytes that are copied to measure the link's rate."""
+"""Bytes of a copy to measure the link's rate."""
 _COPIES = 4  # the first one does not count: it takes memory, and enables access
 
 
 def device_memory(name: str, accelerator: Accelerator | None) -> DeviceMemory | None:
-    """Return the memory and the link of the device that mini-batches go to; None if that is the host.
+    """Return memory and link of the device of mini-batches; None if they stay on the host.
 
     Args:
         name: of the model's device, as the option ``device``.
@@ -169,26 +169,26 @@ def copy_rate(source: Tensor, device: torch.device) -> float:
 
 
 class RankMemory(NamedTuple):
-    """What a rank may take by which ``tiers="auto"`` sizes its tiers."""
+    """A rank's memory, by which ``tiers="auto"`` sizes its tiers."""
 
     host_bytes: int | None
-    """Memory of the machine in place of this process; None if it is not known."""
+    """Memory of the machine for a run in place of this process; None if not known."""
     device: DeviceMemory | None
-    """Memory of the device and its link; None where mini-batches stay on the host."""
+    """Memory and link of the device; None if mini-batches stay on the host."""
     reason: str
-    """What is divided among whom, in words; empty where nothing is."""
+    """The division among ranks, in words; empty if nothing is divided."""
 
 
 def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -> RankMemory:
-    """Return a rank's parts of what is free now; all ranks of the job call it together.
+    """Return a rank's parts of the free memory; all ranks of the job call it together.
 
     Ranks of a machine divide its memory, or that of the cgroup whose limit they share. Ranks whose devices
-    have the same name divide the device's. Each part is that of the least that any of them has found free.
+    have the same name divide the device's. They divide the least free memory that any of them has found.
 
     Args:
         comm: the ranks.
         device: this rank's device. If None, its mini-batches stay on the host.
-        name: of the device's memory on this machine, from :func:`memory_name`. If empty, no other rank's.
+        name: name of the device's memory, from :func:`memory_name`. If empty, no other rank uses it.
 
     Raises:
         RankError: a rank was lost.
@@ -212,7 +212,7 @@ def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -
 
 
 def memory_name(name: str, accelerator: Accelerator | None) -> str:
-    """Return what tells the memory of a run's device from that of others on its machine; empty if nothing.
+    """Return a name of the memory of a run's device, unique on its machine; empty if there is none.
 
     Args:
         name: of the model's device, as the option ``device``.

@@ -1,7 +1,7 @@
-"""The memory of a run on mini-batches: what it holds from the first step on, and the most of each phase.
+"""The memory of a run on mini-batches: memory from the first step on, and the peak of each phase.
 
-Batches are sampled, a step and a validation pass are tried on copies. What may not fit is tried on fewer
-seeds, and scaled by the nodes of a batch.
+Batches are sampled; a step and a validation pass are tried on copies. If a trial may not fit, it uses fewer
+seeds and is scaled by the nodes of a batch.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import EdgeRunner, LinkRunner
 
 DEVICE_BATCHES = 2
-"""Batches that a device holds: the one it trains on, and the next."""
+"""Number of batches on a device: the one it trains on, and the next."""
 STEP_BYTES = 4
-"""Bytes that a step is taken to allocate for each byte of its batch where nothing was tried."""
+"""Assumed bytes of a step for each byte of its batch if nothing was tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledNeeds:
-    """What a run on mini-batches needs with all rows and lists in memory."""
+    """Needs of a run on mini-batches with all rows and lists in memory."""
 
     host: Needs
     device: Needs
-    """What it needs on a device that holds the model and some batches, whether or not there is one."""
+    """Needs on a device with the model and some batches, also if there is no device."""
     sizes: BatchSizes
     ahead: int
-    """Batches prepared ahead."""
+    """Number of batches prepared ahead."""
     file_bytes: int
-    """Bytes of files that are written: checkpoints, activations beyond exact inference's budget."""
+    """Bytes of written files: checkpoints, activations beyond exact inference's budget."""
 
 
 def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = True) -> SampledNeeds:
-    """Count what a run on mini-batches holds; a training step on a real batch is tried on the copies.
+    """Count the memory of a run on mini-batches; a training step on a real batch is tried on the copies.
 
     Args:
         trial: the run, on a graph of one or of several node types.
-        ahead: batches prepared ahead. If None, as the loader of ``workers`` threads does.
+        ahead: number of batches prepared ahead. If None, that of the loader of ``workers`` threads.
         software: whether to count a run without data, for which a process may be started.
     """
     config, runner, workers = trial.config.updated(plan=None), trial.runner, trial.config.workers
@@ -112,7 +112,7 @@ def baseline_need(mode: str, trial: Trial) -> Need:
 
 
 def learned_needs(trial: Trial) -> tuple[tuple[Need, Need], int]:
-    """Return the needs of model and optimizer, and the bytes of the checkpoints that are kept of them."""
+    """Return the needs of model and optimizer, and the bytes of the kept checkpoints."""
     config, weights, state = trial.config, parameter_bytes(trial.runner.model), trial.state_bytes()
     best = weights if config.restore_best and config.out_dir is None and trial.val_nodes is not None else 0
     needs = (
@@ -136,7 +136,7 @@ def graph_needs(graph: Graph) -> tuple[Need, Need]:
 
 
 def _attribute_needs(trial: Trial) -> tuple[Need, ...]:
-    """Return the need of the attributes of many graphs, beside the features that :func:`graph_needs` has."""
+    """Return the need of the attributes of many graphs except features, which :func:`graph_needs` counts."""
     if trial.graphs is None:
         return ()
     nbytes = sum(values.nbytes for name, values in trial.graphs.arrays() if name != "x")
@@ -144,12 +144,12 @@ def _attribute_needs(trial: Trial) -> tuple[Need, ...]:
 
 
 def bytes_beside_graph(needs: Needs, graph: Graph) -> int:
-    """Return the bytes of a run beside the features, and beside the adjacency lists that a file holds."""
+    """Return the bytes of a run without features, and without adjacency lists in a file."""
     return needs.nbytes - needs.bytes_of("features") - list_bytes(graph)
 
 
 def are_mapped(graph: Graph) -> bool:
-    """Return whether a graph's features are dense and mapped from a file, as an open store's are."""
+    """Return whether a graph's features are dense and mapped from a file, such as an open store."""
     x = stored_rows(graph.x)
     return x is not None and mapped.find(x.data_ptr(), x.nbytes) is not None
 
@@ -158,7 +158,7 @@ def are_mapped(graph: Graph) -> bool:
 
 
 def may_try_steps(trial: Trial) -> bool:
-    """Return whether the free memory lets steps be tried, with the batches that are prepared meanwhile."""
+    """Return whether the free memory holds trial steps and the batches prepared meanwhile."""
     free = free_memory_bytes()
     if free is None or 2 * most_bytes(trial.runner.model, trial.graph, trial.config) < free:
         return True
@@ -168,7 +168,7 @@ def may_try_steps(trial: Trial) -> bool:
 
 
 def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
-    """Return a bound on what a run on mini-batches holds beside graph and features, far from tight."""
+    """Return a loose bound on the memory of a run on mini-batches beside graph and features."""
     width, of_parameters = width_and_bytes(model, graph)
     nodes, edges = graph.num_nodes, graph.num_edges * max(1, len(config.fanouts))
     if config.task == "node":
@@ -183,7 +183,7 @@ def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
 
 
 def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
-    """Return bounds on the numbers that a pass makes of a node, and on what learning takes for parameters."""
+    """Return bounds on the numbers that a pass makes for a node, and on the bytes of learning parameters."""
     parameters = [p for p in model.parameters() if not isinstance(p, UninitializedParameter)]
     parts = [graph.nodes_of(one) for one in graph.node_types] if graph.is_typed else [graph]
     features = max((part.x.shape[1] for part in parts if part.x is not None), default=0)
@@ -214,13 +214,13 @@ def _sizes(trial: Trial) -> BatchSizes:
 
 
 def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
-    """Return what a step allocates, tried on a real batch where a smaller one says that it will fit."""
+    """Return the bytes of a step, tried on a real batch if a smaller one shows that it will fit."""
     scaled, fits = _scaled(trial, loader, sizes)
     return _tried(trial, loader)[0] if fits else Allocation(peak=scaled, kept=0)
 
 
 def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, bool]:
-    """Return what a step is expected to allocate, and whether it can be tried beside batches under way."""
+    """Return the expected bytes of a step, and whether it can be tried beside batches under way."""
     flying = sizes.in_flight(trial.config.workers, loader.ahead)
     if not may_be_tried(flying // FEWER):  # not even a small step can be tried
         return STEP_BYTES * sizes.nbytes, False
@@ -232,7 +232,7 @@ def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, 
 
 
 def _tried(trial: Trial, loader: BatchLoader) -> tuple[Allocation, int]:
-    """Return what a step allocates, once the optimizer's state is made, and its nodes."""
+    """Return the bytes of a step after the optimizer's state is made, and the nodes of its batch."""
     batches = iter(loader.batches(0, 0, min(2, len(loader))))
     batch = next(batches)
     trial.step(batch)
@@ -245,16 +245,16 @@ def _tried(trial: Trial, loader: BatchLoader) -> tuple[Allocation, int]:
 
 
 class ExactNeeds(NamedTuple):
-    """What exact inference takes."""
+    """Needs of exact inference."""
 
     memory_bytes: int
     file_bytes: int
-    """Bytes of activations that go to a temporary file, beyond the budget."""
+    """Bytes of activations beyond the budget, in a temporary file."""
     how: str
 
 
 def exact_inference(trial: Trial) -> ExactNeeds:
-    """Return what exact inference over all nodes takes, in the way that it will be done."""
+    """Return the needs of exact inference over all nodes, by the method that the run will use."""
     runner, graph, budget = trial.runner, trial.graph, trial.config.memory_budget_bytes
     needed = whole_bytes(runner)
     if needed <= budget and graph.is_typed:
@@ -274,7 +274,7 @@ def exact_inference(trial: Trial) -> ExactNeeds:
 
 
 def _evaluation_needs(trial: Trial) -> tuple[tuple[Need, ...], int]:
-    """Return what a sampled run's evaluations hold at their peak, and the bytes they put into files."""
+    """Return the peak memory of a sampled run's evaluations, and the bytes of their files."""
     if isinstance(trial.runner, LinkRunner | EdgeRunner):
         return link_evaluation_needs(trial, trial.runner), 0
     needs, file_bytes, exact = list[Need](), 0, list[str]()

@@ -1,4 +1,4 @@
-"""The plan of a run: its stages are profiled on copies, and the fastest way to prepare batches is chosen."""
+"""The plan of a run: profiles its stages on copies and chooses the fastest way to prepare batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator, BatchDevice
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
-"""Options that change how long a stage takes."""
+"""Options that change the time of a stage."""
 AHEAD_SHARE = 0.125
 """Share of the free memory that batches prepared ahead may take."""
 
@@ -48,8 +48,8 @@ def plan_run(
 ) -> Plan | None:
     """Return the plan that ``config.plan`` requests; None if it is None or the mode is ``full``.
 
-    Ranks that share batches plan each for its own shares and device, without a word to each other: they may
-    be unlike, and are measured while the others work, as they will be.
+    Each rank that shares batches plans for its own shares and device, without messages to the others. Ranks
+    may differ, and each is measured while the others work, as in the run.
 
     Raises:
         ConfigError: the plan does not fit the device.
@@ -81,7 +81,7 @@ def profile_run(
     """Measure the run's stages on copies of model and optimizer, or read an earlier measurement.
 
     Raises:
-        ResourceError: there is no room for what measuring them takes.
+        ResourceError: there is no memory to measure them.
     """
     cores = Hardware.detect().planned_cores
     device = accelerator or runner.device
@@ -124,7 +124,7 @@ def profile_run(
 
 
 def _stages(loader: BatchLoader, device: BatchDevice, workers: Sequence[int], **how: Any) -> Profile:
-    """Measure the stages of a loader's mini-batches on the way to a device."""
+    """Measure the stages of a loader's mini-batches up to the device."""
     if loader.graph.is_typed or loader.starts_from_inputs:
         return measure_typed(loader, workers, **how)
     return measure(dataclasses.replace(loader.context(1), device=device), workers, **how)
@@ -138,9 +138,9 @@ def measure_typed(
     before_training: Callable[[int], None],
     effort: Effort | None = None,
 ) -> Profile:
-    """Measure how long sampling threads and the model take for a mini-batch that no stage operator prepares.
+    """Measure the times of sampling threads and model for mini-batches without stage operators.
 
-    Such batches are those of a graph with types, and of links.
+    These are batches of links, and of graphs with types.
 
     Args:
         loader: loader of the run's mini-batches; its threads are set up anew.
@@ -180,7 +180,7 @@ def measure_typed(
 def _intervals(
     loader: BatchLoader, effort: Effort, seconds: float, use: Callable[[Any], None] | None = None
 ) -> list[float]:
-    """Return the seconds from one batch to the next after the warm-up, at least one; ``use`` gets each."""
+    """Return seconds from batch to batch after the warm-up, at least one; ``use`` gets each batch."""
     found: list[float] = []
     until, count = time.perf_counter() + seconds, 0
     while count < effort.warm_up + effort.samples:
@@ -208,7 +208,7 @@ def _bytes_of(batch: MiniBatch) -> int:
 
 
 def memory_limits() -> Limits:
-    """Return limits that let batches prepared ahead take a share of the memory that is free now."""
+    """Return limits that give batches prepared ahead a share of the free memory."""
     free = Hardware.detect().memory_available_bytes
     return Limits(host_bytes=None if free is None else int(AHEAD_SHARE * free))
 
@@ -220,7 +220,7 @@ def set_training_threads(config: TrainConfig, workers: int) -> None:
 
 
 def worker_counts(cores: int, *, training_needs_one: bool) -> Sequence[int]:
-    """Return the numbers of workers worth measuring: powers of two, and all cores that may sample."""
+    """Return the numbers of workers to measure: powers of two, and all cores that may sample."""
     most = max(1, cores - 1 if training_needs_one else cores)
     return sorted({1 << i for i in range(most.bit_length()) if 1 << i <= most} | {most})
 
@@ -261,7 +261,7 @@ def try_arrangements(
     profile: Profile,
     limits: Limits,
 ) -> tuple[TimedArrangement, ...]:
-    """Measure the seconds per step of each arrangement that can win, by short runs in turn on copies.
+    """Measure the seconds per step of each arrangement that can win, by short alternating runs on copies.
 
     Args:
         runner: runner of the model.
@@ -328,7 +328,7 @@ def _seconds_per_step(
 def _bits_depend_on_threads(
     runner: ModelRunner, task: Task, config: TrainConfig, loader: BatchLoader, cores: int
 ) -> bool:
-    """Return whether steps with one thread and with all differ in any bit; if so, threads must not vary."""
+    """Return whether steps with one thread and with all differ in a bit; then threads must not vary."""
     loader.work_in_turns(1, 2, None)
     batches = list(loader.batches(0, 0, min(2, len(loader))))
     one, all_ = (_after_steps(runner, task, config, batches, threads) for threads in (1, cores))

@@ -1,4 +1,4 @@
-"""Records of an estimate: memory part by part, seconds part by part, and what follows for a run."""
+"""Records of an estimate: memory and seconds part by part, and the choices for a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphbraid.estimates.machine import HardwareFile
 
 Mode = Literal["sampled", "full"]
-"""How a run trains, once ``auto`` has chosen."""
+"""Mode of a run, after ``auto`` has chosen."""
 
 
 # ---- memory
@@ -25,38 +25,38 @@ Mode = Literal["sampled", "full"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """A part of what a run holds."""
+    """A part of a run's memory."""
 
     name: str
     nbytes: int
     why: str = ""
-    """How it was counted."""
+    """The way it was counted."""
     mapped: bool = False
-    """Whether these are pages of a file, which count as the process's memory until the system drops them."""
+    """Whether it is pages of a file. They count as the process's memory until the system drops them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs:
-    """What a run holds in one memory: parts for the whole run, and in each phase some more."""
+    """A run's parts in one memory: parts for the whole run, and further ones in each phase."""
 
     held: tuple[Need, ...]
-    """Held from the first step to the last."""
+    """Parts held from the first step to the last."""
     phases: tuple[Need, ...] = ()
-    """What each phase (a step, a validation, the test) holds at its peak beside these, one at a time."""
+    """Further parts of each phase (a step, a validation, the test) at its peak; phases do not overlap."""
 
     @property
     def nbytes(self) -> int:
-        """Peak in bytes: what is held, and the most of a phase."""
+        """Peak in bytes: the held parts and the largest phase."""
         return sum(need.nbytes for need in self.held) + self.most
 
     @property
     def most(self) -> int:
-        """Bytes of the phase that holds most."""
+        """Bytes of the largest phase."""
         return max((need.nbytes for need in self.phases), default=0)
 
     @property
     def must_bytes(self) -> int:
-        """Peak without pages of files, which the system drops where memory is short."""
+        """Peak without pages of files, which the system drops if memory is short."""
         return self.nbytes - sum(need.nbytes for need in self.held if need.mapped)
 
     def bytes_of(self, name: str) -> int:
@@ -64,7 +64,7 @@ class Needs:
         return sum(need.nbytes for need in (*self.held, *self.phases) if need.name == name)
 
     def rows(self) -> Iterator[tuple[str, int, str]]:
-        """Yield name, bytes and reason of each part that takes some; phases are marked as such."""
+        """Yield name, bytes and reason of each part that is not empty; phases are marked as such."""
         for need in self.held:
             if need.nbytes:
                 yield need.name, need.nbytes, need.why + "; pages of a file" * need.mapped
@@ -79,16 +79,16 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class PartSeconds:
-    """How long a part of a run takes."""
+    """The time of a part of a run."""
 
     seconds: float | None
-    """None if it is not known, and ``how`` says why."""
+    """None if not known; ``how`` then has the reason."""
     how: str = ""
-    """How it is known."""
+    """Origin of the number."""
 
     @property
     def known(self) -> float:
-        """The seconds of a part that was tried."""
+        """Make the record of a part that was tried."""
         assert self.seconds is not None, self.how
         return self.seconds
 
@@ -103,36 +103,36 @@ class PartSeconds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochSeconds:
-    """How long an epoch takes, and what a run takes once."""
+    """The time of an epoch, and of the parts that a run has once."""
 
     train: PartSeconds
     """Training of an epoch."""
     validation: PartSeconds | None = None
     """An epoch's share of a validation (``eval_every``); None if there is none."""
     checkpoints: PartSeconds | None = None
-    """Checkpoints that an epoch writes, without that of a best one; None without a folder."""
+    """Checkpoints that an epoch writes, except the best one's; None without a folder."""
     test: PartSeconds | None = None
     """The test at the end; None if there is none."""
     first: float = 0.0
-    """Seconds that the first epoch takes longer: memory is taken, pages of files are read."""
+    """Extra seconds of the first epoch, which allocates memory and reads pages of files."""
     floor: float | None = None
-    """Least seconds of the compiled step by the machine's rates; None for mini-batches."""
+    """Lower bound of the compiled step by the machine's rates; None for mini-batches."""
     others: float | None = None
     """Share of the cores that other programs used while steps were tried; None if it is not known."""
 
     @property
     def total(self) -> float:
-        """Seconds of an epoch, of all its parts whose time is known."""
+        """Seconds of an epoch: the sum of its parts with known time."""
         parts = (self.train, self.validation, self.checkpoints)
         return sum(part.seconds or 0.0 for part in parts if part is not None)
 
     def of_run(self, epochs: int) -> float:
-        """Return the seconds of a run of so many epochs, with what comes once."""
+        """Return the seconds of a run of so many epochs, with the parts that come once."""
         test = 0.0 if self.test is None else self.test.seconds or 0.0
         return self.first + epochs * self.total + test
 
     def parts(self) -> Iterator[tuple[str, PartSeconds]]:
-        """Yield each part with its name; those of an epoch first, what comes once in brackets."""
+        """Yield each part with its name; parts of an epoch first, parts that come once in brackets."""
         train = self.train
         if self.others is not None and is_disturbed(self.others):
             slower = f"while other programs used {self.others:.0%} of the cores; alone, a run is faster"
@@ -165,23 +165,23 @@ class EpochSeconds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeEstimate:
-    """What a run needs in one mode."""
+    """Needs of a run in one mode."""
 
     mode: Mode
     host: Needs | None
-    """What it needs in memory; None if it is not known, and ``reason`` says why."""
+    """Memory that it needs; None if not known, with the reason in ``reason``."""
     device: Needs | None = None
-    """What it needs on the device that holds the model; None without one."""
+    """Memory that it needs on the model's device; None without a device."""
     disk_bytes: int = 0
-    """Bytes of files that the run writes: checkpoints, activations beyond exact inference's budget."""
+    """Bytes of written files: checkpoints, activations beyond exact inference's budget."""
     seconds: EpochSeconds | None = None
-    """Time of an epoch; None if nothing is known or was asked for."""
+    """Time of an epoch; None if it is not known or not requested."""
     epochs: int = 1
     """Number of epochs of the run."""
     fits: bool = True
     """Whether memory, device and disk have room for it."""
     reason: str = ""
-    """What there is no room for, or why nothing is known."""
+    """The missing room, or the reason why needs are not known."""
 
     @property
     def heading(self) -> str:
@@ -209,19 +209,19 @@ class ModeEstimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What a run needs before it starts; printing it shows what ``graphbraid estimate`` does."""
+    """Needs of a run before it starts. It prints as the output of ``graphbraid estimate``."""
 
     hardware: HardwareFile
     modes: tuple[ModeEstimate, ...]
     mode: Mode
-    """What ``mode="auto"`` chooses."""
+    """Choice of ``mode="auto"``."""
     mode_reason: str
     tiers: HostBudget
-    """What ``tiers="auto"`` chooses for mini-batches."""
+    """Choice of ``tiers="auto"`` for mini-batches."""
     device_tiers: DeviceBudget | None = None
-    """What it chooses for rows on the device; None without one."""
+    """Its choice for rows on the device; None without a device."""
     tier_score: str = ""
-    """Score by which a run fills tiers, and why by that; empty without tiers."""
+    """Score by which a run fills tiers, with the reason; empty without tiers."""
 
     def of(self, mode: str) -> ModeEstimate:
         """Return the estimate of one mode, ``sampled`` or ``full``.
@@ -247,7 +247,7 @@ class Estimate:
         return content
 
     def choices(self) -> list[str]:
-        """Return a sentence for each choice that a run would make, and why."""
+        """Return a sentence for each choice that a run would make, with the reason."""
         reasons = [self.tiers.reason, *([] if self.device_tiers is None else [self.device_tiers.reason])]
         filled = [f"tiers are filled by the score {self.tier_score}"] if self.tier_score else []
         chosen = f"mode auto: {self.mode}, as {self.mode_reason}"

@@ -1,8 +1,8 @@
 """An epoch on mini-batches predicted for many ranks, from steps on a rank's share of a batch, measured here.
 
 A rank's share of a batch is a batch of as many seeds: each number of ranks is measured as a run of its own.
-Gradients go round a ring in buckets. Backward hides all of them but the last one, and preparing the next
-share hides that.
+Gradients go round a ring in buckets. The backward pass hides all but the last one, and preparing the next
+share hides the last.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.preflight import check_fanouts
 
 SECONDS = 1.5
-"""Seconds that measuring one number of ranks takes, about."""
+"""Approximate seconds to measure one number of ranks."""
 _BACKWARD = 2 / 3
-"""Part of a step that is its backward pass, which completes gradients evenly."""
+"""Backward pass's part of a step; it completes gradients evenly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShareTimes:
-    """What one of some ranks takes for its share of a whole batch."""
+    """Times and bytes of one rank for its share of a whole batch."""
 
     num_ranks: int
     num_batches: float
-    """Whole batches of an epoch; fewer seeds at its end are a part of one."""
+    """Number of whole batches in an epoch; a smaller last batch counts as a fraction."""
     num_steps: int
-    """Sums of gradients in an epoch."""
+    """Number of sums of gradients in an epoch."""
     step_seconds: float
-    """A step with nothing beside it."""
+    """Seconds of a step with nothing beside it."""
     cycle_seconds: float
-    """From one step to the next, while later shares are prepared."""
+    """Seconds from one step to the next, while later shares are prepared."""
     buckets: tuple[int, ...]
     """Bytes of the gradients in each message, in the order in which they are sent."""
     tail_bytes: int
-    """Bytes of the last sum of a step: the loss, and which gradients there are."""
+    """Bytes of a step's last sum: the loss, and flags of the gradients that exist."""
     nodes: float
-    """Mean nodes of some shares."""
+    """Mean number of nodes in some shares."""
     memory_bytes: int
     outputs_seconds: float = 0.0
-    """A rank's part of a validation's outputs; 0 without validation."""
+    """Seconds of a rank's part of a validation's outputs; 0 without validation."""
     output_bytes: int = 0
-    """Bytes of the outputs of all nodes, which the first rank gets."""
+    """Bytes of the outputs of all nodes, which the first rank receives."""
     eval_every: int = 1
-    """Epochs from one validation to the next."""
+    """Number of epochs from one validation to the next."""
 
 
 def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | None = None) -> RankEpoch:
     """Predict an epoch.
 
     Args:
-        times: what a rank takes for its share of a whole batch.
+        times: times of a rank for its share of a whole batch.
         cluster: the ranks and their network.
-        alone: what one rank takes for all of it, with whose nodes those of the shares are compared.
+        alone: times of one rank for the whole batch; the nodes of shares are compared with its nodes.
     """
     ranks, epoch = times.num_ranks, RankEpoch(num_ranks=times.num_ranks, memory_bytes=times.memory_bytes)
     *early, last = [ring_sum(ranks, nbytes) for nbytes in times.buckets]
@@ -116,10 +116,10 @@ def forecast_sampled(
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
         validates: whether an epoch has its share of a validation.
-        seconds: that measuring a number of ranks takes, about.
+        seconds: approximate seconds to measure one number of ranks.
 
     Raises:
-        ConfigError: there are more ranks than a batch has seeds, or several ranks do not train in this way.
+        ConfigError: there are more ranks than seeds in a batch, or ranks cannot train with these options.
         DataError: the graph has no features, labels or training nodes.
     """
     config = _checked(graph, config)
@@ -149,7 +149,7 @@ def forecast_sampled(
 
 
 def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
-    """Return the options that the ranks train by."""
+    """Return the options that the ranks train with."""
     if config.task == "link":
         raise ConfigError("several ranks share batches of labelled nodes; task='link' has none")
     graph.check_one_type("a prediction for several ranks")
@@ -175,7 +175,7 @@ def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
 def _measured(
     trial: Trial, num_ranks: int, num_batches: float, *, validates: bool, seconds: float
 ) -> ShareTimes:
-    """Measure what a rank takes for its share of a batch, which is a batch of the trial."""
+    """Measure a rank's share of a batch, which is a batch of the trial."""
     trial.try_model()
     config, groups = trial.config, in_buckets(trial.runner.model.parameters())
     buckets = tuple(map(bytes_of, groups))
@@ -206,7 +206,7 @@ def _measured(
 
 
 def _validation(trial: Trial, num_ranks: int) -> tuple[float, int]:
-    """Return the seconds of a rank's part of a validation's outputs, and the bytes of all outputs.
+    """Return the seconds of a rank's part of a validation, and the bytes of all outputs.
 
     A sampled validation divides whole mini-batches, an exact one nodes. The largest part counts.
     """
@@ -257,4 +257,4 @@ SAMPLED_ASSUMPTIONS = (
     "Read by: the mean number of ranks that read a node of a batch.",
     "What ranks agree on between epochs is not in it.",
 )
-"""What all forecasts of mini-batches rest on."""
+"""Assumptions of all forecasts of mini-batches."""

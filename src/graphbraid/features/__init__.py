@@ -1,9 +1,10 @@
-"""Features: where a feature row is stored, and how it reaches the model.
+"""Features: tiers that store feature rows and bring them to the model.
 
-:func:`score` says which rows are read most, :func:`batch_reads` which rows each coming batch reads;
+:func:`score` finds the rows that are read most, :func:`batch_reads` the rows that each coming batch reads;
 :func:`reorder` renumbers a graph's nodes, for example with those read most often first;
 :class:`TieredFeatures` keeps some rows in memory and reads the others from a store's file;
-:class:`TieredTopology` does so for adjacency lists, and :class:`HostTiers` divides one budget between them.
+:class:`TieredTopology` does the same for adjacency lists, and :class:`HostTiers` divides one budget between
+both.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Budgets: how many rows and adjacency lists some memory holds, and which.
+"""Budgets: the rows and adjacency lists that a given amount of memory holds.
 
-Each kind has a curve: what its best items save, by the bytes they take. The curves are merged by benefit per
-byte, as the dual cache of DUCATI (Zhang et al., SIGMOD 2023) does for a GPU's memory.
+Each kind has a curve: the savings of its best items by the bytes they take. The curves are merged by benefit
+per byte, as the dual cache of DUCATI (Zhang et al., SIGMOD 2023) does for a GPU's memory.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from graphbraid.sampling.rows.device_cache import MAP_BYTES
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Curve:
-    """What holding the best items of one kind saves, best first."""
+    """The savings by holding the items of one kind, best first."""
 
     order: Tensor
-    """``(num_items,)`` int64 items, those that save most per byte first; of equal ones the lower number."""
+    """``(num_items,)`` int64 items, largest saving per byte first, then the lower number."""
     size: Tensor
     """``(num_items,)`` int64 bytes of each, in this order."""
     saved: Tensor
-    """``(num_items,)`` float64 that holding each saves, in this order; not negative."""
+    """``(num_items,)`` float64 saving by holding each, in this order; not negative."""
 
     @classmethod
     def of(cls, saved: Tensor, size: Tensor | int) -> Curve:
-        """Order items by what they save per byte.
+        """Order items by their savings per byte.
 
         Args:
-            saved: ``(num_items,)`` that holding an item saves, in the unit of all curves of a split, such as
-                reads an epoch; below 0 counts as 0.
-            size: ``(num_items,)`` int64 bytes, above 0; or those of every item.
+            saved: ``(num_items,)`` savings by holding each item, such as reads an epoch; all curves of a
+                split must use one unit. Below 0 counts as 0.
+            size: ``(num_items,)`` int64 bytes, above 0; or one number for every item.
 
         Raises:
-            DataError: they do not fit each other, or are not numbers of that kind.
+            DataError: their lengths differ, or they are not such numbers.
         """
         check_tensor(saved, "saved", ndim=1)
         if not isinstance(size, Tensor):
@@ -68,24 +68,23 @@ class Curve:
         return int(self.size[:count].sum())
 
     def share(self, count: int) -> float:
-        """Share of all that items could save that the first ``count`` save."""
+        """Share of the savings of all items that the first ``count`` give."""
         total = float(self.saved.sum())
         return float(self.saved[:count].sum()) / total if total else 0.0
 
 
 def split(budget: int, curves: Sequence[Curve]) -> list[int]:
-    """Divide memory between kinds of items by what it saves.
+    """Divide memory between kinds of items by their savings.
 
-    Items of all kinds are taken by falling benefit per byte, those of an earlier curve first where it is
-    equal, as long as they fit. Once the next item of a curve does not fit, no more of its items are taken,
-    and the others go on, until nothing more fits.
+    Items of all kinds are taken by falling savings per byte; of equal ones, an earlier curve comes first.
+    Once the next item of a curve does not fit, that curve ends, and the others go on until nothing more fits.
 
     Args:
         budget: bytes for all items.
-        curves: of each kind, in the same unit.
+        curves: one for each kind, in the same unit.
 
     Returns:
-        How many of each curve's items are held, the first of its order.
+        Number of items held of each curve, from its first on.
     """
     counts, left = [0] * len(curves), max(budget, 0)
     is_open = list(range(len(curves)))
@@ -102,7 +101,7 @@ def split(budget: int, curves: Sequence[Curve]) -> list[int]:
 
 
 def _merged(curves: list[Curve], taken: list[int]) -> tuple[Tensor, Tensor]:
-    """The curve of each item that is not taken yet, and its bytes, best first."""
+    """Curve number and bytes of each item that is not taken yet, best first."""
     sizes = [curve.size[count:] for curve, count in zip(curves, taken, strict=True)]
     saved = [curve.saved[count:] for curve, count in zip(curves, taken, strict=True)]
     kinds = [torch.full((size.numel(),), place, dtype=torch.uint8) for place, size in enumerate(sizes)]
@@ -112,7 +111,7 @@ def _merged(curves: list[Curve], taken: list[int]) -> tuple[Tensor, Tensor]:
 
 
 RESERVE_SHARE = 0.1
-"""Share of the free memory that is left to the system and to what no estimate sees."""
+"""Share of the free memory that is left for the system and for memory that no estimate counts."""
 LEAST_RESERVE_BYTES = 256 << 20
 
 
@@ -125,9 +124,9 @@ class HostBudget:
     free_bytes: int | None
     """Memory that may be taken; None if it is not known."""
     needed_bytes: int
-    """What the run needs beside the graph that is placed."""
+    """Bytes that the run needs beside the placed graph."""
     reserve_bytes: int
-    """What is left free."""
+    """Bytes that are left free."""
     reason: str
 
 
@@ -143,10 +142,10 @@ def host_budget(
     """Choose the memory for a graph's feature rows and adjacency lists.
 
     Args:
-        graph: what is placed.
+        graph: the graph that is placed.
         free_bytes: memory that the run may take; None if it is not known.
-        needed_bytes: what it needs of that beside the rows, and beside the lists that are placed.
-        with_lists: whether adjacency lists are placed, too.
+        needed_bytes: memory that it needs beside the rows and the placed lists.
+        with_lists: whether adjacency lists are also placed.
     """
 
     def chosen(host: int | None, reason: str, reserve: int = 0) -> HostBudget:
@@ -190,7 +189,7 @@ _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 
 
 def options_for(host: int | str) -> DiskOptions:
-    """How to read for a budget: requests under way take an eighth of it at most, where that is some."""
+    """Options to read with a budget, of which requests under way take at most an eighth."""
     options = DiskOptions()
     size = as_budget(host, "host")
     fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
@@ -198,13 +197,13 @@ def options_for(host: int | str) -> DiskOptions:
 
 
 def row_bytes_kept(rows: RowReader, *, ranked: bool, scaled: bool = False) -> tuple[int, int]:
-    """Bytes noted of all rows where some are kept (scales included), and bytes that each of these takes."""
+    """Bytes of bookkeeping for all rows if some are kept (scales included), and bytes of each kept row."""
     noted = 8 + ranked + _SCALE_BYTES * scaled
     return rows.buffer_bytes + rows.shape[0] * noted, rows.row_bytes + _SLOT_BYTES
 
 
 def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool = False) -> int:
-    """How many rows a budget of memory holds, with their bookkeeping.
+    """Number of rows that a budget of memory holds, with their bookkeeping.
 
     Raises:
         ConfigError: it holds none, and is not 0.
@@ -233,12 +232,12 @@ def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool 
 
 
 def hot_ids_in(hot: int | str, order: Tensor, row_bytes: int) -> Tensor:
-    """The rows that a budget of a device's memory holds: ``(num_hot,)`` int64, none for a budget of 0.
+    """The rows that a budget of device memory holds: ``(num_hot,)`` int64, empty for a budget of 0.
 
     Args:
         hot: bytes or a size for rows and the map that finds them; ``"all"``: every row.
-        order: ``(num_rows,)`` int64, the rows from the one that is read most.
-        row_bytes: of a row.
+        order: ``(num_rows,)`` int64, the rows, most read first.
+        row_bytes: bytes of a row.
 
     Raises:
         ConfigError: it holds no row, and is not 0.
@@ -267,9 +266,9 @@ def cache_in(
     *,
     scale: Tensor | None = None,
 ) -> RowCache:
-    """A cache of a file's rows within a budget, filled with the highest of those that no device keeps.
+    """A cache of a file's rows within a budget, filled with the highest rows that no device keeps.
 
-    With a ``scale`` for each row, rows are of int8 and are given as float32.
+    With a ``scale`` for each row, int8 rows are read as float32.
 
     Raises:
         ConfigError: as :func:`host_rows_in`; ``static`` without a score.
@@ -293,12 +292,12 @@ def cache_in(
 
 
 def order_of(score: Tensor) -> Tensor:
-    """The rows from that of the highest score."""
+    """The rows, highest score first."""
     return score.argsort(descending=True, stable=True)
 
 
 def _first_rows(score: Tensor | None, num_rows: int, all_rows: int, num_hot: int) -> Tensor:
-    """The rows that memory is filled with: the highest that no device keeps."""
+    """The rows to fill memory with: the highest that no device keeps."""
     if num_rows == all_rows:
         return torch.arange(all_rows)
     if score is None:
@@ -307,7 +306,7 @@ def _first_rows(score: Tensor | None, num_rows: int, all_rows: int, num_hot: int
 
 
 def described(score: object) -> str:
-    """Say by which score tiers are filled, and why by that; empty where it has no name."""
+    """Name the score that fills tiers, with the reason; empty if it has no name."""
     kind, reason = getattr(score, "kind", None), getattr(score, "reason", "")
     if not isinstance(kind, str):
         return ""
@@ -325,7 +324,7 @@ _LONGEST_BYTES = 4 * BLOCK_BYTES
 
 
 def list_options_for(host: int | str) -> DiskOptions:
-    """How to read lists for a budget: requests under way take an eighth of it at most, where that is some."""
+    """Options to read lists with a budget, of which requests under way take at most an eighth."""
     size = as_budget(host, "host")
     whole = DiskOptions(longest_bytes=_LONGEST_BYTES)
     fit = size // 8 // _LONGEST_BYTES if size else whole.depth
@@ -335,13 +334,13 @@ def list_options_for(host: int | str) -> DiskOptions:
 
 
 def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> Tensor:
-    """Blocks that drawing ``fanout`` edges of each list is expected to touch.
+    """Expected number of blocks that are read to draw ``fanout`` edges of each list.
 
     Args:
         degrees: ``(num_nodes,)`` int64.
-        fanout: edges drawn, alike and independently; -1 takes all.
+        fanout: edges drawn uniformly and independently; -1 takes all.
         itemsize: bytes of an id.
-        block_bytes: read at a time, from a file or over a link.
+        block_bytes: bytes read at a time, from a file or over a link.
 
     Returns:
         ``(num_nodes,)`` float64; 0 for empty lists.
@@ -355,10 +354,10 @@ def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = 
 
 
 def require_free(num_bytes: int, what: str) -> None:
-    """Check that a budget is free memory.
+    """Check that a budget does not exceed the free memory.
 
     Raises:
-        ResourceError: it is not.
+        ResourceError: it does.
     """
     free = free_memory_bytes()
     if free is not None and num_bytes > free:

@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 def count_lists(indptr: Tensor, rows: Tensor, out_indptr: Tensor) -> None:
-    """Write the ``indptr`` of lists that follow each other.
+    """Write the ``indptr`` of the lists of ``rows``, one after another.
 
     Args:
         indptr: ``(num_nodes + 1,)`` int64, of the lists as stored.
-        rows: ``(num_rows,)`` int32 or int64, the nodes whose lists follow each other.
+        rows: ``(num_rows,)`` int32 or int64, the nodes whose lists are joined.
         out_indptr: ``(num_rows + 1,)`` int64, overwritten.
     """
     out_indptr[0] = 0

@@ -29,15 +29,15 @@ from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
 OF_GRAPH = (*ORDERS, "reverse_pagerank", "weighted_reverse_pagerank")
-"""Orders that need nothing but the graph, the last one its training nodes."""
+"""Orders that need only the graph; the last one also needs its training nodes."""
 OF_SAMPLER = ("inclusion", "presampled", "auto")
-"""Scores that follow a sampler from its seeds."""
+"""Scores that need a sampler and its seeds."""
 
 
 def named_order(
     graph: Graph, name: str, *, sampler: SamplerConfig | None = None, schedule: SeedSchedule | None = None
 ) -> Tensor:
-    """Return the order of a name, ``(num_nodes,)`` int64.
+    """Return the order with this name, ``(num_nodes,)`` int64.
 
     Args:
         graph: The graph.
@@ -61,10 +61,10 @@ def check_order_name(name: str, option: str = "order", *, sampled: bool) -> None
     Args:
         name: Name of the order.
         option: Name of the argument or option, for the message.
-        sampled: Whether :data:`OF_SAMPLER` count.
+        sampled: Whether :data:`OF_SAMPLER` are allowed.
 
     Raises:
-        ConfigError: There is no order of that name; lists those there are.
+        ConfigError: There is no order of that name; the message lists the known ones.
     """
     known = OF_GRAPH + OF_SAMPLER if sampled else OF_GRAPH
     if name == "lookahead" and sampled:

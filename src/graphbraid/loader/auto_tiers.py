@@ -1,4 +1,4 @@
-"""Tiers of a loader's features sized by themselves, from the free memory and its own batches."""
+"""Sizes the tiers of a loader's features by the free memory and the loader's batches."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ AUTO = "auto"
 
 
 class LoaderTiers(NamedTuple):
-    """Where a loader's features are."""
+    """The tiers of a loader's features."""
 
     rows: FeatureSource | None
     """None: in the graph."""
     reason: str = ""
-    """What ``"auto"`` chose, and why; empty if it was not asked for."""
+    """Choice of ``"auto"`` with its reason; empty for other tiers."""
 
 
 def tiers_of(
@@ -55,11 +55,11 @@ def tiers_of(
         settings: of the loader.
         tiers: as the loader was given them.
         epochs: number of epochs that ``"auto"`` may look ahead over. If None, it is not known.
-        is_plain: whether batches start from plain nodes in the order of ``settings``, as those that a plan is
-            made for and that are looked ahead do.
+        is_plain: whether batches start from plain nodes in the order of ``settings``. Plans and look-ahead
+            need that.
 
     Raises:
-        ConfigError: neither a source of rows nor ``"auto"``; or epochs that cannot be looked ahead.
+        ConfigError: ``tiers`` is neither a source of rows nor ``"auto"``; or ``epochs`` cannot be used.
         ResourceError: the store's file cannot be read.
     """
     if epochs is not None:
@@ -76,14 +76,14 @@ def tiers_of(
 def _check_epochs(epochs: int, tiers: FeatureSource | str | None, *, is_plain: bool) -> None:
     if tiers != AUTO:
         raise ConfigError(
-            f"epochs={epochs} says how far ahead tiers='auto' may look, and tiers are "
-            f"{'not asked for' if tiers is None else 'given'}; leave it out: a loader is iterated as "
+            f"epochs={epochs} limits the look-ahead of tiers='auto', and tiers are "
+            f"{'not used' if tiers is None else 'given'}; leave epochs out: a loader can be iterated as "
             "often as you like"
         )
     if not is_plain:
         raise ConfigError(
-            f"epochs={epochs} looks ahead over plain nodes in the loader's own order; leave it out, or what "
-            "makes its batches start otherwise: sampler, batch_sampler, disjoint and times"
+            f"epochs={epochs} looks ahead over plain nodes in the loader's own order; leave epochs out, or "
+            "the options that change seeds or order: sampler, batch_sampler, disjoint and times"
         )
 
 
@@ -138,7 +138,7 @@ class _TierSizing:
         return (2 * loader.ahead + 2) * each
 
     def _refused_rows(self) -> str:
-        """Return why batches of this kind leave no rows on a device; empty if they may."""
+        """Return why batches of this kind cannot use rows on a device; empty if they can."""
         if not isinstance(self._graph.x, Tensor | ScaledFeatures):
             return "only dense features are put in tiers"
         if not len(self._loader):
@@ -153,7 +153,7 @@ class _TierSizing:
         )
 
     def _reads(self) -> Score:
-        """Return the reads of each row, looked ahead as far as what is known of the run allows.
+        """Return the reads of each row, looked ahead as far as the known length of the run allows.
 
         A run takes at least as long as its batches take to be sampled by the loader's own threads.
         """
@@ -174,7 +174,7 @@ class _TierSizing:
         )
 
     def _device_budget(self, reads: Score) -> DeviceBudget:
-        """Return the memory for rows: ``hot_bytes``, or half of what is free, less what is sampled from.
+        """Return the memory for rows: ``hot_bytes``, or half of the free memory, less the sampler's share.
 
         The rest is left to batches and to a model, which a loader does not know.
         """
@@ -194,7 +194,7 @@ class _TierSizing:
         )
 
     def _sampled_bytes(self, room: int) -> int:
-        """Return what topology, labels and local ids take on a device that samples, as far as they fit."""
+        """Return the bytes of topology, labels and local ids on a sampling device, of those that fit."""
         context = dataclasses.replace(self._loader.context(1), device=self._settings.batch_device)
         if not _samples(self._settings.plan, context):
             return 0

@@ -46,7 +46,7 @@ class BatchLoader:
     Args:
         source: the graph, or the graph and attributes that batches are read from.
         settings: options of the batches, their preparation and their device.
-        seeds: inputs that are more than nodes, whose seeds are ids in the whole graph. If None, the nodes of
+        seeds: inputs such as links, whose seeds are ids in the whole graph. If None, the nodes of
             ``settings.input_nodes``.
         input_type: node type of ``seeds``, or the relation of links, where the graph has types.
 
@@ -70,7 +70,7 @@ class BatchLoader:
         elif settings.subgraph_type != DIRECTIONAL:
             raise ConfigError(
                 f"subgraph_type={settings.subgraph_type!r} reads lists of nodes that other ranks own; "
-                f"batches of a graph that is divided among ranks have the edges drawn ({DIRECTIONAL!r})"
+                f"batches of a graph divided among ranks need subgraph_type={DIRECTIONAL!r}"
             )
         self.settings, self._seeds = settings, seeds
         if seeds is None:
@@ -131,7 +131,7 @@ class BatchLoader:
     def batches_of(
         self, positions: Iterable[Tensor], epoch: int, first_step: int = 0
     ) -> Generator[MiniBatch]:
-        """Yield a batch for each list of positions in the seeds, prepared ahead as far as these can be read.
+        """Yield a batch for each list of positions in the seeds; lists are read and prepared ahead.
 
         The n-th batch draws as step ``first_step + n`` of the epoch does, so the positions of an epoch's
         steps yield its batches.
@@ -172,7 +172,7 @@ class BatchLoader:
     def _iterate_positions(
         self, positions: Iterable[Tensor], epoch: int, first_step: int
     ) -> Generator[MiniBatch]:
-        """Yield a batch for each of ``positions``, begun as far ahead of its use as the threads may work."""
+        """Yield a batch for each of ``positions``; the threads prepare up to :attr:`ahead` batches ahead."""
         source, pipeline, given, schedule = self._source, self._running(), self._seeds, self.schedule
         begun: deque[tuple[Tensor, BatchSeeds, Iterator[Any]]] = deque()
         for step, part in enumerate(positions, start=first_step):
@@ -276,7 +276,7 @@ class BatchLoader:
         return {stage: seconds - self._before.get(stage, 0.0) for stage, seconds in now.items()}
 
     def explain(self) -> str:
-        """Say what a device that samples holds, and what it reads; empty without one, and before it does."""
+        """Say what a sampling device holds and reads; empty without one, and before its first batch."""
         operators = None if self._planned is None else self._planned.operators
         return "" if operators is None else operators.explain()
 
@@ -341,7 +341,7 @@ class BatchLoader:
         )
 
     def _planned_batches(self) -> PlannedBatches | None:
-        """Return what prepares the batches by a plan; None if they have none."""
+        """Return the batches of a plan; None if there is no plan."""
         settings, rows = self.settings, getattr(self._source, "rows", None)
         on_host = isinstance(self.device, torch.device) and self.device.type == "cpu"
         has_hot_rows = rows is not None and rows.hot is not None and not on_host
@@ -381,7 +381,7 @@ class PlannedBatches:
         """Yield the batches of steps ``[start, stop)`` of an epoch in order.
 
         Args:
-            context: context that operators are made from, for any number of workers.
+            context: context that operators are made from; its number of workers does not count.
             epoch: index of the epoch.
             start: first step.
             stop: step to stop before.
@@ -412,7 +412,7 @@ class PlannedBatches:
         self.operators = None
 
     def _make_plan(self, context: Context, num_steps: int) -> Plan:
-        """Make a plan from what can be measured without the model, whose time the first steps show."""
+        """Make a plan from stages measured without the model; the first steps show the model's time."""
         profile = measure(context, [self._workers])
         limits = Limits(most_cbs=max(64, 2 * self._workers))
         if self._name == "auto":

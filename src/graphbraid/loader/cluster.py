@@ -37,18 +37,18 @@ class ClusterData(Dataset[Any]):
 
     After Chiang et al., "Cluster-GCN: An Efficient Algorithm for Training Deep and Large Graph Convolutional
     Networks". ``cluster_data[i]`` is the subgraph of a cluster. PyG's class divides by METIS; this one by
-    :func:`graphbraid.distributed.partition`, which has other ways where METIS is not installed or gives none.
+    :func:`graphbraid.distributed.partition`, which uses another strategy if METIS is not installed or fails.
 
     Args:
         data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``.
         num_parts: number of clusters.
-        recursive: must be False: the partitioner takes METIS's recursive bisection where the k-way one fails.
-        save_dir: folder to keep the clusters of the nodes in, from where they are read the next time. If
-            None, they are not kept.
+        recursive: must be False: the partitioner takes METIS's recursive bisection if the k-way one fails.
+        save_dir: folder that keeps the clusters; the next call reads them from there. If None, they are not
+            kept.
         filename: name of that file. If None, ``clusters.npz``.
         log: no effect: nothing is printed.
-        keep_inter_cluster_edges: must be False: a cluster alone has no nodes for edges to others; batches
-            have those between their clusters.
+        keep_inter_cluster_edges: must be False: a single cluster lacks the other ends of such edges. Batches
+            have the edges between their clusters.
         sparse_format: ``"csr"`` or ``"csc"``, without effect: edges are in the graph's order.
         strategy: how the graph is divided; see :func:`graphbraid.distributed.partition`.
         seed: of the division.
@@ -59,7 +59,7 @@ class ClusterData(Dataset[Any]):
     """
 
     partition: Partition
-    """Cluster of each node, with what was considered."""
+    """Cluster of each node, and the record of the partition."""
 
     def __init__(  # noqa: PLR0917  (PyG's arguments)
         self,

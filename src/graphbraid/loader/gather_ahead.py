@@ -18,17 +18,17 @@ from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import PreparedBatch
 
 _SLACK = 8
-"""A new buffer has room for one part in so many more rows, since the next batch may be larger."""
+"""A new buffer is larger by one part in so many, since the next batch may have more rows."""
 
 
 class RowBuffers:
     """Lends uninitialised tensors of any number of rows; users may keep them for as long as they like.
 
-    One thread writes the rows of a batch and another frees them: a few megabytes, of another size each time.
-    The system's allocator keeps up to twice the memory for that.
+    One thread writes the rows of a batch and another frees them, a few megabytes of changing size. The
+    system's allocator would keep up to twice that memory.
 
     Args:
-        most: buffers that are kept. Rows beyond them are allocated each time.
+        most: largest number of buffers that are kept. Further ones are allocated for each batch.
     """
 
     def __init__(self, most: int) -> None:
@@ -65,14 +65,14 @@ _SECONDS = 0.05  # between looks at whether the thread has ended
 class GatherAhead:
     """Gives the batches of a pipeline with their rows, in their order.
 
-    A batch's ids are known as soon as it is sampled. ``rows.lookahead`` batches are announced before the
-    first of them is gathered, so that a cache of rows knows which are read next.
+    The ids of a batch are known once it is sampled. ``rows.lookahead`` batches are announced before the first
+    of them is gathered, so that a cache of rows knows its next reads.
 
     Args:
         prepared: the batches without features; read by the thread.
-        rows: where their features are.
-        ready: batches that wait with their rows, at most.
-        count: is told the seconds that each batch's rows took.
+        rows: source of their features.
+        ready: largest number of batches that wait with their rows.
+        count: called with the seconds that each batch's rows took.
     """
 
     def __init__(

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class HGTLoader(PyGLoaderBase):
-    """A loader of mini-batches of seeds and as many nodes of each type as asked for, densely connected.
+    """A loader of densely connected mini-batches with a chosen number of nodes of each type.
 
     ``from graphbraid.loader import HGTLoader`` replaces PyG's import, and needs no ``torch-sparse``. All that
     :class:`NeighborLoader` says of its batches holds here, too: a batch is a pure function of (graph,
     arguments, ``seed``, epoch, step), prepared ahead by threads.
 
     Each hop draws nodes of each type without replacement. A node's probability is proportional to the square
-    of its budget: the sum, over the sampled nodes that it has edges to, of one by the number of their
-    in-edges in that relation. A batch has all edges between its nodes. Of a node's more than 50 in-edges in a
-    relation, 50 are drawn for either purpose, as in PyG. The algorithm is HGSampling of Hu et al.,
-    "Heterogeneous Graph Transformer" (2020). Two things differ from PyG: ``e_id`` of drawn edges names these
-    edges, and edges from a seed that is given twice name its first row.
+    of its budget. Each edge from it to a sampled node adds ``1 / d`` to its budget; that node has ``d``
+    in-edges in the edge's relation. A batch has all edges between its nodes. If a node has more than 50
+    in-edges in a relation, budgets and edges read 50 drawn ones, as in PyG. The algorithm is HGSampling of Hu
+    et al., "Heterogeneous Graph Transformer" (2020). Two things differ from PyG: ``e_id`` of drawn edges
+    names these edges, and edges from a seed that is given twice name its first row.
 
     Args:
         data: a :class:`graphbraid.Graph` with types or a PyG ``HeteroData``, whose dtypes and shapes batches
@@ -66,7 +66,7 @@ class HGTLoader(PyGLoaderBase):
     def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         if not source.graph.is_typed:
             raise ConfigError(
-                "HGTLoader draws nodes by type, and the data have one; use NeighborLoader, or HeteroData"
+                "HGTLoader draws nodes by type, but the data have only one; use NeighborLoader, or HeteroData"
             )
         seeds = as_seeds(options.input_nodes, source.graph)
         given = seeds.ids if seeds.is_mask and options.input_id is None else options.input_id

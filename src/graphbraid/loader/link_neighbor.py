@@ -44,18 +44,17 @@ class LinkNeighborLoader(PyGLoaderBase):
     :class:`NeighborLoader` says of its batches holds here too: a batch, its negatives included, is a pure
     function of (graph, arguments, ``seed``, epoch, step).
 
-    A batch has ``input_id``, the positions of its links, and beside the attributes of sampled nodes and
-    edges ``edge_label_index``, ``(2, num_pairs)`` int64 local ids of the links' ends, those of negatives
-    after those of the links; ``edge_label`` if there are labels or negatives (0 for a negative), and
-    ``edge_label_time`` if there are times. With negatives of mode ``triplet`` it has in their place
-    ``src_index`` and ``dst_pos_index``, ``(batch_size,)``, ``dst_neg_index``, ``(batch_size,)`` or
-    ``(batch_size, amount)``, and ``seed_time``. ``batch_size`` is the number of its links.
+    Beside the attributes of sampled nodes and edges, a batch has ``input_id``, the positions of its links,
+    and ``edge_label_index``, ``(2, num_pairs)`` int64 local ids of the ends of its links, then of its
+    negatives. It has ``edge_label`` if there are labels or negatives (0 for a negative), and
+    ``edge_label_time`` if there are times. Negatives of mode ``triplet`` replace the ``edge_label``
+    attributes by ``src_index`` and ``dst_pos_index``, ``(batch_size,)``, ``dst_neg_index``, ``(batch_size,)``
+    or ``(batch_size, amount)``, and ``seed_time``. ``batch_size`` is the number of links.
 
-    Where there are types, ``num_neighbors`` is a list for all relations or a dict of lists by relation, and
-    ``edge_label_index`` names a relation, or is a pair of it and links. Sources of negatives are nodes of the
-    type of the relation's sources, destinations of that of its destinations. Batches are ``HeteroData``,
-    which have the attributes of links where PyG has them: in the store of their relation, of triplets in
-    those of its two types.
+    In a graph with types, ``num_neighbors`` is a list for all relations or a dict of lists by relation.
+    ``edge_label_index`` is a relation, or a pair of a relation and links. Negatives join the same two node
+    types as the relation. Batches are ``HeteroData`` with the attributes of links where PyG has them: in the
+    store of the relation, or for triplets in the stores of its two types.
 
     Args:
         data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
@@ -67,7 +66,7 @@ class LinkNeighborLoader(PyGLoaderBase):
         edge_label: ``(num_links, ...)`` labels of the links.
         edge_label_time: ``(num_links,)`` times of the links, given with ``time_attr``.
         *more: other arguments in PyG's order, from ``replace`` on.
-        **options: the other options of :class:`graphbraid.loader.LoaderOptions`, by name, but
+        **options: the other options of :class:`graphbraid.loader.LoaderOptions` by name, except
             ``input_nodes``, ``input_time`` and ``epochs``; and those of PyG's and torch's loaders, as in
             :class:`NeighborLoader`. ``plan`` must be None, as plans are made for nodes.
 
@@ -160,8 +159,8 @@ def _exclusion(options: LoaderOptions) -> bool | str:
     exclusion = as_exclusion(options.exclude_seed_edges)
     if exclusion is True and options.subgraph_type == BIDIRECTIONAL:
         raise ConfigError(
-            "exclude_seed_edges=True with subgraph_type='bidirectional' would let links back in as "
-            "reverses of the edges back: use exclude_seed_edges='reverse'"
+            "subgraph_type='bidirectional' would bring links back as reverses of other edges although "
+            "exclude_seed_edges=True: use exclude_seed_edges='reverse'"
         )
     if exclusion and options.topology is not None:
         raise ConfigError("exclude_seed_edges looks links up in the graph's lists: leave out topology=")
@@ -180,8 +179,8 @@ def _relation(graph: Graph, edge_type: EdgeType) -> Csc:
 def _lookup(graph: Graph, edge_type: EdgeType) -> LinkLookup:
     if edge_type not in graph.edge_types:
         raise ConfigError(
-            f"exclude_seed_edges keeps edges of the relation {'__'.join(edge_type)} out, which the graph "
-            "does not have: leave it out, or name the relation as the graph does"
+            f"exclude_seed_edges excludes edges of the relation {'__'.join(edge_type)}, which the graph "
+            "does not have: leave it out, or use the graph's name of the relation"
         )
     return LinkLookup(graph.all_types, edge_type)
 
@@ -190,11 +189,11 @@ def as_links(edge_label_index: Any, data: Any, graph: Graph) -> tuple[EdgeType, 
     """Return the relation of the links, and ``(2, num_links)`` int64 ids of their ends within its types.
 
     Args:
-        edge_label_index: links, or None for the edges of the data, in their order. Of a graph with types, a
-            relation of it, for all its edges in the order of its list, or a pair of a relation and links or
-            None. A relation is three names, or two if one joins these types; with links, it may be one that
-            the graph does not have, between two of its types.
-        data: what the loader was given.
+        edge_label_index: links, or None for the edges of the data, in their order. In a graph with types, a
+            relation (all its edges, in the order of its list), or a pair of a relation and links or None. A
+            relation is three names, or two names if only one relation joins these types. With links, it may
+            be a new relation between two types of the graph.
+        data: the loader's data.
         graph: the graph.
 
     Raises:
@@ -232,7 +231,7 @@ def _typed_links(edge_label_index: Any, graph: Graph) -> tuple[EdgeType, Tensor]
 
 
 def _edge_type(named: Any, graph: Graph, *, may_be_new: bool) -> EdgeType:
-    """Return the relation of this name; as in PyG, two names are one that joins these types, or ``to``."""
+    """Return the relation of this name; as in PyG, two names are the one between these types, or ``to``."""
     is_name = isinstance(named, tuple | list) and all(isinstance(part, str) for part in named)
     if not is_name or len(named) not in (2, 3):
         raise ConfigError(f"{_NEEDED}; got a relation {shown(named)}")
@@ -278,7 +277,7 @@ def _checked_links(edge_label_index: Any, counts: tuple[int, int]) -> Tensor:
 
 
 def as_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
-    """Return how negatives are drawn; a ratio that is not 0 stands for pairs, and comes first, as in PyG.
+    """Return how negatives are drawn; a ratio other than 0 asks for pairs and takes precedence, as in PyG.
 
     Raises:
         ConfigError: an option is invalid.
@@ -291,10 +290,10 @@ def as_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
 
 
 def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> Tensor | None:
-    """Return the links' labels, raised by 1 if 0 is to stand for negatives.
+    """Return the links' labels, raised by 1 if 0 is the label of negatives.
 
     Raises:
-        ConfigError: negatives are triplets, which labels do not go with.
+        ConfigError: labels were given with negatives of mode ``triplet``.
         DataError: there is not one label for each link.
     """
     if edge_label is None:

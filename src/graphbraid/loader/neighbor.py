@@ -1,4 +1,4 @@
-"""NeighborLoader, and PyGLoaderBase: what loaders have of torch's DataLoader and of PyG's."""
+"""NeighborLoader, and PyGLoaderBase: the interfaces of torch's DataLoader and of PyG's loaders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TORCHS = ("batch_size", "shuffle", "drop_last", "sampler", "batch_sampler", "ge
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Inputs:
-    """What the batches of a loader start from."""
+    """The inputs of a loader, whose batches start from them."""
 
     source: BatchSource
     """Graph and attributes that batches are read from."""
@@ -59,9 +59,9 @@ class Inputs:
     input_type: str | EdgeType = ONLY_NODE_TYPE
     """Node type of the inputs, or the relation of links."""
     nodes: Tensor | None = None
-    """``(number,)`` node ids within the type, where these alone are the seeds."""
+    """``(number,)`` node ids within the type, if the seeds are plain nodes."""
     seeds: SeedSource | None = None
-    """Makes seeds of inputs that are more than nodes, as ids in the whole graph."""
+    """Makes the seeds of inputs such as links, as ids in the whole graph."""
     input_id: Tensor | None = None
     """``(number,)`` values that batches have as ``input_id``. If None, positions."""
 
@@ -76,17 +76,17 @@ class PyGLoaderBase(DataLoader[Any]):
     order: ClassVar[tuple[str, ...]] = ()
     """PyG's order of the arguments that may be given by position, after those that its constructor names."""
     refused: Mapping[str, tuple[tuple[Any, ...], str]]
-    """Arguments of that loader that this one refuses; see :func:`check_others`."""
+    """Arguments of PyG's loader that this one refuses; see :func:`check_others`."""
     subgraph_types: tuple[str, ...] = SUBGRAPH_TYPES
-    """What its ``subgraph_type`` may be."""
+    """Allowed values of ``subgraph_type``."""
     inputs_name: str
-    """Name of the argument that an epoch's positions are positions in."""
+    """Name of the argument whose positions an epoch iterates."""
     is_also_pygs: ClassVar[bool] = False
-    """Whether a loader that is made is also an instance of PyG's class where PyG is installed."""
+    """Whether loaders are also instances of PyG's class if PyG is installed."""
     data: Any
     """Graph or PyG data, as given."""
     tiers_reason: str = ""
-    """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
+    """Choice of ``tiers="auto"`` with its reason; empty for other tiers."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -94,15 +94,15 @@ class PyGLoaderBase(DataLoader[Any]):
             vars(cls)["__init__"].__signature__ = _with_options(cls)
 
     def __new__(cls, *_args: Any, **_options: Any) -> Self:
-        """Make the loader; an instance of PyG's class too where PyG is installed."""
+        """Make the loader; if PyG is installed, it is also an instance of PyG's class."""
         return cast("Self", object.__new__(loader_class_for(cast("Any", cls))))
 
     @abstractmethod
     def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
-        """Return what batches start from."""
+        """Return the inputs that batches start from."""
 
     def _by_name(self, values: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a call by name, those that were given by position in PyG's order, too.
+        """Return the options of a call by name, including those given by position in PyG's order.
 
         Raises:
             TypeError: there are too many, or an option was given twice, as in any call.
@@ -121,7 +121,7 @@ class PyGLoaderBase(DataLoader[Any]):
         Args:
             data: a graph or PyG data.
             given: options by name, the loader's own and those of PyG's and torch's loaders.
-            **fixed: options that are no choice of the user's.
+            **fixed: options that the loader's class sets, not the user.
         """
         others = {name: value for name, value in given.items() if name not in self.takes}
         kept = check_others(others, self.takes, self.refused, self.pyg_name)
@@ -258,7 +258,7 @@ class PyGLoaderBase(DataLoader[Any]):
         """
         if not self._options.is_ordered:
             raise ConfigError(
-                "the order is that of a sampler, which has a state: iterate the loader, or leave it out"
+                "a sampler decides the order and has a state: iterate the loader, or leave the sampler out"
             )
         self._read_again()
         return self._to_user(self._batches.batches(epoch, start_step, stop_step))
@@ -283,7 +283,7 @@ class PyGLoaderBase(DataLoader[Any]):
         return self._to_user_batch(batch)
 
     def _read_again(self) -> None:
-        """Adopt what was set or deleted in ``loader.data`` since it was last read."""
+        """Read ``loader.data`` again if an attribute was set or deleted since."""
         source = self._followed.changed(self.data, self.graph)
         if source is None:
             return
@@ -305,7 +305,7 @@ class PyGLoaderBase(DataLoader[Any]):
 
     def _to_user(self, batches: Generator[MiniBatch]) -> Generator[Any]:
         if self.pin_memory and not torch.accelerator.is_available():
-            warnings.warn("pin_memory=True does nothing where there is no accelerator", stacklevel=3)
+            warnings.warn("pin_memory=True has no effect without an accelerator", stacklevel=3)
         for batch in batches:
             out = self._to_user_batch(batch)
             del batch  # so that its buffer can be reused before the next batch
@@ -313,7 +313,7 @@ class PyGLoaderBase(DataLoader[Any]):
             del out
 
     def _to_user_batch(self, batch: MiniBatch) -> Any:
-        """Return what the loader yields for a batch, which users may change in place."""
+        """Return the object that users get for a batch and may change in place."""
         if self._input_id is not None:
             batch.input_id = self._input_id[batch.input_id.cpu()].to(batch.input_id.device)
         pin = self.pin_memory and torch.accelerator.is_available()
@@ -334,9 +334,7 @@ class PyGLoaderBase(DataLoader[Any]):
 
     def filter_fn(self, out: object) -> NoReturn:
         """Raise a ConfigError: :meth:`collate_fn` returns complete batches."""
-        raise ConfigError(
-            "a loader's batches are whole when they are made: there is no SamplerOutput to filter"
-        )
+        raise ConfigError("a loader makes complete batches: there is no SamplerOutput to filter")
 
     def enable_cpu_affinity(self, loader_cores: object = None) -> NoReturn:
         """Raise a ConfigError: there are no worker processes."""
@@ -354,8 +352,8 @@ class PyGLoaderBase(DataLoader[Any]):
         if get_spawning_popen() is not None:  # its tensors are about to move to shared memory
             if self._batches.is_iterated:
                 raise ConfigError(
-                    "a loader cannot be sent to another process while it is iterated: its threads read what "
-                    "sending moves; end the iteration, or close() the loader, first"
+                    "a loader cannot be sent to another process while it is iterated: sending moves the "
+                    "memory that its threads read. First end the iteration, or close() the loader"
                 )
             self._batches.close()
         kind = vars(type(self)).get("_called", type(self))
@@ -390,8 +388,8 @@ def _is_without_pyg(error: ModuleNotFoundError) -> bool:
 def loader_class_for(called: type[T]) -> type[T]:
     """Return the class to make where ``called`` is called.
 
-    Where PyG is installed, it is a subclass of ``called`` and of PyG's class of the same name, whose code
-    does not run. A subclass of a user's stands for itself.
+    If PyG is installed, it is a subclass of ``called`` and of PyG's class of the same name, whose code does
+    not run. A user's own subclass is returned as it is.
     """
     if not vars(called).get("is_also_pygs"):
         return called
@@ -448,10 +446,9 @@ class NeighborLoader(PyGLoaderBase):
     has the same bits for any number of threads, in any order and in any process, and :meth:`batches` can
     start an epoch at any step.
 
-    Where there are types, ``num_neighbors`` is a list for all relations or a dict of lists by relation, and
-    ``input_nodes`` names the node type of the seeds, or is a pair of it and ids, a mask or the name of a
-    split. Batches are ``HeteroData``; in layout ``blocks``, or without PyG,
-    :class:`graphbraid.MiniBatch`.
+    In a graph with types, ``num_neighbors`` is a list for all relations or a dict of lists by relation.
+    ``input_nodes`` is the node type of the seeds, or a pair of it and ids, a mask or the name of a split.
+    Batches are ``HeteroData``; in layout ``blocks``, or without PyG, :class:`graphbraid.MiniBatch`.
 
     Args:
         data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
@@ -461,9 +458,9 @@ class NeighborLoader(PyGLoaderBase):
         input_nodes: the seeds: node ids, a bool mask or the name of one of the graph's splits. If None, all
             nodes.
         *more: other arguments in PyG's order, from ``input_time`` on.
-        **options: the other options of :class:`graphbraid.loader.LoaderOptions`, by name, but those of links;
-            and those of PyG's and torch's loaders. Of the latter, those about worker processes have no
-            effect; those that would change the batches are refused (``docs/sampling.md`` lists them).
+        **options: the other options of :class:`graphbraid.loader.LoaderOptions` by name, except those of
+            links; and those of PyG's and torch's loaders. Their options about worker processes have no
+            effect. Those that would change the batches are refused (``docs/sampling.md`` lists them).
 
     Raises:
         ConfigError: an option is invalid, or is one of PyG's that graphbraid does not support.

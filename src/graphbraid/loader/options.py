@@ -35,7 +35,7 @@ from graphbraid.sampling.schedule import SeedSchedule
 PLANS = ("auto", "cpu", "gpu")
 """Names of plans that are made when they are needed."""
 STRATEGIES = ("uniform", "last")
-"""Which of the neighbours up to a seed's time are drawn."""
+"""Values of ``temporal_strategy``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -48,13 +48,13 @@ class LoaderSettings:
 
     num_neighbors: Any
     """Fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. In a graph with types, a list
-    for all relations, or a dict of lists by relation."""
+    for all relations or a dict of lists by relation."""
     num_samples: Any = None
-    """Number of nodes drawn of each type per hop, by their budget rather than as neighbours: a list for all
-    types, or a dict of lists by type. If None, neighbours are drawn."""
+    """Number of nodes of each type drawn per hop by their budget: a list for all types, or a dict of lists by
+    type. If None, neighbours are drawn by fanouts."""
     input_nodes: Tensor | Sequence[int] | str | tuple[str, Any] | None = None
-    """Seeds: node ids, a bool mask or the name of a split. If None, all nodes. Of a graph with types, the
-    seeds' type, or a pair of it and one of these."""
+    """Seeds: node ids, a bool mask or the name of a split. If None, all nodes. In a graph with types, the
+    seeds' type, or a pair of the type and one of these."""
     batch_size: int = 1
     """Number of seeds, links or clusters per batch."""
     shuffle: bool = False
@@ -69,20 +69,20 @@ class LoaderSettings:
     """Layout of the batches: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`."""
     subgraph_type: str = DIRECTIONAL
     """Edges of a batch: ``directional``, those drawn; ``bidirectional``, these and their reverses, each pair
-    of nodes once; or ``induced``, all edges between the batch's nodes. With the latter two, the layout is
-    ``subgraph``, and batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. Where there
-    are types, ``bidirectional`` edges of a relation and its reverse, ``rev_NAME``, are each other's reverses;
-    they have no ids and attributes, as in PyG. ``ego`` is ``induced`` within each of disjoint trees."""
+    of nodes once; or ``induced``, all edges between the batch's nodes. Both need layout ``subgraph``, and
+    their batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. In a graph with types,
+    ``bidirectional`` takes reverses from the relation ``rev_NAME``; the edges have no ids and attributes, as
+    in PyG. ``ego`` is ``induced`` within each of disjoint trees."""
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
     num_workers: int = 0
     """Number of threads that prepare batches; 0 means one."""
     prefetch_factor: int | None = None
     """Number of batches prepared ahead per thread. If None, three. On the host, threads that are so far ahead
-    rest until a third of these batches is left, which frees cores for the model."""
+    rest until a third of these batches is left. Meanwhile the model has their cores."""
     return_edge_id: bool = True
-    """Whether to keep ``e_id``, without which batches have no edge attributes. A weighted graph's are always
-    kept."""
+    """Whether to keep ``e_id``. Without it, batches have no edge attributes. Weighted graphs always keep
+    it."""
     src_degree: bool = False
     """Whether blocks carry the graph's in-degrees, for layers that normalise by them."""
     gather: bool = True
@@ -92,18 +92,18 @@ class LoaderSettings:
     (:mod:`graphbraid.collective`)."""
     plan: Plan | str | os.PathLike[str] | None = None
     """Which side prepares each batch. ``"auto"`` measures the stages at the first iteration, finds a plan,
-    and changes it when durations drift. ``"cpu"`` and ``"gpu"`` let one side prepare all batches. A plan or
-    its file is followed. If None, the CPU prepares all batches for a torch device, and an accelerator gets
-    ``"auto"``. Batches do not depend on it."""
+    and changes it when durations drift. ``"cpu"`` and ``"gpu"`` let one side prepare all batches. A plan, or
+    the path of its file, is followed. If None, the CPU prepares all batches for a torch device, and an
+    accelerator gets ``"auto"``. Batches do not depend on it."""
     hot_bytes: int | None = None
     """Bytes of device memory for graph, labels and features if the device prepares batches. The rest stays on
     the host and is read over the bus. If None, half of the free memory."""
     part: int = 0
-    """Which contiguous part of each batch's seeds the batches have, of ``num_parts``."""
+    """Index of this loader's contiguous part of each batch's seeds, below ``num_parts``."""
     num_parts: int = 1
-    """Loaders that share each batch, as ranks do; ``batch_size`` is that of all of them together."""
+    """Number of loaders that share each batch, as ranks do. They share ``batch_size`` seeds."""
     reach: int | None = None
-    """Hops that a part keeps of the whole batch's sample; see :class:`graphbraid.sampling.SeedSchedule`."""
+    """Hops of the whole batch's sample that a part keeps; see :class:`graphbraid.sampling.SeedSchedule`."""
 
     def __post_init__(self) -> None:
         if not is_by_relation(self.num_neighbors):
@@ -115,7 +115,7 @@ class LoaderSettings:
         )
         if self.subgraph_type != DIRECTIONAL and self.layout != "subgraph":
             raise ConfigError(
-                f"subgraph_type={self.subgraph_type!r} has edges that are no layer's own: it needs "
+                f"subgraph_type={self.subgraph_type!r} has edges that belong to no single layer: it needs "
                 f"layout='subgraph', not {self.layout!r}"
             )
         if self.prefetch_factor is not None:
@@ -149,7 +149,7 @@ class LoaderSettings:
 
     @property
     def batch_device(self) -> BatchDevice:
-        """The device as an object; a name was converted on construction."""
+        """The device as an object, not a name."""
         assert not isinstance(self.device, str), "read when it was given"
         return self.device
 
@@ -172,7 +172,7 @@ class LoaderSettings:
         return SamplerConfig.for_relations(graph.edge_types, self.num_neighbors, **options)
 
     def schedule(self, inputs: Tensor) -> SeedSchedule:
-        """Return the schedule of each step's inputs: seeds, or positions of what is more than nodes.
+        """Return the schedule of each step's inputs: seeds, or positions of inputs such as links.
 
         Raises:
             ConfigError: the options leave no batch.
@@ -207,10 +207,9 @@ class LoaderOptions(LoaderSettings):
     """Which of the neighbours up to a seed's time are drawn: ``uniform``, any of them, or ``last``, the
     latest."""
     time_attr: str | None = None
-    """Name of the times of the nodes or of the edges of ``data``. The tree of a seed or link then has no
-    node, or no edge, that is later, and negatives are nodes up to the link's time. Where there are types,
-    some of them or of the relations may have no times: these are early enough. If None, times play no
-    part."""
+    """Name of the attribute of ``data`` with the times of its nodes or edges. The tree of a seed or link then
+    has no later node or edge, and negatives are no later than their link. Types and relations without times
+    count as early enough. If None, times are not used."""
     weight_attr: str | None = None
     """Name of the edge weights to draw by: one of PyG's edge attributes, or ``"edge_weight"`` for the weights
     of a Graph. If None, all neighbours are equally likely."""
@@ -218,11 +217,11 @@ class LoaderOptions(LoaderSettings):
     """``(num_seeds,)`` times of the seeds, for ``time_attr``. If None, those of the nodes."""
     edge_label_index: Any = None
     """``(2, num_links)`` sources and destinations of the links. If None, all edges of the graph, in the order
-    of its list. Where there are types, the relation whose edges are the links, or a pair of a relation and
-    these ids within its two types."""
+    of its list. In a graph with types, the relation whose edges are the links, or a pair of a relation and
+    such ids within its two types."""
     edge_label: Tensor | None = None
-    """``(num_links, ...)`` labels of the links. With negatives of mode ``binary``, labels that begin at 0 are
-    raised by 1, as 0 then stands for a negative."""
+    """``(num_links, ...)`` labels of the links. With negatives of mode ``binary``, 0 is the label of a
+    negative, so labels that begin at 0 are raised by 1."""
     edge_label_time: Tensor | None = None
     """``(num_links,)`` times of the links, given with ``time_attr``."""
     neg_sampling: Any = None
@@ -231,11 +230,11 @@ class LoaderOptions(LoaderSettings):
     neg_sampling_ratio: float | None = None
     """Number of negatives of mode ``binary`` per link, in place of ``neg_sampling``."""
     exclude_seed_edges: bool | str = False
-    """Whether a batch's links are kept out of the neighbours that are drawn. If True, all edges from a link's
-    source to its destination, where there are types those of its relation; if ``"reverse"``, also those back,
-    of any relation."""
+    """Whether neighbours are drawn without the batch's own links. True leaves out all edges from a link's
+    source to its destination, in a graph with types those of the link's relation. ``"reverse"`` also leaves
+    out the edges back, of any relation."""
     transform: Callable[[Any], Any] | None = None
-    """Function called with each batch; its result is yielded instead."""
+    """Function called with each batch; the loader yields its result."""
     input_id: Tensor | None = None
     """``(num_inputs,)`` values that batches have as ``input_id``. If None, positions of the inputs."""
     sampler: Sampler[int] | Iterable[int] | None = None
@@ -249,9 +248,9 @@ class LoaderOptions(LoaderSettings):
     """Whether to yield batches in page-locked memory, if there is an accelerator."""
     tiers: FeatureSource | str | None = None
     """Source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph. Rows are
-    gathered from there ahead of their use, to the same bits. Hot rows stay on ``device``, and copies leave
-    them out, by plan ``"cpu"`` if none is given. ``"auto"`` makes tiers of a store's features from the free
-    memory, unless all of them fit, and of rows on ``device`` in ``hot_bytes``; ``tiers_reason`` says why. If
+    gathered from it ahead of their use; batches keep their bits. Hot rows stay on ``device`` and are not
+    copied, by plan ``"cpu"`` if none is given. ``"auto"`` sizes tiers: the host's by free memory, if a
+    store's features do not all fit there, and the device's by ``hot_bytes``; ``tiers_reason`` says why. If
     None, rows come from ``data``. For links, ``"auto"`` keeps no rows on a device."""
     epochs: int | None = None
     """Epochs that will be iterated, for ``tiers="auto"``. Look-ahead then takes at most 2 % of the time that
@@ -289,20 +288,19 @@ class LoaderOptions(LoaderSettings):
 
     @property
     def drawn_seed(self) -> int:
-        """The seed, as given or drawn."""
+        """The given seed, or the drawn one."""
         assert self.seed is not None, "drawn when it was not given"
         return self.seed
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the loader decides the order of its inputs, rather than a sampler that it was given."""
+        """Whether the loader decides the order of its inputs; False if a sampler does."""
         return self.sampler is None and self.batch_sampler is None
 
     def of_seeds(self, seeds: Any) -> Self:
         """Return the options of batches of these seeds, ids or a pair of a type and ids.
 
-        Positions from a sampler are batches as they come, so ``batch_size`` and ``drop_last`` then say
-        nothing.
+        A sampler of positions decides the batches, so ``batch_size`` and ``drop_last`` then have no effect.
         """
         return dataclasses.replace(
             self,
@@ -320,7 +318,7 @@ ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
     "hot_bytes": (None, "batches are prepared on the CPU"),
     "src_degree": (False, "degrees are those of one relation"),
 }
-"""Options that a loader of a graph with types refuses: their harmless value, and why."""
+"""Options that a loader of a graph with types refuses: the allowed value, and the reason."""
 
 
 def refuse_one_type_only(options: LoaderOptions) -> None:
@@ -343,11 +341,11 @@ _ALIKE: dict[str, tuple[tuple[Any, ...], str]] = {
     "transform_sampler_output": ((None,), "a hook on PyG's SamplerOutput"),
     "custom_cls": ((None,), "a batch class of the caller's"),
 }
-"""PyG's options that would change the batches: harmless values, and what other values would request."""
+"""PyG's options that would change the batches: allowed values, and the effect of others."""
 REFUSED = _ALIKE | {"node_sampler": ((None,), "a sampler of the caller's")}
-"""Such options of a NeighborLoader."""
+"""Options of a NeighborLoader that are refused in this way."""
 LINK_REFUSED = _ALIKE | {"link_sampler": ((None,), "a sampler of the caller's")}
-"""Such options of a LinkNeighborLoader."""
+"""Options of a LinkNeighborLoader that are refused in this way."""
 
 MEANINGLESS = {
     "filter_per_worker": (None, "rows are cut where they are read"),
@@ -403,7 +401,7 @@ def check_others(
 
 
 def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
-    """Return a plan that is given itself or by its file; None for a plan's name or for None.
+    """Return the plan of an option: the plan itself, or one read from its file. None for a name or None.
 
     Raises:
         ConfigError: the argument is neither a name nor an existing file.

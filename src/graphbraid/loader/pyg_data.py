@@ -172,7 +172,7 @@ class SampledData(Data):
 
     @property
     def sampled_edges(self) -> list[list[SampledEdges]] | None:
-        """Edges as they were sampled; None if ``edge_index`` was read or set, and may be another."""
+        """The sampled edges; None once ``edge_index`` was read or set, since it may have been changed."""
         values: LazyValues = self._store._mapping
         is_made = "edge_index" in values and values.is_made("edge_index")
         return None if is_made else self.sampled.sampled_edges
@@ -230,11 +230,11 @@ class SampledData(Data):
 
 @functools.cache
 def _class_for(given: Any) -> type[SampledData]:
-    """Return the class of batches of data of a class: a subclass of that class too."""
+    """Return the class of batches whose data have a given class: also a subclass of it."""
     return SampledData if given is Data else type(f"Sampled{given.__name__}", (SampledData, given), {})
 
 
 def _empty(given: Any) -> SampledData:
-    """Return a batch of data of a class, with no attributes yet, as ``copy.copy`` begins."""
+    """Return an empty batch of a class, to which a copy adds attributes."""
     made = _class_for(given)
     return made.__new__(made)

@@ -31,10 +31,10 @@ class ShaDowKHopSampler(NeighborLoader):
     are drawn in ``depth`` hops and all edges of the graph between them. Batches are pure, as those of
     :class:`NeighborLoader`, whose threads draw them; the same node may be in several subgraphs.
 
-    A batch is a PyG ``Batch``: nodes are in the order of their subgraphs, the root first, and ``batch`` says
-    which is whose; ``ptr``, ``(num_roots + 1,)``, where each begins, and ``root_n_id``, ``(num_roots,)``, the
-    local ids of the roots. ``y`` has a row for each root, all other attributes one for each node or edge. It
-    also has ``n_id``, ``e_id`` and ``input_id``, as batches of :class:`NeighborLoader`.
+    A batch is a PyG ``Batch``: nodes are in the order of their subgraphs, the root first. ``batch`` has each
+    node's subgraph, ``ptr``, ``(num_roots + 1,)``, the first node of each, and ``root_n_id``,
+    ``(num_roots,)``, the local ids of the roots. ``y`` has a row for each root, all other attributes one for
+    each node or edge. It also has ``n_id``, ``e_id`` and ``input_id``, as batches of :class:`NeighborLoader`.
 
     Args:
         data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``.
@@ -47,8 +47,7 @@ class ShaDowKHopSampler(NeighborLoader):
             ``num_workers``.
 
     Raises:
-        ConfigError: an option is invalid, or one that would change what a subgraph is; or the data have
-            types.
+        ConfigError: an option is invalid or would change the subgraphs, or the data have types.
         MissingPackageError: torch_geometric is not installed.
     """
 

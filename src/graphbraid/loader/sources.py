@@ -37,7 +37,7 @@ class SeedNodes:
     """The nodes that a loader's batches start from."""
 
     node_type: str
-    """Their type; that of all nodes in a graph of one type."""
+    """Node type of the seeds."""
     ids: Tensor
     """``(num_seeds,)`` int64 ids within the type."""
     is_mask: bool = False
@@ -85,10 +85,10 @@ def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) ->
 
 
 def completed(source: BatchSource, *, src_degree: bool, takes_all: bool) -> BatchSource:
-    """Return the source with what batches of it need beside the data.
+    """Return the source completed by the reader of int8 rows and the degrees that batches need.
 
-    Rows of int8 come from a source of rows, which widens them ahead of their use. With ``src_degree``, blocks
-    carry the graph's in-degrees.
+    Rows of int8 come from a source that widens them ahead of their use. With ``src_degree``, blocks carry the
+    graph's in-degrees.
 
     Args:
         source: the data.
@@ -102,7 +102,7 @@ def completed(source: BatchSource, *, src_degree: bool, takes_all: bool) -> Batc
     if weight is not None and not takes_all and bool((weight < 0).any()):
         raise ConfigError(
             "a layer that normalises by degree (GCNConv) scales the sum over drawn in-neighbours by the sum "
-            "of their weights, which says nothing where a weight is below 0, as here. Take all in-neighbours "
+            "of their weights, which is wrong if a weight is below 0, as here. Take all in-neighbours "
             "(fanouts of -1), set mode='full', or use PyG's GCNConv, which counts degrees in the batch."
         )
     x = source.graph.x
@@ -116,7 +116,7 @@ def completed(source: BatchSource, *, src_degree: bool, takes_all: bool) -> Batc
 
 
 class FollowedData:
-    """Reader of a loader's data that notices when attributes were set or deleted since.
+    """Reads a loader's data again once attributes were set or deleted.
 
     PyG's loaders read their data for each batch. Attributes are therefore compared by identity.
     """
@@ -132,7 +132,7 @@ class FollowedData:
         return source
 
     def changed(self, data: Any, graph: Graph) -> BatchSource | None:
-        """Return the source of the data as it is now; None if it has not changed since it was last read.
+        """Return the source of the data if it has changed since it was last read; else None.
 
         Raises:
             ConfigError: ``data`` no longer has the types and the number of nodes of ``graph``.
@@ -157,7 +157,7 @@ class FollowedData:
 
 
 def _contents_of(data: Any) -> dict[tuple[Any, str], Any]:
-    """Return what data hold, by type (None where there is one) and name."""
+    """Return the attributes of data by type (None if there is only one) and name."""
     if isinstance(data, Graph):
         return {(None, ""): data}
     return {(store._key, name): value for store in data.stores for name, value in store.items()}
@@ -172,7 +172,7 @@ def _shape_of(graph: Graph) -> tuple[Any, ...]:
 
 
 def _weights_of(data: Data) -> str | None:
-    """Return the name of the weights that blocks carry, whether or not neighbours are drawn by them."""
+    """Return the name of the weights that blocks carry, also if draws do not use them."""
     weight = data.get("edge_weight")
     if not isinstance(weight, Tensor) or weight.numel() != weight.shape[0]:
         return None
@@ -260,7 +260,7 @@ class _DataSorter:
                 self._read(key, name, value, cat_dim, f"data[{key!r}].{name}")
 
     def _read(self, key: _Key, name: str, value: Any, cat_dim: Any, where: str) -> None:
-        """Keep what has a row for each node or edge, by rows."""
+        """Keep the attributes that have a row for each node or edge."""
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
                 f"{where} is a {type(value).__name__} by {'node' if isinstance(key, str) else 'edge'}, and "

@@ -1,4 +1,4 @@
-"""Times: the times of a loader's nodes or edges, by which its graph is sorted for temporal sampling."""
+"""Times: the times of a loader's nodes or edges; temporal sampling needs its graph sorted by them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MANTISSA = (1 << 63) - 1
 class Times:
     """The times of a graph's nodes or edges, as integers of the same order.
 
-    Where there are types, edges of relations without times are early enough for every seed.
+    Edges of relations without times are early enough for every seed.
     """
 
     source: BatchSource
     """The loader's source, the in-edges of each node and relation sorted by time."""
     edge_times: EdgeTimes
-    """Times of the edges of this graph; an edge is as old as its source where nodes have times."""
+    """Times of the edges of this graph; if nodes have times, an edge has the time of its source."""
     node_time: Mapping[str, Tensor]
     """``(num_nodes,)`` int64 times by node type; empty where edges have times."""
     is_float: bool
@@ -52,10 +52,10 @@ class Times:
         return self.node_time[node_type][nodes]
 
     def ordered(self, values: Tensor, name: str) -> Tensor:
-        """Return times that a user gave as integers that compare with those of the edges.
+        """Return a user's times as integers that compare with those of the edges.
 
         Raises:
-            ConfigError: they are earlier than every edge, or numbers of another kind that does not compare.
+            ConfigError: they are earlier than every edge, or of a kind that does not compare with the edges'.
         """
         if values.is_floating_point() and not self.is_float:
             whole = values.double()
@@ -80,7 +80,7 @@ class Times:
 def read_times(source: BatchSource, options: LoaderOptions, data: Any) -> Times | None:
     """Return the times that the options of a loader name; None if they name none.
 
-    As PyG reads them: of some node types, whose out-edges are as old as their sources, or of some relations.
+    As in PyG, some node types have times, which their out-edges take over, or some relations do.
 
     Raises:
         ConfigError: options about times exclude each other, or the data has no such attribute, or both nodes
@@ -112,7 +112,7 @@ def read_times(source: BatchSource, options: LoaderOptions, data: Any) -> Times 
     if nodes and edges:
         raise ConfigError(
             f"time_attr={name!r} names times of nodes ({', '.join(nodes)}) and of edges "
-            f"({', '.join('__'.join(one) for one in edges)}); name either"
+            f"({', '.join('__'.join(one) for one in edges)}); rename one of them"
         )
     if not nodes and not edges:
         raise ConfigError(
@@ -175,10 +175,10 @@ def checked_times(values: Any, name: str) -> Tensor:
 
 
 def _as_integers(values: Tensor, name: str, *, is_float: bool) -> Tensor:
-    """Return integers in the order of the values: of floats their bits, which rise as they do.
+    """Return integers in the order of the values; for floats their bits, which have the same order.
 
     Raises:
-        ConfigError: they are integers that floats do not tell apart, and are to compare with floats.
+        ConfigError: they are compared with floats, which cannot tell these integers apart.
     """
     if not is_float:
         return values.long().contiguous()
@@ -198,7 +198,7 @@ def _sorted(
     is_float: bool,
     last: bool,
 ) -> Times:
-    """Sort the in-edges of each node and relation by time, equal ones as they stand."""
+    """Sort the in-edges of each node and relation by time; edges of equal time keep their order."""
     graph, types = source.graph, source.graph.all_types
     by_edge, untimed = torch.full((graph.num_edges,), NO_TIME), set()
     for relation in types.relations():

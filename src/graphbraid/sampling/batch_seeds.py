@@ -15,7 +15,7 @@ from graphbraid.sampling.sample import Sampled
 
 
 def sorted_by_time(csc: Csc, time: Tensor) -> tuple[Csc, Tensor]:
-    """Sort the in-edges of each node by time, equal ones as they stand.
+    """Sort the in-edges of each node by time; edges of equal time keep their order.
 
     Args:
         csc: the adjacency.
@@ -30,51 +30,50 @@ def sorted_by_time(csc: Csc, time: Tensor) -> tuple[Csc, Tensor]:
 
 
 NO_TIME = (1 << 63) - 1
-"""What stands for the time of an edge that has none; it is not compared with others."""
+"""Placeholder for the time of an edge that has none; it is not compared with others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Constraints:
-    """What the draws of one mini-batch keep to."""
+    """Limits on the draws of one mini-batch."""
 
     disjoint: bool = False
     """Whether each seed has a tree of its own, which shares no node with another's."""
     times: Tensor | None = None
-    """``(num_seeds,)`` int64: the tree of each seed has edges up to this time. Needs ``disjoint`` and the
-    edges' :class:`EdgeTimes`."""
+    """``(num_seeds,)`` int64: largest time of an edge in each seed's tree. Needs ``disjoint`` and the edges'
+    :class:`EdgeTimes`."""
     excluded: Tensor | None = None
-    """``(num_excluded,)`` int64 positions of edges that are not drawn, rising; None if there are none."""
+    """``(num_excluded,)`` int64 positions of edges that are not drawn, ascending; None if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class EdgeTimes:
-    """When each edge of a graph arose, and which of the edges up to a seed's time are drawn."""
+    """The time of each edge of a graph, and the rule by which edges up to a seed's time are drawn."""
 
     time: Tensor
-    """``(num_edges,)`` int64 by position in the graph; rises within the in-edges of each node, and where
-    there are types, of each node and relation."""
+    """``(num_edges,)`` int64 by position in the graph, ascending within the in-edges of each node, or of each
+    node and relation if there are types."""
     last: bool = False
-    """Whether to draw the latest edges instead of any."""
+    """Whether to draw only the latest edges."""
     untimed: frozenset[int] = frozenset()
-    """Numbers of the relations whose edges have no times (``NO_TIME``), in a graph with types: any of
-    these are drawn."""
+    """Numbers of the relations whose edges have no times (``NO_TIME``). All their edges may be drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class BatchSeeds:
-    """What one mini-batch is sampled from."""
+    """The seeds of one mini-batch and the limits on its draws."""
 
     nodes: Tensor
     """``(num_seeds,)`` int64 node ids; in disjoint trees, each has its own."""
     constraints: Constraints | None = None
-    """What its draws keep to. If None, they are free."""
+    """Limits on the draws. If None, there are none."""
     inputs: Tensor | None = None
     """Number of the input that each seed belongs to, ``(num_seeds,)`` int64; only of disjoint trees."""
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     """Further attributes of the batch, such as ``edge_label_index``."""
     own: Tensor | None = None
-    """Positions among ``nodes`` of the seeds of a part of the inputs, rising; ``inputs`` and ``attributes``
-    are then this part's. If None, all."""
+    """Positions in ``nodes`` of the seeds of one part of the inputs, ascending; ``inputs`` and ``attributes``
+    are then of this part. If None, all."""
 
     def owners_of(self, sampled: Sampled) -> list[Tensor] | None:
         """Return the input whose tree each node is in, ``(num_nodes,)`` int64, by node type.
@@ -96,7 +95,7 @@ class SeedSource(Protocol):
 
     @property
     def edge_times(self) -> EdgeTimes | None:
-        """When each edge of the graph arose, where seeds have times."""
+        """Times of the graph's edges; None if seeds have no times."""
         ...
 
     def seeds_of(
@@ -104,7 +103,7 @@ class SeedSource(Protocol):
     ) -> BatchSeeds:
         """Return the seeds of a batch of the inputs at ``positions``, ``(num,)`` int64.
 
-        With ``part``, those of the inputs from the first number up to before the second are ``own``.
+        ``part`` is a range ``(first, end)`` of the inputs, whose seeds are ``own``.
         """
         ...
 
@@ -114,9 +113,9 @@ class TreeSeeds:
 
     Args:
         nodes: ``(num_seeds,)`` int64 node ids.
-        times: ``(num_seeds,)`` int64: the tree of each seed has edges up to this time. If None, any.
-        edge_times: when each edge of the graph arose; given with ``times``.
-        shown_times: ``(num_seeds,)`` times as the user gave them, which batches have as ``seed_time``.
+        times: ``(num_seeds,)`` int64: largest time of an edge in each seed's tree. If None, no limit.
+        edge_times: times of the graph's edges; given with ``times``.
+        shown_times: ``(num_seeds,)`` the user's times, which batches have as ``seed_time``.
     """
 
     def __init__(
@@ -137,13 +136,13 @@ class TreeSeeds:
 
     @property
     def edge_times(self) -> EdgeTimes | None:
-        """When each edge of the graph arose, where nodes have times."""
+        """Times of the graph's edges; None if nodes have no times."""
         return self._edge_times
 
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
     ) -> BatchSeeds:
-        """Return the seeds of a batch of the nodes at ``positions``, which no epoch or step changes."""
+        """Return the seeds of a batch of the nodes at ``positions``; epoch and step do not matter."""
         times = None if self._times is None else self._times[positions]
         own = slice(*(part or (0, positions.numel())))
         shown = {} if self._shown_times is None else {"seed_time": self._shown_times[positions[own]]}

@@ -1,10 +1,10 @@
-"""The reference of budget sampling, as :mod:`graphbraid.sampling.reference` is that of sampling by fanouts.
+"""The reference of budget sampling; :mod:`graphbraid.sampling.reference` is the one of sampling by fanouts.
 
 HGSampling of Hu et al., "Heterogeneous Graph Transformer" (2020), as PyG's ``HGTLoader`` has it. A node that
 joins the sample gives each in-neighbour outside of it ``1 / d`` of budget, for each relation of ``d``
 in-edges. Each hop draws a number of nodes of each type without replacement, with probability proportional to
-the square of their budget. All edges between sampled nodes are then found. Of more than :data:`MOST_READ`
-in-edges, a node and relation read only so many, drawn anew at each hop and for the edges.
+the square of their budget. All edges between sampled nodes are then found. A node with more than
+:data:`MOST_READ` in-edges in a relation reads only so many, drawn anew at each hop and for the edges.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def sample_budget(types: Types, config: SamplerConfig, seed_type: int, seeds: Te
 
 
 def _read(types: Types, number: int, nodes: I64, key: int, hop: int) -> tuple[I64, I64, I64]:
-    """Return for some destinations of a relation the in-edges that are read.
+    """Return the in-edges that some destinations of a relation read.
 
-    These are their number by node, and the position and the source of each.
+    The result is their number by node, and the position and source of each edge.
     """
     relation = types.relations()[number]
     keys = rng.relation_keys(key, hop, number, nodes)
@@ -91,7 +91,7 @@ def _read(types: Types, number: int, nodes: I64, key: int, hop: int) -> tuple[I6
 
 
 def _drawn(budget: dict[int, float], count: int, key: int, hop: int, race: int) -> I64:
-    """Return the first ``count`` nodes to arrive of an exponential race by squared budgets."""
+    """Return the first ``count`` nodes of an exponential race by squared budgets."""
     nodes = np.array(list(budget), dtype=np.int64)
     squared = np.array(list(budget.values()), dtype=np.float64) ** 2
     bits = rng.draws(rng.relation_keys(key, hop, race, nodes), 1)[:, 0]

@@ -22,7 +22,7 @@ SUBGRAPH_TYPES = (DIRECTIONAL, BIDIRECTIONAL, INDUCED)
 MOST_READ = 50
 """Most in-edges of a node and relation that budget sampling reads, as in PyG."""
 EGO = "ego"
-"""Like induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
+"""Induced edges within each disjoint tree, tree by tree, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class SamplerConfig:
 
     fanouts: tuple[int, ...]
     """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. In layout
-    ``subgraph`` there may be no hop."""
+    ``subgraph`` it may be empty."""
     replace: bool = False
     """Whether to draw with replacement; a fanout above a node's degree then repeats neighbours."""
     layout: str = "subgraph"
@@ -43,12 +43,12 @@ class SamplerConfig:
     return_edge_id: bool = False
     """Whether to keep the position of each sampled edge in the graph."""
     by_relation: tuple[tuple[int, ...], ...] | None = None
-    """Fanouts per hop of each relation, in the order of the graph's relations; ``fanouts`` are then those of
-    the first. If None, the graph has one relation."""
+    """Fanouts per hop of each relation, in the order of the graph's relations; ``fanouts`` are then the first
+    relation's. If None, the graph has one relation."""
 
     num_samples: tuple[tuple[int, ...], ...] | None = None
-    """Nodes drawn of each type per hop, in the order of the graph's types, by their budget
-    (:mod:`graphbraid.sampling.budget`). If None, neighbours are drawn, by fanouts."""
+    """Nodes of each type drawn per hop by their budget (:mod:`graphbraid.sampling.budget`), in the order of
+    the graph's types. If None, neighbours are drawn by fanouts."""
 
     @classmethod
     def for_budget(
@@ -59,7 +59,7 @@ class SamplerConfig:
         Args:
             node_types: the node types, in the graph's order.
             edge_types: the relations, in the graph's order.
-            num_samples: a number of nodes per hop for all types, or such a list by type.
+            num_samples: numbers of nodes per hop for all types, or a dict of such lists by type.
             **options: the other options of this class.
 
         Raises:
@@ -68,7 +68,7 @@ class SamplerConfig:
         by_type = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(node_types, num_samples)
         if unknown := [one for one in by_type if one not in node_types]:
             hint = did_you_mean(str(unknown[0]), node_types)
-            raise ConfigError(f"num_samples names the node type {shown(unknown[0])}, which is none.{hint}")
+            raise ConfigError(f"num_samples names an unknown node type {shown(unknown[0])}.{hint}")
         if missing := [one for one in node_types if one not in by_type]:
             raise ConfigError(
                 f"num_samples has no numbers for the node type {missing[0]!r}; name every type, 0 for none"
@@ -94,9 +94,9 @@ class SamplerConfig:
 
         Args:
             edge_types: the relations, in the graph's order.
-            fanouts: a fanout per hop for all relations, or such a list by relation: the three names, or PyG's
-                ``"author__writes__paper"``; or PyG's ``NumNeighbors`` of either, with its default.
-            default: the list of relations that ``fanouts`` does not name. If None, it must name all.
+            fanouts: a fanout per hop for all relations, or a dict of such lists by relation: three names or
+                PyG's ``"author__writes__paper"``. Also PyG's ``NumNeighbors`` of either.
+            default: fanouts of relations that ``fanouts`` does not name. If None, it must name all.
             **options: the other options of this class.
 
         Raises:
@@ -131,7 +131,7 @@ class SamplerConfig:
 
     @property
     def all_fanouts(self) -> tuple[tuple[int, ...], ...]:
-        """Fanouts by relation and hop; of one relation where the graph has no types."""
+        """Fanouts by relation and hop; a graph without types has one relation."""
         return (self.fanouts,) if self.by_relation is None else self.by_relation
 
     def type_of_seeds(self, types: Types, seed_type: str | None) -> int | None:
@@ -205,7 +205,7 @@ def as_fanouts(fanouts: Any, name: str = "fanouts") -> tuple[int, ...]:
     """Return the fanouts per hop from a list, a NumPy array, a tensor or PyG's ``NumNeighbors``.
 
     Raises:
-        ConfigError: ``fanouts`` are none of these, or a number is no fanout. The message says ``name``.
+        ConfigError: ``fanouts`` are none of these, or a number is no fanout. The message contains ``name``.
     """
     values = _values_of(fanouts)
     if isinstance(values, Mapping):
@@ -229,7 +229,7 @@ def _values_of(fanouts: Any) -> Any:
 
 
 def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
-    """Return the name of a subgraph type, one of ``known``, which may be given as PyG's enumeration.
+    """Return the name of a subgraph type, one of ``known``; ``given`` may be of PyG's enumeration.
 
     Raises:
         ConfigError: there is none of this name.

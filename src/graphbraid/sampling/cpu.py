@@ -29,7 +29,7 @@ from graphbraid.sampling.schedule import SeedSchedule
 MOST_AHEAD = 1 << 20
 """Largest number of mini-batches prepared ahead of their use."""
 COUNTED = ("sample", "gather", "batches")
-"""What pipelines count."""
+"""Names of the counts of a pipeline."""
 
 
 class HostPipeline(Protocol):
@@ -51,7 +51,7 @@ class HostPipeline(Protocol):
         *,
         share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
-        """Start preparing the batch of ``seeds`` at a step; return an iterator that waits for this one."""
+        """Start preparing the batch of ``seeds`` at a step; return an iterator that waits for it."""
         ...
 
     def stage_seconds(self) -> dict[str, float]:
@@ -87,9 +87,8 @@ def make_pipeline(
         refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
             they start the next batch as soon as there is room for one.
         seed_type: node type of the seeds. If None, seeds are of any type, as ids in the whole graph.
-        lists: where the adjacency lists of a graph of one type are. If None, in memory, or mapped there.
-        edge_times: when each edge arose, for batches that are constrained by times; the rows of the graph's
-            types are sorted by it.
+        lists: source of the adjacency lists of a graph of one type. If None, they are in memory or mapped.
+        edge_times: times of the edges, for batches that are constrained by times; rows must be sorted by it.
 
     Raises:
         ConfigError: the number of threads or of batches is out of range.
@@ -181,18 +180,18 @@ def make_pipeline(
 
 
 class _NativePipeline:
-    """Compiled threads of this process, which read arrays where they lie.
+    """A pipeline of compiled threads, which read the graph's arrays without a copy.
 
-    They are made anew after a fork, which leaves the threads in the parent process, and after an array was
-    sent to another process, which moves its memory.
+    Threads are made anew after a fork, which leaves them in the parent process. They also are after an array
+    was sent to another process, which moves its memory.
 
     Args:
         kernels: the compiled module.
         start: starts the threads.
-        arrays: what the threads read, which is kept alive.
+        arrays: the arrays that the threads read; kept alive.
         typed: number of relations and of hops of a graph with types; None for a graph without.
-        twin: prepares batches without seeds, which the threads cannot.
-        by_hop: whether edges are those drawn, hop by hop.
+        twin: prepares batches without seeds, which the threads do not support.
+        by_hop: whether edges are the drawn ones, hop by hop.
     """
 
     def __init__(
@@ -242,16 +241,16 @@ class _NativePipeline:
         *,
         share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
-        """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for this one.
+        """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
 
         Args:
             seeds: ``(batch,)`` int64 node ids; the batch's ``input_id`` holds positions in this tensor.
             seed: random seed of the draws.
             epoch: epoch whose random numbers are drawn.
             step: step whose random numbers are drawn.
-            constraints: what the draws keep to. If None, they are free.
-            share: the seeds whose share of the batch is kept, ``(num_own,)`` int64 positions, rising; and its
-                reach, as :func:`.keep_share` takes them. If None, the whole batch.
+            constraints: limits on the draws. If None, there are none.
+            share: arguments of :func:`.keep_share`: the seeds whose share of the batch is kept,
+                ``(num_own,)`` int64 ascending positions, and its reach. If None, the whole batch.
         """
         if not seeds.numel() or (share is not None and not share[0].numel()):  # a schedule has no such steps
             return self._twin.begin(seeds, seed, epoch, step, constraints, share=share)
@@ -274,7 +273,7 @@ class _NativePipeline:
         return (batch._replace(step=step) for batch in batches)
 
     def _read(self, batch: tuple[Any, ...], reach: int | None) -> PreparedBatch:
-        """Return a batch as a thread has prepared it, with lists by hop and relation one after another."""
+        """Return a batch that a thread has prepared, with lists by hop and relation one after another."""
         step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
         edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
         if self._typed is None:
@@ -325,11 +324,11 @@ def _parts(counts: list[int], size: int, number: int) -> list[list[int]]:
 
 
 class _ReferencePipeline:
-    """The same interface without threads: batches are prepared when they are asked for.
+    """The same interface without threads: a batch is prepared when it is requested.
 
     Args:
-        sample: samples for seeds, with a key, as constraints say.
-        share: keeps of the sample for seeds what some of them read, as :func:`.keep_share` does.
+        sample: function of seeds, key and constraints that returns a sample.
+        share: :func:`.keep_share` with the graph's types.
         x: feature rows of each node type, or None.
         num_seed_nodes: number of nodes that seeds may be.
     """

@@ -1,4 +1,4 @@
-"""NeighborLists: where adjacency lists are; ListReads: what a device that samples read of them."""
+"""NeighborLists: a source of adjacency lists; ListReads: counts of a sampling device's reads of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphbraid.graph.csc import Csc
 
 
 class ListReads(NamedTuple):
-    """Numbers of drawn edges and of the adjacency lists that hold them, by the memory they were read from."""
+    """Numbers of drawn edges and of their adjacency lists, by the memory they were read from."""
 
     device_lists: int
     device_edges: int
@@ -19,30 +19,29 @@ class ListReads(NamedTuple):
 
     @classmethod
     def of(cls, counted: Tensor) -> ListReads:
-        """Return what a device has added up in ``(4,)`` int64, in this order; waits for it."""
+        """Return the sums of a device, ``(4,)`` int64 in this order; waits for it."""
         return cls(*counted.tolist())
 
     @property
     def device_share(self) -> float:
-        """The device's share of the reads of lists; 0 before the first."""
+        """Share of the lists that were read from the device; 0 before the first read."""
         return self.device_lists / max(self.device_lists + self.host_lists, 1)
 
 
 class NeighborLists(Protocol):
-    """The adjacency lists of a graph's nodes, wherever they lie."""
+    """The adjacency lists of a graph's nodes, in memory or in a file."""
 
     @property
     def csc(self) -> Csc:
-        """The graph's topology; of its arrays ``indptr`` is in memory.
+        """The graph's topology, whose ``indptr`` is in memory.
 
-        Its ``indices`` are there for who reads them in order. Samplers read them only where :attr:`native` is
-        None.
+        Its ``indices`` serve reads in order. Samplers read them only if :attr:`native` is None.
         """
         ...
 
     @property
     def native(self) -> Any | None:
-        """What gives the ids of drawn edges, in this process; None: all are in ``csc.indices``.
+        """Reader of the ids of drawn edges in this process; None: all are in ``csc.indices``.
 
         The compiled ``NeighborLists``, or its twin in :mod:`graphbraid.features.tiers.lists_reference`.
         """

@@ -1,4 +1,4 @@
-"""The reference sampler in NumPy, which every other is tested against and which runs without kernels."""
+"""The reference sampler in NumPy: tests compare all others with it, and it runs where kernels are missing."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def sample_checked(
 ) -> Sampled:
     """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked.
 
-    Without ``seed_type``, seeds are ids in the whole graph. ``lists``, where given, has the ids that
-    ``types.rows.indices`` has, of one relation. Draws keep to ``constraints``, if given, for whose ``times``
-    the rows of each relation are sorted by ``edge_times``.
+    Without ``seed_type``, seeds are ids in the whole graph. ``lists``, if given, replaces
+    ``types.rows.indices`` of a graph of one relation. ``constraints``, if given, limit the draws; their
+    ``times`` need the rows of each relation sorted by ``edge_times``.
     """
     sizes = [max(nodes.num_nodes, 1) for nodes in types.nodes.values()]
     disjoint = constraints is not None and constraints.disjoint

@@ -57,7 +57,7 @@ def row_keys(key: int | U64, hop: int, nodes: npt.NDArray[np.int64]) -> U64:
 
 
 def tree_keys(key: int, trees: npt.NDArray[np.int64]) -> U64:
-    """Return what the rows of disjoint trees draw by in place of the batch's ``key``, one for each tree."""
+    """Return the keys of disjoint trees, one for each; their rows use them instead of the batch's ``key``."""
     return mix_array(np.uint64(key) + (trees.astype(np.uint64) + np.uint64(1)) * np.uint64(PHI))
 
 

@@ -31,8 +31,8 @@ class SampledEdges:
 class Sampled:
     """A sample before features are gathered: the record that every sampler returns.
 
-    Lists are in the order of the graph's node types and relations. A graph of one type has one of each, which
-    :attr:`n_id`, :attr:`edges`, :attr:`nodes_per_hop`, :attr:`edges_per_hop` and :attr:`trees` give.
+    Lists are in the order of the graph's node types and relations. A graph of one type has one entry in each
+    list: :attr:`n_id`, :attr:`edges`, :attr:`nodes_per_hop`, :attr:`edges_per_hop` and :attr:`trees`.
     """
 
     n_id_by_type: list[Tensor]
@@ -45,11 +45,11 @@ class Sampled:
     counts_by_relation: list[list[int]]
     """Number of edges per hop, of each relation."""
     trees_by_type: list[Tensor] | None = None
-    """Tree of each node by node type, as the number of its seed among all, ``(num_nodes,)`` int64; None
+    """Tree of each node by node type, numbered as its seed among all seeds, ``(num_nodes,)`` int64; None
     unless disjoint."""
     by_hop: bool = True
-    """Whether edges are those drawn, hop by hop. Otherwise they join any of the nodes, as
-    :mod:`graphbraid.sampling.subgraph` makes them, and there are no blocks."""
+    """Whether edges are the drawn ones, hop by hop. Otherwise :mod:`graphbraid.sampling.subgraph` made them
+    between any nodes, and there are no blocks."""
 
     @property
     def n_id(self) -> Tensor:
@@ -94,7 +94,7 @@ class Sampled:
         return torch.cat(kept) if kept else None
 
     def positions_by_layer(self, layout: str) -> list[Tensor]:
-        """Return the position in the graph of each block's edges, outermost first, where they are kept.
+        """Return the position in the graph of each block's edges, outermost first; they must be kept.
 
         Args:
             layout: ``subgraph``, whose blocks are prefixes of one record, or ``blocks``.
@@ -117,5 +117,5 @@ class PreparedBatch(NamedTuple):
     x: list[Tensor | None]
     """Gathered feature rows of each node type, ``(num_nodes, F)``; None where the pipeline gathers none."""
     edge_rows: Mapping[Any, Tensor] | None = None
-    """Rows of edge attributes by name, or by relation and name where there are types, hop by hop, and no
-    others can be read; None: the graph has them."""
+    """Rows of edge attributes by name, or by relation and name, hop by hop; no others can be read. None: they
+    are read from the graph."""

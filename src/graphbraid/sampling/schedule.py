@@ -37,14 +37,14 @@ class SeedSchedule:
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
     part: int = 0
-    """Which of ``num_parts`` contiguous parts of each step's seeds this schedule gives."""
+    """Index of the part of each step's seeds that this schedule gives, below ``num_parts``."""
     num_parts: int = 1
-    """Parts that each step's seeds are cut into, as by ranks that share batches; the random numbers of a seed
-    are those that it has in the whole batch."""
+    """Number of contiguous parts of each step's seeds, for ranks that share batches. A seed keeps the random
+    numbers that it has in the whole batch."""
     reach: int | None = None
-    """With several parts: samplers sample the whole step, and keep what is within so many edges of the part's
-    seeds (:mod:`graphbraid.sampling.share`). If None, they sample for these seeds alone, which in layout
-    ``blocks`` draws the same."""
+    """With several parts: samplers sample the whole step and keep the nodes within so many edges of the
+    part's seeds (:mod:`graphbraid.sampling.share`). If None, they sample for these seeds alone, which gives
+    the same draws in layout ``blocks``."""
 
     def __post_init__(self) -> None:
         seeds = check_tensor(self.seeds, "seeds", ndim=1)
@@ -70,7 +70,7 @@ class SeedSchedule:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps in an epoch in which this part has seeds: a last one of few seeds may have none."""
+        """Number of steps in an epoch in which this part has seeds; a short last step may give it none."""
         num_steps = self._num_whole_steps
         if not num_steps:
             return 0
@@ -104,7 +104,7 @@ class SeedSchedule:
 
     @property
     def sampled(self) -> SeedSchedule:
-        """The schedule of the seeds that are sampled for: with a reach, those of all parts."""
+        """The schedule of the seeds that samplers draw for: with a reach, those of all parts."""
         return self if self.reach is None else self.whole
 
     def own_of(self, step: int) -> Tensor:
@@ -144,7 +144,7 @@ class SeedSchedule:
 
 
 def part_of(count: int, part: int, num_parts: int) -> tuple[int, int]:
-    """Return begin and end of a contiguous part of ``count`` things; sizes differ by one at most.
+    """Return begin and end of a contiguous part of ``count`` items; sizes differ by one at most.
 
     Twin of ``csrc/pipeline/schedule.h``.
     """

@@ -1,4 +1,4 @@
-"""keep_share: the part of a batch that some of its seeds read: one rank's share."""
+"""keep_share: one rank's share of a batch, which is the part that its seeds read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from graphbraid.sampling.sample import Sampled, SampledEdges
 
 
 def own_by_type(types: Types, seed_type: int | None, seeds: Tensor, own: Tensor) -> list[Tensor]:
-    """Return the local ids that some seeds of a batch have in it, by node type, rising.
+    """Return the local ids of some seeds of a batch, by node type, ascending.
 
     Args:
         types: types of the graph.
         seed_type: type of all seeds. If None, seeds are ids in the whole graph.
         seeds: ``(num_seeds,)`` int64 seeds of the batch.
-        own: ``(num_own,)`` int64 positions among them, rising.
+        own: ``(num_own,)`` int64 positions in ``seeds``, ascending.
     """
     first = torch.tensor(types.first_ids[1:-1], device=seeds.device)
     kind = (
@@ -31,13 +31,13 @@ def own_by_type(types: Types, seed_type: int | None, seeds: Tensor, own: Tensor)
 def keep_share(whole: Sampled, ends: Sequence[tuple[int, int]], own: list[Tensor], reach: int) -> Sampled:
     """Return the part of a batch within ``reach`` sampled edges of some of its seeds (layout ``subgraph``).
 
-    It has the form of a batch of ``reach`` hops. A node has the in-edges that it has in ``whole``, wherever
-    the whole batch drew them; those of the last hop have none. Twin of ``csrc/sampling/share.cpp``.
+    It has the form of a batch of ``reach`` hops. A node keeps all its in-edges of ``whole``, whichever hop
+    drew them; nodes of the last hop have none. Twin of ``csrc/sampling/share.cpp``.
 
     Args:
         whole: the batch.
         ends: numbers of the types of each relation's sources and destinations.
-        own: local ids of the seeds, by type, rising.
+        own: local ids of the seeds by type, ascending.
         reach: number of hops.
 
     Returns:
@@ -82,7 +82,7 @@ def keep_share(whole: Sampled, ends: Sequence[tuple[int, int]], own: list[Tensor
 
 
 def _with_rows(indptr: Tensor, num_rows: int) -> Tensor:
-    """Return ``indptr`` with rows without edges behind its own."""
+    """Return ``indptr`` with rows without edges appended."""
     return torch.cat((indptr, indptr[-1:].expand(num_rows + 1 - indptr.numel())))
 
 

@@ -35,42 +35,42 @@ class BatchSource:
     graph: Graph
     node_attrs: Mapping[str, Mapping[str, Features]] = field(default_factory=dict)
     """Further attributes with one row per node, such as ``train_mask``, by node type and name; also ``x`` and
-    ``y`` if their dtype or shape is one that the graph cannot hold."""
+    ``y`` if the graph cannot hold their dtype or shape."""
     edge_attrs: Mapping[EdgeType, Mapping[str, Tensor]] = field(default_factory=dict)
     """Further tensors with one row per edge, such as ``edge_attr``, in the order of the relation's original
     edge list, by relation and name."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes of the whole graph, which every batch of a graph of one type carries unchanged."""
+    """Attributes of the whole graph. Every batch of a graph of one type has them unchanged."""
     by_column: frozenset[tuple[str | EdgeType, str]] = frozenset()
-    """Those of ``node_attrs`` and ``edge_attrs`` whose last dimension in a batch is the nodes or edges."""
+    """Names in ``node_attrs`` and ``edge_attrs`` whose last dimension in a batch is the nodes or edges."""
     names: tuple[str, ...] | None = None
     """Order of the attributes in a batch of one type. If None, edges, ``x``, ``y``, then the others."""
     adj_t: Any = None
-    """Sparse matrix of the whole graph, whose kind the batches' ``adj_t`` have. If None, they have none."""
+    """Sparse matrix of the whole graph, whose kind batches' ``adj_t`` has. If None, batches have none."""
     template: Any = None
-    """PyG ``Data``: batches get its class and settings; ``HeteroData``: they are copies of it, but for these
-    attributes. If None, they are plain."""
+    """PyG ``Data``, whose class and settings batches get, or ``HeteroData``, which batches copy except for
+    these attributes. If None, batches are plain."""
     src_degree: Tensor | None = None
     """In-degrees that blocks carry for layers that normalise by them, ``(num_nodes,)`` float32."""
     src_loop: Tensor | None = None
     """Weights of self-loops for the same layers, ``(num_nodes,)`` float32; see :class:`graphbraid.Csc`."""
     rows: FeatureSource | None = None
-    """Where ``x`` of a batch comes from; None: ``graph.x``, which has the same rows."""
+    """Source of a batch's ``x``; None: ``graph.x``, which has the same rows."""
     lists: NeighborLists | None = None
-    """Where the graph's adjacency lists are; None: in ``graph.csc``, which has the same."""
+    """Source of the adjacency lists; None: ``graph.csc``, which has the same lists."""
     table: TierTable | None = None
-    """Where a device that samples finds ``x``, if that is in several memories."""
+    """Table by which a sampling device finds the rows of ``x`` in several memories."""
     pipeline: Callable[..., HostPipeline] | None = None
-    """Makes what prepares batches of a graph whose lists are divided among ranks, from the options of the
-    sampler, ``gathers`` and ``num_threads``. None: the threads of this process do."""
+    """Makes the pipeline of a graph whose lists are divided among ranks, from the sampler's options,
+    ``gathers`` and ``num_threads``. None: the threads of this process prepare batches."""
     link: TransferCounter | None = None
-    """Counts what travels to devices: that of ``rows``, or the one given where there are none. If None,
-    nothing is counted."""
+    """Counter of transfers to devices: that of ``rows``, or the given one without ``rows``. If None, nothing
+    is counted."""
 
     tables: Mapping[str | EdgeType, dict[str, Any]] = field(init=False, repr=False)
-    """What has a row for each node of a type, or for each edge of a relation in the order of its list: the
+    """Tables with a row for each node of a type, or for each edge of a relation in the order of its list: the
     graph's own, then ``node_attrs`` or ``edge_attrs``. None stands for the weights of a relation, which are
-    in the graph's order. Those of a graph of one type are left out, and so is its ``edge_attr``."""
+    in the graph's order. Tables of a graph of one type are left out, and so is its ``edge_attr``."""
     holders: Mapping[str, list[str | EdgeType]] = field(init=False, repr=False)
     """The types, then the relations, that have an attribute in ``tables``, by its name."""
 
@@ -104,10 +104,10 @@ class BatchSource:
         self.check_tiers()
 
     def check_tiers(self) -> None:
-        """Check that rows and lists are of the graph as it is now; reads nothing while it is unchanged.
+        """Check that rows and lists are those of the graph as it is now. Costs nothing while it is unchanged.
 
         Raises:
-            DataError: they were made for another graph, or it was changed in place since.
+            DataError: they were made for another graph, or the graph was changed in place since.
         """
         if self.lists is not None:
             check_made_for(self.lists, self.graph.csc, "the topology's tiers were")
@@ -117,7 +117,7 @@ class BatchSource:
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
         """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids.
 
-        Where there are types, a name that ends in ``_dict`` is that of rows by node type or relation.
+        In a graph with types, a name that ends in ``_dict`` stands for rows by node type or relation.
         """
         if self.graph.is_typed:
             return self._typed_keys(layout, by_edge=by_edge)
@@ -129,9 +129,9 @@ class BatchSource:
         return [name for name in names if not self._is_by_edge(name)]
 
     def without(self, names: Iterable[str]) -> BatchSource:
-        """Return a source without the attributes of these names that are not the graph's own.
+        """Return a source without the attributes of these names, except those of the graph itself.
 
-        Those of a graph with types stay: batches have attributes of their seeds beside them.
+        A graph with types keeps them, since its batches have attributes of their seeds beside them.
         """
         if self.graph.is_typed:
             return self
@@ -146,7 +146,7 @@ class BatchSource:
         )
 
     def has(self, name: str) -> bool:
-        """Return whether a graph of one type has an attribute of this name beside its own."""
+        """Return whether a graph of one type has a further attribute of this name."""
         return (
             name in self.node_attrs.get(ONLY_NODE_TYPE, {})
             or name in self.edge_attrs.get(ONLY_EDGE_TYPE, {})
@@ -166,7 +166,7 @@ class BatchSource:
         return x if x.device.type == "cpu" else None
 
     def node_rows(self, node_type: str, name: str, ids: Tensor) -> Tensor | None:
-        """Return the rows of an attribute for nodes of a type: of sparse features dense, of int8 as float32.
+        """Return the rows of an attribute for nodes of a type; sparse rows become dense, int8 rows float32.
 
         None if a graph of one type has no such attribute. A label of the whole graph, one of the
         ``constants``, is returned as it is.
@@ -199,7 +199,7 @@ class BatchSource:
         return self._taken(name, stored, positions)
 
     def edge_ids(self, positions: Tensor) -> Tensor:
-        """Return where edges at ``positions`` in the graph stand in the edge lists of their relations."""
+        """Return the places in the relations' edge lists of edges at ``positions`` in the graph."""
         ids = self.graph.edge_id
         return positions if ids is None else self._taken("e_id", ids, positions)
 
@@ -225,7 +225,7 @@ class BatchSource:
         return tables
 
     def _x_rows(self, ids: Tensor) -> Tensor | None:
-        """Return the graph's features of the nodes ``ids``, wherever they lie; None without features."""
+        """Return the features of the nodes ``ids`` from any tier; None without features."""
         if self.table is not None and self.table.device == ids.device:
             return gather_tiered(self.table, ids, trusted=True)
         if self.rows is not None:
@@ -241,7 +241,7 @@ class BatchSource:
         return take_features(features, ids)
 
     def _taken(self, name: str, table: Tensor, ids: Tensor) -> Tensor:
-        """Return rows of a table; what a device reads of the host is counted."""
+        """Return rows of a table; a device's reads of host memory are counted."""
         taken = take_rows(table, ids)
         if self.link is not None and is_read_over_link(table, ids):
             self.link.add_attribute(name, taken)
@@ -273,5 +273,5 @@ class BatchSource:
 
 
 def rows_on_device(rows: FeatureSource, ids: Tensor) -> Tensor:
-    """Return the rows of ``ids`` on their device; of rows that are hot there, none travels."""
+    """Return the rows of ``ids`` on their device; rows that are hot there are not copied."""
     return rows.gather(ids) if ids.device.type == "cpu" else travelled(rows, ids)

@@ -1,7 +1,7 @@
-"""Subgraph types: the edges of a mini-batch beside those that were drawn, as in PyG's loaders.
+"""Subgraph types: edges of a mini-batch other than the drawn ones, as in PyG's loaders.
 
-``directional`` edges are those drawn. ``bidirectional`` ones are these and their reverses, each pair of nodes
-once. ``induced`` ones are all edges of the graph between the nodes of the batch.
+``directional`` edges are the drawn ones. ``bidirectional`` adds their reverses, each pair of nodes once.
+``induced`` takes all edges of the graph between the nodes of the batch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def with_edges(
         sampled: a sample in layout ``subgraph``, on the CPU.
         subgraph_type: one of :data:`graphbraid.sampling.config.SUBGRAPH_TYPES`, or :data:`EGO`, which takes
             disjoint trees of a graph without types.
-        graph: the graph that it was drawn from.
-        constraints: what its draws kept to; other edges keep to it too.
-        edge_times: when each edge arose, where constraints have times.
+        graph: the graph that the sample was drawn from.
+        constraints: limits on the draws; they hold for the other edges, too.
+        edge_times: times of the edges, if constraints have times.
     """
     if subgraph_type == DIRECTIONAL:
         return sampled
@@ -88,11 +88,11 @@ def _induced(
 def _both_ways_by_relation(
     sampled: Sampled, edge_types: Sequence[EdgeType], relations: Sequence[Relation]
 ) -> list[SampledEdges]:
-    """Return the edges of each relation and the reverses of its reverse relation's, each pair once, as PyG.
+    """Return each relation's edges and the reverses of its reverse relation's edges, each pair once, as PyG.
 
-    The reverse of ``(a, r, b)`` is ``(b, rev_r, a)``. Without one, it is the only relation from ``b`` to
-    ``a``, and has no more edges itself; between nodes of one type, the relation itself. Of these pairs, no
-    edge of the relation is known, so no positions are kept.
+    The reverse of ``(a, r, b)`` is ``(b, rev_r, a)``, or else the only relation from ``b`` to ``a``, which
+    gets no more edges itself. Within one type, a relation without ``rev_r`` is its own reverse. Such pairs
+    need not be edges of the relation, so no positions are kept.
     """
     counts = [ids.numel() for ids in sampled.n_id_by_type]
     ends = []
@@ -111,8 +111,8 @@ def _both_ways_by_relation(
             joined[number] = (number if source == destination else back[0]), False
         else:
             warnings.warn(
-                f"edges of {(source, name, destination)} stay as they were drawn: which relation is its "
-                f"reverse is not known. Name that one {reverse}",
+                f"edges of {(source, name, destination)} stay as they were drawn, since its reverse "
+                f"relation is not known. Name it {reverse}",
                 stacklevel=2,
             )
     found = [_once(src, dst, None, num_src, num_dst) for src, dst, num_src, num_dst in ends]
@@ -129,7 +129,7 @@ def _both_ways_by_relation(
 
 
 def _with_rows(edges: SampledEdges, num_rows: int) -> SampledEdges:
-    """Return edges with a row for each of the destinations' nodes; the last ones have none."""
+    """Return edges with a row for each node of the destinations' type; added rows have no edges."""
     last = edges.indptr[-1:].expand(num_rows + 1 - edges.indptr.numel())
     return dataclasses.replace(edges, indptr=torch.cat([edges.indptr, last]))
 
@@ -153,7 +153,7 @@ def induced_edges(
     Args:
         csc: the graph.
         rows: ``(num_dst,)`` int64 rows of it, one for each destination.
-        sources: ``(num_src,)`` int64 ids among its sources; of equal ones in a tree, edges name the first.
+        sources: ``(num_src,)`` int64 ids among its sources; edges use the first of equal ids in a tree.
         row_trees: ``(num_dst,)`` int64 disjoint tree of each destination. If None, there is one tree.
         source_trees: ``(num_src,)`` int64 tree of each source. Edges stay within a tree.
 

@@ -1,10 +1,9 @@
 """DeviceBatching: batching on the device itself by the Triton sampler (route 1).
 
 Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
-memory, which the device reads over the link without the CPU (UVA). Of what does not fit, the feature rows and
-adjacency lists that are read most are on the device all the same: ``device_resident.py`` decides. The batches
-equal those of the CPU bit for bit. The parts that need a real device, streams and free memory, are in
-``cuda.py``.
+memory, which the device reads over the link without the CPU (UVA). If features or topology do not fit, the
+device keeps their most read rows and lists, which ``device_resident.py`` chooses. The batches equal those of
+the CPU bit for bit. The parts that need a real device, streams and free memory, are in ``cuda.py``.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class DeviceBatching:
         return self._placed().resident.placement
 
     def explain(self) -> str:
-        """Return what is on the device, why, and what was read of both sides; empty before the first batch.
+        """Say what the device holds and why, and what was read where; empty before the first batch.
 
         Waits for the device.
         """

@@ -1,4 +1,4 @@
-"""Parts, feature rows and adjacency lists of a graph that a device which samples keeps, by its free memory.
+"""Chooses the parts, feature rows and adjacency lists that a sampling device keeps in its free memory.
 
 One budget serves adjacency lists and feature rows.
 """
@@ -83,7 +83,7 @@ def sampled_part_bytes(room: int, context: Context) -> int:
 def placed_source(
     context: Context, placement: PartPlacement, place: Callable[[Tensor, str], Tensor]
 ) -> BatchSource:
-    """Return the source with everything that batches look up by id placed where the device reads it.
+    """Return the source with all tables that batches look up by id placed where the device reads them.
 
     The topology is left in place, since the sampler places its own copy. So are sparse features, whose rows
     are read on the CPU.
@@ -136,7 +136,7 @@ def _can_read(source: BatchSource) -> bool:
 
 
 def may_choose_rows(source: BatchSource) -> bool:
-    """Return whether the device may choose hot rows itself: no tiers were made, which would say them."""
+    """Return whether the device may choose hot rows itself, since no tiers were given that choose them."""
     rows = source.rows
     return rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
 
@@ -159,12 +159,12 @@ def shown(placement: PartPlacement, part_bytes: Mapping[PlacedPart, int]) -> str
 
 
 class DeviceSplit(NamedTuple):
-    """The parts of topology and features on a device that does not hold the topology as a whole."""
+    """The lists and rows on a device that cannot hold the whole topology."""
 
     lists: Tensor | None
     """``(num_lists,)`` int64 nodes whose adjacency lists are on the device; None: none."""
     rows: Tensor | None
-    """``(num_rows,)`` int64 nodes whose feature rows are there, those read most first; None: none."""
+    """``(num_rows,)`` int64 nodes whose feature rows are on the device, most read first; None: none."""
     reason: str
     """How memory is divided, in words."""
 
@@ -172,14 +172,14 @@ class DeviceSplit(NamedTuple):
 def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
     """Divide device memory between adjacency lists and feature rows by the link's bytes that each saves.
 
-    A row is read once by each batch that has its node; a list by each hop that draws among its edges, and
-    every draw moves a sector of it. Both are expected under the sampler's fanouts and seeds. The items that
-    save most per byte are held until nothing more fits.
+    Each batch that has a node reads its row once. Each hop that draws from a list reads one sector of it for
+    each draw. Both counts are expected values for the sampler's fanouts and seeds. The items that save most
+    per byte are chosen first, until nothing more fits.
 
     Args:
-        room: bytes for both and for their bookkeeping.
+        room: bytes for lists, rows and their bookkeeping.
         context: context of the loader; its graph is on the CPU.
-        with_rows: whether rows take part; else all room is for lists.
+        with_rows: whether rows share the room. If False, lists get all of it.
     """
     csc, x = context.source.graph.csc, context.source.graph.x
     by_list = _curve_of_lists(context)
@@ -265,7 +265,7 @@ def _sectors_of(degrees: Tensor, fanout: int, context: Context) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Resident:
-    """What is to be on the device."""
+    """The parts, rows and lists chosen for the device."""
 
     placement: PartPlacement
     rows: DeviceCache | None = None
@@ -277,7 +277,7 @@ class Resident:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is."""
+        """Whether nothing was chosen."""
         return set(self.placement.values()) == {"host"} and self.rows is None and self.lists is None
 
 
@@ -292,13 +292,13 @@ class Placed:
     """Whether the sampler gathers rows from a table of those on the device and all on the host."""
 
     def count(self, sampled: Sampled, layout: str) -> None:
-        """Count the rows that a batch read of the table, if there is one, and the lists it read of the host.
+        """Count the rows that a batch read from the table, if any, and the lists it read from the host.
 
-        Nothing waits for the device, which counts itself where it holds some lists: :meth:`watch_lists`.
+        Does not wait for the device. A device that holds some lists counts them itself: :meth:`watch_lists`.
 
         Args:
             sampled: the batch.
-            layout: of the batch.
+            layout: layout of the batch.
         """
         table, rows, link = self.source.table, self.resident.rows, self.source.link
         if self.gathers_table and table is not None and rows is not None:
@@ -308,7 +308,7 @@ class Placed:
             link.add(TierCounts(link_list_bytes=nbytes))
 
     def watch_lists(self) -> None:
-        """Have the edges and weights that the device counts itself among what travels."""
+        """Add the edges and weights that the device counts itself to the counts of transfers."""
         link, counted = self.source.link, self.pipeline.list_counts
         if link is not None and counted is not None:
             itemsize = self.source.graph.csc.indices.itemsize
@@ -318,10 +318,10 @@ class Placed:
             link.watch(lambda: int(weights))
 
     def explain(self, part_bytes: Mapping[PlacedPart, int]) -> str:
-        """Return what is on the device, why, and what was read of it and over the link; waits for the device.
+        """Say what the device holds and why, and what was read there and over the link; waits for the device.
 
         Args:
-            part_bytes: of each part of the source.
+            part_bytes: bytes of each part of the source.
         """
         return "\n".join(self._lines(part_bytes))
 
@@ -357,10 +357,10 @@ def _sized(placement: PartPlacement, sizes: Mapping[PlacedPart, int]) -> str:
 
 
 def resident_in(room: int, context: Context) -> Resident:
-    """Choose parts as far as they fit, and rows and lists of those that do not.
+    """Choose the parts that fit, and rows and lists of those that do not.
 
     Args:
-        room: bytes of device memory for all of it, the sampler's table of local ids included.
+        room: bytes of device memory for all of these and the sampler's table of local ids.
         context: of the loader. Nothing is placed.
     """
     rows, sizes = context.source.rows, part_bytes_of(context)

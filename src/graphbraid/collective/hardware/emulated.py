@@ -42,11 +42,11 @@ class EmulatedAccelerator:
             False, they take the time of the real cores.
         link_bytes_per_second: bandwidth of the link, from which copies take their time. If None, they take
             ``times.dma``.
-        memory_bytes: of its memory, which it says is free. If None, not known.
-        peer_bytes_per_second: rate that it says it reads other such devices at, by which rows are divided;
-            reads take no time. If None, not known.
-        memory_name: tells its memory from that of others on the machine: those of the same name are one
-            device that several processes use. If None, its memory is its own.
+        memory_bytes: free memory that it reports. If None, not known.
+        peer_bytes_per_second: rate that it reports for reads of other such devices, by which rows are
+            divided; the reads take no time. If None, not known.
+        memory_name: name of its memory on this machine. Accelerators of the same name are one device that
+            several processes use. If None, no other process uses it.
     """
 
     hardware = "emulated"
@@ -79,7 +79,7 @@ class EmulatedAccelerator:
         self._faults: dict[tuple[Stage, int], Fault] = {}
 
     def free_bytes(self) -> int | None:
-        """Return the memory that it was given."""
+        """Return ``memory_bytes``."""
         return self.memory_bytes
 
     def seconds(self, stage: Stage) -> float:
@@ -205,7 +205,7 @@ class EmulatedBatching:
         return batch
 
     def _count_lists(self, batch: MiniBatch) -> None:
-        """Count the lists and labels that a device would have read over the link, which holds neither."""
+        """Count the lists and labels that a device without them would have read over the link."""
         source, labels = self._source, batch.seed_y
         csc = source.graph.csc
         nbytes = list_bytes_read(batch.sampled, batch.layout, csc.indices)

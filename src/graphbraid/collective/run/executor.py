@@ -67,7 +67,7 @@ class Executor:
         if plan.num_cpu < plan.num_batches and operators.device_batching is None:
             raise ConfigError(
                 f"the plan lets the device prepare {100 * (1 - plan.split):.0f} % of the batches, but no "
-                "operator for that is registered for it; use plan='cpu'"
+                "operator is registered for batching on it; use plan='cpu'"
             )
         self.plan = plan
         """Plan in force; a new one may replace it when durations drift."""

@@ -1,10 +1,10 @@
-"""Rows that a device has: avoids gathering and copying feature rows that are in its memory already.
+"""Look-ahead: feature rows that a device already has are neither gathered nor copied again.
 
-The hot rows of the features' tiers, if there are some, are there all along. With *look-ahead* so are rows
-that earlier batches brought: consecutive batches share many. The device keeps the rows copied last in a ring
-buffer, and the host keeps a directory of it. The ids of a batch are known as soon as it is sampled, before
-any row is gathered: rows that the device will hold at the time of the batch's copy are left out, and it
-assembles the batch's features from what it has and what comes. The result is the same bit for bit.
+The device always has the hot rows of the features' tiers. With *look-ahead* it also has rows that earlier
+batches brought, since consecutive batches share many. The device keeps the rows copied last in a ring buffer,
+and the host keeps a directory of it. The ids of a batch are known as soon as it is sampled, before any row is
+gathered: rows that the device will hold when the batch is copied are left out, and it joins the rows that it
+has with those that come. The result is the same bit for bit.
 
 The directory runs ahead of the ring, so batches must be copied in the order in which they were looked up,
 which is the order of the claims. A batch that comes out of order, because some before it were dropped, is
@@ -105,10 +105,10 @@ class RowBuffer:
     the copying thread admits a batch before its copy and completes it on the device.
 
     Args:
-        x: ``(num_nodes, F)`` contiguous feature rows, on the host, or where they are.
-        kept_batches: number of rows in the ring as a multiple of the first batch's that are not hot. If 0,
-            there is no ring, and each batch brings all of these.
-        hot: rows that the device has all along. If None, there are none.
+        x: ``(num_nodes, F)`` contiguous feature rows on the host, or a source of them.
+        kept_batches: rows in the ring as a multiple of the first batch's rows that are not hot. If 0, there
+            is no ring, and each batch brings all rows that are not hot.
+        hot: rows that the device always has. If None, there are none.
     """
 
     def __init__(

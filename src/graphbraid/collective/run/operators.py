@@ -37,11 +37,11 @@ class Operators:
     row_buffer: RowBuffer | None = None
     """Rows that the device has; None without hot rows and look-ahead."""
     rows_ahead: RowsAhead | None = None
-    """What gathers the rows of batches whose features are not all in memory; None if they are."""
+    """Gathers the rows of batches if features are not all in memory; None if they are."""
 
     @property
     def lookahead(self) -> int:
-        """Number of steps after a claimed one that are worth naming."""
+        """Number of coming steps that :meth:`claim` should be told."""
         return 0 if self.rows_ahead is None else self.rows_ahead.lookahead
 
     def claim(self, epoch: int, step: int, coming: Sequence[int] = ()) -> None:
@@ -86,7 +86,7 @@ class Operators:
         return set(placement.values()) == {"device"}
 
     def explain(self) -> str:
-        """Return what the device that samples holds and reads, in words; empty where it does not say."""
+        """Say what the sampling device holds and reads; empty if its operator does not."""
         explain: Callable[[], str] = getattr(self.device_batching, "explain", str)
         return explain()
 

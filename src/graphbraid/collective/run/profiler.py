@@ -126,8 +126,8 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
     share = watched.share()
     if share is not None and is_disturbed(share):
         _log.warning(
-            "other programs had %.0f %% of the cores while stages were measured, and the plan is made for "
-            "that; the next run measures anew",
+            "other programs used %.0f %% of the cores while stages were measured. The plan fits that load; "
+            "the next run measures again",
             100 * share,
         )
         return profile

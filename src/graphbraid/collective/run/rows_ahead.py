@@ -1,9 +1,9 @@
 """RowsAhead: the feature rows of batches that the CPU prepares, announced before they are gathered.
 
-For rows that do not all lie in memory (:class:`graphbraid.sampling.rows.by_id.FeatureSource`): whoever keeps
-some of them should know which are read next. So the workers sample as many steps ahead as that is worth,
-announce them in the order of the steps, and gather them in that order, too. A batch is a pure function; a
-step that was sampled ahead and then takes the other route costs its sampling and changes nothing.
+A source that keeps only some rows in memory (:class:`graphbraid.sampling.rows.by_id.FeatureSource`) evicts
+best if it knows which rows are read next. So the workers sample some steps ahead, announce them in the order
+of the steps, and gather their rows in that order, too. If such a step takes the other route after all, only
+the time of its sampling is lost: a batch is a pure function.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _UNANNOUNCED = -1
 
 @dataclass(slots=True)
 class _ClaimedStep:
-    """What is known of a step that is claimed or will be."""
+    """A step that is claimed or will be, as far as it is prepared."""
 
     is_begun: bool = False
     batch: MiniBatch | None = None
-    """Sampled, without features; None before, and where sampling failed."""
+    """Its batch without features; None before it is sampled, and if sampling failed."""
     number: int | None = None
-    """What it was announced as; None before."""
+    """Number that its announcement returned; None before."""
     split: tuple[Tensor, Tensor] | None = None
     """Its rows that are not hot, and each row's slot, from :meth:`DeviceCache.split`; None before."""
 
@@ -41,7 +41,7 @@ class RowsAhead:
     """Samples steps ahead, announces them and gathers their rows; called by several workers at once.
 
     Args:
-        rows: where the features are.
+        rows: the features.
         sample: prepares a step's batch without features.
         hot: rows that the batches' device has, which are neither announced nor gathered. If None, none.
     """
@@ -61,7 +61,7 @@ class RowsAhead:
 
     @property
     def lookahead(self) -> int:
-        """Steps that are worth naming when one is claimed."""
+        """Number of coming steps that :meth:`claim` should be told."""
         return self._rows.lookahead
 
     @property
@@ -120,7 +120,7 @@ class RowsAhead:
             self._steps[key] = _ClaimedStep(is_begun=True, number=_UNANNOUNCED)
 
     def _announce_to(self, last: Key) -> None:
-        """Return once all steps up to ``last`` are announced, having sampled those that nobody else does."""
+        """Wait until all steps up to ``last`` are announced; sample those that no other worker samples."""
         while (key := self._claim_sample(last)) is not None:
             try:
                 batch = self._sample(*key)

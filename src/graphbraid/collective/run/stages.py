@@ -92,7 +92,7 @@ class Batching(Protocol):
       after a step's work was queued on the device; another step may still be requested.
     - ``placement``, a mapping, is ``device`` or ``host`` for each part of the graph. If all are ``device``,
       ``T_uva`` has no link time.
-    - ``explain()`` says in words what the device holds, why, and what was read of it. It may wait for the
+    - ``explain()`` says in words what the device holds, why, and what was read from it. It may wait for the
       device, and is empty before the first batch.
     """
 
@@ -177,7 +177,7 @@ class Context:
 
     @property
     def gathered_rows(self) -> torch.Tensor | None:
-        """Features that are gathered by whoever samples, while sampling; None if they are not."""
+        """Features that the sampler's threads gather for each batch; None if they gather none."""
         x = None if self.source.rows is not None else self.source.graph.x
         if not self.gather or isinstance(x, SparseFeatures | ScaledFeatures | None):
             return None
@@ -194,9 +194,9 @@ class Context:
         return None if self.source.rows is None or not self.gather else self.source.rows.hot
 
     def count_travelling(self, batch: MiniBatch) -> None:
-        """Count what a transfer has copied of a batch on the host, where the features' tiers do.
+        """Count the bytes that a transfer copied of a batch on the host, if the source counts transfers.
 
-        That is all that the batch holds: ids, edges, rows and labels.
+        These are all tensors of the batch: ids, edges, rows and labels.
         """
         if self.source.link is not None:
             self.source.link.add(bytes_of(batch))

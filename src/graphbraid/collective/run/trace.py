@@ -61,8 +61,8 @@ def write_trace(
 def foreseen(plan: Plan, num_batches: int | None = None) -> list[StageRun]:
     """Return the predicted timeline of an epoch, by default of the plan's length.
 
-    Where the cores were divided by trials, stages share them: all are stretched alike to the time that was
-    tried, and a batch is handed over without a link.
+    If trials divided the cores, stages share them: all are stretched by one factor to the time of the trial,
+    and a batch is handed over without a link.
     """
     epoch = simulated(plan, num_batches=num_batches)
     if plan.cores is None:
@@ -226,7 +226,7 @@ def measured_ops(path: Path) -> list[StageRun]:
 
 
 def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ticks: str) -> str:
-    """Draw a lane per worker, link and device, those alone that work; below, how many batches are ready."""
+    """Draw a lane for each worker, link and device that works; below, how many batches are ready."""
     rows = lanes(ops)
     boxes = []
     for row, of_lane in enumerate(rows.values()):
@@ -265,7 +265,7 @@ def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ti
 
 
 def _waiting(ops: Sequence[StageRun]) -> list[tuple[float, int]]:
-    """Return when the number of batches that are prepared and not yet trained on changes, and to what."""
+    """Return when the number of batches that wait for training changes, and the new numbers."""
     ready: dict[int, float] = {}
     for op in ops:
         if op.stage != "model":

@@ -1,4 +1,4 @@
-"""RowCache: rows kept in memory in front of a file or another reader, and the policies that say which."""
+"""RowCache: rows kept in memory in front of a file or another reader, chosen by a policy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.signatures import typed
 
 POLICIES = ("belady", "sieve", "static")
-"""``belady``: of announced batches the reads are known, and the row goes that is next read last; ``sieve``:
-the oldest row that was not read lately goes (SIEVE); ``static``: what the cache was filled with stays."""
+"""``belady`` knows the reads of announced batches and evicts the row whose next read is last. ``sieve``
+(SIEVE) evicts the oldest row that was not read lately. ``static`` keeps the rows that filled the cache."""
 
 _MOST_ROWS = (1 << 31) - 1
 _RANKS = 256
@@ -28,22 +28,22 @@ _RANKS = 256
 
 @typed
 class RowCache:
-    """Rows of a file, at most ``num_rows``, kept in memory.
+    """A cache of at most ``num_rows`` rows of a file.
 
-    What it gives are always the file's rows, whatever is kept. Threads may share it; their calls take turns,
-    so that no row is read twice at a time.
+    It always returns the file's rows, whichever it keeps. Threads may share it; their calls take turns, so
+    that no row is read twice at a time.
 
     Args:
-        disk: where the other rows come from.
-        num_rows: rows kept, at most; 0 keeps none.
+        disk: reader of the rows that are not kept.
+        num_rows: largest number of rows kept; 0 keeps none.
         policy: one of :data:`POLICIES`.
-        score: ``(rows of the file,)`` numbers, higher where a row is read more often: by ``belady`` a row
-            that no announced batch reads stays longer the higher it is. None: the least recently read goes.
-        scale: ``(rows of the file,)`` float32 scale of each row, where the file's rows are int8. Memory keeps
-            all of it, and rows are given as float32. None: rows are given as the file has them.
+        score: ``(rows of the file,)`` numbers, higher for rows that are read more often. Of rows that no
+            announced batch reads, ``belady`` evicts the lowest first. None: the least recently read first.
+        scale: ``(rows of the file,)`` float32 scale of each row, if the file's rows are int8. Memory keeps
+            all scales, and rows are returned as float32. None: rows are returned as the file has them.
 
     Raises:
-        ConfigError: there is no such policy, or more rows are asked for than the file has.
+        ConfigError: there is no such policy, or ``num_rows`` is more than the file has.
         DataError: the score does not have a finite number for each row.
     """
 
@@ -72,14 +72,14 @@ class RowCache:
 
     @property
     def overhead_bytes(self) -> int:
-        """Memory it takes beside them: where each row is, what the policy knows, scales, reads under way."""
+        """Memory of its bookkeeping: places of rows, the policy's state, scales, reads under way."""
         return int(self._own().overhead_bytes()) + sum(
             kept.nbytes for kept in (self._ranks, self.scale, *self._filled) if kept is not None
         )
 
     @property
     def counts(self) -> TierCounts:
-        """What it did since it was made, in this process."""
+        """Counts since it was made, in this process."""
         reads, hits, filled, _ = self._own().counts()
         return TierCounts(host_rows=hits, disk_rows=reads - hits, filled_rows=filled)
 
@@ -89,7 +89,7 @@ class RowCache:
         return int(self._own().counts()[3])
 
     def fill(self, ids: Tensor) -> None:
-        """Read rows into free room, the first of ``ids`` as far as there is some.
+        """Read rows into free room: the first of ``ids`` that fit.
 
         Args:
             ids: ``(num_ids,)`` int64 rows.
@@ -105,10 +105,10 @@ class RowCache:
         self._filled.append(chosen)
 
     def announce(self, ids: Tensor) -> int:
-        """Say which rows a coming batch will read, batches in the order in which they come.
+        """Announce the rows that a coming batch will read. Batches are announced in their order.
 
         Returns:
-            The number to gather it by; -1 where the policy does not look ahead.
+            The number that :meth:`gather` takes for the batch; -1 if the policy does not look ahead.
 
         Raises:
             DataError: an id is no row.
@@ -117,16 +117,16 @@ class RowCache:
             return int(self._own().announce(_checked(ids)))
 
     def forget(self) -> None:
-        """Forget announced batches that will not come after all."""
+        """Forget announced batches that will not be gathered."""
         self._own().forget()
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
         """``out[i] = rows[ids[i]]``, from memory where kept, else from the file; int8 rows times their scale.
 
         Args:
-            ids: ``(num_ids,)`` int64 rows; of an announced batch, those that were announced.
+            ids: ``(num_ids,)`` int64 rows; for an announced batch, the announced ones.
             out: ``(num_ids, ...)`` contiguous; None makes one.
-            batch: what :meth:`announce` gave; -1 for one that was not announced.
+            batch: number that :meth:`announce` returned; -1 for a batch that was not announced.
 
         Raises:
             ConfigError: ``batch`` is no such number.
@@ -144,18 +144,18 @@ class RowCache:
         return rows if self.scale is None else widened(rows, self.scale[ids], out)
 
     def decide(self, ids: Tensor, *, batch: int = -1) -> tuple[Tensor, Tensor]:
-        """Decide which rows are kept, and move none: for rows that the caller keeps by slot.
+        """Decide which rows are kept, for a caller that keeps them by slot; moves no rows.
 
-        The caller reads all slots of a call before it fills any. It does so in the order of the calls. For
-        ascending ids, what is decided is what :meth:`gather` does.
+        The caller reads all slots of a call before it fills any, in the order of the calls. For ascending
+        ids, :meth:`gather` decides the same.
 
         Args:
-            ids: ``(num_ids,)`` int64 rows, as :meth:`gather` takes them.
+            ids: ``(num_ids,)`` int64 rows as for :meth:`gather`.
             batch: what :meth:`announce` gave.
 
         Returns:
-            ``(num_ids,)`` int32 slots below ``num_rows`` that hold the rows, -1 where a row must be brought;
-            and ``(num_ids,)`` int32 slots for rows that are brought, -1 where one is not kept.
+            ``(num_ids,)`` int32 slots below ``num_rows`` that hold the rows, -1 if a row must be read; and
+            ``(num_ids,)`` int32 slots for the rows read, -1 if one is not kept.
 
         Raises:
             ConfigError: ``batch`` is no such number.
@@ -168,11 +168,11 @@ class RowCache:
         return slots, fills
 
     def uncounted(self, ids: Tensor) -> Tensor:
-        """Rows of ids as the file has them, which are no reads of a batch and change nothing that is kept."""
+        """Rows of ids as the file has them. Not counted as reads; the kept rows stay the same."""
         return self.disk.gather(ids)
 
     def _own(self) -> Any:
-        """The cache of this process: a forked one reads anew what this was filled with."""
+        """The cache of this process; a forked process reads the initial rows again."""
         if self._process != os.getpid():
             self._process, self._cache = os.getpid(), self._make()
             for ids in self._filled:
@@ -207,10 +207,10 @@ def _remade(  # noqa: PLR0917  (as pickle calls it)
 
 
 def checked_score(score: Tensor, num_rows: int) -> Tensor:
-    """A score with a finite number for each row.
+    """Return a score after checking that it has a finite number for each row.
 
     Raises:
-        DataError: it is none.
+        DataError: it has not.
     """
     check_tensor(score, "score")
     if score.is_complex():
@@ -224,7 +224,7 @@ def checked_score(score: Tensor, num_rows: int) -> Tensor:
 
 
 def ranks_of(score: Tensor, num_rows: int) -> Tensor:
-    """``(num_rows,)`` uint8: classes of equally many rows, the higher the higher their score."""
+    """``(num_rows,)`` uint8: classes of equally many rows; a higher class has higher scores."""
     order = checked_score(score, num_rows).argsort(stable=True)
     ranks = torch.empty(num_rows, dtype=torch.uint8)
     ranks[order] = (torch.arange(num_rows) * _RANKS // max(num_rows, 1)).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""DiskRows: rows of a table in a file, read by id without reading the rest; BroughtRows."""
+"""DiskRows: rows of a table in a file, read by id without the rest; BroughtRows: rows that a caller reads."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ READERS = ("auto", "io_uring", "threads")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskOptions:
-    """How a file is read.
+    """Options of reads from a file.
 
     Raises:
-        ConfigError: a number that cannot be meant.
+        ConfigError: a number is out of its bounds.
     """
 
     reader: str = "auto"
-    """``auto``: io_uring where the system has it and allows it, else threads that ``pread``; ``threads``;
-    ``io_uring``: refused where the system refuses it."""
+    """``auto``: io_uring if the system allows it, else threads with ``pread``; ``threads``; ``io_uring``: an
+    error if the system refuses it."""
     direct: bool = True
-    """Past the system's page cache (O_DIRECT) where the file system can."""
+    """Whether to bypass the system's page cache (O_DIRECT) if the file system can."""
     depth: int = 128
-    """Requests under way at a time, at most."""
+    """Largest number of requests under way at a time."""
     longest_bytes: int = 16 * BLOCK_BYTES
-    """Longest request that brings several rows."""
+    """Largest size of a request for several rows."""
     gap_blocks: int = 0
-    """Blocks of 4096 bytes between two rows that are read along to make one request of two. Pays where
-    requests are few a second whatever their size, as on spinning and many network disks."""
+    """Largest gap, in blocks of 4096 bytes, between two rows that one request reads. A gap pays on disks with
+    few requests a second, such as spinning and many network disks."""
 
     def __post_init__(self) -> None:
         check_choice(self.reader, "reader", READERS)
@@ -58,7 +58,7 @@ class DiskOptions:
 
 
 class RowReader:
-    """Rows of a table by id, which a :class:`.caches.RowCache` can stand in front of."""
+    """A reader of a table's rows by id; a :class:`.caches.RowCache` can be in front of it."""
 
     shape: torch.Size
     """``(num_rows, ...)``."""
@@ -67,7 +67,7 @@ class RowReader:
     row_bytes: int
     """Bytes of a row."""
     buffer_bytes: int = 0
-    """Memory that reads under way are made into."""
+    """Memory of the buffers of reads under way."""
     native: Any
     """The compiled reader, or its twin."""
 
@@ -79,8 +79,8 @@ class RowReader:
             out: ``(num_ids, ...)`` contiguous, of this table's dtype; None makes one.
 
         Raises:
-            DataError: an id is no row; or of a file, it ends early, or a block is not what was written: names
-                the file, the block and the row.
+            DataError: an id is no row; the file is too short; or a block is not what was written. The message
+                names the file, the block and the row.
             ResourceError: the system cannot read it.
         """
         out = self.room_for(ids, out)
@@ -90,10 +90,10 @@ class RowReader:
         return out
 
     def room_for(self, ids: Tensor, out: Tensor | None) -> Tensor:
-        """``out``, or a new tensor for the rows of ``ids``.
+        """Return ``out``, or a new tensor for the rows of ``ids``.
 
         Raises:
-            DataError: either does not fit.
+            DataError: ``out`` or ``ids`` does not fit.
         """
         check_tensor(ids, "ids", ndim=1)
         if ids.dtype != torch.int64 or ids.device.type != "cpu":
@@ -108,7 +108,7 @@ class RowReader:
 
 
 class BroughtRows(RowReader):
-    """Rows that the caller of :meth:`.caches.RowCache.decide` brings and keeps. They cannot be read here.
+    """Rows that the caller of :meth:`.caches.RowCache.decide` reads and keeps itself.
 
     Args:
         num_rows: number of rows.
@@ -124,23 +124,23 @@ class BroughtRows(RowReader):
 class DiskRows(RowReader):
     """Rows of a table in a file, by id.
 
-    Rows are read in the order of the file, those that lie near each other by one request; a row asked for
-    twice is read once. Where the file has block sums, what was read is compared with them before it is given.
-    Threads may share it; their calls take turns, each with the disk's whole queue.
+    Rows are read in the order of the file; one request reads rows that lie near each other, and a row
+    requested twice is read once. If the file has block sums, reads are compared with them. Threads may share
+    it; their calls take turns, each with the disk's whole queue.
 
     Args:
-        path: the file; it may not change while this reads it.
-        offset: of the first row, in bytes.
-        num_rows: rows.
-        row_shape: of each.
-        dtype: of each number.
-        sums: ``(num_blocks,)`` int64 XXH64 of the file's blocks of 4096 bytes up to the last row's end, or
-            None.
-        options: how to read; None takes the defaults.
+        path: the file; it must not change while it is read.
+        offset: byte at which the first row begins.
+        num_rows: number of rows.
+        row_shape: shape of a row.
+        dtype: dtype of the numbers.
+        sums: ``(num_blocks,)`` int64 XXH64 of the file's blocks of 4096 bytes up to the end of the last row.
+            If None, reads are not checked.
+        options: options of the reads; None takes the defaults.
 
     Raises:
         ConfigError: a number is out of its bounds.
-        DataError: the file is too short, rows have no bytes, or the sums are not as many as its blocks.
+        DataError: the file is too short, rows have no bytes, or there is not one sum for each block.
         ResourceError: the file cannot be opened.
     """
 
@@ -173,7 +173,7 @@ class DiskRows(RowReader):
 
     @classmethod
     def behind(cls, x: Tensor, *, options: DiskOptions | None = None, what: str = "features") -> DiskRows:
-        """The rows of a tensor that is mapped from a store, read from its file.
+        """Make a reader of the file from which a store's tensor is mapped.
 
         Args:
             x: ``(num_rows, ...)`` contiguous, as :func:`graphbraid.datasets.open_store` gives it.
@@ -181,7 +181,7 @@ class DiskRows(RowReader):
             what: name of the rows, for messages.
 
         Raises:
-            DataError: no file is mapped there, or the tensor was written to since and differs from it.
+            DataError: the tensor is not mapped from a file, or was written to and differs from it.
         """
         check_tensor(x, "x")
         found = mapped.find(x.data_ptr(), x.nbytes) if x.device.type == "cpu" and x.ndim else None
@@ -219,17 +219,17 @@ class DiskRows(RowReader):
 
     @property
     def counts(self) -> TierCounts:
-        """What was read since the file was opened, in this process."""
+        """Counts of reads since the file was opened, in this process."""
         rows, requests, num_bytes = self.native.counts()
         return TierCounts(disk_rows=rows, disk_requests=requests, disk_bytes=num_bytes)
 
     @property
     def buffer_bytes(self) -> int:  # type: ignore[override]
-        """Memory that requests under way are read into."""
+        """Memory of the buffers of requests under way."""
         return int(self.native.buffer_bytes())
 
     def how(self) -> str:
-        """How the file is read, in words."""
+        """The way the file is read, in words."""
         uring, direct, why = self.native.how()
         by = f"io_uring, {self.options.depth} requests at a time" if uring else f"threads ({why})"
         cache = "past the page cache" if direct else "through the page cache"
@@ -237,7 +237,7 @@ class DiskRows(RowReader):
 
     @property
     def native(self) -> Any:
-        """What reads, which a forked process opens anew."""
+        """The compiled reader or its twin; a forked process opens a new one."""
         if self._process != os.getpid():
             self._process, self._native = os.getpid(), self._open()
         return self._native
@@ -260,7 +260,7 @@ class DiskRows(RowReader):
             )
         uring, _, why = opened.how()
         if options.reader == "io_uring" and not uring:
-            raise ConfigError(f"reader='io_uring' is not to be had here: {why}; leave it out for threads")
+            raise ConfigError(f"reader='io_uring' is not available here: {why}; leave it out for threads")
         return opened
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -279,7 +279,7 @@ class DiskRows(RowReader):
 
 
 def check_is_mapped(found: mapped.Mapped) -> None:
-    """Refuse a file that is not the one that was mapped.
+    """Check that a path still names the mapped file.
 
     Raises:
         DataError: another file has its name, or none.
@@ -300,5 +300,5 @@ def _reopened(path: str, given: dict[str, Any]) -> DiskRows:
 
 
 def as_bytes(rows: Tensor) -> Tensor:
-    """``(num_rows, row_bytes)`` uint8 of the same memory."""
+    """Return ``(num_rows, row_bytes)`` uint8 over the same memory."""
     return rows.view(rows.shape[0], -1).view(torch.uint8)

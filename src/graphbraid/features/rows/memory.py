@@ -1,4 +1,4 @@
-"""MemoryRows: features that lie in memory, read by id as those of a file are."""
+"""MemoryRows: features in memory, with the interface of rows in a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from graphbraid.signatures import typed
 
 @typed
 class MemoryRows:
-    """All rows of a tensor in memory, by id, beside :class:`graphbraid.features.RowCache` over a file.
+    """All rows of a tensor in memory, with the interface of :class:`graphbraid.features.RowCache`.
 
     Threads may share it.
 
     Args:
-        x: ``(num_rows, width)`` on the CPU; rows of int8 are given as float32.
+        x: ``(num_rows, width)`` on the CPU; int8 rows are returned as float32.
 
     Raises:
         DataError: it is not.
@@ -49,7 +49,7 @@ class MemoryRows:
         return TierCounts(host_rows=self._reads)
 
     def announce(self, ids: Tensor) -> int:
-        """Take no notice: nothing is read ahead; gives -1."""
+        """Do nothing, since nothing is read ahead; return -1."""
         return -1
 
     def forget(self) -> None:
@@ -72,7 +72,7 @@ class MemoryRows:
         return rows if out is None else out.copy_(rows)
 
     def uncounted(self, ids: Tensor) -> Tensor:
-        """Rows of ids as they are kept, which are no reads of a batch."""
+        """Rows of ids as they are kept; not counted as reads."""
         return gather_rows(self._stored, ids)
 
     def __reduce__(self) -> tuple[type[MemoryRows], tuple[Tensor | ScaledFeatures]]:

@@ -1,6 +1,6 @@
 """Plain twins of the compiled disk reader and row cache: the same methods, rows, hits and errors.
 
-They say what the kernels do, and run where no kernel can. The reader reads one row after the other.
+Tests compare the kernels with them, and they run where kernels are missing. Rows are read one by one.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class DiskRows:
         return self._rows, self._requests, self._bytes
 
     def how(self) -> tuple[bool, bool, str]:
-        """Whether by io_uring, whether past the page cache, and why not."""
+        """Whether by io_uring, whether by O_DIRECT, and the reason if not."""
         return False, False, "no compiled kernels"
 
     def buffer_bytes(self) -> int:
-        """What the compiled reader takes for requests under way, so that budgets hold as many rows."""
+        """Buffers of the compiled reader, so that budgets hold the same number of rows."""
         return self._buffer_bytes
 
     def _row(self, row: int) -> Tensor:
@@ -118,7 +118,7 @@ class DiskRows:
 
 
 class BroughtRows:
-    """Rows that the caller of ``decide`` brings."""
+    """Rows that the caller of ``decide`` reads."""
 
     row_bytes = 0
 
@@ -126,13 +126,13 @@ class BroughtRows:
         self.num_rows = num_rows
 
     def read(self, ids: Tensor, _out: Tensor) -> None:
-        """Refuse to read any."""
+        """Raise an error: there is nothing to read here."""
         if ids.numel():
             raise ValueError("rows that the caller brings are not read")
 
 
 def check_ids(ids: Tensor, num_rows: int) -> None:
-    """Refuse ids that are no rows, by the first."""
+    """Check that all ids are rows; the error names the first that is not."""
     outside = ((ids < 0) | (ids >= num_rows)).nonzero()
     if outside.numel():
         at = int(outside[0])
@@ -140,28 +140,28 @@ def check_ids(ids: Tensor, num_rows: int) -> None:
 
 
 NEVER = (1 << 63) - 1
-"""The next reader of a row that no announced batch reads."""
+"""Number of the next batch for a row that no announced batch reads."""
 
 
 class Static:
-    """Which rows a full cache keeps, as csrc/disk/replacement.h says: of this policy the first ones."""
+    """The policy that keeps the first rows of a full cache; twin of csrc/disk/replacement.h."""
 
     def hit(self, row: int, following: int) -> None:
-        """A row that is kept was read; ``following`` is the batch that reads it next."""
+        """Note a read of a kept row; ``following`` is the batch that reads it next."""
 
     def choose(self, row: int, following: int) -> int | None:
-        """The row that goes for one that was read; None: none goes."""
+        """Return the row to evict for one that was read; None: evict none."""
         return None
 
     def take(self, row: int, following: int) -> None:
-        """A row is kept from now on."""
+        """Note that a row is kept from now on."""
 
     def announced(self, row: int, following: int) -> None:
-        """A row that is kept is next read by another batch than was known."""
+        """Note that the next reader of a kept row has changed."""
 
 
 class Sieve(Static):
-    """The oldest row that was not read since the hand last passed it goes."""
+    """The policy that evicts the oldest row that was not read since the hand last passed it."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []  # the oldest first
@@ -173,7 +173,7 @@ class Sieve(Static):
         self._was_read[row] = True
 
     def choose(self, row: int, following: int) -> int | None:
-        """Move the hand to the first unmarked row, which goes."""
+        """Move the hand to the first unmarked row and evict it."""
         if not self._rows:
             return None
         at = 0 if self._hand is None else self._rows.index(self._hand)
@@ -192,7 +192,7 @@ class Sieve(Static):
 
 
 class Belady(Static):
-    """The row that is next read last goes."""
+    """The policy that evicts the row whose next read is last."""
 
     def __init__(self, ranks: Tensor | None) -> None:
         self._ranks = ranks
@@ -209,7 +209,7 @@ class Belady(Static):
     hit = announced = take
 
     def choose(self, row: int, following: int) -> int | None:
-        """The one of the largest key, of these the least recently touched."""
+        """Return the row of the largest key, of equal ones the least recently touched."""
         if not self._keys:
             return None
         last, key = max(self._keys.values()), self._key(row, following)
@@ -305,7 +305,7 @@ class RowCache:
     def _note(
         self, rows: list[int], hits: list[int], wanted: list[tuple[int, int]], batch: int, out: Tensor
     ) -> None:
-        """Take in that a batch was read, and keep the rows that the policy says."""
+        """Note that a batch was read, and keep the rows that the policy chooses."""
         is_announced = self._begin(rows, batch)
         for i in hits:
             self._policy.hit(rows[i], self._following(i) if is_announced else NEVER)
@@ -317,7 +317,7 @@ class RowCache:
         self._reads, self._hits = self._reads + len(rows), self._hits + len(hits)
 
     def decide(self, ids: Tensor, batch: int, slots: Tensor, fills: Tensor) -> None:
-        """Decide what :meth:`gather` would do, with slots for the rows."""
+        """Decide as :meth:`gather` would, with slots for the rows."""
         check_ids(ids, self._disk.num_rows)
         rows = ids.tolist()
         with self._turns:
@@ -336,7 +336,7 @@ class RowCache:
         return self._reads, self._hits, self._filled, len(self._rows)
 
     def overhead_bytes(self) -> int:
-        """Not known of dictionaries; what the compiled one would keep."""
+        """Bookkeeping of the compiled cache, since that of dictionaries is not known."""
         per_row = (8 if self._looks_ahead else 4) if self._capacity else 0
         return self._disk.num_rows * per_row + self._capacity * 24
 

@@ -1,4 +1,4 @@
-"""RowStream: rows of a table in rounds, each read while the one before is worked on; ScratchRows to write."""
+"""RowStream: rows of a table in rounds, read one round ahead of their use; ScratchRows: rows to write."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from graphbraid.files.writing import format_bytes, reserve, resource_error
 from graphbraid.ops.linear import Round, rounds_of
 
 _READ = DiskOptions(direct=False)
-"""Through the page cache, which holds what was just written as far as there is room, and many at a time: page
-faults would bring one page after the other, with as much around each as the system reads ahead."""
+"""Reads go through the page cache, which still has much of what was just written. They are many at a time,
+while page faults would read one page after the other, with the system's read-ahead around each."""
 
 
 class ScratchRows:
     """A ``(num_rows, width)`` matrix that is written and then gathered by chunks of rows.
 
-    What is read of a file is compared with checksums of its blocks, taken as they were written.
+    Reads of a file are compared with checksums of its blocks, taken when they were written.
 
     Args:
         num_rows: number of rows.
         width: number of columns.
-        in_memory: whether to keep them in memory; otherwise they are in a file that is deleted when the
-            process ends.
+        in_memory: whether to keep the rows in memory. If False, a file has them until the process ends.
         folder: folder of that file. If None, the system's folder for temporary files.
-        need: what needs the file, for the message about a full disk.
-        instead: what would do without the file, for the same message.
+        need: name of the task that needs the file, for the message about a full disk.
+        instead: advice how to do without the file, for the same message.
         dtype: dtype of the numbers.
 
     Raises:
@@ -66,7 +65,7 @@ class ScratchRows:
             weakref.finalize(self, self._file.close)
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Write ``rows`` from row ``start`` on, which is behind all that were written before.
+        """Write ``rows`` from row ``start`` on; all earlier writes must be before it.
 
         Raises:
             ResourceError: the disk fails.
@@ -103,8 +102,8 @@ class ScratchRows:
         except DataError as error:
             raise DataError(
                 f"{self._need} reads a temporary file in {self._place} that is not what was written there "
-                f"({str(error).partition(';')[0]}). Run again; if this comes back, memory or disk fails: set "
-                "TMPDIR to a folder on another disk"
+                f"({str(error).partition(';')[0]}). Run again. If it happens again, memory or disk fails: "
+                "set TMPDIR to a folder on another disk"
             ) from error
 
     def _open(self) -> DiskRows:
@@ -144,9 +143,9 @@ def _new_file(num_bytes: int, place: Path, need: str, instead: str) -> IO[bytes]
 
 
 LONGEST_ROUND = 16 << 20
-"""Bytes of a round at most: it is long enough for a disk, and two of them are little beside the model."""
+"""Most bytes of a round: enough for a disk to be fast, while two rounds are little beside the model."""
 _ROUNDS_IN_ROOM = 16
-"""A round takes this part of the room at most."""
+"""Largest part of the room that a round takes."""
 
 
 class RowsById(Protocol):
@@ -169,8 +168,8 @@ class RowStream:
     first iteration on. Of the other rounds, two are in memory at a time.
 
     Args:
-        table: returns the table; called when rows are read first.
-        count: rows of the stream, the first of the table or those of ``ids``.
+        table: function that returns the table; called at the first read.
+        count: number of rows of the stream.
         width: columns.
         ids: ``(count,)`` int64 rows of the table, ascending. If None, the first ``count``.
     """
@@ -189,8 +188,8 @@ class RowStream:
         """Set the memory that rows may take; before the first iteration.
 
         Args:
-            room: bytes for rounds under way and for those that stay. 0: rounds of :data:`LONGEST_ROUND`.
-            keeps: whether any stay.
+            room: bytes for rounds under way and for rounds that stay. 0: rounds of :data:`LONGEST_ROUND`.
+            keeps: whether rounds may stay.
         """
         row_bytes = 4 * self.width
         longest = min(LONGEST_ROUND, room // _ROUNDS_IN_ROOM if room else LONGEST_ROUND)
@@ -204,18 +203,18 @@ class RowStream:
 
     @property
     def _buffer_bytes(self) -> int:
-        """Bytes of the rounds that are worked on and read, and of one that is widened to float32."""
+        """Bytes of the round in use, the one being read, and one that is widened to float32."""
         return 3 * self._round_bytes
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes at most, beside the table's own."""
+        """Most memory that it takes, beside the table's own."""
         kept = sum(part.num_rows for part in self.rounds[: self._num_kept]) * 4 * self.width
         return kept + (0 if self._num_kept == len(self.rounds) else self._buffer_bytes)
 
     @property
     def rows_per_pass(self) -> int:
-        """Rows that an iteration reads of the table, once others stay in memory."""
+        """Rows that an iteration reads from the table once the others stay in memory."""
         return sum(part.num_rows for part in self.rounds[self._num_kept :])
 
     def __iter__(self) -> Iterator[tuple[Round, Tensor]]:

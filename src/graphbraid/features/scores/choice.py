@@ -1,4 +1,4 @@
-"""Which score to take: looking as far ahead as is cheap, else the one that serves a few batches best."""
+"""Choice of a score: look-ahead as far as it is cheap, else the score that serves a few batches best."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ SHARES = (0.05, 0.10, 0.25)
 
 @typed
 def coverage(values: Tensor, reads: Tensor, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
-    """The share of reads that the rows of the highest scores serve.
+    """Return the share of reads that go to the rows of the highest scores.
 
-    Equal scores stand in the order of the nodes. With ``values`` being the reads themselves this is the best
-    that any fixed choice of so many rows can do.
+    Equal scores are in the order of the nodes. If ``values`` are the reads themselves, no fixed choice of as
+    many rows is better.
 
     Args:
-        values: ``(num_nodes,)`` scores, higher for rows that are to be kept first.
+        values: ``(num_nodes,)`` scores, higher for rows to keep first.
         reads: ``(num_nodes,)`` how often each row was read.
-        shares: of the rows that are kept, each in [0, 1]; the number of rows is rounded down.
+        shares: shares of the rows that are kept, each in [0, 1]; the number of rows is rounded down.
 
     Returns:
-        For each of ``shares``, the share of the reads; 1 where nothing was read.
+        Share of the reads for each of ``shares``; 1 if nothing was read.
 
     Raises:
-        ConfigError: a share outside [0, 1].
-        DataError: scores and reads are not 1-d of the same length, or reads are no finite counts.
+        ConfigError: a share is outside [0, 1].
+        DataError: scores and reads are not 1-d of one length, or reads are no finite counts.
     """
     check_tensor(values, "values", ndim=1)
     if check_tensor(reads, "reads", ndim=1).shape != values.shape:
@@ -66,47 +66,47 @@ PROBED_BATCHES = 8
 TRIED_BATCHES = 16
 """Batches of the first epoch on which scores are compared."""
 CANDIDATES = ("inclusion", "weighted_reverse_pagerank", "degree", "presampled")
-"""Tried in this order; of equals the first is taken. The reverse PageRank takes up to 100 passes over the
-edges, too many for a trial, and was the best on none of the graphs of ``benchmarks.tiers.prediction``."""
+"""Kinds in the order of trials; of equal ones the first is taken. The reverse PageRank is left out: it takes
+up to 100 passes over the edges and was best on none of the graphs of ``benchmarks.tiers.prediction``."""
 READS = ("inclusion", "presampled")
-"""The candidates that are reads an epoch, and not only an order."""
+"""The candidates whose values are reads an epoch, not only an order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Choice:
-    """A kind of score, and why."""
+    """A kind of score, and the reason for it."""
 
     kind: str
     reason: str = ""
     trial: Mapping[str, float] = field(default_factory=dict)
     """Share of the tried batches' reads that each candidate's top rows served, the mean over some sizes."""
     epochs: int = 0
-    """Epochs that were looked ahead."""
+    """Number of epochs that were looked ahead."""
 
 
 class Looked(NamedTuple):
-    """What looking ahead has found."""
+    """The result of look-ahead."""
 
     values: Tensor
     """``(num_nodes,)`` float64 reads an epoch, the mean over the epochs that were counted."""
     epochs: int
-    """How many these are, from the first on."""
+    """Number of these epochs, from the first on."""
     seconds: float
-    """Spent on them."""
+    """Seconds spent on them."""
 
 
 @dataclass(slots=True)
 class RunTime:
-    """How long a run will take; look-ahead may take a share of that."""
+    """The expected time of a run; look-ahead may take a share of it."""
 
     least: float
-    """Seconds that it takes from whichever tiers rows are read."""
+    """Seconds without any wait for rows."""
     waits: bool = False
-    """Whether it may take longer than that, because it waits for rows."""
+    """Whether waits for rows may make it longer."""
 
     @property
     def counted(self) -> str:
-        """What these seconds are, in words; empty where nothing is known but their number."""
+        """Origin of the seconds, in words; may be empty."""
         return ""
 
     def with_reads(self, reads: Tensor) -> float:
@@ -117,12 +117,12 @@ class RunTime:
 def choose(
     making: ScoreMaking, run: RunTime | None, candidates: Sequence[str] | None
 ) -> tuple[Tensor, Choice]:
-    """The values of the score to take, and the choice.
+    """Return the values of the chosen score, and the choice.
 
     Args:
         making: makes the values of each kind.
-        run: how long it will take; None: not known. For a run that waits for rows, candidates must be
-            scores in reads an epoch; the best of them judges the wait.
+        run: expected time; None: not known. If the run waits for rows, candidates must be scores in reads an
+            epoch; the best of them predicts the wait.
         candidates: kinds to try; None: :data:`CANDIDATES`.
     """
     graph, epochs, workers = making.graph, making.epochs, making.workers
@@ -150,12 +150,12 @@ def choose(
 
 
 def _of_what(run: RunTime) -> str:
-    """Say in brackets what the seconds of a run are."""
+    """Return the origin of a run's seconds in brackets."""
     return f" ({run.counted})" if run.counted else ""
 
 
 class _Tried(NamedTuple):
-    """The kind of score that serves some batches best."""
+    """The best kind of score for some batches."""
 
     kind: str
     values: Tensor
@@ -194,17 +194,17 @@ def look_ahead(
     seconds: float,
     workers: int | None = None,
 ) -> Looked:
-    """Count the reads of the coming epochs, one after the other, for as long as there is time.
+    """Count the reads of the coming epochs, one after the other, as long as there is time.
 
-    The first epoch is counted whatever it takes. Another one is if it would end in time, were it to take as
-    long as those before it in the mean.
+    The first epoch is always counted. A further one is counted if it is expected to end in time, by the mean
+    time of the earlier ones.
 
     Args:
-        graph: what is sampled.
-        sampler: how neighbours are drawn.
-        schedule: which seeds a step has.
+        graph: the graph.
+        sampler: options of the sampler.
+        schedule: seeds of the steps.
         epochs: the coming ones.
-        seconds: that all of it may take.
+        seconds: time limit for all of them.
         workers: threads that sample.
     """
     counts, counted, taken = torch.zeros(graph.num_nodes, dtype=torch.int64), 0, 0.0
@@ -219,7 +219,7 @@ def look_ahead(
 
 
 def _counted(looked: Looked, epochs: Sequence[int], run_seconds: float) -> str:
-    """Say how many epochs were looked ahead, what that took, and what it was allowed."""
+    """Return a sentence with the number of epochs looked ahead, the time taken, and the time allowed."""
     count = f"{looked.epochs} of {len(epochs)}" if looked.epochs < len(epochs) else f"{len(epochs)}"
     said = f"{count} epoch{'s' * (len(epochs) > 1)} looked ahead in {looked.seconds:.2g} s"
     allowed = MOST_OF_RUN * run_seconds
@@ -229,15 +229,15 @@ def _counted(looked: Looked, epochs: Sequence[int], run_seconds: float) -> str:
 def sampling_seconds(
     graph: Graph, sampler: SamplerConfig, schedule: SeedSchedule, epoch: int, workers: int | None
 ) -> float:
-    """Return the seconds that the batches of an epoch take to sample, by a few of them.
+    """Return the seconds to sample an epoch's batches, estimated by a few of them.
 
-    Threads are at work when the first one is timed.
+    Threads are already running when the first one is timed.
 
     Args:
-        graph: what is sampled.
-        sampler: how neighbours are drawn.
-        schedule: which seeds a step has.
-        epoch: whose first batches are timed.
+        graph: the graph.
+        sampler: options of the sampler.
+        schedule: seeds of the steps.
+        epoch: epoch whose first batches are timed.
         workers: threads that sample; None takes as many as PyTorch has.
     """
     threads = torch.get_num_threads() if workers is None else workers

@@ -1,4 +1,4 @@
-"""The rows that coming batches read, found before they are read: batches are sampled without features."""
+"""The rows that coming batches will read, found by sampling batches without features."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def batch_reads(
     steps: range | None = None,
     workers: int | None = None,
 ) -> Iterator[Tensor]:
-    """The ``n_id`` of each coming batch, in the order of steps: what a loader of these settings will gather.
+    """The ``n_id`` of each coming batch in the order of steps, as a loader of these settings will gather it.
 
-    Batches are sampled ahead by threads and dropped as they are passed, so that memory does not grow with
-    their number. Each tensor holds on to its batch: clone what is kept.
+    Threads sample batches ahead. A batch is dropped once the next is taken, so memory does not grow with
+    their number. Each tensor keeps its batch alive: clone the tensors that you keep.
 
     Args:
-        graph: what is sampled; its features are not touched.
-        sampler: how neighbours are drawn.
-        schedule: which seeds a step has.
-        epochs: the first so many, or a range of epochs.
-        steps: of every epoch; None: all.
-        workers: threads; None takes as many as PyTorch has.
+        graph: the graph; its features are not touched.
+        sampler: options of the sampler.
+        schedule: seeds of the steps.
+        epochs: number of first epochs, or a range of epochs.
+        steps: steps of every epoch; None: all.
+        workers: number of threads; None takes PyTorch's.
 
     Returns:
-        An iterator of ``(num_nodes_of_batch,)`` int64; a seed that a step has twice comes twice.
+        An iterator of ``(num_nodes_of_batch,)`` int64; a seed that is twice in a step is there twice.
 
     Raises:
-        ConfigError: there are no such epochs or steps, or no seeds.
-        DataError: seeds outside the graph, or weights are wanted and missing or negative.
+        ConfigError: epochs or steps do not exist, or there are no seeds.
+        DataError: seeds are outside the graph, or the sampler needs weights and they are missing or negative.
     """
     last = _as_steps(steps, schedule).stop
     first = 0 if steps is None else steps.start
@@ -78,7 +78,7 @@ def spread_reads(
 
 
 def count_reads(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
-    """How often each row is read by batches given by their ``n_id``: ``(num_nodes,)`` int64."""
+    """Count each row's reads by batches, given by their ``n_id``: ``(num_nodes,)`` int64."""
     counts = torch.zeros(num_nodes, dtype=torch.int64)
     add = backend().count_ids
     for n_id in batches:
@@ -87,15 +87,15 @@ def count_reads(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
 
 
 def with_other_seed(schedule: SeedSchedule) -> SeedSchedule:
-    """The same seeds in other batches, drawn with other numbers."""
+    """Return a schedule of the same seeds with another random seed."""
     return dataclasses.replace(schedule, seed=rng.mix(schedule.seed ^ _OTHER_SEED) >> 1)
 
 
 def as_epochs(epochs: int | range) -> Sequence[int]:
-    """Epochs by their number from the first, or a range of them.
+    """Return a range of epochs, from a number of first epochs or a range.
 
     Raises:
-        ConfigError: none, or such as there cannot be.
+        ConfigError: it is empty, or an epoch is out of bounds.
     """
     if isinstance(epochs, range):
         if epochs.step != 1 or not epochs or epochs.start < 0 or epochs.stop > MOST_EPOCHS:
@@ -127,7 +127,7 @@ def _reads(
     parts: Iterable[tuple[int, int, int]],
     workers: int | None,
 ) -> Iterator[Tensor]:
-    """Reads of parts of epochs: an epoch, its first step, and the one behind its last."""
+    """Yield the reads of parts of epochs, given as epoch, first step, and the step after the last."""
     check_ids(schedule.seeds, graph.num_nodes, "seeds")
     threads = torch.get_num_threads() if workers is None else workers
     threads = as_count(threads, "workers", least=1, most=MOST_THREADS)

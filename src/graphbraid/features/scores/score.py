@@ -1,4 +1,4 @@
-"""Scores: which feature rows will be read most often, guessed from the graph or counted in advance."""
+"""Scores: estimates of how often feature rows will be read, from the graph or counted in advance."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ KINDS = (
 )
 """Scores by name."""
 PRESAMPLED_BATCHES = 256
-"""Batches that ``auto`` samples to try that kind, at most."""
+"""Most batches that ``auto`` samples to try that kind."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Score:
-    """How often rows are expected to be read, and how that is known."""
+    """Expected reads of rows, and their origin."""
 
     values: Tensor
-    """``(num_nodes,)`` float64, higher for rows that are read more often. Counts, and expected
-    counts, are reads per epoch; of the other kinds only the order means something."""
+    """``(num_nodes,)`` float64, higher for rows that are read more often. Counts and expected counts are
+    reads per epoch; values of the other kinds give only an order."""
     kind: str
-    """One of :data:`KINDS` but ``auto``: what was chosen."""
+    """One of :data:`KINDS` except ``auto``: the chosen kind."""
     made_from: Mapping[str, Any] = field(default_factory=dict)
-    """What it depends on beside the graph, by name; plain values that JSON can hold."""
+    """Arguments that it depends on beside the graph, by name; plain values that JSON can hold."""
     seconds: float
-    """Spent on it, trials included."""
+    """Seconds spent on it, trials included."""
     mark: str = ""
-    """Mark of the edges of its graph; tiers of another graph refuse the score. Empty: any graph takes it."""
+    """Mark of its graph's edges; tiers of another graph refuse the score. If empty, any graph takes it."""
     reason: str = ""
-    """Why ``auto`` chose this kind; empty where it was asked for by name."""
+    """Reason for the choice of ``auto``; empty if the kind was given."""
     trial: Mapping[str, float] = field(default_factory=dict)
-    """Share of some batches' reads that the top rows of each kind served which ``auto`` tried."""
+    """For each kind that ``auto`` tried: share of some batches' reads that its top rows served."""
 
 
 @typed
@@ -77,33 +77,33 @@ def score(
     workers: int | None = None,
     as_reads: bool = False,
 ) -> Score:
-    """Score each node by how often its row will be read.
+    """Score each node by how often its row is expected to be read.
 
     - ``degree``: edges that leave the node
     - ``reverse_pagerank``: a walk against the edges, in the long run
-    - ``weighted_reverse_pagerank``: the same for few rounds, and rather from the training nodes
+    - ``weighted_reverse_pagerank``: the same for few rounds, with a higher start at training nodes
     - ``inclusion``: expected reads an epoch under the sampler's fanouts and seeds
     - ``presampled``: reads of some epochs of the sampler with another seed
     - ``lookahead``: reads of the coming epochs, exactly
-    - ``auto``: ``lookahead`` over as many of the coming epochs as 2 % of the run's time allows; where that
-      is none, what serves some of its batches best
+    - ``auto``: ``lookahead`` over as many of the coming epochs as 2 % of the run's time allows; if that is
+      none, the kind that serves some of its batches best
 
     Args:
-        graph: whose rows are scored.
+        graph: the graph.
         kind: one of these.
-        sampler: how neighbours are drawn, such as a loader's ``node_sampler``; the last four kinds need it.
-        schedule: which seeds a step has, such as a loader's ``schedule``; the last four kinds need it.
+        sampler: options of the sampler, such as a loader's ``node_sampler``; the last four kinds need them.
+        schedule: seeds of the steps, such as a loader's ``schedule``; the last four kinds need it.
             Without it the weighted PageRank begins at the graph's split ``train``.
-        epochs: ``lookahead`` counts these, ``auto`` no more than these, which a sample of fewer stands for:
-            the first so many, or a range; ``presampled`` samples as many.
-        run_seconds: how long the run will take, as far as the caller knows; ``auto`` needs it to look ahead.
-        damping: of the PageRanks, in [0, 1).
-        workers: threads that sample; None takes as many as PyTorch has.
-        as_reads: whether ``auto`` must give reads an epoch, and so tries no kind that is an order only.
+        epochs: number of first epochs, or a range. ``lookahead`` counts them all, ``auto`` at most these, and
+            ``presampled`` samples as many.
+        run_seconds: expected time of the run, if known; ``auto`` needs it to look ahead.
+        damping: damping of the PageRanks, in [0, 1).
+        workers: number of sampling threads; None takes PyTorch's.
+        as_reads: whether ``auto`` must give reads an epoch, so that it tries no kind that is only an order.
 
     Raises:
-        ConfigError: no such kind, or it needs what was not given; epochs that there cannot be.
-        DataError: the graph has no split ``train`` or no weights where they are needed, or a seed is no node.
+        ConfigError: the kind is unknown, lacks an argument, or epochs are out of bounds.
+        DataError: the kind needs a split ``train`` or weights that the graph lacks, or a seed is no node.
     """
     check_choice(kind, "kind", KINDS)
     damping = as_number(damping, "damping", least=0, below=1)
@@ -119,14 +119,14 @@ def score(
 def reads_of_run(
     graph: Graph, run: RunTime | None, *, sampler: SamplerConfig, schedule: SeedSchedule, epochs: int
 ) -> Score:
-    """Return the reads of an epoch as the kind ``auto`` of :func:`score` does, of a run whose time is known.
+    """Return the reads of an epoch of a run whose time is known, as the kind ``auto`` of :func:`score` does.
 
     Args:
-        graph: whose rows are read.
-        run: how long it takes, by what it reads. If None, nothing is looked ahead.
-        sampler: how neighbours are drawn.
-        schedule: which seeds a step has.
-        epochs: that are looked ahead at most.
+        graph: the graph.
+        run: time of the run by its reads. If None, nothing is looked ahead.
+        sampler: options of the sampler.
+        schedule: seeds of the steps.
+        epochs: most epochs that are looked ahead.
 
     Raises:
         ConfigError: the schedule has no batches.
@@ -170,12 +170,12 @@ class ScoreMaking:
         }
 
     def chosen(self, run: RunTime | None, candidates: Sequence[str] | None) -> Score:
-        """The score that ``auto`` takes."""
+        """Return the score that ``auto`` chooses."""
         values, choice = choose(self, run, candidates)
         return self.made(choice, values)
 
     def made(self, choice: Choice, values: Tensor) -> Score:
-        """The record of a choice and its values."""
+        """Return the record of a choice and its values."""
         return Score(
             values=values,
             kind=choice.kind,
@@ -187,19 +187,19 @@ class ScoreMaking:
         )
 
     def of(self, kind: str) -> Tensor:
-        """The values of a kind."""
+        """Return the values of a kind."""
         return self._make[kind]()
 
     def of_short(self, kind: str) -> Tensor:
-        """The same, the presampled reads of no more batches than a trial is worth."""
+        """Return the values for a trial, which presamples only a few batches."""
         self._most_presampled = PRESAMPLED_BATCHES
         return self.of(kind)
 
     def needed(self, kind: str) -> tuple[SamplerConfig, SeedSchedule]:
-        """Sampler and schedule.
+        """Return sampler and schedule.
 
         Raises:
-            ConfigError: they were not given, or give no batch.
+            ConfigError: they are missing, or give no batch.
             DataError: they do not fit the graph.
         """
         sampler, schedule = self._sampler, self._schedule
@@ -217,7 +217,7 @@ class ScoreMaking:
         return sampler, schedule
 
     def made_from(self, kind: str, epochs: int) -> dict[str, Any]:
-        """What a kind depends on beside the graph; ``epochs`` of it were sampled."""
+        """Return the arguments that a kind depends on beside the graph, if it sampled ``epochs``."""
         made: dict[str, Any] = {}
         if kind.endswith("pagerank"):
             made["damping"] = self._damping

@@ -1,4 +1,4 @@
-"""The walks of csrc/graph/scores.cpp in plain PyTorch: what the tests compare them with."""
+"""The walks of csrc/graph/scores.cpp in plain PyTorch, for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEWTON_STEPS = 64
 
 
 def push_shares(indptr: Tensor, indices: Tensor, shares: Tensor, sums: Tensor) -> None:
-    """Sum for each source the shares of its edges' destinations.
+    """For each source, sum the shares of its edges' destinations.
 
     Args:
         indptr: ``(num_nodes + 1,)`` int64.
@@ -33,16 +33,16 @@ def push_draws(  # noqa: PLR0917 - as the compiled one
     sums: Tensor,
     missed: Tensor,
 ) -> None:
-    """Multiply ``missed`` by each node's chance to be drawn by none of its out-edges' destinations.
+    """Multiply ``missed`` by each node's probability that no destination of its out-edges draws it.
 
     Args:
         indptr: ``(num_nodes + 1,)`` int64.
         indices: ``(num_edges,)`` int32 or int64 sources.
         weight: ``(num_edges,)`` float32 odds, or None.
-        chance: ``(num_nodes,)`` float64 that a node draws.
-        fanout: in-edges that it draws; -1 takes all.
+        chance: ``(num_nodes,)`` float64 probability that a node draws.
+        fanout: number of in-edges that it draws; -1 takes all.
         replace: whether it draws with replacement.
-        sums: ``(num_nodes,)`` int64, written: minus the logarithm of the chance, in 2**-46.
+        sums: ``(num_nodes,)`` int64, written: minus the logarithm of the probability, in units of 2**-46.
         missed: ``(num_nodes,)`` float64, changed.
     """
     sums.zero_()
@@ -71,14 +71,14 @@ def _rows(indptr: Tensor) -> Tensor:
 
 
 def _chance_of_degree(degree: Tensor, fanout: int, replace: bool) -> Tensor:
-    """The chance that a row of each degree draws a given one of its edges."""
+    """Return the probability that a row of each degree draws a given one of its edges."""
     if replace:
         return -torch.expm1(fanout * torch.log1p(-1.0 / degree))  # degree 1: log 0, and the chance is 1
     return torch.ones_like(degree) if fanout < 0 else (fanout / degree).clamp(max=1.0)
 
 
 def _chance_by_weight(rows: Tensor, weight: Tensor, num_rows: int, fanout: int, replace: bool) -> Tensor:
-    """The chance of each edge when its row draws; without replacement, by the race's expected end."""
+    """Return each edge's probability when its row draws; without replacement, by the race's expected end."""
 
     def summed(values: Tensor) -> Tensor:
         return torch.zeros(num_rows, dtype=torch.float64).index_add_(0, rows, values)

@@ -1,8 +1,9 @@
-"""Scores made of the graph alone or of how the sampler walks it: degrees, PageRanks, inclusion probabilities.
+"""Scores from the graph or from the sampler's walks on it: degrees, PageRanks, inclusion probabilities.
 
-A row is read when a walk against the edges reaches its node. Each score is such a walk in expectation, with
-more or less of the sampler in it; all are summed in whole numbers (csrc/graph/scores.cpp), so that their bits
-do not depend on the number of threads, and on the nodes' numbering only where weights steer the draws.
+A row is read when a walk against the edges reaches its node. Each score is the expectation of such a walk.
+Some follow the sampler closely, others do not. All are summed in whole numbers (csrc/graph/scores.cpp), so
+their bits do not depend on the number of threads. They depend on the nodes' numbering only if draws use
+weights.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from graphbraid.sampling.schedule import SeedSchedule
 
 DAMPING = 0.85
 ROUNDS = 5
-"""Rounds of the weighted reverse PageRank: more of them forget where the walk began."""
+"""Rounds of the weighted reverse PageRank: after more of them the start has no influence."""
 MOST_ROUNDS = 100
 CONVERGED = 1e-4
-"""Part of the mean score: the reverse PageRank stops when a round changes no node's score by more."""
+"""Largest change of a node's score in the last round of the reverse PageRank, as a part of the mean score."""
 
 
 def backend() -> Any:
-    """The compiled walks, or their twins."""
+    """Return the compiled walks, or their twins."""
     return native.kernels() or scores_reference
 
 
 def out_degree(csc: Csc) -> Tensor:
-    """Edges that leave each node: ``(num_nodes,)`` float64."""
+    """Return the number of each node's out-edges: ``(num_nodes,)`` float64."""
     return _pushed(csc, torch.ones(csc.num_dst, dtype=torch.int64)).double()
 
 
 def reverse_pagerank(csc: Csc, *, damping: float = DAMPING) -> Tensor:
-    """Reverse PageRank: the chance to find a walk against the edges at each node, in the long run.
+    """Reverse PageRank: the long-run probability that a walk against the edges is at each node.
 
-    A walk goes from a node to the source of one of its in-edges, or, with the chance ``1 - damping``, to any
-    node. What reaches a node without in-edges ends there, as in :func:`weighted_reverse_pagerank`.
+    A walk goes from a node to the source of one of its in-edges, or, with probability ``1 - damping``, to any
+    node. It ends at a node without in-edges, as in :func:`weighted_reverse_pagerank`.
 
     Returns:
         ``(num_nodes,)`` float64.
@@ -57,18 +58,18 @@ def reverse_pagerank(csc: Csc, *, damping: float = DAMPING) -> Tensor:
 def weighted_reverse_pagerank(
     csc: Csc, train_ids: Tensor, *, damping: float = DAMPING, rounds: int = ROUNDS
 ) -> Tensor:
-    """Reverse PageRank whose walks begin rather at the training nodes.
+    """Reverse PageRank with more walks that begin at training nodes.
 
-    Algorithm 1 of Min et al., "Graph Neural Network Training with Data Tiering": the scores begin at
-    ``1 / num_nodes``, those of training nodes ``num_nodes / num_train`` times as high, and it stops after few
-    rounds on purpose, since a converged score knows nothing of its beginning. In-degrees of 0 divide nothing:
-    no node would receive the quotient.
+    Algorithm 1 of Min et al., "Graph Neural Network Training with Data Tiering": scores begin at ``1 /
+    num_nodes``, those of training nodes ``num_nodes / num_train`` times as high. It stops after few rounds on
+    purpose, since a converged score does not depend on its start. In-degrees of 0 divide nothing: no node
+    would receive the quotient.
 
     Args:
         csc: the graph.
         train_ids: ``(num_train,)`` int64 node ids, at least one; repeated ones count once.
-        damping: weight of what is handed on.
-        rounds: how often scores are handed on.
+        damping: weight of the scores that are handed on.
+        rounds: number of times that scores are handed on.
 
     Returns:
         ``(num_nodes,)`` float64.
@@ -82,13 +83,12 @@ def weighted_reverse_pagerank(
 
 
 def inclusion(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
-    """The number of an epoch's batches that are expected to read each node's row.
+    """Return the expected number of an epoch's batches that read each node's row.
 
-    The sampler's hops in expectation: a seed is in a batch with the chance that the schedule gives it, and a
-    node that draws takes each in-neighbour with the chance that fanout, replacement and weights give it
-    (by weight without replacement: nearly). Draws are taken as independent, also of whether the node is in
-    the batch already; in truth nodes near the same seeds are in a batch together. Batches of an unshuffled
-    schedule, whose seeds are always the same, are taken as drawn.
+    These are the sampler's hops in expectation. The schedule gives the probability that a seed is in a batch.
+    Fanout, replacement and weights give the probability that a node draws an in-neighbour (an approximation
+    for weights without replacement). Draws are taken as independent, even of the batch's earlier nodes; in
+    truth nodes near the same seeds share batches. An unshuffled schedule is treated like a shuffled one.
 
     Returns:
         ``(num_nodes,)`` float64, at most the number of steps.
@@ -100,10 +100,10 @@ def inclusion(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tenso
 
 
 def expansions(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[tuple[int, Tensor]]:
-    """Yield each hop's fanout and how often an epoch is expected to draw among each node's in-edges.
+    """Yield each hop's fanout and the expected number of draws from each node's in-edges in an epoch.
 
-    So often is a node's adjacency list read: by the hops that find it, whereas its row is read once a batch
-    (:func:`inclusion`); in the layout ``blocks`` by every hop after.
+    This is the number of reads of its adjacency list: one for each hop that finds it, and in layout
+    ``blocks`` also for each later hop. Its row is read once a batch (:func:`inclusion`).
 
     Returns:
         An iterator of fanouts and ``(num_nodes,)`` float64.
@@ -115,13 +115,13 @@ def expansions(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iter
 class _Hop(NamedTuple):
     fanout: int
     draws: Tensor
-    """The chance that a node draws at this hop of a batch, ``(num_nodes,)`` float64."""
+    """Probability that a node draws at this hop of a batch, ``(num_nodes,)`` float64."""
     missed: Tensor
-    """The chance that a node is in no hop up to this one; lowered by this hop once it is passed."""
+    """Probability that a node is in no hop before this one; updated after the hop."""
 
 
 def _hops(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[_Hop]:
-    """The hops of a batch in expectation; see :func:`inclusion`."""
+    """Yield the hops of a batch in expectation; see :func:`inclusion`."""
     num_seeds, steps = schedule.seeds.numel(), schedule.num_steps
     copies = torch.bincount(schedule.seeds, minlength=csc.num_dst)
     draws = (copies.double() * (schedule.num_used / (steps * num_seeds))).clamp_(max=1.0)
@@ -137,7 +137,7 @@ def _hops(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[
 
 
 def _round(csc: Csc, scores: Tensor, damping: float) -> Tensor:
-    """Hand every node's score on to its in-neighbours, in equal shares; the mean score begins at 1."""
+    """Hand every node's score on to its in-neighbours in equal shares. The mean score begins at 1."""
     # Scores sum to less than twice the nodes, and shares are rounded down: no sum reaches 2**62.
     unit = 2.0 ** (62 - (2 * csc.num_dst).bit_length())
     shares = (scores / csc.degrees().clamp_(min=1)).mul_(unit).long()

@@ -1,1 +1,1 @@
-"""Tiers: rows and adjacency lists that devices, the host and a file hold, and what is reported of them."""
+"""Tiers: rows and adjacency lists on devices, in the host's memory and in a file, and their reports."""

@@ -1,4 +1,4 @@
-"""Hot rows within a device's memory: how many pay, and which of them several devices keep between them."""
+"""Hot rows in a device's memory: how many pay, and how several devices divide them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _POINTS = 64  # of a curve at which reads are weighed, or less memory is tried
 
 
 class ReadRates(NamedTuple):
-    """Bytes per second at which a device reads rows that it does not keep."""
+    """Bytes per second at which a device reads rows from other memories."""
 
     peer: float | None
-    """The rate of a peer's memory; None if it is not known."""
+    """From a peer's memory; None if not known."""
     host: float | None
-    """The rate of the host's; None if it is not known."""
+    """From the host's memory; None if not known."""
 
 
 class PeerSplit(NamedTuple):
-    """How many rows each device keeps for itself, and how many are interleaved over all."""
+    """Number of rows that each device keeps for itself, and of rows interleaved over all."""
 
     own: int
     shared: int
@@ -37,19 +37,19 @@ class PeerSplit(NamedTuple):
 def split_over_peers(
     served: ReadShareCurve, num_rows: int, capacity: int, num_peers: int, rates: ReadRates
 ) -> PeerSplit:
-    """Divide the memory of devices so that reads are expected to take the least time.
+    """Divide the memory of devices for the least expected time of reads.
 
-    A row that each device keeps is read in its own memory, which costs next to nothing. One that is
-    interleaved takes a device's memory only once in ``num_peers`` times and is on a peer for all but one of
-    them. Everything else comes over the host's link. Of equal divisions that with more own rows is taken; so
-    is it where rates are not known, as rows of peers then may come no faster than the host's.
+    A device reads its own rows at almost no cost. An interleaved row takes memory on only one of
+    ``num_peers`` devices, and the others read it from there. All other rows come over the host's link. Of
+    equal divisions, the one with more own rows is taken, and also if rates are not known, since peers may
+    then be no faster than the host.
 
     Args:
-        served: shares of the reads by rows, those read most first.
-        num_rows: rows that there are.
-        capacity: rows that each device can keep.
-        num_peers: devices that read each other.
-        rates: of reads.
+        served: curve of the reads by rows, most read first.
+        num_rows: number of all rows.
+        capacity: number of rows that each device can keep.
+        num_peers: number of devices that read each other.
+        rates: rates of reads.
     """
     peer, host = 1 / rates.peer if rates.peer else 1.0, 1 / rates.host if rates.host else 1.0
     if rates.peer is None or rates.host is None:
@@ -76,20 +76,20 @@ def _said(own: int, shared: int, num_peers: int, rates: ReadRates) -> str:
 
 
 LEAST_GAIN = 0.01
-"""Share of an epoch's time that rows must save to be worth a device's memory, if the link's rate is known."""
+"""Share of an epoch's time that rows must save to get a device's memory, if the link's rate is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceMemory:
-    """The memory of a device, and how rows come there."""
+    """The memory of a device, and its link."""
 
     free_bytes: int | None
-    """Device memory that may be taken; None if it is not known."""
+    """Free device memory; None if not known."""
     link_bytes_per_second: float | None
-    """Rate at which rows are copied there; None if it is not known."""
+    """Rate of copies to the device; None if not known."""
 
     def less(self, taken: int) -> int | None:
-        """Return what is free once ``taken`` bytes are not; None if it is not known."""
+        """Return the free bytes less ``taken``; None if not known."""
         return None if self.free_bytes is None else max(0, self.free_bytes - taken)
 
 
@@ -98,11 +98,11 @@ class DeviceBudget:
     """The memory of a device for feature rows that ``tiers="auto"`` takes."""
 
     hot: int | None
-    """Bytes, as ``TieredFeatures.build`` takes them; None: no rows stay there."""
+    """Bytes for ``TieredFeatures.build``; None: no rows stay there."""
     needed_bytes: int
-    """What the run needs beside them: model, optimizer, batches, and what the device samples from."""
+    """Bytes that the run needs beside them: model, optimizer, batches, and the graph of a sampling device."""
     reserve_bytes: int
-    """What is left free."""
+    """Bytes that are left free."""
     reason: str
 
 
@@ -117,16 +117,16 @@ def device_budget(
 ) -> DeviceBudget:
     """Choose the memory of a device for a graph's feature rows.
 
-    Rows that are read take it as far as they fit. Where the link's rate is known, so many do that all others
+    It holds the rows that are read, as far as they fit. If the link's rate is known, rows are left out that
     together would save less than 1 % of an epoch.
 
     Args:
-        graph: whose dense rows are placed.
-        reads: ``(num_nodes,)`` of each row in an epoch.
-        memory: of the device.
-        needed_bytes: what the run needs there beside the rows.
-        epoch_seconds: of an epoch's training, its rows at hand. If None, not known.
-        reserve_bytes: left free. If None, a tenth of what is free, and 256 MiB at least.
+        graph: the graph with dense features.
+        reads: ``(num_nodes,)`` reads of each row in an epoch.
+        memory: memory of the device.
+        needed_bytes: bytes that the run needs there beside the rows.
+        epoch_seconds: seconds of an epoch's training without waits for rows. If None, not known.
+        reserve_bytes: bytes left free. If None, a tenth of the free memory, at least 256 MiB.
     """
     free, x = memory.free_bytes, graph.x
 
@@ -163,7 +163,7 @@ def device_budget(
 
 
 def _worth(served: ReadShareCurve, most: int, travelling: float, least: float) -> int:
-    """Return the fewest rows but which all up to ``most`` would save less than ``least`` seconds."""
+    """Return the fewest rows such that the others up to ``most`` would save less than ``least`` seconds."""
     counts = [most * point // _POINTS for point in range(_POINTS + 1)]
     whole = served.share(most)
     return next(count for count in counts if (whole - served.share(count)) * travelling <= least)

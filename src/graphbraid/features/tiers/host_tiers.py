@@ -41,14 +41,14 @@ from graphbraid.signatures import typed
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HostTiers:
-    """Feature rows and adjacency lists of a stored graph: some of both in memory, the others in its files."""
+    """Feature rows and adjacency lists of a stored graph, some in memory, the others in its files."""
 
     features: TieredFeatures
-    """The rows, to be given to loaders and Trainers as ``tiers``."""
+    """The rows; loaders and Trainers take them as ``tiers``."""
     topology: TieredTopology | None
-    """The lists, to be given to them as ``topology``; None where the topology is not mapped from a store."""
+    """The lists; loaders and Trainers take them as ``topology``. None if the topology is not mapped."""
     reason: str
-    """How memory was divided, and why, in words."""
+    """The division of memory and its reasons, in words."""
 
     @classmethod
     @typed
@@ -62,23 +62,23 @@ class HostTiers:
         list_reads: Tensor | None = None,
         policy: str = "belady",
     ) -> HostTiers:
-        """Divide memory between rows and lists by the reads of the disk that each saves per byte.
+        """Divide memory between rows and lists by the disk reads that each saves per byte.
 
         Args:
-            graph: dense features, mapped from a store; the topology, too, unless it stays where it is.
+            graph: dense features mapped from a store. Its topology is placed if it is also mapped.
             host: memory for both and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads everything
-                from the files, ``"all"`` and whatever is more than both keep everything in memory. None: the
-                graph is used as it is.
+                from the files. ``"all"``, or more than both need, keeps everything in memory. None: the graph
+                is used as it is.
             hot: memory of each device for feature rows, as in :class:`TieredFeatures`.
-            row_reads: ``(num_nodes,)`` reads of each row in some time, such as an epoch's expected ones, or a
-                record with them as ``values`` (:func:`graphbraid.features.score`); None: in proportion to the
-                edges that leave a node.
-            list_reads: ``(num_nodes,)`` blocks read for each adjacency list in the same time if it is not
-                held (:func:`expected_list_blocks`); None: one block for each read.
-            policy: which rows stay, as in :class:`TieredFeatures`.
+            row_reads: ``(num_nodes,)`` reads of each row in a period, such as expected reads of an epoch, or
+                a record with them as ``values`` (:func:`graphbraid.features.score`). None: in proportion to a
+                node's number of out-edges.
+            list_reads: ``(num_nodes,)`` blocks read in the same period for each list that is not held
+                (:func:`expected_list_blocks`). None: one block for each read.
+            policy: policy of the rows, as in :class:`TieredFeatures`.
 
         Raises:
-            ConfigError: a size that cannot be meant, or that does not hold the bookkeeping and one row.
+            ConfigError: a size is invalid, or too small for the bookkeeping and one row.
             DataError: the features are not dense or not mapped from a store, or reads do not fit the graph.
             ResourceError: the memory is not free, or a file cannot be read.
         """
@@ -122,17 +122,17 @@ class HostTiers:
         )
 
     def explain(self) -> str:
-        """How memory is divided, and the tiers of both in words."""
+        """Return the division of memory, and the tiers of rows and lists, in words."""
         parts = [self.reason] + ([] if self.topology is None else [self.topology.explain()])
         return "\n\n".join([*parts, self.features.explain()])
 
 
 @typed
 def expected_list_blocks(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
-    """Blocks of a store's file that an epoch is expected to read for each adjacency list that is not held.
+    """Return the expected number of blocks that an epoch reads for each list that is not held.
 
-    A list is read by each hop that draws among its edges, and a draw touches a block: how often hops come by
-    a node differs from how many batches read its row.
+    Each hop that draws from a list reads it, and each draw touches a block. So lists are read more often than
+    rows, which a batch reads once.
 
     Returns:
         ``(num_nodes,)`` float64.
@@ -151,7 +151,7 @@ def _curve_of_lists(parts: ListParts, graph: Graph, reads: Tensor | None) -> Cur
 
 
 def _reads_of_host(graph: Graph, score: Any, hot: int | str) -> Tensor:
-    """How often each row is read of the host: rows that devices keep never are."""
+    """Return each row's reads from the host; rows that devices keep have none."""
     known = None if score is None else checked_score(values_of(score), graph.num_nodes)
     reads = (walks.out_degree(graph.csc) if known is None else known).double()
     x = graph.x
@@ -170,7 +170,7 @@ def _curve_of_rows(rows: DiskRows, reads: Tensor, kept: int) -> Curve:
 
 
 def _divided(room: int, parts: ListParts, curves: tuple[Curve, Curve]) -> tuple[int, int]:
-    """How many lists and rows a budget holds beside the bookkeeping of rows; one row at least.
+    """Return the numbers of lists and rows that a budget holds beside bookkeeping; one row at least.
 
     If all lists fit, their bookkeeping is smaller, and more rows fit.
     """

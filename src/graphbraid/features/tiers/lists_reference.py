@@ -1,4 +1,4 @@
-"""The plain twin of csrc/disk/neighbor_lists.cpp: the same ids, counts and errors, list after list."""
+"""The plain twin of csrc/disk/neighbor_lists.cpp: the same ids, counts and errors, one list at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NeighborLists:
     Args:
         disk: the graph's indices as rows of one id.
         indptr: ``(num_nodes + 1,)`` int64.
-        hot: ``(num_hot,)`` int64 nodes, rising.
+        hot: ``(num_hot,)`` int64 nodes, ascending.
     """
 
     def __init__(self, *, disk: DiskRows, indptr: Tensor, hot: Tensor) -> None:
@@ -36,9 +36,9 @@ class NeighborLists:
 
         Args:
             indptr: ``(num_nodes + 1,)`` int64.
-            nodes: ``(rows,)`` int64 that drew.
+            nodes: ``(rows,)`` int64 nodes that drew.
             ends: ``(rows + 1,)`` int64: row r drew the edges ``[ends[r], ends[r + 1])``, from 0 on.
-            positions: ``(edges,)`` int64 of the drawn edges in the graph.
+            positions: ``(edges,)`` int64 positions of the drawn edges in the graph.
             out: ``(edges,)`` int64, written.
         """
         is_cold = torch.zeros(positions.numel(), dtype=torch.bool)
@@ -59,16 +59,16 @@ class NeighborLists:
             self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Lists and edges that memory served, and those that were read from the file."""
+        """Lists and edges read from memory, and those read from the file."""
         hot_lists, hot_edges, cold_lists, cold_edges = self._counts
         return hot_lists, hot_edges, cold_lists, cold_edges
 
     def hot_edges(self) -> int:
-        """Edges of the hot lists."""
+        """Number of edges of the hot lists."""
         return sum(ids.numel() for ids in self._hot.values())
 
     def overhead_bytes(self) -> int:
-        """What the compiled lists take beside them, so that budgets hold as many."""
+        """Bookkeeping of the compiled lists, so that budgets hold the same number of lists."""
         words = -(-self._num_nodes // _NODES_PER_WORD) * _WORD_BYTES
         return words + 8 * (len(self._hot) + 1) + self._disk.buffer_bytes()
 

@@ -1,4 +1,4 @@
-"""TierReport: what lies in each tier, how often it was read, and what more memory would buy."""
+"""TierReport: the contents of each tier, its reads, and the gain by more memory."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares of the rows, or of the lists' bytes: the points of a curve of tiers."""
 COUNTED_KINDS = ("inclusion", "presampled", "lookahead")
-"""Kinds of scores whose values are reads per epoch; of the others only the order means something."""
+"""Kinds of scores whose values are reads per epoch; values of the others give only an order."""
 
 
 RING = "from the batch before"
-"""Name of the line of rows that look-ahead left out of copies: no tier, but a part of the reads."""
+"""Name of the line of rows that look-ahead left out of copies. They are part of the reads but no tier."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TierRow:
-    """One tier: what lies there, and which part of the reads it serves."""
+    """One tier: its contents, and its share of the reads."""
 
     name: str
-    """``device``, ``host`` or ``disk``; or :data:`RING`, for rows that a batch before had brought."""
+    """``device``, ``host`` or ``disk``; or :data:`RING`, for rows that an earlier batch had brought."""
     rows: int
-    """Rows that lie there and in no faster tier."""
+    """Number of rows that are there and in no faster tier."""
     nbytes: int
     """Bytes of these rows."""
     notes_bytes: int = 0
-    """Bytes of the bookkeeping of rows, beside them."""
+    """Bytes of bookkeeping for the rows."""
     expected_share: float | None = None
-    """Share of the reads, by the score; None without one."""
+    """Expected share of the reads by the score; None without a score."""
     measured_share: float | None = None
-    """Share of the reads so far; None before the first."""
+    """Share of the reads so far; None before the first read."""
     epoch_bytes: float | None = None
     """Bytes of rows that an epoch is expected to read here, by the score; whole blocks of a file are more.
-    None where neither the score counts reads nor an epoch has ended."""
+    None if no epoch has ended and the score does not count reads."""
     measured_bytes: int | None = None
     """Bytes of rows that the last epoch read here; None before its end."""
     detail: str = ""
-    """How rows come from there."""
+    """The way rows come from there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """What memory for some of the rows would serve."""
+    """A point of the curve: memory for some rows, and the reads that it would serve."""
 
     rows: int
     nbytes: int
     """Bytes of these rows."""
     share: float
-    """Share of the reads that the rows of the highest score have."""
+    """Share of the reads that go to the rows of the highest scores."""
     epoch_bytes: float | None = None
-    """Bytes of rows that an epoch would still read from slower tiers; None as for tiers."""
+    """Bytes of rows that an epoch would still read from slower tiers; None if its reads are not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TierReport:
-    """The tiers of a store of rows, fastest first; printing it shows a table and the curve."""
+    """The tiers of a store of rows, fastest first. Printing shows a table and the curve."""
 
     num_rows: int
     row_bytes: int
     dtype: str
     tiers: tuple[TierRow, ...]
     counts: TierCounts
-    """What was read so far."""
+    """Counts of all reads so far."""
     epoch: TierCounts | None = None
-    """What the last epoch of training read; None before its end."""
+    """Counts of the last epoch of training; None before its end."""
     filled_by: str = ""
-    """Score by which tiers are filled, and why by that; empty without a score that has a name."""
+    """Score by which tiers are filled, with the reason; empty if the score has no name."""
     curve: tuple[CurvePoint, ...] = ()
-    """What more memory would buy; empty without a score."""
+    """Gain by more memory; empty without a score."""
 
     @property
     def reads(self) -> int:
-        """Rows read so far."""
+        """Number of rows read so far."""
         return self.counts.reads
 
     @property
@@ -91,12 +91,12 @@ class TierReport:
 
     @property
     def disk_requests(self) -> int:
-        """Requests by which these came."""
+        """Number of requests for these bytes."""
         return self.counts.disk_requests
 
     @property
     def link_bytes(self) -> int:
-        """Bytes that came to a device over the link so far: rows, lists and labels."""
+        """Bytes copied to a device so far: rows, lists and labels."""
         return self.counts.link_bytes
 
     def to_json(self) -> dict[str, Any]:
@@ -142,12 +142,12 @@ class TierReport:
 
 
 def reads_per_epoch(score: object, values: Tensor) -> float | None:
-    """Return the reads of an epoch that a record of scores counts; None where it counts none."""
+    """Return the reads of an epoch by a record of scores; None if it does not count reads."""
     return float(values.sum()) if getattr(score, "kind", None) in COUNTED_KINDS else None
 
 
 class ReadShareCurve:
-    """The cumulative access curve of a score: the share of the reads that its top rows have.
+    """The cumulative access curve of a score: the share of the reads that go to its top rows.
 
     Args:
         score: ``(num_rows,)`` numbers, higher where a row is read more often; below 0 counts as 0.
@@ -158,19 +158,19 @@ class ReadShareCurve:
         self._upto = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
 
     def share(self, num_rows: int) -> float:
-        """Return the share of the reads that the ``num_rows`` highest rows have."""
+        """Return the share of the reads that go to the ``num_rows`` highest rows."""
         total = float(self._upto[-1])
         return float(self._upto[num_rows]) / total if total else 0.0
 
     def curve(
         self, row_bytes: int, epoch_reads: float | None, shares: Sequence[float] = SHARES
     ) -> tuple[CurvePoint, ...]:
-        """Return what memory for some shares of the rows would serve.
+        """Return the points of the curve for some shares of the rows.
 
         Args:
             row_bytes: bytes of a row.
             epoch_reads: reads of an epoch. If None, not known.
-            shares: of the rows.
+            shares: shares of the rows.
         """
         num_rows = self._upto.numel() - 1
         points = []
@@ -201,7 +201,7 @@ def _read(counts: TierCounts, when: str) -> str:
 
 
 def _sectors(counts: TierCounts, when: str) -> list[str]:
-    """Return a line of what moved for rows that devices read of the host themselves, where there were any."""
+    """Return a line on the sectors moved for rows that devices read from the host, if there were any."""
     if not counts.link_sector_bytes:
         return []
     moved = format_bytes(counts.link_sector_bytes)

@@ -1,4 +1,4 @@
-"""The rows of a report of tiers: what devices, the host and the file hold, and what was read of each."""
+"""The rows of a report of tiers: contents and reads of devices, host and file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SeenTiers:
 
     Args:
         store: the store.
-        last: what the last epoch read. If None, none has ended.
+        last: counts of the last epoch. If None, no epoch has ended.
     """
 
     def __init__(self, store: TieredFeatures, last: TierCounts | None) -> None:
@@ -45,7 +45,7 @@ class SeenTiers:
         )
 
     def _rows(self) -> tuple[TierRow, ...]:
-        """Return a row for each tier there is, the fastest first, and one for look-ahead's ring."""
+        """Return a row for each tier, fastest first, and one for look-ahead's ring."""
         tiers = (self._device(), self._peers(), self._ring(), self._host(), self._file())
         return tuple(tier for tier in tiers if tier is not None)
 
@@ -70,7 +70,7 @@ class SeenTiers:
         return self._line("peers", "peer_rows", hot.num_shared, share, detail, **kept)
 
     def _ring(self) -> TierRow | None:
-        """Return the line of rows that batches before had brought, which the score expects in other tiers."""
+        """Return the line of rows that earlier batches had brought; the score expects them in other tiers."""
         if not self._counts.ring_rows:
             return None
         return self._line(
@@ -107,12 +107,12 @@ class SeenTiers:
         """Return the line of a tier.
 
         Args:
-            name: of the tier.
+            name: name of the tier.
             reads: the field of the counts that counts its reads.
-            rows: rows that lie there.
+            rows: number of rows there.
             share: expected share of the reads.
-            detail: how rows come from there.
-            others: fields of the line that do not follow from these.
+            detail: the way rows come from there.
+            others: further fields of the line.
         """
         measured = None if self._last is None else getattr(self._last, reads) * self._store.row_bytes
         fields: dict[str, Any] = {
@@ -126,7 +126,7 @@ class SeenTiers:
 
     @property
     def _num_hot(self) -> int:
-        """Rows on devices, those included that are interleaved while a run lasts."""
+        """Number of rows on devices, including rows interleaved during a run."""
         hot = self._store.hot
         if hot is None:
             return 0
@@ -144,7 +144,7 @@ class SeenTiers:
 
     @property
     def _upto(self) -> int:
-        """Number of the highest rows that devices and the host have."""
+        """Number of highest rows that devices and the host have."""
         return min(self._num_hot + self._store.cache.num_rows, len(self._store))
 
     def _of_reads(self, rows: int) -> float | None:

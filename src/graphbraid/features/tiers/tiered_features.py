@@ -32,15 +32,15 @@ from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
 LOOKAHEAD = 16
-"""Batches that are announced before the first of them is gathered."""
+"""Number of batches that are announced before the first of them is gathered."""
 
 
 class TieredFeatures:
     """The dense features of a graph: rows on devices, rows in memory, and rows read from a store's file.
 
-    It is indexed as one tensor, ``store[ids]``, and gives the file's rows to the bit, whatever lies where.
+    It is indexed like one tensor, ``store[ids]``, and returns the file's rows to the bit from any tier.
     :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it in place of ``graph.x``.
-    Made by :meth:`build`. Threads may share it.
+    :meth:`build` makes it. Threads may share it.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class TieredFeatures:
     ) -> None:
         self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
         self.mark = mark
-        """:func:`.graph.identity.features_mark` of the features; empty where it is not known."""
+        """:func:`.graph.identity.features_mark` of the features; empty if not known."""
         self._lookahead, self.epoch_reads, self.score = lookahead, epoch_reads, score
         self.link = TransferCounter()
-        """Counts what travels to devices with batches."""
+        """Counter of the transfers to devices with batches."""
         self._last_epoch: TierCounts | None = None
 
     @classmethod
@@ -80,34 +80,34 @@ class TieredFeatures:
         lookahead: int = LOOKAHEAD,
         disk: DiskOptions | None = None,
     ) -> TieredFeatures:
-        """Tiers over a graph's features.
+        """Make tiers of a graph's features.
 
         Args:
-            graph: with ``host``, its ``x`` is mapped from a store, as
-                :func:`graphbraid.datasets.open_store` gives it.
-            host: memory for rows and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads all
-                from the file, ``"all"`` and whatever is more than the features keep them in memory. None:
-                features are read where the graph has them.
-            hot: memory of each device that batches go to, given as ``host`` is. The highest rows stay
-                there, and never travel. 0: none.
+            graph: the graph. With ``host``, its ``x`` must be mapped from a store, as by
+                :func:`graphbraid.datasets.open_store`.
+            host: memory for rows and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads all from the
+                file. ``"all"``, or more than the features need, keeps all in memory. None: features are read
+                from the graph.
+            hot: memory of each device that gets batches, given as ``host`` is. The highest rows stay there
+                and are never copied again. 0: none.
             score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
                 ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
                 the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
-                ``auto`` looks as far ahead as ``run_seconds`` allows, takes the best of a trial where that
-                is no epoch, and without a sampler a score of the graph alone; :meth:`explain` says which.
-            sampler: how neighbours are drawn, for scores by name that follow a sampler.
+                ``auto`` looks as far ahead as ``run_seconds`` allows. If that is no epoch, it takes the best
+                of a trial; without a sampler, a score of the graph. :meth:`explain` names it.
+            sampler: options of the sampler, for named scores that need one.
             schedule: seeds of the steps, for the same scores.
             epochs: epochs in the run. ``lookahead`` counts these, and ``auto`` at most these.
-            run_seconds: that the run will take, as far as the caller knows, for ``auto``. If None, it does
-                not look ahead.
-            policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
-            lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
-            disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
+            run_seconds: expected time of the run, for ``auto``. If None, it does not look ahead.
+            policy: policy of the rows in memory: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
+            lookahead: number of batches that a loader announces before it gathers the first, for ``belady``.
+            disk: options of reads from the file. None takes the defaults, with fewer requests for a small
+                ``host``.
 
         Raises:
-            ConfigError: a size that cannot be meant, or that holds no row; neither size is given; ``static``
-                without a score; a score by name that there is not, or that needs a sampler; an option of
-                scores by name without one, or of a file's rows without ``host``.
+            ConfigError: a size is invalid or holds no row, or no size is given; ``static`` is given without a
+                score; a named score is unknown or needs a sampler; an option of named scores is given without
+                one, or an option of the file without ``host``.
             DataError: the features are not dense or not mapped from a store, or have no columns, or the score
                 does not fit them or is of another graph.
             ResourceError: the memory is not free, or the file cannot be read.
@@ -130,8 +130,8 @@ class TieredFeatures:
         has_hot = as_budget(hot, "hot") > 0
         if host is None and not has_hot:
             raise ConfigError(
-                f"tiers need host= or hot=, the memory for rows on the host or on a device, and hot={hot!r} "
-                "is none; give one"
+                f"tiers need host= or hot=, memory for rows on the host or on a device; got host=None and "
+                f"hot={hot!r}"
             )
         if host is None:
             _check_no_file({"policy": policy != "belady", "disk": disk is not None})
@@ -169,12 +169,12 @@ class TieredFeatures:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the rows that are given."""
+        """Dtype of the returned rows."""
         return self.cache.dtype
 
     @property
     def row_bytes(self) -> int:
-        """Bytes in which a row is kept, but for the scales of a file's rows, which memory keeps."""
+        """Bytes of a row as it is kept, without the scale of an int8 row, which is always in memory."""
         return (
             kept_row_bytes(self.cache.x) if isinstance(self.cache, MemoryRows) else self.cache.disk.row_bytes
         )
@@ -185,27 +185,27 @@ class TieredFeatures:
 
     @property
     def scale(self) -> Tensor | None:
-        """Scale of each row of int8; None where rows are of another dtype."""
+        """Scale of each int8 row; None for other dtypes."""
         return self.cache.scale if isinstance(self.cache, RowCache) else scale_of(self.cache.x)
 
     @property
     def in_memory(self) -> Tensor | ScaledFeatures | None:
-        """The features where they lie in memory as the graph has them; None if a file is read."""
+        """The graph's features in memory; None if a file is read."""
         return self.cache.x if isinstance(self.cache, MemoryRows) else None
 
     @property
     def lookahead(self) -> int:
-        """Batches that are worth announcing before they are gathered."""
+        """Number of batches that should be announced before they are gathered."""
         return self._lookahead
 
     @property
     def host_bytes(self) -> int:
-        """Memory that the host's tier takes at most: rows, and their bookkeeping."""
+        """Most memory of the host's tier: rows and their bookkeeping."""
         return self.cache.nbytes + self.cache.overhead_bytes
 
     @property
     def counts(self) -> TierCounts:
-        """What was read since the tiers were made."""
+        """Counts of reads since the tiers were made."""
         disk = TierCounts() if self.disk is None else self.disk.counts
         found = self.cache.counts._replace(disk_requests=disk.disk_requests, disk_bytes=disk.disk_bytes)
         if self.hot is not None:
@@ -223,9 +223,9 @@ class TieredFeatures:
         return found.plus(self.link.counts)
 
     def note_epoch(self, before: TierCounts) -> None:
-        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports.
+        """Record the reads since ``before``, earlier :attr:`counts`, as an epoch of training, for reports.
 
-        A :class:`graphbraid.Trainer` does it at the end of each epoch; a loop of one's own may.
+        A :class:`graphbraid.Trainer` calls it at the end of each epoch; your own loop may, too.
         """
         self._last_epoch = self.counts.since(before)
 
@@ -233,10 +233,10 @@ class TieredFeatures:
         return self.shape[0]
 
     def __getitem__(self, ids: int | slice | Tensor | Sequence[int]) -> Tensor:
-        """Return the rows that a tensor would give for an id, a slice, ids or a mask.
+        """Return the rows of an id, a slice, ids or a mask, as a tensor would.
 
         Raises:
-            DataError: ``ids`` is something else, a mask of another length, or names a row that is missing.
+            DataError: ``ids`` is something else, a mask of another length, or contains an id that is no row.
         """
         if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
             return self.gather(torch.tensor([range(len(self))[ids]]))[0]
@@ -269,19 +269,19 @@ class TieredFeatures:
         self.cache.forget()
 
     def take_hot(self, hot: DeviceCache, score: Tensor) -> None:
-        """Take other hot rows, which were chosen by another ``score``: that of all ranks that train."""
+        """Replace the hot rows by others, chosen by another ``score``, such as that of all ranks."""
         self.hot, self.score = hot, score
 
     def expected_share(self, num_rows: int) -> float | None:
-        """Share of the reads that the ``num_rows`` highest rows have by the score; None without one."""
+        """Share of the reads that go to the ``num_rows`` highest rows by the score; None without one."""
         return None if self.score is None else ReadShareCurve(self.score).share(num_rows)
 
     def report(self) -> TierReport:
-        """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
+        """Return the tiers as a record: rows, bytes, shares of the reads, and the gain by more memory."""
         return SeenTiers(self, self._last_epoch).report()
 
     def explain(self) -> str:
-        """The :meth:`report` in words: a row for each tier, and the curve of what memory would buy."""
+        """Return the :meth:`report` as text: a row for each tier, and the curve of gains by memory."""
         return str(self.report())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -302,7 +302,7 @@ class TieredFeatures:
 
 
 def _named_score(graph: Graph, name: str, **options: Any) -> Score:
-    """Return a score by its name; ``auto`` without a sampler is the best that the graph alone gives."""
+    """Return a score by its name; without a sampler, ``auto`` is the best score of the graph alone."""
     if name != "auto" or options["sampler"] is not None:
         return score_of(graph, name, **options)
     kind = "weighted_reverse_pagerank" if "train" in graph.splits else "degree"
@@ -311,7 +311,7 @@ def _named_score(graph: Graph, name: str, **options: Any) -> Score:
 
 
 def _check_unread(options: Mapping[str, object]) -> None:
-    """Check that options which only scores by name read were not given without one.
+    """Check that options of named scores were not given without one.
 
     Raises:
         ConfigError: one was.
@@ -319,12 +319,12 @@ def _check_unread(options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
-                f"{name}= is for scores by name, and score= names none; leave it out, or name one, as 'auto'"
+                f"{name}= is for scores by name, but score= has no name; leave it out, or give score='auto'"
             )
 
 
 def _check_no_file(given: Mapping[str, bool]) -> None:
-    """Check that options by which memory keeps rows of a file were not given where it keeps none.
+    """Check that options of rows kept in memory were not given if memory keeps none.
 
     Raises:
         ConfigError: one was.

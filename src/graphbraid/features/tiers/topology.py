@@ -1,4 +1,4 @@
-"""TieredTopology: a graph's adjacency lists in a file, the hot ones in memory as well."""
+"""TieredTopology: a graph's adjacency lists in a file, and the hot ones in memory."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _READ_AT_ONCE = 1 << 20  # edges
 
 
 class ExpectedReads(NamedTuple):
-    """What is expected of the lists in memory, kept of a curve of all lists."""
+    """Expected reads of the lists in memory, from a curve of all lists."""
 
     share: float
-    """Share of the reads that they serve."""
+    """Share of the reads that the lists in memory serve."""
     points: tuple[tuple[float, int, float], ...]
-    """Parts of the bytes of all lists, these bytes, and the share of the reads that they would serve."""
+    """Shares of the bytes of all lists, the bytes, and the share of reads that they would serve."""
 
     @classmethod
     def of(cls, curve: Curve, count: int) -> ExpectedReads:
-        """Return what is expected with the first ``count`` lists of a curve in memory."""
+        """Return the expected reads with the first ``count`` lists of a curve in memory."""
         sizes = curve.size.cumsum(0)
         whole = int(sizes[-1]) if len(curve) else 0
         held = [int(torch.searchsorted(sizes, int(whole * part), right=True)) for part in SHARES]
@@ -50,12 +50,12 @@ class ExpectedReads(NamedTuple):
 
 
 class TieredTopology:
-    """The adjacency lists of a graph in a store: hot ones in memory, the others read from the file.
+    """The adjacency lists of a graph in a store: hot lists in memory, the others read from the file.
 
-    Batches are the same to the bit, whatever lies where. A batch is sampled ahead of its use; each of its
-    hops draws for all its nodes and then reads the drawn ids at once, in the order of the file.
-    :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it as ``topology``. Made by
-    :meth:`build`. Threads may share it.
+    Batches are the same to the bit for any division. A batch is sampled ahead of its use. Each hop draws for
+    all its nodes, then reads the drawn ids at once in the order of the file.
+    :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it as ``topology``.
+    :meth:`build` makes it. Threads may share it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TieredTopology:
         mark: str = "",
     ) -> None:
         self.mark = mark
-        """:func:`.graph.identity.topology_mark` of the lists; empty where it is not known."""
+        """:func:`.graph.identity.topology_mark` of the lists; empty if not known."""
         self.disk, self._csc, self._hot, self._expected = disk, csc, hot, expected
         self._process, self._native = os.getpid(), self._make()
         self._last_epoch: TierCounts | None = None
@@ -78,18 +78,19 @@ class TieredTopology:
     def build(
         cls, graph: Graph, *, host: int | str, score: Any = None, disk: DiskOptions | None = None
     ) -> TieredTopology:
-        """Tiers over a graph's adjacency lists.
+        """Make tiers of a graph's adjacency lists.
 
         Args:
-            graph: its topology is mapped from a store, as :func:`graphbraid.datasets.open_store` gives it.
-            host: memory for lists and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads
-                all from the file, ``"all"`` and whatever is more than the topology keep it in memory.
-            score: ``(num_nodes,)`` numbers, how often each node's list will be read: those read most per byte
-                are held. None: the edges that leave a node, by which it is found.
-            disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
+            graph: graph with a topology mapped from a store, as by :func:`graphbraid.datasets.open_store`.
+            host: memory for lists and for their bookkeeping, in bytes or as ``"4GiB"``; 0 reads all from the
+                file. ``"all"``, or more than the topology needs, keeps all in memory.
+            score: ``(num_nodes,)`` expected reads of each node's list; lists with most reads per byte are
+                held. None: a node's number of out-edges, by which hops find it.
+            disk: options of reads from the file. None takes the defaults, with fewer requests for a small
+                ``host``.
 
         Raises:
-            ConfigError: a size that cannot be meant, or that does not hold the bookkeeping of all lists.
+            ConfigError: a size is invalid, or too small for the bookkeeping of all lists.
             DataError: the topology is not mapped from a store, or the score does not fit it.
             ResourceError: the memory is not free, or the file cannot be read.
         """
@@ -111,24 +112,24 @@ class TieredTopology:
 
     @property
     def csc(self) -> Csc:
-        """The topology: ``indptr`` in memory unless nothing is held, ``indices`` there or mapped."""
+        """The topology: ``indptr`` is in memory unless nothing is held, ``indices`` in memory or mapped."""
         return self._csc
 
     @property
     def native(self) -> Any | None:
-        """What reads the lists, which a forked process opens anew; None where all are in memory."""
+        """The reader of the lists; a forked process opens a new one. None if all are in memory."""
         if self._process != os.getpid():
             self._process, self._native = os.getpid(), self._make()
         return self._native
 
     @property
     def num_lists(self) -> int:
-        """Lists that memory holds, empty ones not counted unless it holds all."""
+        """Number of lists in memory. Empty lists count only if all lists are there."""
         return self._csc.num_dst if self._hot is None else self._hot.numel()
 
     @property
     def host_bytes(self) -> int:
-        """Memory that the host's tier takes: lists, and their bookkeeping."""
+        """Memory of the host's tier: lists and their bookkeeping."""
         if self._native is None:
             return self._csc.indptr.nbytes + self._csc.indices.nbytes + self.disk.buffer_bytes
         held = self._native.hot_edges() * self._csc.indices.itemsize
@@ -136,17 +137,17 @@ class TieredTopology:
 
     @property
     def counts(self) -> TierCounts:
-        """What was read since the tiers were made; of lists that all are in memory reads are not counted."""
+        """Counts of reads since the tiers were made. If all lists are in memory, nothing is counted."""
         reader, disk = self.native, self.disk.counts
         kept_lists, kept_edges, lists, edges = (0, 0, 0, 0) if reader is None else reader.counts()
         return disk._replace(host_rows=kept_lists, host_edges=kept_edges, disk_rows=lists, disk_edges=edges)
 
     def note_epoch(self, before: TierCounts) -> None:
-        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports."""
+        """Record the reads since ``before``, earlier :attr:`counts`, as an epoch of training, for reports."""
         self._last_epoch = self.counts.since(before)
 
     def explain(self) -> str:
-        """The tiers in words: lists and bytes, expected and measured shares, what more memory would buy."""
+        """Return the tiers as text: lists, bytes, expected and measured shares, gains by more memory."""
         csc, kept = self._csc, self.num_lists
         lines = [
             f"{csc.num_dst:,} adjacency lists of {csc.num_edges:,} edges "
@@ -195,7 +196,7 @@ class TieredTopology:
 
 
 class ListParts:
-    """The sizes of a stored graph's adjacency lists and of their bookkeeping, to divide memory by."""
+    """Sizes of a stored graph's adjacency lists and their bookkeeping, from which memory is divided."""
 
     def __init__(self, csc: Csc, disk: DiskRows) -> None:
         self.csc, self.disk = csc, disk
@@ -214,7 +215,7 @@ class ListParts:
 
     @property
     def notes_bytes(self) -> int:
-        """Memory for the bookkeeping of all lists where some are read from the file."""
+        """Memory for the bookkeeping of all lists if some are read from the file."""
         words = -(-self.num_nodes // _NODES_PER_WORD) * _WORD_BYTES
         return self.csc.indptr.nbytes + words + _LIST_BYTES + self.disk.buffer_bytes
 
@@ -224,7 +225,7 @@ class ListParts:
         return self.csc.indptr.nbytes + self.csc.indices.nbytes + self.disk.buffer_bytes
 
     def curve(self, reads: Tensor) -> Curve:
-        """What holding each list saves, of those that are not empty.
+        """Return the savings by holding each list that is not empty.
 
         A unit for ``reads`` is :func:`.list_budgets.list_blocks`.
         """
@@ -235,7 +236,7 @@ class ListParts:
         return Curve(order=filled[curve.order], size=curve.size, saved=curve.saved)
 
     def hold(self, nodes: Tensor | None, curve: Curve | None = None) -> TieredTopology:
-        """Tiers with the lists of ``nodes`` in memory, ``(num_lists,)`` int64; None: all."""
+        """Return tiers with the lists of ``nodes`` in memory, ``(num_lists,)`` int64; None: all."""
         csc = self.csc
         if nodes is None:
             indices = torch.empty_like(csc.indices)

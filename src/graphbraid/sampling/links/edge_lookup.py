@@ -36,7 +36,7 @@ class EdgeLookup:
         return found
 
     def positions(self, src: I64, dst: I64) -> I64:
-        """Return the positions of all edges from a ``src`` to its ``dst``, each once, rising."""
+        """Return the positions of all edges from a ``src`` to its ``dst``, each once, ascending."""
         first, last = self._places(src, dst), self._places(src + 1, dst)
         counts = last - first
         starts = np.cumsum(counts) - counts
@@ -45,14 +45,14 @@ class EdgeLookup:
         return found
 
     def between(self, links: Tensor, *, reverse: bool) -> Tensor:
-        """Return the positions of the edges that ``links``, ``(2, num)``, are; with ``reverse`` both ways."""
+        """Return the positions of the edges of links ``(2, num)``; with ``reverse`` in both directions."""
         src, dst = links.numpy()
         if reverse:
             src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
         return torch.from_numpy(self.positions(src, dst))
 
     def _places(self, src: I64, dst: I64) -> I64:
-        """Return the place of the first source of ``dst`` that is not below ``src``."""
+        """Return the place of the first source of ``dst`` that is at least ``src``."""
         low, high = self._indptr[dst].copy(), self._indptr[dst + 1].copy()
         while len(active := np.flatnonzero(low < high)):
             middle = (low[active] + high[active]) // 2
@@ -63,7 +63,7 @@ class EdgeLookup:
 
 
 class LinkLookup(EdgeLookup):
-    """The edges of a relation, and of the relations that lead back, by their ends.
+    """The edges of a relation, and of the relations in the other direction, by their ends.
 
     Args:
         types: types and relations of the graph.
@@ -77,11 +77,11 @@ class LinkLookup(EdgeLookup):
         self._back = [one for one in types.relations() if (one.source, one.destination) == ends]
 
     def between(self, links: Tensor, *, reverse: bool) -> Tensor:
-        """Return the positions of the edges that ``links`` are, rising.
+        """Return the positions of the edges that join the ends of ``links``, ascending.
 
         Args:
             links: ``(2, num)`` int64 sources and destinations, ids within their types.
-            reverse: whether to return also those of every relation that lead from a link's destination to its
+            reverse: whether to return also the edges of every relation from a link's destination to its
                 source.
         """
         src, dst = links.numpy()

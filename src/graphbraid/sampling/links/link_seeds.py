@@ -18,10 +18,10 @@ from graphbraid.sampling.links.negatives import NegativeDraws
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkEnds:
-    """The node types that links join, and where their nodes stand in the whole graph.
+    """The node types that links join, and the ids of their nodes in the whole graph.
 
-    Users count a node within its type, samplers and edges in the whole graph, and the rows of an evaluation
-    are those of the two types alone (:attr:`nodes`).
+    A node has three numbers: users give its id within its type, samplers and edges use its id in the whole
+    graph, and an evaluation has rows for the two types only (:attr:`nodes`).
     """
 
     types: tuple[str, str]
@@ -50,7 +50,7 @@ class LinkEnds:
 
     @property
     def nodes(self) -> Tensor:
-        """Ids in the whole graph of the nodes of both types, int64, each once, rising."""
+        """Ids in the whole graph of the nodes of both types, int64, each once, ascending."""
         ranges = sorted(
             {(first, first + count) for first, count in zip(self.first, self.counts, strict=True)}
         )
@@ -58,7 +58,7 @@ class LinkEnds:
 
     @property
     def rows(self) -> tuple[slice, slice]:
-        """Where the sources, and the destinations, stand among :attr:`nodes`."""
+        """Places of the sources and of the destinations in :attr:`nodes`."""
         begins = [0, 0]
         if not self.are_alike:
             later = int(self.first[1] > self.first[0])
@@ -76,34 +76,34 @@ class LinkEnds:
         return pairs - torch.tensor(self.first).unsqueeze(1)
 
     def places(self, pairs: Tensor) -> Tensor:
-        """Return ``(2, num)`` places among :attr:`nodes` for ids in the whole graph."""
+        """Return ``(2, num)`` places in :attr:`nodes` for ids in the whole graph."""
         begins = torch.tensor([part.start for part in self.rows]).unsqueeze(1)
         return self.within(pairs) + begins
 
 
 OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
-"""Attributes that batches have of their links; the data's own of these names stay out of them."""
+"""Attributes of a batch's links. The data's attributes of these names are not in batches."""
 
 
 class LinkSeeds:
-    """Links that mini-batches start from.
+    """The links that mini-batches start from.
 
     The seeds of a batch are the ends of its links and negatives, each node once; in disjoint trees, each end
-    has its own: all sources, then all destinations. Where these are of two types, the seeds are first those
-    of the sources' type; seeds are ids in the whole graph, and batches have local ids within the types.
+    has its own: all sources, then all destinations. If sources and destinations have two types, seeds of the
+    sources' type come first. Seeds are ids in the whole graph, and batches have local ids within the types.
 
     Args:
         links: ``(2, num_links)`` int64 sources and destinations, ids within their types.
         seed: random seed of the negatives.
         label: ``(num_links, ...)`` labels of the links; None if they have none.
-        times: ``(num_links,)`` int64 times of the links, which give their trees theirs; needs ``disjoint``.
-        shown_times: ``(num_links,)`` times as the user gave them, which batches have; given with ``times``.
+        times: ``(num_links,)`` int64 times of the links, which are those of their trees; needs ``disjoint``.
+        shown_times: ``(num_links,)`` the user's times, which batches have; given with ``times``.
         negatives: negatives of each batch; None for none.
         disjoint: whether each end has a tree of its own.
-        edge_times: when each edge of the graph arose; given with ``times``.
+        edge_times: times of the graph's edges; given with ``times``.
         ends: the types that links join. If None, there is one.
-        attributes: further values of each link by name, ``(num_links, ...)``, which batches have of theirs.
-        shared: whether all links of a batch share all of its negatives, so that each part of it has them.
+        attributes: further values of the links by name, ``(num_links, ...)``, copied to their batches.
+        shared: whether all links of a batch share its negatives, so that each part of the batch has them.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class LinkSeeds:
         self._with_reverse = False
 
     def exclude(self, lookup: EdgeLookup, *, reverse: bool) -> None:
-        """Keep a batch's links, and with ``reverse`` their reverses, out of what is drawn."""
+        """Leave a batch's links, and with ``reverse`` their reverses, out of the draws."""
         self._lookup, self._with_reverse = lookup, reverse
 
     @property
@@ -140,7 +140,7 @@ class LinkSeeds:
 
     @property
     def edge_times(self) -> EdgeTimes | None:
-        """When each edge of the graph arose, where links have times."""
+        """Times of the graph's edges; None if links have no times."""
         return self._edge_times
 
     def seeds_of(
@@ -172,7 +172,7 @@ class LinkSeeds:
         )
 
     def _of_part(self, num_ends: int, num_links: int, part: tuple[int, int]) -> Tensor:
-        """Return which of the ends of links, and then of negatives, belong to a part of the links."""
+        """Return a mask of the ends of links, and then of negatives, that belong to a part of the links."""
         link = torch.arange(num_ends) % max(num_links, 1)  # negative j is one of link j % num_links
         found = (link >= part[0]) & (link < part[1])
         if self._shared:

@@ -1,4 +1,4 @@
-"""NegativeSampling and NegativeDraws: how the negatives of a batch of links are drawn, by counter.
+"""NegativeSampling and NegativeDraws: the negatives of a batch of links, drawn by counter.
 
 A draw is a function of (seed, epoch, step, end of the link, number of the negative, attempt). Negative ``j``
 of a batch of ``n`` links belongs to link ``j % n``.
@@ -39,13 +39,13 @@ class NegativeSampling:
     """Number of negatives per link; a whole number with ``triplet``."""
     src_weight: Tensor | str | None = None
     """``(num_nodes,)`` weights that sources are drawn by, or ``"degree"`` for their numbers of out-edges. If
-    None, all nodes are equally likely. Where there are types, nodes are those of the sources' type, and edges
-    those of the links' relation."""
+    None, all nodes are equally likely. In a graph with types, nodes are of the sources' type, and edges of
+    the links' relation."""
     dst_weight: Tensor | str | None = None
     """Weights that destinations are drawn by, as ``src_weight``; ``"degree"`` counts their in-edges."""
     reject_edges: bool = False
-    """Whether to draw only pairs that are neither an edge of the graph, nor one of the loader's links, nor a
-    node and itself. Otherwise a negative may be any of these, as in PyG."""
+    """Whether to exclude pairs that are an edge of the graph, one of the loader's links, or a node and
+    itself. If False, a negative may be one of these, as in PyG."""
 
     def __post_init__(self) -> None:
         check_choice(self.mode, "mode of NegativeSampling", MODES)
@@ -61,7 +61,7 @@ class NegativeSampling:
 
     @property
     def is_triplet(self) -> bool:
-        """Whether each link gets destinations of its own, rather than the batch pairs of nodes."""
+        """Whether each link gets its own destinations; otherwise the batch gets pairs of nodes."""
         return self.mode == "triplet"
 
     def count(self, num_links: int) -> int:
@@ -70,7 +70,7 @@ class NegativeSampling:
 
     @classmethod
     def of(cls, value: Any) -> NegativeSampling | None:
-        """Return what ``neg_sampling`` asks for: a mode, a dict, or an instance of this class or PyG's.
+        """Return ``neg_sampling`` as this class: a mode, a dict, or an instance of this class or PyG's.
 
         Raises:
             ConfigError: it is none of these, or an option of it is invalid.
@@ -99,7 +99,7 @@ class NegativeSampling:
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 MOST_NODES = (1 << 32) - 1
-"""Most nodes of a graph that negatives are drawn from."""
+"""Largest number of nodes from which negatives are drawn."""
 _SRC_HOP, _DST_HOP = 254, 255  # no hop of a sampler has these numbers, so no draw of it is used twice
 _MOST_TRIES = 64  # draws of one negative before its allowed nodes are listed
 
@@ -114,7 +114,7 @@ class NegativeDraws:
         node_times: int64 times of the sources, ``(num_src,)``, and of the destinations, ``(num_dst,)``: a
             link's negatives are nodes up to the link's time. If None, any.
         times: ``(num_links,)`` int64 times of the links, given with ``node_times``.
-        alike: whether both ends are nodes of one type, so that a node and itself are one pair.
+        alike: whether both ends are nodes of one type, so that a node may be paired with itself.
 
     Raises:
         ConfigError: no pair, or no destination of a link's source, is left to be drawn.
@@ -191,7 +191,7 @@ class NegativeDraws:
         return refused
 
     def _tail_weights(self, head: int, time: int | None) -> F64:
-        """Return the weights that the destinations of one source are drawn by; 0 for what is not allowed."""
+        """Return the weights by which destinations of one source are drawn; 0 for forbidden ones."""
         weights = self._dst.weights(time)
         if self._known is not None:
             weights[_row(self._known, head)] = 0.0
@@ -200,7 +200,7 @@ class NegativeDraws:
         return weights
 
     def _head_weights(self, time: int | None) -> F64:
-        """Return the weights that sources of pairs are drawn by: those of all pairs that are allowed."""
+        """Return the weights by which sources are drawn: each one's sum over its allowed pairs."""
         heads, tails = self._src.weights(time), self._dst.weights(time)
         if self._known is None:
             return heads
@@ -208,7 +208,7 @@ class NegativeDraws:
         return np.where(counts > 0, heads * np.maximum(sums, 0.0), 0.0)
 
     def _left_by_head(self, tails: F64) -> tuple[F64, F64]:
-        """Return each source's sum of weights over allowed destinations, and how many of these have any."""
+        """Return each source's sum of weights over allowed destinations, and how many have a weight."""
         assert self._known is not None
         head, tail = self._known.destinations().numpy(), self._known.indices.numpy()
         is_loop = np.zeros(self._known.num_dst, dtype=np.bool_)
@@ -310,7 +310,7 @@ def _inverted(running: F64, last: int, bits: rng.U64) -> I64:
 def _chosen(weights: F64, bits: rng.U64, otherwise: str) -> int:
     positive = np.flatnonzero(weights)
     if not len(positive):
-        raise DataError(f"there is no negative to draw: {otherwise}, or to every one of its time")
+        raise DataError(f"there is no negative to draw: {otherwise} (with times: every node up to its time)")
     return int(_inverted(np.cumsum(weights), int(positive[-1]), bits)[0])
 
 
@@ -322,12 +322,12 @@ def _as_weights(weight: Tensor, name: str, count: int) -> F64:
     if len(wrong):
         raise DataError(f"{name} must be finite and not negative; {name}[{wrong[0]}] is {values[wrong[0]]:g}")
     if not values.sum() > 0:
-        raise DataError(f"{name} must have a node of more than 0 to draw; all are 0")
+        raise DataError(f"{name} must have a weight above 0; all are 0")
     return values
 
 
 def _destinations_by_source(csc: Csc, links: Tensor) -> Csc:
-    """Return the destinations of each source, sorted and once each, over the graph's edges and the links."""
+    """Return each source's destinations in the graph's edges and the links, sorted, each once."""
     heads = torch.cat([csc.indices.long(), links[0]])
     tails = torch.cat([csc.destinations().long(), links[1]])
     both, _ = coo_to_csc(tails, heads, csc.num_dst, csc.num_src, keep_perm=False)

@@ -1,4 +1,4 @@
-"""QuestionSeeds: questions for the other ends of links, with all answers, as seeds of mini-batches."""
+"""QuestionSeeds: mini-batches of questions for the other ends of links, with all answers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkEnds
 
 GIVEN, KIND, COUNTS = "question_given", "question_kind", "question_counts"
-"""Attributes of a batch of questions, which :class:`QuestionSeeds` describes."""
+"""Attributes of a batch of questions, see :class:`QuestionSeeds`."""
 ANSWERS, WEIGHT = "question_answers", "question_weight"
-"""Further ones."""
+"""Further attributes of a batch of questions."""
 
 
 class QuestionSeeds:
-    """Questions that mini-batches start from, whose seeds are all nodes that can be answers.
+    """Questions that mini-batches start from. The seeds are all nodes that can be answers.
 
-    A question is a source and a relation, whose destinations are asked for, or a destination and a relation,
-    whose sources are. Questions that several links ask are one, with an answer for each of these links.
+    A question is a source and a relation, and the answers are destinations; or a destination and a relation,
+    and the answers are sources. Links with the same question share it, and each is one of its answers.
 
-    A batch has ``GIVEN``, ``(num,)`` places of the nodes given among ``ends.nodes``; ``KIND``, ``(num,)``
-    twice the relation, and one more if sources are asked for; ``COUNTS``, ``(num,)`` numbers of answers;
-    ``ANSWERS``, the places of these among the nodes of their type, question by question; and ``WEIGHT``,
-    ``(1,)`` float64: questions for each answer among all inputs. By it the mean of a batch's losses over its
-    questions is, over an epoch, the mean over the links.
+    A batch has ``GIVEN``, ``(num,)`` places of the given nodes in ``ends.nodes``; ``KIND``, ``(num,)`` twice
+    the relation, plus one if the answers are sources; ``COUNTS``, ``(num,)`` numbers of answers; ``ANSWERS``,
+    their places among the nodes of their type, question by question; and ``WEIGHT``, ``(1,)`` float64, the
+    number of questions by that of answers in all inputs. With this weight, an epoch's mean over questions is
+    the mean over links.
 
     Args:
         links: ``(2, num_links)`` int64 sources and destinations, ids in the whole graph.
@@ -49,7 +49,7 @@ class QuestionSeeds:
         self._lookup: EdgeLookup | None = None
 
     def exclude(self, lookup: EdgeLookup) -> None:
-        """Keep the links that answer a batch's questions, and their reverses, out of what is drawn."""
+        """Leave the links that answer a batch's questions, and their reverses, out of the draws."""
         self._lookup = lookup
 
     @property
@@ -65,7 +65,7 @@ class QuestionSeeds:
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
     ) -> BatchSeeds:
-        """Return the seeds of a batch of the questions at ``positions``, which no epoch or step changes."""
+        """Return the seeds of a batch of the questions at ``positions``; epoch and step do not matter."""
         constraints = None
         if self._lookup is not None:
             links = self._links[:, torch.unique(self._link[self._places(positions)])]
@@ -87,7 +87,7 @@ class QuestionSeeds:
         )
 
     def _places(self, positions: Tensor) -> Tensor:
-        """Return where the answers of some questions stand among all, question by question."""
+        """Return the places of some questions' answers among all answers, question by question."""
         counts = self._counts[positions]
         first = self._begins[positions] - (counts.cumsum(0) - counts)
         return torch.arange(int(counts.sum())) + first.repeat_interleave(counts)

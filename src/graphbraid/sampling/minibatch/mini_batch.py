@@ -1,4 +1,4 @@
-"""MiniBatch: what a loader yields, a sample with PyG's batch attributes, each computed at first use."""
+"""MiniBatch: a sample with PyG's batch attributes, each computed at first use. Loaders yield it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class MiniBatch(TensorHolder):
     source are computed at first use and kept. ``x``, ``y``, ``edge_index`` and further attributes may be set,
     as on PyG's ``Data``.
 
-    Where the graph has types, node types and relations have attributes of their own: ``n_id_dict``,
-    ``num_sampled_nodes_dict``, ``num_sampled_edges_dict``, ``x_dict``, ``edge_index_dict`` and the like stand
-    in place of ``n_id`` and the others, as in PyG's ``HeteroData``, and ``blocks`` are by relation.
+    In a graph with types, attributes are dicts by node type or relation, as in PyG's ``HeteroData``:
+    ``n_id_dict``, ``num_sampled_nodes_dict``, ``num_sampled_edges_dict``, ``x_dict``, ``edge_index_dict`` and
+    so on replace ``n_id`` and the others. ``blocks`` are by relation.
 
     Like a tensor, a batch has :meth:`to`, :meth:`pin_memory` and :meth:`record_stream`, all built on
     :meth:`apply`, which changes each tensor that the batch holds. ``to`` and ``pin_memory`` return a batch
@@ -54,10 +54,10 @@ class MiniBatch(TensorHolder):
     Attributes:
         n_id: ``(num_nodes,)`` int64 global ids: the seeds, then the other nodes in order of first appearance.
         input_id: ``(batch_size,)`` int64 positions of the seeds in the loader's ``input_nodes``.
-        batch_size: number of links, or of seeds; the rows of seeds are ``[:batch_size]`` of every tensor of
-            their type's nodes.
-        num_sampled_nodes: number of new nodes per hop, the seeds first; there, as are the edges, unless
-            ``subgraph_type`` has others than those drawn.
+        batch_size: number of links, or of seeds. Every tensor of the seeds' node type has the seeds' rows at
+            ``[:batch_size]``.
+        num_sampled_nodes: number of new nodes per hop, the seeds first. Missing, as is the next, if
+            ``subgraph_type`` takes edges other than the drawn ones.
         num_sampled_edges: number of edges per hop.
         batch: the position in ``input_id`` that each node's tree belongs to; only if trees are disjoint.
     """
@@ -159,7 +159,7 @@ class MiniBatch(TensorHolder):
     def sampled_edges(self) -> list[list[SampledEdges]] | None:
         """Edges of each relation as they were sampled, on the batch's device, as in :class:`.Sampled`.
 
-        None if ``edge_index`` or ``edge_index_dict`` was read or set, so that the edges may be others.
+        None once ``edge_index`` or ``edge_index_dict`` was read or set, since edges may have been changed.
         """
         name = "edge_index" + BY_TYPE if self._is_typed else "edge_index"
         is_made = self._cache.get(name) is not None or name in vars(self)
@@ -254,11 +254,11 @@ class MiniBatch(TensorHolder):
         """One bipartite :class:`Csc` per layer, outermost first; the destinations of the last are the seeds.
 
         In layout ``subgraph`` they are prefixes of one CSC, so each layer computes just the rows that the
-        next one needs. Where the graph has types, a dict of them by relation per layer; a layer's
+        next one needs. In a graph with types, each layer has a dict of blocks by relation. A layer's
         destinations of a type are the first of its sources of that type.
 
         Raises:
-            ConfigError: edges are not only those drawn (``subgraph_type``), so no layer has edges of its own;
+            ConfigError: ``subgraph_type`` takes edges other than the drawn ones, so layers have no own edges;
                 or the graph has weights, and the loader keeps no edge ids.
         """
         if not self._sampled.by_hop:
@@ -321,7 +321,7 @@ class MiniBatch(TensorHolder):
 
     @property
     def template(self) -> Any:
-        """PyG data that the loader was given; None for a graph, and once pickling dropped the source."""
+        """The loader's PyG data; None for a graph, and after pickling, which drops the source."""
         return None if self._source is None else self._source.template
 
     @property
@@ -332,8 +332,8 @@ class MiniBatch(TensorHolder):
     def value(self, name: str) -> Any:
         """Return an attribute by name, computing it if needed.
 
-        An attribute of the source comes first, since its name may be that of a method or property of this
-        class; any other is looked up as ``batch.name``.
+        Attributes of the source come first, since they may be named like a method or property of this class.
+        Other names are looked up as ``batch.name``.
         """
         source = self._source
         if source is None and name in self._kept:
@@ -354,7 +354,7 @@ class MiniBatch(TensorHolder):
         return value is self._cache.get(name) or value is vars(self).get(name)
 
     def held(self, name: str) -> Any:
-        """Return an attribute that was computed or set before, as it is kept; None if it was not."""
+        """Return an attribute that was computed or set before; None if it was not."""
         return self._cache.get(name)
 
     def __contains__(self, name: str) -> bool:
@@ -414,7 +414,7 @@ class MiniBatch(TensorHolder):
         return batch_html(self, self._cache | own)
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
-        """Return an attribute on the batch's device; it is made, and what travels counted, at first use."""
+        """Return an attribute on the batch's device; the first use makes it and counts its transfer."""
         if name not in self._cache:
             if self._is_typed and not (name.endswith(BY_TYPE) or name in APART):
                 raise AttributeError(name)  # it has name_dict
@@ -423,7 +423,7 @@ class MiniBatch(TensorHolder):
         return cast("T", self._cache[name])
 
     def _moves(self, name: str) -> bool:
-        """Return whether a cached value moves along; an ``adj_t`` that is no tensor is rebuilt if it can."""
+        """Return whether a cached value moves with the batch; an ``adj_t`` that is no tensor does not."""
         return name != "adj_t" or self._source is None or isinstance(self._cache[name], Tensor)
 
     def _from(self) -> BatchSource:
@@ -442,8 +442,8 @@ class MiniBatch(TensorHolder):
             key: Any = (self._edge_types[number], name) if self._is_typed else name
             if key not in self._given_edge_rows:
                 raise ConfigError(
-                    f"batch.{name} lies with the edges on other ranks, which did not send it: the model "
-                    f"takes no argument {name!r}"
+                    f"the ranks that own the edges did not send batch.{name}, since the model takes no "
+                    f"argument {name!r}"
                 )
             return self._given_edge_rows[key]
         positions = self._positions(name, number)

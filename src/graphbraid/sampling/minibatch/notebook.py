@@ -1,4 +1,4 @@
-"""What a notebook shows of a mini-batch: what was drawn, hop by hop, and the tensors held so far."""
+"""The display of a mini-batch in a notebook: draws hop by hop, and the tensors that it holds so far."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def batch_html(batch: MiniBatch, held: Mapping[Any, Any]) -> str:
-    """Return what a notebook shows of a batch, without computing an attribute.
+    """Return the HTML of a batch for a notebook, without computing an attribute.
 
     Args:
         batch: the batch.
-        held: its attributes by name, or by type and name; those that are no tensors are left out.
+        held: its attributes by name, or by type and name; only tensors are shown.
     """
     drawn = batch.sampled
     types = batch.n_id_dict if batch.is_typed else (ONLY_NODE_TYPE,)

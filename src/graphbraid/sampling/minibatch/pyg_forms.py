@@ -41,8 +41,8 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
     """Return the transposed adjacency matrix of a sample: a row per destination, a column per source.
 
     Args:
-        like: the matrix of the whole graph, whose kind the result has: a torch sparse tensor in layout CSR,
-            CSC or COO, or a ``torch_sparse.SparseTensor``; or one of these layouts, with ``values``.
+        like: a matrix of the wanted kind: a torch sparse tensor in layout CSR, CSC or COO, or a
+            ``torch_sparse.SparseTensor``. With ``values``, one of these layouts may be given instead.
         edge_index: ``(2, num_edges)`` int64, sorted by destination.
         values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
         num_nodes: number of nodes of the sample.
@@ -76,7 +76,7 @@ def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
 
     Args:
         batch: the batch.
-        source: what it is read from. If None, it was pickled, and holds all its attributes.
+        source: source of its attributes. If None, the batch was pickled and holds them all.
 
     Raises:
         ConfigError: the layout is ``blocks``, in which each layer has its own edges.
@@ -115,16 +115,16 @@ def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
 
 
 def _written(store: Any) -> dict[str, Any]:
-    """Return what a new store of a ``HeteroData`` holds, by name, to be written to.
+    """Return the dict behind a new store of a ``HeteroData``, to write attributes to.
 
-    Each write to the store itself would look in it for what PyG keeps of the attributes read before.
+    A write to the store itself would each time look for PyG's caches of earlier attributes.
     """
     held: dict[str, Any] = store._mapping
     return held
 
 
 def _give_inputs(batch: MiniBatch, out: Any) -> None:
-    """Give a ``HeteroData`` what a batch has of its seeds or links, in the stores where PyG has it."""
+    """Copy a batch's attributes of seeds or links into the stores of a ``HeteroData`` where PyG has them."""
     attributes = {
         name: value for name, value in vars(batch).items() if name[0] != "_" and name not in _NOT_OF_INPUTS
     }

@@ -97,7 +97,7 @@ class TensorHolder(ABC):
                 tensor.record_stream(stream)
 
     def tensors(self) -> list[Tensor]:
-        """Return the tensors held now: those that :meth:`apply` replaces."""
+        """Return the tensors held now, which :meth:`apply` would replace."""
         held: list[Tensor] = []
 
         def keep(tensor: Tensor) -> Tensor:

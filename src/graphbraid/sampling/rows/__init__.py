@@ -1,1 +1,1 @@
-"""Rows by id, wherever they lie: in tables of the host, hot ones on a device, or shared by devices."""
+"""Reads of rows by id: from tables of the host, from hot rows on a device, or from rows shared by devices."""

@@ -1,4 +1,4 @@
-"""Reading rows by id from tables on the device or the host, and RowPart: the rows a device still needs."""
+"""Reads of rows by id from tables on the device or the host, and RowPart: the rows a device still needs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FeatureSource(Protocol):
-    """The features of a graph's nodes by id, wherever they lie: the one answer to where a row is.
+    """Features of a graph's nodes by id. It alone knows which tier has a row.
 
-    What prepares batches asks this for their rows and does not know where they come from.
+    Pipelines ask it for the rows of batches and do not know where they come from.
     """
 
     @property
@@ -36,7 +36,7 @@ class FeatureSource(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """Batches that are worth announcing before they are gathered."""
+        """Number of batches that should be announced before they are gathered."""
         ...
 
     @property
@@ -46,11 +46,11 @@ class FeatureSource(Protocol):
 
     @property
     def in_memory(self) -> Tensor | ScaledFeatures | None:
-        """All rows, ``(num_nodes, F)``, as they lie in memory; None where some do not."""
+        """All rows, ``(num_nodes, F)``, if they lie in memory; else None."""
         ...
 
     def announce(self, ids: Tensor) -> int:
-        """Say which rows a coming batch reads, in the order of the batches; gives the number it has."""
+        """Announce the rows of a coming batch, in the order of the batches; return its number."""
         ...
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
@@ -64,7 +64,7 @@ class FeatureSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RowPart:
-    """The feature rows of a batch that the device does not hold yet, and where it finds all of them.
+    """The feature rows of a batch that the device does not hold yet, and the places of all its rows.
 
     The device keeps its hot rows (:class:`.device_cache.DeviceCache`), and the rows copied last in
     a ring buffer if there is one; a row's position rises from each appended row to the next.
@@ -77,9 +77,9 @@ class RowPart:
     first: int
     """Position of ``rows[0]``; -1 if they stay out of the ring."""
     generation: int
-    """Number of times that the ring had been restarted."""
+    """Number of restarts of the ring before this batch."""
     ring_rows: int = 0
-    """Rows of the batch that the ring has, as batches before had brought them."""
+    """Number of the batch's rows that earlier batches brought to the ring."""
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +128,7 @@ def is_beside(table: Tensor, ids: Tensor) -> bool:
 
 
 def is_read_over_link(table: Tensor, ids: Tensor) -> bool:
-    """Return whether the device of ``ids`` reads ``table`` of the host's memory."""
+    """Return whether the device of ``ids`` reads ``table`` from the host's memory."""
     return not is_beside(table, ids)
 
 

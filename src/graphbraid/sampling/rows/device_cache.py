@@ -1,4 +1,4 @@
-"""DeviceCache: the feature rows that a device keeps in its memory, and how a batch's come together there."""
+"""DeviceCache: feature rows that stay in a device's memory, and joining of a batch's rows there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphbraid.sampling.rows.transfer_counter import row_sectors
 from graphbraid.signatures import typed
 
 Gather = Callable[[Tensor], Tensor]
-"""Gives the rows of ids, both on the CPU."""
+"""Returns the rows of ids; both are on the CPU."""
 _COPIED_BYTES = 64 << 20  # of rows on their way to the device at a time
 
 
@@ -42,7 +42,7 @@ def copied_rows(ids: Tensor, source: Gather, device: torch.device) -> Tensor:
     try:
         table = torch.empty((len(ids), *some.shape[1:]), dtype=some.dtype, device=device)
     except torch.OutOfMemoryError as error:
-        raise _no_room(device, len(ids), nbytes, "they could not be had") from error
+        raise _no_room(device, len(ids), nbytes, "the allocation failed") from error
     at_a_time = max(_COPIED_BYTES // max(row_bytes, 1), 1)
     for begin in range(0, len(ids), at_a_time):
         table[begin : begin + at_a_time].copy_(source(ids[begin : begin + at_a_time]))
@@ -51,7 +51,7 @@ def copied_rows(ids: Tensor, source: Gather, device: torch.device) -> Tensor:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait for copies, since other streams than the current one read them, too."""
+    """Wait for copies, since streams other than the current one also read them."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -72,19 +72,19 @@ class HotReads(NamedTuple):
     """Reads of rows by batches."""
 
     reads: int
-    """All of them."""
+    """All reads."""
     own: int
     """Reads of rows that the device keeps for itself."""
     peers: int
     """Reads of rows that are interleaved over devices that read each other's."""
     direct: int
-    """Reads of the host's rows by devices that sample."""
+    """Reads of the host's rows by sampling devices."""
     sectors: int = 0
-    """Sectors that moved for these."""
+    """Sectors that moved for reads of the host's rows."""
 
 
 class HotCounts:
-    """Counts of reads since this was made; threads may share it."""
+    """Counts of reads since the object was made; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class HotCounts:
         self._direct_hits: dict[torch.device, Tensor] = {}
 
     def add(self, reads: int, own: int, peers: int = 0) -> None:
-        """Count the rows of a batch, those that the device keeps for itself, and interleaved ones."""
+        """Count all rows of a batch, the device's own rows among them, and the interleaved ones."""
         with self._lock:
             self._reads += reads
             self._own += own
@@ -101,13 +101,13 @@ class HotCounts:
     def add_places(self, places: Tensor, num_own: int, num_rows: int, host: Tensor | ScaledFeatures) -> None:
         """Count the rows of a batch that a device reads through a table.
 
-        Nothing waits for the device, which adds up itself on the current stream.
+        Does not wait: the device adds up the counts on the current stream.
 
         Args:
             places: ``(num_ids,)`` positions in the table, on the device: own rows, interleaved ones, others.
             num_own: rows that the device keeps for itself.
-            num_rows: these and interleaved ones.
-            host: the others' rows, in the order of their places.
+            num_rows: own and interleaved rows.
+            host: the other rows, in the order of their places.
         """
         sectors = torch.where(places < num_rows, 0, row_sectors(host, places.long() - num_rows))
         hits = torch.stack([(places < num_own).sum(), (places < num_rows).sum(), sectors.sum()])
@@ -117,7 +117,7 @@ class HotCounts:
             self._direct_hits[places.device] = hits if known is None else known.add_(hits)
 
     def now(self) -> HotReads:
-        """Return the counts so far; waits for devices that sample."""
+        """Return the counts so far; waits for sampling devices."""
         with self._lock:
             found = [hits.tolist() for hits in self._direct_hits.values()]
             own, hot, sectors = (sum(hits[bound] for hits in found) for bound in range(3))
@@ -131,20 +131,20 @@ class HotCounts:
 
 
 MAP_BYTES = 4
-"""Bytes that the map of :class:`DeviceCache` takes for each node, where hot rows are not the first nodes."""
+"""Bytes that the map of :class:`DeviceCache` takes for each node, if hot rows are not the first nodes."""
 
 
 @typed
 class DeviceCache:
-    """Rows that stay in the memory of each device that reads them, for as long as this object is.
+    """Rows that stay in the memory of each device that reads them while this object lives.
 
-    A row's slot is its place among ``ids``. Where these are the first nodes, as in a graph renumbered by
-    score, a comparison finds it; else a map of 4 bytes a node does. Threads may share it.
+    A row's slot is its place in ``ids``. If ``ids`` are the first nodes, as in a graph renumbered by score, a
+    comparison finds the slot; else a map of 4 bytes a node does. Threads may share it.
 
     Args:
         ids: ``(num_hot,)`` int64 distinct rows, those read most first.
         num_nodes: rows that there are.
-        source: gives the rows that a device keeps, once for each device, beside all counting of reads.
+        source: returns the rows that a device keeps; called once for each device, and not counted as reads.
         scale: ``(num_nodes,)`` float32 where ``source`` gives rows of int8: a row is that many times its
             numbers. If None, rows are what it gives.
 
@@ -161,14 +161,14 @@ class DeviceCache:
         self._map = self._make_map()
         self.scale, self.read = scale, HotCounts()
         self.reason = ""
-        """Why these rows are where they are, for explanations; empty where nothing is to be said."""
+        """Reason for the choice of these rows, for explanations; may be empty."""
         self._tables: dict[torch.device, Tensor] = {}
         self._scales: dict[torch.device, Tensor] = {}
         self._copying = threading.Lock()
 
     @property
     def num_rows(self) -> int:
-        """Rows that are hot."""
+        """Number of hot rows."""
         return len(self.ids)
 
     @property
@@ -187,16 +187,16 @@ class DeviceCache:
         return 0 if self._map is None else self._map.nbytes
 
     def device_bytes(self, row_bytes: int) -> int:
-        """Return the memory that these rows and their map take of a device.
+        """Return the device memory that these rows and their map take.
 
         Args:
-            row_bytes: of a row as it is kept.
+            row_bytes: bytes of a row as it is kept.
         """
         return self.num_rows * row_bytes + self.map_bytes
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Rows of batches so far, and those of them that were hot; waits for devices that sample."""
+        """Rows of batches so far, and the hot ones among them; waits for sampling devices."""
         read = self.read.now()
         return read.reads, read.own + read.peers
 
@@ -207,7 +207,7 @@ class DeviceCache:
         return torch.where(ids < self.num_rows, ids, -1).int()
 
     def split(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Say which of a batch's rows are not hot, and where each is once these follow the hot ones.
+        """Find a batch's rows that are not hot, and the slot of each row once they follow the hot ones.
 
         Args:
             ids: ``(num_ids,)`` int64 on the CPU.
@@ -226,7 +226,7 @@ class DeviceCache:
 
         Args:
             slots: from :meth:`split`.
-            num_missing: how many of them are not hot.
+            num_missing: number of rows that are not hot.
         """
         self.read.add(len(slots), len(slots) - num_missing)
 
@@ -254,7 +254,7 @@ class DeviceCache:
             return self._tables[device]
 
     def forget_copies(self) -> None:
-        """Let go of the copies on devices; whoever reads them next makes new ones."""
+        """Free the copies on devices; the next read makes new ones."""
         with self._copying:
             self._tables.clear()
             self._scales.clear()
@@ -279,7 +279,7 @@ class DeviceCache:
         return [Tier((table,), () if scales is None else (scales,))]
 
     def joined(self, table: Tensor, others: Tensor, slots: Tensor) -> Tensor:
-        """Return a batch's rows as :func:`joined` does; hot rows of int8 are widened, as ``others`` are.
+        """Return a batch's rows as :func:`joined` does; hot rows of int8 become float32, as ``others`` are.
 
         Args:
             table: from :meth:`table_on`.
@@ -292,11 +292,11 @@ class DeviceCache:
         return _widened(tiers, others, slots, self.num_rows)
 
     def assembled(self, ids: Tensor, gather: Gather) -> Tensor:
-        """Return the rows of ids that are on a device: only those that are not hot travel.
+        """Return the rows of ids that are on a device; only rows that are not hot are copied there.
 
         Args:
             ids: ``(num_ids,)`` int64 on the device; the call waits for them.
-            gather: gives the others.
+            gather: returns the rows that are not hot.
 
         Raises:
             ResourceError: the device does not have the memory of the hot rows.
@@ -312,7 +312,7 @@ class DeviceCache:
 
         Args:
             hot: from :meth:`table_on`.
-            host: ``(num_nodes, F)``, page-locked where the device is none of the CPU's.
+            host: ``(num_nodes, F)``, page-locked unless the device is the CPU.
         """
         tiers, count = self.tiers_with(hot), self.num_rows
         if self.is_prefix:
@@ -324,7 +324,7 @@ class DeviceCache:
         return TierTable([*tiers, tier_of(host)], positions, device=hot.device)
 
     def _keep_only(self, count: int) -> None:
-        """Let only the first rows be hot from now on."""
+        """Keep only the first rows hot from now on."""
         self.ids = self.ids[:count].clone()
         self._map = self._make_map()
 
@@ -350,7 +350,7 @@ class DeviceCache:
 
 
 def _rows_of_last(table: TierTable) -> Tensor | ScaledFeatures:
-    """Return the rows of a table's last tier, the host's, where it has some."""
+    """Return the rows of a table's last tier, the host's, if it has one."""
     [rows], scales = table.tiers[-1].parts[-1:], table.tiers[-1].scales[-1:]
     return ScaledFeatures(values=rows, scale=scales[0], trusted=True) if scales else rows
 
@@ -369,7 +369,7 @@ def joined(hot: Sequence[Tier], others: Tensor, slots: Tensor, device: torch.dev
 
 
 def _widened(hot: Sequence[Tier], others: Tensor, slots: Tensor, num_hot: int) -> Tensor:
-    """Join int8 rows with those that came widened; both are read for each slot, to wait for no size."""
+    """Join int8 rows with float32 rows; both are read for each slot, since sizes would need a wait."""
     if not num_hot:
         return others[slots.long()]
     table = TierTable(hot, device=others.device)

@@ -1,4 +1,4 @@
-"""Page-locking a large table where it lies, chunk by chunk, so that a device reads it without a second copy.
+"""Locks the pages of a large table in place, chunk by chunk, so that a device reads it without a second copy.
 
 Memory that the driver allocates page-locked is a copy, and PyTorch's allocator rounds its size up to a power
 of two. A table that is registered in place takes no memory; each process registers its own mapping of shared
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 WORTH_BYTES = 64 << 20
 """Smallest table that is registered; a smaller one is copied to page-locked memory sooner."""
 CHUNK_BYTES = 1 << 30
-"""Bytes locked by one call: drivers refuse very large ones, and a refusal then says how far it got."""
+"""Bytes locked by one call: drivers refuse very large calls, and a failure then names the chunk."""
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
 
 
@@ -33,7 +33,7 @@ class Registrar:
     """The CUDA runtime's calls that lock and unlock pages."""
 
     def register(self, address: int, num_bytes: int) -> str:
-        """Lock the pages of some memory; return why that is refused, empty if it is not."""
+        """Lock the pages of some memory; return the reason of a refusal, else an empty string."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         error = runtime.cudaHostRegister(address, num_bytes, _PORTABLE)
         if int(error) == 0:
@@ -104,7 +104,7 @@ def _lock_over(table: Tensor) -> _Lock | None:
 
 
 def _register(table: Tensor, registrar: Registrar) -> str:
-    """Lock a table's pages; return why they cannot be locked, empty if they are."""
+    """Lock a table's pages; return the reason of a failure, else an empty string."""
     place = table.data_ptr(), table.nbytes
     if mapped.find(*place) is not None:
         return "they are mapped from a file"

@@ -1,4 +1,4 @@
-"""SharedDeviceCache: cached rows of a device whose peers keep the next ones between them; each reads all."""
+"""SharedDeviceCache: hot rows of devices that read each other: some on each, others divided among them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from graphbraid.ops.gather import Tier, gather_rows
 from graphbraid.sampling.rows.device_cache import DeviceCache, Gather, copied_rows
 
 AllGather = Callable[[bytes], Sequence[bytes]]
-"""Gives every process what each of them gave, by rank: an all-gather, which waits for all."""
+"""An all-gather of one value a process, by rank; waits for all processes."""
 
 
 class PeerRows:
     """Rows interleaved over the devices of a group of processes, so that each row is there once.
 
-    Process ``r`` of ``g`` keeps every ``g``-th row from the ``r``-th on. The processes exchange handles of
-    their parts (CUDA's inter-process memory handles; on the CPU, shared memory) and read each other's without
-    copies; devices must be able to read each other's memory, or be the same one. The call waits for all of
-    the group. A part must live as long as another process reads it: end with :meth:`close` in all of them.
+    Process ``r`` of ``g`` keeps rows ``r``, ``r + g`` and so on. The processes exchange handles of their
+    parts (CUDA's inter-process memory handles; on the CPU, shared memory) and read each other's without
+    copies; devices must be able to read each other's memory, or be the same device. The call waits for the
+    whole group. A part must live while another process reads it, so call :meth:`close` in all of them at the
+    end.
 
     Args:
         ids: ``(num_rows,)`` int64 rows, in the same order in every process.
-        source: gives the rows of ids; asked for this process's part only.
-        rank: this process's place in the group.
-        num_peers: processes of the group.
+        source: returns the rows of ids; called for this process's part only.
+        rank: rank of this process in the group.
+        num_peers: number of processes in the group.
         device: this process's.
-        exchange: of the group; called twice here, and twice to close.
-        scale: ``(num_nodes,)`` float32 where rows of int8 are that many times their numbers. If None, they
-            are what ``source`` gives.
+        exchange: all-gather of the group; called twice here, and twice to close.
+        scale: ``(num_nodes,)`` float32 scale of rows of int8. If None, rows are used as ``source`` returns
+            them.
 
     Raises:
         ConfigError: there is no such rank, or the device cannot read that of another.
@@ -76,11 +77,11 @@ class PeerRows:
 
     @property
     def own_rows(self) -> int:
-        """Rows that this process's device keeps."""
+        """Number of rows that this process's device keeps."""
         return len(self.tier.parts[self.rank])
 
     def close(self) -> None:
-        """Wait until all processes are done with the rows, and let go of them."""
+        """Wait until all processes are done with the rows, then free them."""
         device = self.tier.parts[self.rank].device
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # what is queued may read the others' rows
@@ -89,7 +90,7 @@ class PeerRows:
         self._exchange(b"")
 
     def abandon(self) -> None:
-        """Let go of the rows without telling the others, for example since a process was lost."""
+        """Free the rows without a message to the others, for example after a process was lost."""
         parts, scales = self.tier.parts, self.tier.scales
         self.tier = Tier(tuple(part[:0].clone() for part in parts), tuple(s[:0].clone() for s in scales))
 
@@ -105,28 +106,28 @@ class PeerRows:
 
 
 class PeerPlace(NamedTuple):
-    """A process among those whose devices read each other."""
+    """A process in a group whose devices read each other."""
 
     rank: int
-    """Its number among them."""
+    """Rank in the group."""
     num_peers: int
     device: torch.device
-    """The one on which its rows are."""
+    """Device that holds its rows."""
     exchange: AllGather
-    """Gives every process what each of them gave."""
+    """All-gather of the group."""
 
 
 class SharedDeviceCache(DeviceCache):
     """Hot rows on several devices: the first on each, the next interleaved over all.
 
-    All processes make it together, and :meth:`close` it together; after that only a device's own rows are
-    hot. While it is open, slots are those of own rows, then of interleaved ones.
+    All processes make it together, and :meth:`close` it together; then only a device's own rows are hot.
+    While it is open, slots number the own rows, then the interleaved ones.
 
     Args:
-        hot: the rows that this device would keep without peers, whose source and counts are taken over.
+        hot: rows that this device would keep without peers; their source and counts are used.
         ids: ``(num_hot,)`` int64 distinct rows, those read most first; the same in every process.
-        num_own: how many of them each device keeps for itself, the first.
-        place: this process's.
+        num_own: number of first rows that each device keeps for itself.
+        place: place of this process in the group.
 
     Raises:
         ConfigError: the device cannot read that of another.
@@ -162,16 +163,16 @@ class SharedDeviceCache(DeviceCache):
 
     @property
     def own_shared(self) -> int:
-        """Interleaved rows that this device keeps while this is open."""
+        """Number of interleaved rows on this device while this is open."""
         return len(range(self._place.rank, self.num_shared, self.num_peers))
 
     def device_bytes(self, row_bytes: int) -> int:
-        """Return the memory that own rows, this device's part of the others, and the map take of it."""
+        """Return the memory of own rows, this device's part of the others, and the map."""
         kept = self._num_own + (0 if self._peers is None else self._peers.own_rows)
         return kept * row_bytes + self.map_bytes
 
     def count(self, slots: Tensor, num_missing: int) -> None:
-        """Count the rows of a batch that was split, own and interleaved ones apart."""
+        """Count the rows of a batch that was split; own and interleaved rows are counted separately."""
         own, hot = int((slots < self._num_own).sum()), len(slots) - num_missing
         self.read.add(len(slots), own, hot - own)
 
@@ -181,7 +182,7 @@ class SharedDeviceCache(DeviceCache):
         return own if self._peers is None else [*own, self._peers.tier]
 
     def close(self) -> None:
-        """Wait until no process reads the interleaved rows any more, and let go of them.
+        """Wait until no process reads the interleaved rows any more, then free them.
 
         Own rows stay hot. All processes do so together, and none prepares a batch meanwhile.
         """
@@ -190,7 +191,7 @@ class SharedDeviceCache(DeviceCache):
             self._forget_peers()
 
     def abandon(self) -> None:
-        """Let go of the interleaved rows without telling the others, for example since a process was lost."""
+        """Free the interleaved rows without a message to the others, for example after a process was lost."""
         if self._peers is not None:
             self._peers.abandon()
             self._forget_peers()

@@ -1,4 +1,4 @@
-"""TierCounts: how often rows or adjacency lists were read of each tier, and what travelled to devices."""
+"""TierCounts: reads of rows or adjacency lists by tier, and transfers to devices."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from typing import NamedTuple
 
 
 class TierCounts(NamedTuple):
-    """What was read of tiers, of a cache or of a file: of feature rows, or of adjacency lists."""
+    """Counts of reads of feature rows or adjacency lists from tiers, a cache or a file."""
 
     host_rows: int = 0
-    """Reads of rows or lists that lay in memory, by a device itself or by who prepares its batches."""
+    """Reads of rows or lists that lay in memory, by a device or by threads that prepare its batches."""
     disk_rows: int = 0
-    """Reads of rows or lists that came from the file; of a file alone, each once per call."""
+    """Reads of rows or lists that came from the file; without a cache, each row counts once per call."""
     filled_rows: int = 0
     """Rows read to fill memory beforehand."""
     disk_requests: int = 0
     disk_bytes: int = 0
-    """Whole blocks, for all of these."""
+    """Bytes of the whole blocks read for all of these."""
     host_edges: int = 0
     """Drawn edges of lists that lay in memory."""
     disk_edges: int = 0
     """Drawn edges of lists that came from the file."""
     hot_rows: int = 0
-    """Reads of rows that a device had for itself."""
+    """Reads of a device's own hot rows."""
     link_rows: int = 0
-    """Rows that travelled to a device, or that it read of the host's memory."""
+    """Rows that were copied to a device, or that it read from the host's memory."""
     link_row_bytes: int = 0
     """Bytes of these rows."""
     link_list_bytes: int = 0
-    """Bytes of sampled lists that went to a device: ids and edges of batches, what belongs to them, and the
-    weights that draws by weight read of lists on the host."""
+    """Bytes of sampled lists that went to a device: ids and edges of batches with their attributes, and the
+    weights of lists on the host that draws by weight read."""
     link_label_bytes: int = 0
-    """Bytes of labels that did."""
+    """Bytes of labels that went to a device."""
     ring_rows: int = 0
-    """Reads of rows that a batch before had brought to the device."""
+    """Reads of rows that an earlier batch had brought to the device."""
     peer_rows: int = 0
-    """Reads of rows that were interleaved over devices that read each other's."""
+    """Reads of rows that are interleaved over devices that read each other."""
     link_sector_bytes: int = 0
-    """Bytes of the whole sectors that moved for rows which devices read of the host themselves, by where each
-    row lies: more than these rows' own bytes where rows do not begin and end with sectors. No part of
-    :attr:`link_bytes`, which are those of the rows themselves; copies move no more than these."""
+    """Bytes of the whole sectors that moved for rows that devices read from the host themselves. More than
+    the rows' own bytes if rows do not begin and end with sectors. Not part of :attr:`link_bytes`, which
+    counts the rows' own bytes; copies move only those."""
 
     @property
     def reads(self) -> int:
-        """Reads of all tiers, and of rows that a batch before had brought."""
+        """Reads from all tiers, and of rows that an earlier batch had brought."""
         return self.hot_rows + self.peer_rows + self.ring_rows + self.host_rows + self.disk_rows
 
     @property
     def link_bytes(self) -> int:
-        """Bytes of all that travelled to a device: rows, lists and labels."""
+        """Bytes of all transfers to a device: rows, lists and labels."""
         return self.link_row_bytes + self.link_list_bytes + self.link_label_bytes
 
     @property
@@ -61,5 +61,5 @@ class TierCounts(NamedTuple):
         return TierCounts(*map(sum, zip(self, more, strict=True)))
 
     def since(self, before: TierCounts) -> TierCounts:
-        """Return what was read after ``before``."""
+        """Return the counts since ``before``."""
         return TierCounts(*(now - then for now, then in zip(self, before, strict=True)))

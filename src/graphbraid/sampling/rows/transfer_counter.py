@@ -1,4 +1,4 @@
-"""TransferCounter: rows, sampled lists and labels that went to devices, counted by whoever moves them."""
+"""TransferCounter: counts of rows, sampled lists and labels that went to devices."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 SECTOR_BYTES = 32
-"""Bytes of a sector; they begin at addresses that it divides. A drawn id of 4 bytes moves as much."""
+"""Bytes of a sector, which begins at a multiple of them. Even a drawn id of 4 bytes moves a sector."""
 
 
 def row_sectors(table: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
     """Return how many sectors reading each row of a table moves, by where it lies.
 
-    A row that does not begin or end where sectors do moves more than its own bytes. Rows are counted one by
-    one: that a neighbour's lie in the same sector saves nothing unless a cache has it by chance.
+    A row that does not begin and end with sectors moves more than its own bytes. Rows are counted one by one:
+    two rows in one sector move it twice, unless a cache has it by chance.
 
     Args:
-        table: contiguous rows; those of int8 with their scales, each of which moves a sector of its own.
+        table: contiguous rows. Each scale of an int8 row moves another sector.
         ids: ``(num_ids,)`` int64 rows, on any device.
 
     Returns:
@@ -48,20 +48,20 @@ def row_sectors(table: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
 
 
 WEIGHT_BYTES, SUM_BYTES = 4, 8
-"""Bytes of an edge's weight, and of the running sum that draws with replacement read in its place."""
+"""Bytes of an edge's weight, and of the running sum that draws with replacement read instead."""
 AT_ONCE = 128
-"""Weights of a list that a device keeps while it draws; those behind them are read again for each draw."""
+"""Number of a list's weights that a device keeps while it draws; later ones are read again for each draw."""
 
 
 def weight_bytes(degrees: Tensor, drawable: Tensor, fanout: int, *, replace: bool) -> Tensor:
     """Return the bytes of weights that a device's kernels read to draw from each list.
 
-    Without replacement the race reads all weights, and those behind the first :data:`AT_ONCE` again for each
-    draw; a list that is taken whole is read once. With replacement the last running sum is read, and those
-    of a bisection for each draw, which counts with its most steps.
+    Without replacement the race reads all weights, and for each draw again those after the first
+    :data:`AT_ONCE`; a list that is taken whole is read once. With replacement the last running sum is read,
+    and for each draw those of a bisection, counted with its largest number of steps.
 
     Args:
-        degrees: ``(num_lists,)`` int64 edges of each list; 0 for one that is not read of the host.
+        degrees: ``(num_lists,)`` int64 edges of each list; 0 if it is not read from the host.
         drawable: ``(num_lists,)`` edges of a weight above 0.
         fanout: edges drawn; -1 takes all.
         replace: whether draws are with replacement.
@@ -83,7 +83,7 @@ _BOUNDS_BYTES = 16  # of where a list begins and ends
 
 
 class TransferCounter:
-    """What travelled to devices since this was made; threads may share it."""
+    """Counts of transfers to devices since the object was made; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,12 +91,12 @@ class TransferCounter:
         self._by_devices: list[Callable[[], int]] = []
 
     def add(self, more: TierCounts) -> None:
-        """Count what travels, or was read."""
+        """Add to the counts."""
         with self._lock:
             self._counts = self._counts.plus(more)
 
     def add_direct(self, rows: Tensor | ScaledFeatures, ids: Tensor) -> None:
-        """Count rows that a device reads of the host itself; waits for it.
+        """Count rows that a device reads from the host itself; waits for it.
 
         Args:
             rows: all rows, as they lie in memory.
@@ -107,11 +107,11 @@ class TransferCounter:
         self.add(TierCounts(link_rows=len(ids), link_row_bytes=nbytes, link_sector_bytes=moved))
 
     def add_attribute(self, name: str, value: Tensor) -> None:
-        """Count an attribute of a batch that travels after the batch did, or that a device reads of the host.
+        """Count an attribute that is copied after its batch, or that a device reads from the host.
 
         Args:
-            name: of the attribute.
-            value: what travels.
+            name: name of the attribute.
+            value: the copied value.
         """
         nbytes = tensor_bytes(value)
         if name in _ROWS:
@@ -122,17 +122,17 @@ class TransferCounter:
             self.add(TierCounts(link_list_bytes=nbytes))
 
     def watch(self, list_bytes: Callable[[], int]) -> None:
-        """Add what a device counts itself.
+        """Add the counts of a device that counts itself.
 
         Args:
-            list_bytes: says how many bytes of lists it has read of the host so far; may wait for the device.
+            list_bytes: returns the bytes of lists that the device has read from the host; may wait for it.
         """
         with self._lock:
             self._by_devices.append(list_bytes)
 
     @property
     def counts(self) -> TierCounts:
-        """What travelled; waits for devices that count themselves."""
+        """The counts so far; waits for devices that count themselves."""
         with self._lock:
             counts, by_devices = self._counts, tuple(self._by_devices)
         return counts.plus(TierCounts(link_list_bytes=sum(count() for count in by_devices)))
@@ -142,7 +142,7 @@ class TransferCounter:
 
 
 def bytes_of(batch: MiniBatch) -> TierCounts:
-    """Return what a copy of a batch to a device moves now: all tensors that it holds."""
+    """Return the bytes that a copy of a batch to a device moves now: all tensors that it holds."""
     part = batch.row_part
     whole = [value for name in _ROWS if isinstance(value := batch.held(name), Tensor)]
     rows = [*whole, *(() if part is None else (part.rows,))]
@@ -159,8 +159,8 @@ def bytes_of(batch: MiniBatch) -> TierCounts:
 def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     """Return the bytes that a device reads to draw a batch of lists that all lie on the host.
 
-    These are the drawn edges, and where each list that they are drawn from begins and ends. Weights that
-    draws go by are counted by :func:`weight_bytes_read`, or by the device.
+    These are the drawn edges, and begin and end of each list that they come from. Weights of draws are
+    counted by :func:`weight_bytes_read`, or by the device.
 
     Args:
         sampled: what was drawn.
@@ -175,11 +175,11 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
 def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int:
     """Return the bytes of weights that a device reads to draw a batch of lists that all lie on the host.
 
-    A device counts them itself; this is for batches that stand in for a device's.
+    A device counts them itself; this is for batches that emulate a device's.
 
     Args:
-        sampled: what was drawn, on the CPU.
-        sampler: how; draws that go by no weight read none.
+        sampled: the sample, on the CPU.
+        sampler: its options; uniform draws read no weights.
         csc: the graph's edges.
     """
     if not sampler.weighted or csc.weight is None:
@@ -196,20 +196,20 @@ def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int
 
 
 def _num_drawable(weight: Tensor, first: Tensor, degrees: Tensor) -> Tensor:
-    """Return how many edges of each list have a weight above 0, reading no other list."""
+    """Return how many edges of each list have a weight above 0; reads only these lists."""
     lists = torch.arange(len(degrees)).repeat_interleave(degrees)
     edges = torch.arange(len(lists)) + (first - (degrees.cumsum(0) - degrees))[lists]
     return torch.zeros_like(degrees).index_add_(0, lists, (weight[edges] > 0).long())
 
 
 def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter | None) -> Tensor:
-    """Return an attribute of a batch on the batch's device; one that has to travel there is counted.
+    """Return an attribute of a batch on the batch's device; a copy to it is counted.
 
     Args:
-        value: of the attribute.
-        device: of the batch.
+        value: value of the attribute.
+        device: device of the batch.
         name: of the attribute.
-        link: counts. If None, nothing is counted.
+        link: the counter. If None, nothing is counted.
     """
     if value.device == device:
         return value
@@ -219,16 +219,16 @@ def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter |
 
 
 def link_of(rows: FeatureSource | None) -> TransferCounter | None:
-    """Return what counts the rows of a source that travel; None where it does not count them."""
+    """Return the counter of a source's transfers; None if it has none."""
     link = getattr(rows, "link", None)
     return link if isinstance(link, TransferCounter) else None
 
 
 def travelled(rows: FeatureSource, ids: Tensor) -> Tensor:
-    """Return the rows of ``ids`` on their device; those that are not hot travel there, and are counted.
+    """Return the rows of ``ids`` on their device; rows that are not hot are copied there and counted.
 
     Args:
-        rows: where rows are.
+        rows: source of the rows.
         ids: ``(num_ids,)`` int64 on the device; the call waits for them.
     """
     link = link_of(rows)

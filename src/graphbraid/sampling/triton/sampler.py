@@ -118,17 +118,17 @@ class TritonPipeline:
     Args:
         csc: the graph, on the CPU.
         config: options of the sampler.
-        x: ``(num_nodes, F)`` contiguous feature rows to gather, or a table of those that the device reads in
-            several memories. If None, only nodes and edges are sampled.
+        x: ``(num_nodes, F)`` contiguous feature rows to gather, or a table of rows in several memories that
+            the device reads. If None, only nodes and edges are sampled.
         device: a CUDA device. The CPU, on which Triton interprets the kernels, is for tests.
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked memory, from
             which the kernels read one adjacency list at a time over the link.
         features: the same for ``x``.
-        hot_lists: ``(num_hot,)`` int64 distinct nodes whose adjacency lists are copied to the device all the
-            same, with ``indptr``. If None, none.
+        hot_lists: ``(num_hot,)`` int64 distinct nodes whose adjacency lists, with ``indptr``, are copied to
+            the device although the topology is on the host. If None, none.
 
     Raises:
-        ConfigError: a placement is unknown, or lists are hot of a topology that is on the device.
+        ConfigError: a placement is unknown, or ``hot_lists`` is given with a topology on the device.
         DataError: ``config.weighted`` is set and the graph has no weights, or ``x`` does not fit the graph.
     """
 
@@ -188,7 +188,7 @@ class TritonPipeline:
         return None if self._weights is None else self._weights.read_bytes
 
     def list_reads(self) -> ListReads | None:
-        """Return what was read of lists since the start; waits for the device. None if none is hot."""
+        """Return the reads of lists since the start; waits for the device. None without hot lists."""
         return self._topology.list_reads()
 
     def run(
@@ -360,7 +360,7 @@ def _end_work(device: torch.device) -> None:
 
 
 def _rows_of(x: Tensor | TierTable, ids: Tensor) -> Tensor:
-    """Gather rows by kernels wherever they lie, whether these are compiled or interpreted."""
+    """Gather rows from any memory by kernels, compiled or interpreted."""
     if isinstance(x, TierTable):
         rows = torch.empty((ids.numel(), x.width), dtype=x.given_dtype, device=ids.device)
         gather_tiered(x, ids, rows)

@@ -2,8 +2,8 @@
 
 Edges have places. Without hot lists a place is a position in the graph. With them the first ``num_hot``
 places are those of the hot lists' edges, which are packed in device memory, list by list; an edge of another
-list has the place ``position + shift`` and is read over the bus. A draw is made within a list and needs only
-the list's first place, so that draws are the same in both cases.
+list has the place ``position + shift`` and is read over the bus. A draw within a list needs only the list's
+first place, so draws are the same in both cases.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def place(array: Tensor, placement: str, device: torch.device) -> Tensor:
     """Return ``array`` in memory that kernels on ``device`` can read.
 
     Placement ``device`` copies it to the device. ``host`` keeps it in page-locked memory, which the device
-    maps (unified virtual addressing) and Triton's launcher accepts; a large array is page-locked where it
-    is, for as long as what is returned, and any other copied once (:func:`pinned`). An array already on the
-    device stays there, as on the CPU, where kernels are interpreted.
+    maps (unified virtual addressing) and Triton's launcher accepts; a large array is page-locked in place
+    while the result lives, any other is copied once (:func:`pinned`). An array already on the device stays
+    there, as on the CPU, where kernels are interpreted.
     """
     if array.device == device:
         return array.contiguous()
@@ -61,7 +61,7 @@ class HopRows:
     fanout: int
     replace: bool
     blocks: bool
-    """Whether all nodes found so far draw, not only those that the last hop found."""
+    """Whether all nodes found so far draw; otherwise only those that the last hop found."""
     key: int
     """Key of the batch, as a signed integer."""
 
@@ -71,8 +71,8 @@ class RowEdges:
     """The in-edges of a hop's rows, read from the graph just once since it may be in host memory."""
 
     starts: Tensor
-    """Place of the first in-edge of each row's node, ``(capacity,)`` int64; see :class:`EdgeArray`. It is the
-    position in the graph where no lists are hot."""
+    """Place of the first in-edge of each row's node, ``(capacity,)`` int64; see :class:`EdgeArray`. Without
+    hot lists it is the position in the graph."""
     degrees: Tensor
     """In-degree of each row's node, ``(capacity,)`` int64."""
     offsets: Tensor
@@ -148,11 +148,11 @@ def count_kernel(
 
 
 def count_edges(rows: HopRows, lists: PlacedTopology, available: Tensor | None) -> RowEdges:
-    """Return where the rows' edges are and where their drawn edges go.
+    """Return the places of the rows' edges and the offsets of their drawn edges.
 
     Args:
         rows: the rows of the hop, at least one.
-        lists: where adjacency lists begin.
+        lists: begins of the adjacency lists.
         available: ``(num_nodes,)`` int32: number of each node's in-neighbours that can be drawn. If None,
             all.
     """
@@ -194,11 +194,11 @@ class EdgeArray:
     hot: Tensor | None = None
     """``(num_hot,)`` values of the hot lists' edges on the device; None: every place is a position."""
     shift: int = 0
-    """What is added to the position of an edge that is not hot."""
+    """Added to the position of an edge that is not hot, to give its place."""
 
     @property
     def arguments(self) -> tuple[Tensor, Tensor | None, int, int]:
-        """What :func:`load_edge` takes after the places."""
+        """Arguments of :func:`load_edge` after the places."""
         return self.whole, self.hot, 0 if self.hot is None else self.hot.numel(), self.shift
 
 
@@ -246,13 +246,13 @@ class PlacedTopology:
     Args:
         csc: the graph, on the CPU.
         placement: ``device`` or ``host``; see :func:`place`.
-        hot: ``(num_hot,)`` int64 distinct nodes whose lists the device holds beside a topology on the host,
-            and ``indptr`` with them. If None, none. Where they are the first nodes, as in a store that was
-            renumbered by score, comparing places is enough; else a map of the nodes is kept as well.
+        hot: ``(num_hot,)`` int64 distinct nodes whose lists, with ``indptr``, are on the device while the
+            topology is on the host. If None, none. If they are the first nodes, as in a store renumbered by
+            score, comparing places is enough; else a map of the nodes is kept as well.
         device: where kernels run.
 
     Raises:
-        DataError: ``hot`` has what is no node, or one twice.
+        DataError: an id in ``hot`` is no node, or is there twice.
     """
 
     def __init__(self, csc: Csc, placement: str, hot: Tensor | None, device: torch.device) -> None:
@@ -308,7 +308,7 @@ class PlacedTopology:
         return places
 
     def list_reads(self) -> ListReads | None:
-        """What was read since the start; waits for the device. None without hot lists."""
+        """Reads of lists since the start; waits for the device. None without hot lists."""
         return None if self.reads is None else ListReads.of(self.reads)
 
     def _hold(self, csc: Csc, nodes: Tensor) -> None:

@@ -218,7 +218,7 @@ class PlacedWeights:
             weigh(lists.indptr, weight, self.available, running)
         self._lists, self._replace = lists, config.replace
         self.read_bytes = torch.zeros((), dtype=torch.int64, device=device) if topology == "host" else None
-        """Bytes that draws have read of the host so far, ``()`` int64; None where the device has all."""
+        """Bytes that draws have read from the host so far, ``()`` int64; None if the device has all."""
         self._running = None if running is None else lists.by_place(running)
         self._weight = lists.by_place(weight) if running is None else None
 
@@ -240,7 +240,7 @@ class PlacedWeights:
         invert_kernel[grid](*read, *self._running.arguments, *draws, steps, **launch, **tile)
 
     def _read_of(self, rows: HopRows, edges: RowEdges) -> Tensor:
-        """Return the bytes that a hop's draws read of the host, ``()`` int64; waits for nothing."""
+        """Return the bytes that a hop's draws read from the host, ``()`` int64; does not wait."""
         first = rows.node_bounds[0 if rows.blocks else rows.hop]
         place = torch.arange(rows.capacity, device=first.device)
         is_row = place < rows.node_bounds[rows.hop + 1] - first
