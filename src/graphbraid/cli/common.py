@@ -137,7 +137,7 @@ def table(
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of names and what is said of them, without a heading."""
+    """Return a table of names and facts without a heading."""
     made = table({"name": "cyan", "value": "left"}, rows)
     made.show_header = False
     return made
@@ -164,7 +164,7 @@ class NoOutputError(ResourceError):
 
 
 def _lose_output() -> None:
-    """Send what is still buffered for standard output nowhere: Python would fail to flush it at exit."""
+    """Discard the rest of standard output's buffer, which Python would fail to flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -225,7 +225,7 @@ def _os_message(error: OSError) -> str:
 
 
 def _report(error: BaseException, message: str, code: int, options: dict[str, Any]) -> None:
-    """Report what went wrong and exit with ``code``."""
+    """Report an error and exit with ``code``."""
     if options.get("debug"):
         traceback.print_exception(error, file=sys.stderr)
     shown = False

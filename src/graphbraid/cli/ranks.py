@@ -152,7 +152,7 @@ def _begin(
     arguments: Sequence[str],
     errors: IO[bytes],
 ) -> subprocess.Popen[bytes]:
-    """Start one rank. The first has this process's terminal; what the others say of errors goes to a file."""
+    """Start one rank. The first uses this process's terminal; error output of the others goes to a file."""
     host, port = listener.getsockname()[:2]
     environment = os.environ | {
         _STARTED: str(ranks),
@@ -179,7 +179,7 @@ def _begin(
 
 
 def _prepare(cores: set[int] | None) -> Callable[[], None]:
-    """Return what a new process does first: take its cores, and ask to be killed when this one ends."""
+    """Return a new process's first action: take its cores, and ask to be killed when this process ends."""
     prctl = None
     if sys.platform == "linux":
         import ctypes

@@ -76,6 +76,6 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _say_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """Say what no code can catch, but for :class:`Stopped`, which is raised again."""
+    """Print errors that no code can catch, except :class:`Stopped`, which is raised again."""
     if not isinstance(unraisable.exc_value, Stopped):
         sys.__unraisablehook__(unraisable)

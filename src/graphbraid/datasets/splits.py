@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NodeNumbers = npt.NDArray[Any]
 """int64 ids of nodes."""
 Labelled = Graph | NodeSet | EdgeSet
-"""What has labels, one row per node or edge."""
+"""Kinds of things with labels, one row each."""
 WAYS = ("fractions", "stratified", "time", "group", "per-class")
 """Ways to split the nodes with labels; ``fractions`` is the one that a text without a name asks for."""
 

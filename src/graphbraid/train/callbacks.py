@@ -123,7 +123,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What a run has taken of the machine; of several ranks, the first one alone."""
+    """Resources that a run has used; for several ranks, only those of the first."""
 
     host_peak_bytes: int | None
     """Most memory that this process has held since it began, with pages of mapped files; None if unknown."""
@@ -163,11 +163,11 @@ class RunResult:
     seconds: float
     """Seconds that this call of ``fit`` took."""
     last_checkpoint_seconds: float
-    """Seconds of what was written of the run's position after the last row of ``history``."""
+    """Seconds to save the run's position after the last row of ``history``."""
     out_dir: Path | None
     """Folder of the run's files; None if nothing was written."""
     resources: Resources
-    """What the run took: peaks of memory, where rows lay, and the plan of its mini-batches."""
+    """Resources of the run: peaks of memory, tiers of rows, and the plan of its mini-batches."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``result.json``."""

@@ -378,7 +378,7 @@ def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
 def _of_placement(
     config: TrainConfig, given: Mapping[str, Any], tiers: str, threads: str
 ) -> list[tuple[str, Any, str]]:
-    """Return what says where rows lie and who prepares batches: name, value if given, and why not."""
+    """Return the options that place rows and prepare batches: name, given value, reason against it."""
     return [
         ("host", config.host, tiers),
         ("hot", config.hot or None, tiers),

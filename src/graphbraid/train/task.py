@@ -26,7 +26,7 @@ from graphbraid.graph.labelled import (
 from graphbraid.ops.cross_entropy import cross_entropy
 
 AnyTaskName = Literal[TaskName, "link"]
-"""What a model can be trained for: a task that labels imply, or the prediction of links."""
+"""Tasks of a model: a task that labels imply, or the prediction of links."""
 IGNORED = UNLABELLED[0]
 """Class that :meth:`Task.loss` passes to torch for every node without a label."""
 _log = logging.getLogger(__name__)

@@ -123,7 +123,7 @@ class Trainer:
         self.mode_reason = chosen.mode_reason
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         self.tiers_reason = chosen.tiers_reason
-        """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
+        """Choice of ``tiers="auto"`` with its reason; empty for other tiers."""
         check_type(callbacks, "callbacks", Iterable, "a list of callbacks", error=ConfigError)
         self.callbacks = list(callbacks)
         for i, callback in enumerate(self.callbacks):
@@ -413,7 +413,7 @@ class Trainer:
         layer: str | None = None,
         mode: EvalMode = "exact",
     ) -> None:
-        """Write what :meth:`embed` returns to a file, in chunks that fit ``memory_budget_bytes``.
+        """Write the result of :meth:`embed` to a file, in chunks that fit ``memory_budget_bytes``.
 
         Args:
             path: a file ``.npy``, of float32 rows; or ``.parquet``, with a column ``embedding`` of lists.

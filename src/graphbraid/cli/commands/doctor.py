@@ -119,7 +119,7 @@ def _openmp_runtimes() -> list[str]:
 
 
 def _problems(kernel_report: dict[str, Any], runtimes: list[str], hardware: Hardware) -> list[str]:
-    """Describe what makes runs slow or fail, each with the next step."""
+    """Describe the problems that make runs slow or fail, each with the next step."""
     problems = []
     if kernel_report["active"] is None:
         problems.append(kernel_report["reason"])

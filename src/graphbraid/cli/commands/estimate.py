@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Estimate"
 _OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
-"""Options of ``train`` that say nothing about what a run needs."""
+"""Options of ``train`` that do not change the needs of a run."""
 
 
 @with_flags(but=_OTHERS)

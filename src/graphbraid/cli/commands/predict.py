@@ -228,7 +228,7 @@ def _predicted(
 
 
 def _names(found: TrainedRun, ids: Tensor) -> dict[str, np.ndarray[Any, Any]]:
-    """Return columns that name what is predicted: nodes, both ends of edges, or graphs."""
+    """Return columns with the ids of the predicted nodes, ends of edges, or graphs."""
     runner: Any = found.trainer.runner
     if found.run.train.task == "edge":
         ends = runner.data.ends

@@ -209,7 +209,7 @@ def _run_files(run_dir: Path) -> list[str]:
 
 
 def _result_json(run: ResolvedRun, result: RunResult, run_dir: Path) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
+    """Return the output of ``--json``."""
     return {
         "run_dir": str(run_dir),
         "files": _run_files(run_dir),

@@ -1,1 +1,1 @@
-"""A run: its options, the graph and the model made of these, and what is read of a saved one."""
+"""A run: its options, the graph and model made from them, and the reading of a saved run."""

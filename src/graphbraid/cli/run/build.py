@@ -125,7 +125,7 @@ def _holds_parts(path: Path) -> bool:
 
 
 def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings) -> None:
-    """Check what training needs of a graph and, unless ``check_data`` is off, every value of it.
+    """Check that a graph has the arrays for training and, unless ``check_data`` is off, all their values.
 
     Args:
         graph: the graph.
@@ -164,7 +164,7 @@ def check_values_of(graph: Graph, settings: RunSettings) -> None:
 
 
 def check_predictable(graph: Graph, settings: RunSettings) -> None:
-    """Check what predicting reads, unless ``check_data`` is off: edges and features, not labels or splits.
+    """Check edges and features, which predicting reads, unless ``check_data`` is off.
 
     Raises:
         DataError: there are no features, or a value is wrong.
@@ -261,7 +261,7 @@ def built(run: ResolvedRun, make: Callable[..., nn.Module]) -> nn.Module:
 
 
 def made(what: str, make: Callable[..., _Kind], options: dict[str, Any]) -> _Kind:
-    """Make a model or a predictor; an error of its class tells what it was given."""
+    """Make a model or a predictor; errors of its class also name its arguments."""
     try:
         return make(**options)
     except (GraphbraidError, MemoryError):

@@ -86,7 +86,7 @@ def _parameter(name: str, annotation: Any, declared: Any) -> inspect.Parameter:
 
 
 def _type_of(hint: Any) -> Any:
-    """Return what a command line parses an option as; the record checks and converts it afterwards."""
+    """Return the type by which a command line parses an option; the record checks and converts it later."""
     kinds = set(_parts(hint)) - {types.NoneType}
     if bool in kinds or Path in kinds:
         return bool if bool in kinds else Path

@@ -1,4 +1,4 @@
-"""learning_of: what a run learns and with which model, whatever its task is."""
+"""learning_of: targets and model of a run of any task."""
 
 from __future__ import annotations
 

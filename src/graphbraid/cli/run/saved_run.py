@@ -43,7 +43,7 @@ _OUTPUTS = TypeAdapter(Outputs)
 
 
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]:
-    """Read the options that a run saved, the meaning of its outputs, and what it expects of a graph.
+    """Read a saved run's options, the meaning of its outputs, and its requirements on a graph.
 
     Runs of earlier versions have no such expectations.
 

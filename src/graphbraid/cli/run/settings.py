@@ -141,7 +141,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class GivenOptions:
-    """What a command line says of a run."""
+    """The options of a run on a command line."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """Value of each option that has a flag and was given, by the option's name."""

@@ -141,7 +141,7 @@ def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> Ra
 
 
 def _spare_bytes(run: ResolvedRun, cluster: Cluster) -> int:
-    """Return the memory of a rank for what is computed once: as given, else by the memory that it has."""
+    """Return a rank's memory for values that are computed once: the given one, or else by its free memory."""
     from graphbraid.arguments import as_budget
     from graphbraid.fullgraph.lowering.options import CompileOptions, usual_spare_bytes
 

@@ -103,7 +103,7 @@ def nodes_named(wanted: Sequence[Any], path: Path, ids: NodeIds | None) -> Tenso
 
 
 def _as_numbers(wanted: Sequence[Any], path: Path) -> list[int]:
-    """Return what a file holds as whole numbers.
+    """Return the content of a file as whole numbers.
 
     Raises:
         DataError: an entry is not a whole number, or is beyond int64.

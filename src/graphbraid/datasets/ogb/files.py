@@ -273,7 +273,7 @@ _CONTENTS = TypeAdapter(OgbContents)
 
 
 def checked_contents(found: FoundValues) -> OgbContents:
-    """Validate what was found of a dataset as :class:`OgbContents`.
+    """Validate the contents of a dataset as :class:`OgbContents`.
 
     Raises:
         DataError: a part does not fit; the message says where it was found.

@@ -200,7 +200,7 @@ class StoreManifest(BaseModel):
 
     @property
     def schema_of_graph(self) -> Schema:
-        """What columns and classes mean."""
+        """Meaning of columns and classes."""
         if self.types is None:
             return schema_of(self.columns, {ONLY_NODE_TYPE: self.class_names})
         of_nodes = {one.name: one.class_names for one in self.types.nodes}

@@ -1,4 +1,4 @@
-"""Narrowing: features that are written to a store as float16, bfloat16 or int8, and what that rounds away."""
+"""Narrowing: features written to a store as float16, bfloat16 or int8, and their rounding errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
 DTYPES = ("float16", "bfloat16", "int8")
-"""Names of what features may be narrowed to."""
+"""Dtypes that features may be narrowed to."""
 _ONE_TYPE: Mapping[str, str] = MappingProxyType({"x": ""})
 
 
@@ -59,7 +59,7 @@ class Rounding:
 
 @typed
 class Narrowing:
-    """Narrows a store's features while they are written, and sums up what that rounds away.
+    """Narrows a store's features while they are written, and sums up the rounding errors.
 
     ``int8`` makes rows of int8 with a float32 scale each (:class:`graphbraid.ScaledFeatures`).
 
@@ -92,7 +92,7 @@ class Narrowing:
     def arrays(
         self, arrays: Mapping[str, ArrayParts], of_types: Mapping[str, str] = _ONE_TYPE
     ) -> dict[str, ArrayParts]:
-        """Return what a store's arrays become; those of features are made of its parts as these are written.
+        """Return a store's arrays after narrowing; parts of features are narrowed as they are written.
 
         Args:
             arrays: by name.

@@ -165,7 +165,7 @@ def _refuse_codes(graph: Graph, narrowing: Narrowing) -> None:
 
 
 def sums_of(name: str) -> str:
-    """Return the name of the sums of an array's blocks, by which what is read from its file is checked.
+    """Return the name of the sums of an array's blocks, by which reads from its file are checked.
 
     Arrays that are also read by rows or by edges have some, others not ("").
     """

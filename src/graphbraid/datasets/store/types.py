@@ -1,4 +1,4 @@
-"""Arrays of nodes and relations in a store, and what ``graph.json`` says of node types and relations.
+"""Arrays of nodes and relations in a store, and the entries of ``graph.json`` about types and relations.
 
 Types and relations may have any name, so their files have numbers: ``node0_x.npy`` has the features of the
 first node type, ``edge2_time.npy`` the times of the third relation. ``indptr.npy`` and ``indices.npy`` are

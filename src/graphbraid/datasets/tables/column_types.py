@@ -1,4 +1,4 @@
-"""Types of columns: what a user chooses, what is inferred from the values, and the encoder of each."""
+"""Types of columns: the user's choice, inference from the values, and the encoder of each."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ColumnChoice(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TypedColumn:
-    """What was decided about a column, as ``graphbraid convert`` prints it."""
+    """The decision about a column, as ``graphbraid convert`` prints it."""
 
     column: str
     kind: str
@@ -191,7 +191,7 @@ def decide(
 
     Args:
         table: a ``pyarrow.Table``.
-        given: what the user says, by column.
+        given: the user's choices by column.
         taken: columns with another role, which are left out unless the user names them.
 
     Raises:

@@ -16,7 +16,7 @@ EncodedRows = npt.NDArray[Any]
 """``(num_rows, width)`` float32 columns of features, or numbers of rows."""
 LARGEST = float(np.finfo(np.float32).max)
 SEPARATOR = r"\s*[|;,]\s*"
-"""What stands between the categories of a row."""
+"""Separator of the categories in a row."""
 HELD = {
     "number": "numbers",
     "text": "text",
@@ -29,7 +29,7 @@ HELD = {
 
 
 def stored_as(kind: Any) -> str:
-    """Return what a pyarrow type is for encoders, a key of :data:`HELD`."""
+    """Return the encoders' name of a pyarrow type, a key of :data:`HELD`."""
     of = require_pyarrow().types
     if of.is_dictionary(kind):
         kind = kind.value_type

@@ -288,7 +288,7 @@ class Numbering:
         return arrow.string() if self.id_type == "string" else arrow.int64()
 
     def encode(self, part: ColumnPart) -> NumberArray:
-        """Return what stands for the ids of a batch until :meth:`finish`, int64.
+        """Return int64 placeholders for the ids of a batch until :meth:`finish`.
 
         Raises:
             DataError: an id is empty, or unknown where nodes are known; names file, row and column.
@@ -321,7 +321,7 @@ class Numbering:
         return nodes
 
     def finish(self, *ends: NumberArray) -> NodeIds:
-        """Change what :meth:`encode` returned, joined to arrays, to node numbers; return the original ids.
+        """Change the joined results of :meth:`encode` to node numbers in place; return the original ids.
 
         Raises:
             DataError: two ids differ by spaces only.

@@ -261,7 +261,7 @@ def _check(
     edges: list[EdgeTableEntry],
     places: list[tuple[str | int, ...]],
 ) -> None:
-    """Check what entries say of each other."""
+    """Check entries that refer to each other."""
     if not edges:
         raise ConfigError(
             f"{tree.where(('edges',))}: edges: List should have at least 1 item, unless nodes have "

@@ -50,7 +50,7 @@ class TypedTableGraph:
     unused_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Columns that were ignored, by node type: they have no role and no encoder."""
     columns: dict[str, tuple[TypedColumn, ...]] = field(default_factory=dict)
-    """What each column was taken for and how it is encoded, by node type."""
+    """Inferred kind and encoder of each column, by node type."""
 
 
 @typed
@@ -223,7 +223,7 @@ def _plain(table: Any) -> Any:
 def _with_features(
     described: Description, graph: Graph, raw: Mapping[str, Any], roles: Mapping[str, NodeColumns]
 ) -> tuple[Graph, dict[str, tuple[TypedColumn, ...]]]:
-    """Return the graph with encoded columns as features, and what was decided about each of them."""
+    """Return the graph with encoded columns as features, and the decision about each column."""
     decided, choices, columns = {}, {}, dict(graph.schema.columns)
     now = described.now if described.now is not None else _latest(graph, raw)
     for name, table in raw.items():

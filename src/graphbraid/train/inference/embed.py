@@ -249,7 +249,7 @@ def _num_rows(runner: ModelRunner, batch: MiniBatch) -> int:
 
 
 def _tried(runner: ModelRunner) -> tuple[_Call, MiniBatch]:
-    """Return what the model calls on a small batch, as it is written."""
+    """Return the modules that the model calls on a small batch, as it is written."""
     from graphbraid.loader import LoaderSettings
 
     model = runner.model

@@ -96,7 +96,7 @@ def _chunks(
 def by_level(
     runner: ModelRunner, config: TrainConfig, check: Callable[[], None] = lambda: None
 ) -> LayerWise | NotLoweredError:
-    """Return what runs a model, which is in evaluation mode, level by level, or why nothing does.
+    """Return the engine that runs a model in evaluation mode level by level, or the reason why there is none.
 
     Raises:
         ResourceError: an operation makes each row of all rows, so that only one pass over the graph is exact.

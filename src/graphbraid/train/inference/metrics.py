@@ -91,7 +91,7 @@ def _f1(right: Tensor, false: Tensor, missed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricKind:
-    """A kind of metric: what it follows from, and which direction is better."""
+    """A kind of metric: its inputs, and the better direction."""
 
     of_counts: Callable[[PredictionCounts], Tensor] | None = None
     """How it follows from counts. If None, :attr:`make` makes it."""
@@ -334,7 +334,7 @@ class BinaryThreshold:
         self._chunks: list[tuple[Tensor, Tensor]] = []
 
     def to(self, _device: torch.device) -> BinaryThreshold:
-        """Return itself, as it keeps what it is given."""
+        """Return itself, since it keeps its inputs."""
         return self
 
     def update(self, scores: Tensor, positive: Tensor) -> None:
@@ -432,7 +432,7 @@ class Scores:
 
 
 def _for(metric: Metric | BinaryThreshold, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a metric of torchmetrics takes: of two classes, a binary one takes the second's column."""
+    """Return the input of a metric of torchmetrics; a binary one takes the column of the second class."""
     if type(metric).__name__.startswith("Binary") and predictions.ndim == 2:
         if predictions.shape[1] == 2 and targets.ndim == 1:
             return predictions[:, 1], targets

@@ -54,7 +54,7 @@ class PrefetchIterator(Iterator[T], Generic[T]):
         self._taken: list[T | BaseException] = []
 
     def take(self) -> None:
-        """Take the next batch if none is taken; what is raised for it is raised as it is asked for."""
+        """Take the next batch if none is taken; its error is raised when it is used."""
         if self._taken:
             return
         try:

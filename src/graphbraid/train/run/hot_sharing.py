@@ -30,7 +30,7 @@ _INSTEAD = "each keeps its own hot rows"
 
 
 class HotSharing:
-    """What ranks whose tiers keep hot rows on devices keep between them while a run lasts.
+    """Hot rows that ranks divide among their devices during a run.
 
     The rows that all ranks together read most are on each device, the next ones interleaved over the devices
     of a machine that read each other, as far as that is expected to save time. Where none can be read, each
@@ -118,7 +118,7 @@ class HotSharing:
         return tiers if isinstance(tiers, TieredFeatures) and tiers.hot is not None else None
 
     def _device(self, tiers: TieredFeatures | None) -> tuple[torch.device | None, str, str]:
-        """Return the device of this rank's rows, what kind it is, and why no other rank is to read it."""
+        """Return the device of this rank's rows, its kind, and the reason if no other rank may read it."""
         accelerator, device = self._state.accelerator, self._state.runner.device
         if tiers is None:
             return None, device.type, "it keeps no rows on a device"
@@ -168,7 +168,7 @@ def _read_rates(
     Args:
         group: this rank's.
         device: this rank's. If None, nothing is measured here.
-        accelerator: what prepares and transfers mini-batches. If None, the device.
+        accelerator: device that prepares and transfers mini-batches. If None, the model's device.
 
     Raises:
         RankError: a rank was lost.

@@ -1,4 +1,4 @@
-"""RunRanks: what the ranks of a run agree on; with one rank, nothing needs to be agreed."""
+"""RunRanks: agreement between the ranks of a run; a single rank needs none."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RunRanks:
     # ---- decisions of the first rank
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """Return on every rank what ``make`` returns on the first, a plain value; only that one calls it."""
+        """Return the first rank's result of ``make``, a plain value, on every rank."""
         if self._comm is None:
             return make()
         made: T = self._comm.share(make() if self.rank == 0 else None)
@@ -150,7 +150,7 @@ class RunRanks:
             ranks.listen(self._sum.begin)
 
     def begin_step(self) -> None:
-        """Make what PyTorch draws on a mini-batch a function of (seed, epoch, step, rank): ranks differ.
+        """Make PyTorch's draws on a mini-batch a function of (seed, epoch, step, rank): ranks differ.
 
         Masks that graphbraid draws are functions of the node, and all ranks draw the same seeds for them.
         """
@@ -216,7 +216,7 @@ class RunRanks:
             self._state.stop_status = agreed
 
     def traffic(self) -> str:
-        """Return what ranks have read and sent of rows so far, as a table; empty where each has all rows."""
+        """Return a table of the rows that ranks have read and sent; empty if each rank has all rows."""
         divided = divided_graph(self._state.graph)
         if self._comm is None or divided is None:
             return ""

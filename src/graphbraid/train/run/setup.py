@@ -152,9 +152,9 @@ class RunState:
     baseline: str = ""
     """Largest class of the split that decides which epoch is best, and its share; empty without classes."""
     placement: str = ""
-    """Where a device that samples reads what batches are made of, after the last epoch; empty without one."""
+    """Memories that a sampling device reads, after the last epoch; empty without such a device."""
     traffic: str = ""
-    """What ranks have read and sent of rows by the last epoch's end, as a table; empty where each has all."""
+    """Table of the rows that ranks have read and sent by the last epoch's end; empty if each has all rows."""
     steps_per_epoch: int | None = None
     """Number of optimizer steps per epoch; None before it is known."""
     progress: Progress = field(default_factory=Progress)
@@ -193,7 +193,7 @@ class RunState:
         return "\n\n".join(said) or "rows and lists are read where the graph has them"
 
     def resources(self) -> Resources:
-        """What the run has taken so far."""
+        """Resources that the run has used so far."""
         device = self.runner.device
         counts = getattr(self.runner.rows, "counts", None)
         return Resources(
@@ -301,7 +301,7 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
 
 
 def _baseline(state: RunState, y: Tensor, *, is_validated: bool) -> str:
-    """Return what always predicting the largest class reaches; warn where an accuracy says little more."""
+    """Return the score of always predicting the largest class; warn if accuracy then tells little."""
     found = largest_class(state.task, y)
     if found is None:
         return ""
@@ -376,7 +376,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
 
 
 def _check_shares(state: RunState, train_nodes: Tensor) -> None:
-    """Check that ranks learn what one does of a batch, as far as the model's outputs show it.
+    """Check that ranks learn the same from a batch as one rank, as far as the model's outputs show it.
 
     Raises:
         ConfigError: on some rank the outputs for its seeds are not those that they have in the whole batch.
@@ -416,7 +416,7 @@ def _train_alike(
 
 
 def _normalise_together(state: RunState, comm: Communicator, runner: ModelRunner, nodes: Tensor) -> None:
-    """Let batch normalisation be by the rows of all ranks; warn where that is not what one rank does.
+    """Let batch normalisation use the rows of all ranks; warn if the result differs from one rank's.
 
     Args:
         state: state of the run.
@@ -456,7 +456,7 @@ def _all_ranks(comm: Communicator, holds: bool) -> bool:
 
 
 def _require_sampled(state: RunState) -> None:
-    """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
+    """Check that a run on mini-batches fits the memory; ranks of a machine divide the free memory."""
     config, free = state.config, None
     if not state.graph.is_whole:
         return  # what batches hold is known when one is drawn

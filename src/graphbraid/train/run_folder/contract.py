@@ -1,4 +1,4 @@
-"""What a checkpoint must agree with: columns, classes and types of a graph, its arrays, model and config."""
+"""Contract between a checkpoint and a graph: columns, classes, types, arrays, model and config must agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DROP = "or let columns go by their position: graph.replace(schema=Schema())"
 
 
 class Contract(BaseModel):
-    """What a model was trained on, as a run keeps it."""
+    """The facts of the training graph that a run saves with its model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +51,7 @@ class Contract(BaseModel):
 
     @classmethod
     def of(cls, graph: Graph) -> Contract:
-        """Return what a model that is trained on ``graph`` expects."""
+        """Return the contract of a model that is trained on ``graph``."""
         return cls(
             node_types=list(graph.node_types),
             edge_types=[list(one) for one in graph.edge_types],
@@ -136,7 +136,7 @@ def contract_in(values: Any, path: object) -> Contract:
 
 _ADAPTER = TypeAdapter(Contract)
 learned_by: WeakKeyDictionary[nn.Module, Contract] = WeakKeyDictionary()
-"""What each model that was trained or loaded in this process expects."""
+"""The contract of each model that was trained or loaded in this process."""
 
 
 def matched_to(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
@@ -145,7 +145,7 @@ def matched_to(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: 
     Args:
         model: the model.
         graph: the graph; itself returned if all is in order.
-        learned: what the model was trained on.
+        learned: the model's contract.
         has_tiers: whether feature rows or adjacency lists were stored elsewhere, in the graph's own order.
 
     Raises:

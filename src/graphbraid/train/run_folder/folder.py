@@ -118,7 +118,7 @@ LOCK = ".lock"
 JOB = ".job"
 """File of the job that began the run and of its process, if the job's launcher starts lost ranks again."""
 _PROCESS = uuid.uuid4().hex
-"""What tells this process from others."""
+"""Unique id of this process."""
 TENSORBOARD = "tensorboard"
 _OURS = b"graphbraid run\n"
 """Content of the lock file."""
@@ -186,7 +186,7 @@ class RunFolder:
         self._release()
 
     def _remove_empty(self) -> None:
-        """Remove what a run that failed before its first checkpoint has made, while it is locked."""
+        """Remove the files of a run that failed before its first checkpoint, while it is locked."""
         with contextlib.suppress(OSError):  # a checkpoint is there after all
             self.checkpoints.rmdir()
             (self.path / JOB).unlink(missing_ok=True)
@@ -230,7 +230,7 @@ class RunFolder:
             (self.path / JOB).write_text(f"{job}\n{_PROCESS}", encoding="utf-8")
 
     def remove_rows(self, keep: Collection[str]) -> None:
-        """Remove the folders of learned rows that no checkpoint names, also what a kill left unfinished."""
+        """Remove the folders of learned rows that no checkpoint names, including unfinished ones."""
         for folder in self.checkpoints.iterdir():
             if re.fullmatch(_ROWS, folder.name) and folder.name not in keep:
                 shutil.rmtree(folder, ignore_errors=True)

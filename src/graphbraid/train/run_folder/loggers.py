@@ -175,7 +175,7 @@ class LogTo(_Numbers):
         self.logger, self._writes = logger, True
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """Write the options that differ from the defaults, and what ``info`` says."""
+        """Write the options that differ from the defaults, and ``info``."""
         self._writes = trainer.comm is None or trainer.comm.rank == 0
         plain, own = TrainConfig().to_json(), trainer.config.to_json()
         options = {name: value for name, value in own.items() if value != plain[name]}

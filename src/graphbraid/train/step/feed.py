@@ -241,7 +241,7 @@ class SampledFeed:
         return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
     def explain(self) -> str:
-        """Say where a device reads what it makes batches of, and what it has read; empty without one."""
+        """Say from where a sampling device reads, and how much it has read; empty without one."""
         return self._loader.explain()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How far a model reads from its seeds, which is what a rank needs of a mini-batch, and how wide it is."""
+"""The reach of a model from its seeds, by which a rank's share of a mini-batch is cut, and its width."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class ModelRunner:
         return self.graph.nodes_of(self.node_type) if self.graph.is_typed else self.graph
 
     def further_arrays(self) -> Iterable[tuple[str, Tensor]]:
-        """Return names and values of what a run reads beside the graph's own arrays."""
+        """Return names and values of the arrays that a run reads beside the graph's own."""
         return ()
 
     def task(self) -> Task:
@@ -326,7 +326,7 @@ class ModelRunner:
             )
 
     def source(self) -> BatchSource:
-        """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
+        """Source of mini-batches; a device keeps parts of it as long as it lives."""
         if (graph := divided_graph(self.graph)) is not None:
             from graphbraid.distributed.shards.pipeline import ShardedPipeline  # here: few runs have parts
 
@@ -442,7 +442,7 @@ class ModelRunner:
 
     @functools.cached_property
     def _given_of_edges(self) -> Given:
-        """What the graph's edges can give, where the model takes it."""
+        """Edge attributes of the graph that the model takes."""
         given, takes = Given.of(self.graph), self.calling.takes
         weights = given.weights if takes(DATA) or takes(given.weights or "") else None
         channels = given.edge_channels if takes(DATA) or takes(EDGE_ATTR) else None
@@ -454,7 +454,7 @@ class ModelRunner:
         return "" if self.batches is None else self.batches.reason
 
     def _of_batch(self, batch: MiniBatch, what: str) -> Any:
-        """Return what an argument of the model is for a mini-batch."""
+        """Return the value of a model's argument for a mini-batch."""
         if what == X:
             return self._in_float32(self.features_of(batch))
         if what == CSC:
@@ -616,7 +616,7 @@ def _check_loops(model: nn.Module, graph: Graph) -> None:
 
 
 def divided_graph(graph: Graph) -> ShardedGraph | None:
-    """Return a graph that is divided among ranks, as what it is; None for a whole one."""
+    """Return a graph that is divided among ranks with its own type; None for a whole one."""
     return None if graph.is_whole else cast("ShardedGraph", graph)
 
 

@@ -1,4 +1,4 @@
-"""The tiers of rows and adjacency lists that a run's options ask for, and what each epoch reads there."""
+"""The tiers of rows and adjacency lists that a run's options request, and the reads of each epoch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_tiers(
     reads: Score | None = None,
     share: Share = ALONE,
 ) -> HostTiers | None:
-    """Make the tiers of ``config.host`` and ``config.hot``, filled with what training reads most.
+    """Make the tiers of ``config.host`` and ``config.hot``, filled with the most read rows and lists.
 
     Args:
         graph: whose rows and lists are placed.
@@ -65,7 +65,7 @@ def make_tiers(
 
 
 def _ranks_rows(graph: Graph, config: TrainConfig) -> bool:
-    """Whether some rows are placed elsewhere than others, by what training reads of each."""
+    """Whether rows are placed by the reads of training."""
     train = graph.splits.get("train")
     ranks_nothing = config.host in (0, "all", None) and config.hot in (0, "all", None)
     return not ranks_nothing and train is not None and train.numel() > 0

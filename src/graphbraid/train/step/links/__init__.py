@@ -1,1 +1,1 @@
-"""Links: what a step takes that learns them, and the models that encode nodes and score their pairs."""
+"""Links: steps that learn them, and models that encode nodes and score their pairs."""

@@ -1,4 +1,4 @@
-"""LinkData: what link prediction reads of a graph: links to learn, edges that carry messages, and times."""
+"""LinkData: the data of link prediction: links to learn, edges that carry messages, and times."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class EdgeLabels(LinkSet):
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LinkData:
-    """What a run of link prediction reads of a graph; ids of nodes are those in the whole graph."""
+    """The data of a run of link prediction; ids of nodes are those in the whole graph."""
 
     links: LinkSet
     """The links of all splits, which are also those known to be true when others are ranked."""
@@ -384,7 +384,7 @@ def _stored_relations(graph: Graph) -> Tensor | None:
 
 
 class _Stored(NamedTuple):
-    """What is known of the edges, in the order that they are stored in."""
+    """The edges and their attributes, in the order of storage."""
 
     ends: Tensor
     """``(2, num_edges)`` sources and destinations."""
@@ -399,7 +399,7 @@ class _Stored(NamedTuple):
 def _splits(
     graph: Graph, stored: _Stored, learned: EdgeType | None, config: TrainConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return each edge's number in :data:`SPLITS` (-1: no link), and which are not of what is learned."""
+    """Return each edge's number in :data:`SPLITS` (-1: no link), and a mask of edges that are not learned."""
     relation = stored.relation
     split = _given_splits(graph, stored.place)
     is_link = torch.ones(stored.ends.shape[1], dtype=torch.bool)
@@ -498,7 +498,7 @@ def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
 
 
 def left_out(graph: Graph) -> frozenset[str]:
-    """Return the attributes that no encoder gets: what the graph left out, and features by relation."""
+    """Return the attributes that no encoder gets: those left out of the graph, and features by relation."""
     by_relation = any(graph.edges_of(one).edge_attr is not None for one in graph.edge_types)
     return graph.left_out | ({"edge_attr"} if graph.is_typed and by_relation else set())
 

@@ -44,7 +44,7 @@ class NodeEncoderRunner(ModelRunner):
     _times: LinkTimes | None
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
-        """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
+        """Return a loader's settings completed for the encoder; one without layers needs no neighbours."""
         settings = dataclasses.replace(super().settings(settings), src_degree=self.uses_degrees)
         has_layers = module_traits.num_layers(self.model) != 0
         return settings if has_layers else dataclasses.replace(settings, num_neighbors=[0])
@@ -225,7 +225,7 @@ def _split(kind: Tensor, num_kinds: int) -> list[Tensor]:
 
 
 _BY_TYPE = "by_type"
-"""Attribute of a batch with what was made of it by type."""
+"""Attribute of a batch that caches results by type."""
 
 
 class TypedEncoderRunner(NodeEncoderRunner):
@@ -261,7 +261,7 @@ class TypedEncoderRunner(NodeEncoderRunner):
         return NotLoweredError("encoder", "it returns rows of several node types")
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
-        """Return a loader's settings with what the encoder needs; edges are told apart by their ids."""
+        """Return a loader's settings completed for the encoder, with edge ids."""
         return super().settings(dataclasses.replace(settings, return_edge_id=True))
 
     def few_nodes(self, count: int) -> Tensor:

@@ -357,7 +357,7 @@ class LinkRunner(EndsRunner):
             return self._of_shared(rows, batch.edge_label_index, relation, batch.batch_size)
 
     def labels_of(self, batch: Any) -> Tensor:
-        """Return what :meth:`graphbraid.train.task.Task.loss` compares the scores of a batch with."""
+        """Return the targets of a batch for :meth:`graphbraid.train.task.Task.loss`."""
         if self._config.negatives == "binary":
             return cast("Tensor", batch.edge_label)
         count = (1 if self._config.negatives == "triplet" else 2) * batch.batch_size
