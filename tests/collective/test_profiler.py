@@ -112,8 +112,8 @@ def test_what_was_measured_beside_other_programs_is_not_kept(monkeypatch, caplog
     for count in (1, 2, 2):  # disturbed, undisturbed, read from the cache
         assert cached({"graph": "disturbed"}, make) == Profile(times=(FAST,))
         assert len(made) == count
-    assert "other programs had 34 % of the cores while stages were measured" in caplog.text
-    assert "the next run measures anew" in caplog.text
+    assert "other programs used 34 % of the cores while stages were measured" in caplog.text
+    assert "the next run measures again" in caplog.text
     assert shares == [0.34]
 
 
@@ -125,7 +125,7 @@ def test_disturbed_trials_of_how_to_divide_the_cores_are_not_kept_either(monkeyp
     profile, key = Profile(times=(FAST,), trials=(trial,)), {"graph": "shared"}
     assert cached(key, lambda: profile) == profile
     assert not profile_file(key).exists()
-    assert "the next run measures anew" in caplog.text
+    assert "the next run measures again" in caplog.text
 
 
 def test_another_machine_or_version_measures_anew(monkeypatch):

@@ -173,7 +173,7 @@ def test_options_that_exclude_each_other_are_refused():
     ]:
         with pytest.raises(ConfigError, match=message):
             make(**options)
-    with pytest.raises(ConfigError, match="the order is that of a sampler"):
+    with pytest.raises(ConfigError, match="a sampler decides the order"):
         make(sampler=sampler).batches(3)
     with pytest.raises(ConfigError, match="leave out plan="):
         make(plan="cpu")([0])
@@ -289,7 +289,7 @@ def test_what_is_about_worker_processes_is_refused_with_what_to_do():
         (lambda: loader.enable_cpu_affinity([0]), "taskset"),
         (lambda: loader.enable_multithreading(2), "num_workers is the number of threads"),
         (loader.enable_memory_log, "threads share the process's memory"),
-        (lambda: loader.filter_fn(None), "batches are whole"),
+        (lambda: loader.filter_fn(None), "makes complete batches"),
     ]:
         with pytest.raises(ConfigError, match=message):
             call()

@@ -1,4 +1,4 @@
-"""Distributed training: a graph divided among ranks, and what they exchange.
+"""Distributed training: a graph divided among ranks, and their exchanges.
 
 :func:`partition` decides which part owns which node; :func:`split` cuts the graph into the parts' local and
 remote graphs; :func:`save_partition` keeps them in a folder, from which each rank reads its own. :func:`init`

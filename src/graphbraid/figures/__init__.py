@@ -1,1 +1,1 @@
-"""Figures: charts as SVG, tables and pages as HTML, for reports and for what a notebook shows."""
+"""Figures: charts as SVG, tables and pages as HTML, for reports and notebooks."""

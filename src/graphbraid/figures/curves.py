@@ -1,4 +1,4 @@
-"""What is shown of a run: how it ended, and its curves, from its result and the rows of its epochs."""
+"""The display of a run: its end and its curves, from its result and the rows of its epochs."""
 
 from __future__ import annotations
 

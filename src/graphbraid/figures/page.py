@@ -1,4 +1,4 @@
-"""HTML: a page with its sections, what a notebook shows of an object, and the tables of both."""
+"""HTML: a page with its sections, an object's display in a notebook, and the tables of both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
 
 
 def notebook(head: str, *parts: str) -> str:
-    """Return what a notebook shows of an object: a line, and tables, text or charts under it.
+    """Return an object's display in a notebook: a line, and tables, text or charts under it.
 
     The style is nested, so that it leaves the rest of the notebook as it is.
     """

@@ -1,4 +1,4 @@
-"""Sums of a file's blocks: what a reader of a few rows checks without reading the rest of the file.
+"""Sums of a file's blocks, by which a few rows are checked without reading the rest of the file.
 
 The sum of a block of 4096 bytes is its XXH64, the last block's of as many bytes as it has. They take 8 bytes
 a block, 0.2 % of the file.

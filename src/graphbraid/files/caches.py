@@ -1,4 +1,4 @@
-"""Cache folders, which keep between runs: generated datasets, profiles, rates, what was verified."""
+"""Cache folders of generated datasets, profiles, rates and verified files, kept between runs."""
 
 from __future__ import annotations
 

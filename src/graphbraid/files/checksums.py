@@ -1,4 +1,4 @@
-"""Checksums of what graphbraid writes: 128-bit xxh3, computed at the speed of memory.
+"""Checksums of graphbraid's files: 128-bit xxh3, computed at the speed of memory.
 
 They detect damage (a flipped bit, a truncated file, another file's bytes), not tampering: whoever can write a
 file can also write its checksum.

@@ -101,7 +101,7 @@ class Sent:
 
 
 def sent(array: Tensor) -> Tensor | Sent:
-    """What stands for an array on its way to another process: where it is mapped from, or itself."""
+    """Return an array's form for another process: the file that it is mapped from, or itself."""
     found = find(array.data_ptr(), array.nbytes) if array.numel() and array.is_contiguous() else None
     if found is None or array._version or array.dtype == torch.bfloat16:  # which NumPy lacks
         return array

@@ -22,7 +22,7 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """Say what a file of this mode is."""
+    """Return the name of the kind of a file of this mode."""
     return _KINDS.get(stat.S_IFMT(mode), "no file")
 
 

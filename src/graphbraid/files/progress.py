@@ -22,7 +22,7 @@ def stage(name: str, total: float | None = None) -> AbstractContextManager[Advan
     """Begin a stage of work, which ends with its block.
 
     Args:
-        name: what is done, such as ``writing x``.
+        name: name of the work, such as ``writing x``.
         total: how much is to be done, in any unit. If None, that is not known.
     """
     listener = _listener.get()
@@ -48,4 +48,4 @@ def listening(listener: Listener | None) -> Generator[None]:
 
 
 def _unheard(amount: float) -> None:
-    """Do nothing with what was done."""
+    """Ignore the progress."""

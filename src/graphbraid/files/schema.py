@@ -1,4 +1,4 @@
-"""Checks of what files hold against a schema, and frozen records kept as JSON files."""
+"""Checks of files' contents against a schema, and frozen records kept as JSON files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception
 
     Args:
         kind: type to validate against.
-        values: what was read from the file.
+        values: the content of the file.
         refuse: makes the error from a text such as ``arrays.x.bytes: Input should be ...; got 'many'``.
 
     Raises:
@@ -43,7 +43,7 @@ def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception
 
 
 def first_mistake(error: ValidationError) -> str:
-    """Describe the first mistake: its place, what is needed there and what was found."""
+    """Describe the first mistake: its place, the needed value and the found one."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     text = f"{place}: " if place else ""

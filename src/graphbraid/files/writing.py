@@ -313,7 +313,7 @@ def remove_stale(path: str | os.PathLike[str], *, after_seconds: float = _STALE_
 
 
 def _left_beside(target: Path, end: str) -> Iterator[tuple[Path, float]]:
-    """Yield what killed writers of ``target`` left beside it, and when that was last changed.
+    """Yield the files that killed writers of ``target`` left beside it, and the times of their last change.
 
     It is locked meanwhile, so what a running writer has is left out.
     """

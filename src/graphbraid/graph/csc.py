@@ -151,7 +151,7 @@ class Csc(Versioned):
         self._reversed = self
 
     def keep_transpose(self, transpose: Csc, perm: Tensor) -> None:
-        """Keep what :meth:`transpose` would compute, made elsewhere."""
+        """Keep a transpose that was made elsewhere, for :meth:`transpose` to return."""
         self._transposed = transpose, perm
 
     def sort_rows(self) -> tuple[Csc, Tensor | None]:

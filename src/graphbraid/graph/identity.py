@@ -1,4 +1,4 @@
-"""Marks: checksums of a graph's arrays, by which what was built for another graph is refused."""
+"""Marks: checksums of a graph's arrays, by which objects built for another graph are refused."""
 
 from __future__ import annotations
 

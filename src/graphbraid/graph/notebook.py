@@ -1,4 +1,4 @@
-"""What a notebook shows of a graph: counts, features, labels and splits by type. It reads no edges."""
+"""The display of a graph in a notebook: counts, features, labels and splits by type. It reads no edges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def graph_html(graph: Graph) -> str:
-    """Return what a notebook shows of a graph; only the labels of nodes are read."""
+    """Return the HTML of a graph for a notebook; only the labels of nodes are read."""
     name = f"{graph.name}: " if graph.name else ""
     head = f"Graph {name}{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {format_bytes(graph.nbytes)}"
     if graph.types is not None:

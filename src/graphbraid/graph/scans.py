@@ -174,7 +174,7 @@ def check_ids(ids: Tensor, bound: int, what: str) -> None:
 
 
 def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
-    """Check what takes constant time: shapes, dtypes, devices and both ends of ``indptr``.
+    """Check in constant time: shapes, dtypes, devices and both ends of ``indptr``.
 
     Raises:
         DataError: names the array that does not fit.

@@ -1,4 +1,4 @@
-"""Schema: what the columns of a graph's features and its classes mean, by node type and relation."""
+"""Schema: the meaning of a graph's feature columns and classes, by node type and relation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NodesOrEdges = str | EdgeType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:
-    """What one column of a table became, with all values that were fitted on the training part."""
+    """The encoder of one column of a table, with all values that were fitted on the training part."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": False}  # JSON has no tuples
 
@@ -60,7 +60,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
-    """What a graph's columns and classes mean; a graph without types has the type ``"node"``."""
+    """The meaning of a graph's columns and classes; a graph without types has the type ``"node"``."""
 
     columns: Mapping[NodesOrEdges, Columns] = field(default_factory=dict)
     """The columns of features by node type, and of edge features by relation."""

@@ -21,7 +21,7 @@ EdgeType = tuple[str, str, str]
 """A relation: the type of its sources, its name, the type of its destinations."""
 ONLY_NODE_TYPE = "node"
 ONLY_EDGE_TYPE: EdgeType = ("node", "to", "node")
-"""What the types of a graph with one of each are called."""
+"""Names of the types of a graph with one of each."""
 MOST_RELATIONS = 1 << 16
 """Largest number of relations of a graph: their number shares a word of random bits with node and hop."""
 

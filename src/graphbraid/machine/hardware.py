@@ -1,4 +1,4 @@
-"""Hardware: what this machine offers a run, measured once into a frozen record.
+"""Hardware: cores, memory and devices of this machine, measured once into a frozen record.
 
 It is read from Linux's ``/proc`` and ``/sys``; what a system does not report is None. Limits set by a
 container (cgroup) or by ``taskset`` count: a run is planned for what it may use, not for the whole machine.
@@ -261,14 +261,14 @@ LEAST_BYTES = 96 << 20
 """Free memory that a command needs once the interpreter has its libraries. Less is exhausted by late imports,
 heaps of threads and the count of what a run needs, before anything can be said."""
 _LIBRARIES_BYTES = 160 << 20
-"""Memory of its own that a process takes for PyTorch and what it imports with it."""
+"""Memory of a process for PyTorch and its imports."""
 
 
 def require_least(what: str) -> None:
     """Check that there is as much free memory as no count can do without.
 
     Args:
-        what: what is to run, for the message.
+        what: name of the run, for the message.
 
     Raises:
         ResourceError: there is less.
@@ -285,7 +285,7 @@ def require_least(what: str) -> None:
 
 
 def limits_left(root: Path = ROOT) -> list[int]:
-    """Return what each limit of the process leaves for new memory; empty without one."""
+    """Return the memory that each limit of the process leaves; empty without a limit."""
     if sys.platform == "win32":
         return []
     import resource

@@ -1,4 +1,4 @@
-"""Tensors that several processes of one machine read: handles of their memory, and what opens those."""
+"""Tensors that several processes of one machine read: handles of their memory, and their opening."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_reads(device: torch.device, other: torch.device, instead: str) -> None
     Args:
         device: the one that reads.
         other: the one whose memory it is.
-        instead: what to do where it cannot, for the message.
+        instead: advice if it cannot, for the message.
 
     Raises:
         ConfigError: it cannot.

@@ -22,7 +22,7 @@ _Made = TypeVar("_Made")
 
 
 class MadeOfTensors:
-    """Cache of what is made of some tensors, for as long as they live and are not written to.
+    """Cache of results computed from tensors, valid while these live and are not written to.
 
     Full-graph training passes the same tensors again and again.
     """
@@ -31,7 +31,7 @@ class MadeOfTensors:
         self._kept = WeakTensorKeyDictionary()
 
     def get(self, tensors: Sequence[Tensor], key: Hashable, make: Callable[[], _Made]) -> _Made:
-        """Return what ``make`` gave for these tensors and this key; call it if that is not known."""
+        """Return the result of ``make`` for these tensors and this key; call it if it is not cached."""
         if any(one.is_inference() for one in tensors):  # without a version counter a change goes unnoticed
             return make()
         first, *others = tensors
@@ -118,7 +118,7 @@ def _arrays_of(
 
 
 def _check_weight(edge_weight: Tensor, edge_index: Tensor) -> None:
-    """Check what can be wrong in every call, without reading values."""
+    """Check everything that can differ from call to call, without reading values."""
     check_tensor(edge_weight, "edge_weight", ndim=1)
     if edge_weight.shape[0] != edge_index.shape[1]:
         raise DataError(

@@ -124,7 +124,7 @@ class NodeEmbedding(nn.Module):
         return checked_copy(made, self)
 
     def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
-        """Return the rows of nodes, or what the model makes of them.
+        """Return the rows of nodes, or the model's result on them.
 
         Args:
             x: not used.

@@ -1,4 +1,4 @@
-"""GraphModel: the base of the models, a stack of layers with what stands between them."""
+"""GraphModel: the base of the models, a stack of layers and the steps between them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class GraphModel(nn.Module, ABC):
         return checked_copy(made, self)
 
     def forward_layer(self, i: int, x: LayerInput, csc: Csc) -> Tensor:
-        """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""
+        """Run layer ``i`` and the steps after it, as layer-wise inference does."""
         conv = self.convs[i]
         assert isinstance(conv, Conv)
         return self.finish_layer(i, conv.combine(x, csc), conv.bias)

@@ -122,7 +122,7 @@ class LinkPredictor(nn.Module, ABC):
         self._check(src, relation)
 
     def _check(self, src: Tensor, relation: Tensor | None) -> None:
-        """Check the relations, one for each source, and what a subclass needs of its rows."""
+        """Check the relations, one for each source, and the rows by a subclass's rules."""
         name, count = type(self).__name__, self.num_relations
         if count is None:
             if relation is not None:

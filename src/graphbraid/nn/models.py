@@ -170,7 +170,7 @@ class MLP(GraphModel):
         return x
 
     def forward_layer(self, i: int, x: LayerInput, csc: Csc | None) -> Tensor:
-        """Run layer ``i`` and what follows it before the next layer, on each row of ``x``."""
+        """Run layer ``i`` and the steps after it on each row of ``x``."""
         conv = self.convs[i]
         assert isinstance(conv, Linear)
         if isinstance(x, SparseFeatures):

@@ -1,4 +1,4 @@
-"""What a module says of itself, by attributes that it may have: how it is called, and what it needs."""
+"""Optional attributes of a module that describe its calls and its needs."""
 
 from __future__ import annotations
 

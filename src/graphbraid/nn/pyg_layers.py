@@ -88,7 +88,7 @@ def plain(module: nn.Module) -> nn.Module:
 
 
 def as_pyg(model: nn.Module) -> nn.Module:
-    """Return what a model's ``to_pyg`` gives, or a copy of one that is not of :mod:`graphbraid.nn`.
+    """Return the result of a model's ``to_pyg``, or a copy of a model from elsewhere.
 
     Raises:
         ConfigError: the model holds layers of graphbraid, and has no ``to_pyg``.
@@ -178,7 +178,7 @@ class Embedded(nn.Module):
     def forward(
         self, x: Any, edge_index: Tensor, n_id: Tensor | None = None, edge_type: Tensor | None = None
     ) -> Tensor:
-        """Return the rows of nodes, or what the model makes of them."""
+        """Return the rows of nodes, or the model's result on them."""
         rows: Tensor = self.dropout(self.rows if n_id is None else self.rows[n_id])
         if self.model is None:
             return rows

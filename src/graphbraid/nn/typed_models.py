@@ -279,7 +279,7 @@ class RGCN(nn.Module):
         return found
 
     def _layer(self, i: int, xs: Sequence[Tensor], adjacencies: Mapping[EdgeType, Csc]) -> list[Tensor]:
-        """Run layer ``i`` and what follows it; the last one for ``node_type`` alone, if there is one."""
+        """Run layer ``i`` and the steps after it; the last layer for ``node_type`` alone, if there is one."""
         conv = self.convs[i]
         assert isinstance(conv, RGCNConv)
         is_last = i == self.num_layers - 1

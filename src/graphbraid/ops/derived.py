@@ -34,7 +34,7 @@ def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
 
 
 def share(owner: object, other: object, key: Hashable, make: Callable[[], T]) -> None:
-    """Share with ``other`` what ``owner`` keeps under ``key``, which is made first if needed."""
+    """Share with ``other`` the value that ``owner`` keeps under ``key``; make it first if needed."""
     if not tracing():
         _KEPT.setdefault(other, {})[key] = derived(owner, key, make)
 

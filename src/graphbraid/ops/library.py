@@ -1,4 +1,4 @@
-"""Library operators: what torch sees of an operator while it traces, in place of the autograd function.
+"""Library operators: torch traces them in place of the autograd functions.
 
 An autograd function takes a ``Csc``, keeps its transpose, and calls kernels on memory, which fake tensors do
 not have. Its ``torch.library`` operator takes the tensors and numbers of the same arguments, by a schema that
@@ -43,7 +43,7 @@ _SCHEMAS = {
     bool: "bool",
 }
 _CSC = ("indptr", Tensor), ("indices", Tensor), ("num_src", int)
-"""What operators read of a Csc; they are given weights apart from it."""
+"""Arrays of a Csc that operators read; weights are passed separately."""
 _checked = WeakTensorKeyDictionary()
 """Cache of a Csc's ``indices`` -> (versions, address of ``indptr``, number of sources, the checked Csc)."""
 
@@ -131,7 +131,7 @@ def opaque(name: str, shape: Callable[..., Any]) -> Callable[[_Made], _Made]:
 
 
 class CallContext:
-    """What an autograd function's ``forward`` and ``backward`` use of their context."""
+    """The part of an autograd function's context that ``forward`` and ``backward`` use."""
 
     _saved: tuple[Any, ...] = ()
     gives_up = False
@@ -367,7 +367,7 @@ def _known_csc(indptr: Tensor, indices: Tensor, num_src: int) -> Csc:
 
 
 def _apart(tensors: Sequence[Tensor], given: Any) -> list[Tensor]:
-    """Return the tensors, contiguous, copied where one shares memory with another or with what was given."""
+    """Return contiguous tensors, copied if one shares memory with another or with an argument."""
     seen = {t.untyped_storage()._cdata for t in pytree.tree_leaves(given) if isinstance(t, Tensor)}
     found = []
     for tensor in tensors:

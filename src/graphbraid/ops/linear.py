@@ -186,7 +186,7 @@ def _begin_epilogue(
 
 
 def _kept(out: Tensor, after: RowEpilogue | None) -> Tensor | None:
-    """Return what backward reads of a result: nothing without an activation; it may then be written over."""
+    """Return the part of a result that backward reads. Without an activation it is nothing."""
     return out if after is not None and after.act else None
 
 

@@ -107,7 +107,7 @@ class _Walk:
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """What a message reads, as the kernels take it."""
+    """Arguments of the kernels that a message reads."""
 
     sources: tuple[Tensor | None, ...]
     destinations: tuple[Tensor | None, ...]
@@ -236,7 +236,7 @@ class _Message:
     def gradient_at_nodes(
         self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...]
     ) -> _Program | None:
-        """Return the program of what runs once for each node, in backward."""
+        """Return the program that runs once for each node in backward."""
         wanted = tuple(t is not None for t in to)
         key = "at nodes", side, wanted, learned
         if key not in self._backward:
@@ -388,7 +388,7 @@ class FusedMessages:
             self._several.finish(self._csc, sums, out)
 
     def _attended(self, rows: EdgeRows) -> tuple[Any, ...]:
-        """Return what the kernels of dot-product attention read: values, keys, queries and their scale."""
+        """Return the arguments of the kernels of dot-product attention: values, keys, queries and scale."""
         assert self._attends is not None
         values, keys = (
             rows.sources[at].detach().contiguous() for at in (self._attends.value, self._attends.key)
@@ -529,7 +529,7 @@ class FusedMessages:
         return new_rows(self.like, number, self._heads if narrow else self._width)
 
     def _given(self, rows: EdgeRows) -> _Given:
-        """Return what the kernels read, with what runs once for each node computed."""
+        """Return the arguments of the kernels, after the steps that run once for each node."""
         learned = self._zeros_of_parameters()
         for row, parameter in zip(learned, self._parameters, strict=True):
             row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
@@ -605,7 +605,7 @@ class FusedMessages:
 
 
 def kinds_of(reduction: MessageReduction | SeveralReductions) -> tuple[int, ...]:
-    """Return what one walk over the edges computes, by the numbers that the kernels take."""
+    """Return the reductions of one walk over the edges, by the numbers that the kernels take."""
     return tuple(_KINDS[one] for one in ((reduction,) if isinstance(reduction, str) else reduction.sums))
 
 

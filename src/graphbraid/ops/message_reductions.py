@@ -46,7 +46,7 @@ class SeveralReductions:
 
     @property
     def sums(self) -> tuple[str, ...]:
-        """What one walk over the edges computes: some of ``sum``, ``squares``, ``max`` and ``min``."""
+        """Reductions of one walk over the edges: some of ``sum``, ``squares``, ``max`` and ``min``."""
         needed = {one for name in self.names for one in _OF[name]}
         return tuple(one for one in ("sum", "squares", "max", "min") if one in needed)
 

@@ -16,7 +16,7 @@ the largest scores, and the logarithms of the sums of exponentials below these."
 
 
 class MessageOp(IntEnum):
-    """What a step computes for each edge ``u -> v``, by the number that the kernels take.
+    """Operation of a step for each edge ``u -> v``, by the number that the kernels take.
 
     The first six read rows: ``u`` of a matrix of the sources, ``v`` of one of the destinations, the edge's
     own, its weight, a parameter's, or a number; a weight or number fills the row. All others compute a row
@@ -285,7 +285,7 @@ class DotProducts:
 
 
 def dot_products(steps: Sequence[MessageStep]) -> DotProducts | None:
-    """Return what a message attends to if it is nothing but dot-product attention; else None."""
+    """Return the operands of a message that is only dot-product attention; else None."""
 
     def factors(of: MessageStep, op: MessageOp) -> tuple[MessageStep, MessageStep] | None:
         """Return the two steps that one multiplies, that of the given operation first."""

@@ -191,7 +191,7 @@ class _AggregateMessages(torch.autograd.Function):
 
 
 def _parted(sizes: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[EdgeRows, tuple[Any, ...]]:
-    """Return the rows among some tensors, and what follows them."""
+    """Return the rows among some tensors, and the tensors after them."""
     ends = list(accumulate(sizes))
     sources, destinations, edges = (
         tuple(tensors[start:end]) for start, end in zip((0, *ends), ends, strict=False)
@@ -213,7 +213,7 @@ class EdgeRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeGradients:
-    """Where gradients are added to, in the order of :class:`EdgeRows`; None for what needs none."""
+    """Tensors to which gradients are added, in the order of :class:`EdgeRows`; None for those without."""
 
     sources: tuple[Tensor | None, ...] = ()
     destinations: tuple[Tensor | None, ...] = ()

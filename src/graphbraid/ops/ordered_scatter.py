@@ -95,7 +95,7 @@ class _OrderedSum(torch.autograd.Function):
 
 
 class _Maximum(torch.autograd.Function):
-    """Maxima by row, and what was there before in rows without edges."""
+    """Maxima by row; rows without edges keep their earlier values."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, before: Tensor, index: Tensor, indptr: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a report says about the graph of a run: counts, degrees, and how often an edge joins equal labels."""
+"""A report's section on the graph: counts, degrees, and the share of edges that join equal labels."""
 
 from __future__ import annotations
 

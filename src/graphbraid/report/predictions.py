@@ -1,4 +1,4 @@
-"""What a run's predictions look like beside the labels: confusion, precision and recall, ROC, calibration."""
+"""A run's predictions beside the labels: confusion, precision and recall, ROC, calibration."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def of_targets(predicted: Array, targets: Array) -> str:
 
 
 def curves(scores: dict[str, tuple[Array, Array]]) -> list[str]:
-    """Draw precision over recall, and the ROC curve, of scores beside what is true, by name."""
+    """Draw precision over recall, and the ROC curve, of scores and true labels, by name."""
     recall: dict[str, Points] = {}
     roc: dict[str, Points] = {}
     for name, (score, is_true) in scores.items():

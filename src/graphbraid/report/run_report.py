@@ -36,7 +36,7 @@ BESIDE = (
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """What a run's folder says of it."""
+    """The files of a run's folder."""
 
     path: Path
     settings: dict[str, Any]

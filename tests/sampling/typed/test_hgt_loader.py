@@ -212,7 +212,7 @@ def test_positions_name_pygs_arguments():
     ("num_samples", "message"),
     [
         ({"paper": [1]}, "no numbers for the node type 'author'; name every type, 0 for none"),
-        (each([1]) | {"papers": [1]}, "names the node type 'papers'.*Did you mean"),
+        (each([1]) | {"papers": [1]}, "names an unknown node type 'papers'.*Did you mean"),
         (each([1]) | {"paper": [1, 2]}, "as many for each type"),
         ([3, -1], "whole numbers"),
         ([3, 0.5], "num_samples|fanout"),

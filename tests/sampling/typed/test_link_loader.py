@@ -330,7 +330,7 @@ ONE_LINK = torch.tensor([[0], [1]])
         (
             {"edge_label_index": (("author", "to", "field"), ONE_LINK), "exclude_seed_edges": True},
             ConfigError,
-            "author__to__field out, which the graph does not have",
+            "edges of the relation author__to__field, which the graph does not have",
         ),
         ({"neg_sampling": NegativeSampling("binary", 1, torch.ones(PAPERS))}, DataError, r"shape \(25,\)"),
         ({"plan": "cpu"}, ConfigError, "takes no plan='cpu'"),

@@ -74,7 +74,7 @@ def partition(
         seed: Of METIS's and of random partitions. The same seed gives the same partition.
 
     Returns:
-        The partition, with what was considered.
+        The partition, with the considered methods.
 
     Raises:
         ConfigError: An option is not one of these, or out of its bounds.

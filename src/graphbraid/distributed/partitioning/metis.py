@@ -72,7 +72,7 @@ def metis(
     limit: int,
     seed: int,
 ) -> Tensor:
-    """Ask METIS for a partition, and repair what exceeds the limit.
+    """Ask METIS for a partition, and repair parts that exceed the limit.
 
     METIS ends well even where a part is heavier than its tolerance: nodes of such parts then move to the
     part of most of their neighbours that has room (:func:`repaired`).

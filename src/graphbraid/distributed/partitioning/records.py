@@ -37,12 +37,12 @@ BALANCES: tuple[Balance, ...] = ("edges", "nodes", "work")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """A way of partitioning that was considered, and what came of it."""
+    """A method of partitioning that was considered, and its result."""
 
     strategy: str
     """Its name, such as ``"metis k-way"``."""
     outcome: str
-    """What it gave, or why it was not taken."""
+    """Its result, or the reason why it was not taken."""
     is_taken: bool
     """Whether the partition is the one that it gave."""
 
@@ -61,11 +61,11 @@ class Partition(Versioned):
     num_parts: int
     """Number of parts."""
     strategy: str
-    """What gave the partition."""
+    """Method of the partition."""
     balance: Balance
-    """What was balanced: in-edges, nodes, or the work of both."""
+    """Balanced quantity: in-edges, nodes, or the work of both."""
     attempts: tuple[Attempt, ...] = ()
-    """What was considered, in order; the last is what was taken."""
+    """Considered methods in order; the last was taken."""
     mark: str = ""
     """Mark of the edges of the graph that was divided; other graphs are not cut by it. Empty: any is."""
     trusted: InitVar[bool] = False
@@ -114,9 +114,9 @@ class PartitionOptions:
     num_parts: int
     """Number of parts, in ``[1, 65536]``."""
     strategy: Strategy = "auto"
-    """What decides which part owns a node."""
+    """Method that decides which part owns a node."""
     balance: Balance = "edges"
-    """What is made equal."""
+    """Balanced quantity."""
     tolerance: float = TOLERANCE
     """Largest load of a part by the least possible."""
     memory: int | str | None = None
@@ -144,7 +144,7 @@ kernels share rows among threads (``csrc/threads/balance.h``)."""
 
 
 def node_loads(csc: Csc, balance: Balance) -> Tensor:
-    """Return the load of each node, ``(num_nodes,)`` int64: what its owner does for it in a layer."""
+    """Return the load of each node, ``(num_nodes,)`` int64: its owner's work for it in a layer."""
     per_edge, per_node = PER_EDGE_AND_NODE[balance]
     return csc.degrees() * per_edge + per_node
 

@@ -142,7 +142,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Streamed:
-    """What streaming gave."""
+    """The result of streaming."""
 
     part_of: Tensor
     """``(num_nodes,)`` int32 part of each node."""
@@ -179,7 +179,7 @@ def stream(
     Args:
         csc: The graph; one mapped from a store is read from its files.
         num_parts: Number of parts.
-        balance: What the load is.
+        balance: The balanced quantity.
         tolerance: Largest load of a part by the mean.
         memory: Bytes that this may take beside the graph; None takes blocks of 64 MiB.
         passes: Most passes over the graph that place nodes.

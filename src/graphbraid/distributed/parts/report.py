@@ -1,4 +1,4 @@
-"""What a partition cuts and exchanges: as numbers, and as a picture in SVG."""
+"""The cuts and exchanges of a partition, as numbers and as a picture in SVG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphbraid.signatures import typed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartSize:
-    """What one part holds and exchanges."""
+    """Contents and exchanges of one part."""
 
     nodes: int
     """Nodes that it owns."""
@@ -49,11 +49,11 @@ class PartitionReport:
     num_parts: int
     """Number of parts, empty ones included."""
     strategy: str
-    """What gave the partition."""
+    """Method of the partition."""
     balance: Balance
-    """What was balanced."""
+    """Balanced quantity."""
     attempts: tuple[Attempt, ...]
-    """What was considered, in order."""
+    """Considered methods, in order."""
     parts: tuple[PartSize, ...]
     """One entry per part."""
     halo: tuple[tuple[int, ...], ...]

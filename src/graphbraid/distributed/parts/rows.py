@@ -34,12 +34,12 @@ from graphbraid.ops.gather import gather_rows
 Lists = Literal["parts", "whole"]
 """Where adjacency lists are: with their nodes' part, or whole in the folder, for all ranks to map."""
 SHARED = FolderKind(name="partition", manifest="shared.json", again="partition")
-"""What all ranks read of a partition."""
+"""Data of a partition that all ranks read."""
 ROWS = FolderKind(name="partition", manifest="rows.json", again="partition")
 """The lists and features of a part's own nodes."""
 _BLOCK_BYTES = 1 << 25
 DEGREES = ("src_degree", "src_loop")
-"""What layers that normalise by degrees read of all nodes; see :class:`graphbraid.Csc`."""
+"""Degrees of all nodes for layers that normalise by them; see :class:`graphbraid.Csc`."""
 _OF_EDGES = ("indptr", "rows_indptr", "indices", "weight", "edge_attr")
 _OF_RELATION = re.compile(r"edge\d+_\w+")
 
@@ -173,7 +173,7 @@ def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
 def write_shared(
     folder: Path, graph: Graph, *, lists: Lists, part_of_xxh3: str, marks: dict[str, str]
 ) -> None:
-    """Write what all ranks read, into the folder of a partition."""
+    """Write the data that all ranks read into the folder of a partition."""
     arrays = dict[str, dict[str, Any]]()
     for name, values in tensors_of(graph):
         if _is_shared(name) or (lists == "whole" and not is_features(name)):

@@ -65,7 +65,7 @@ def check_same(found: GraphIdentity, csc: Csc, what: str) -> None:
     """Check that a graph is the one with this identity.
 
     Raises:
-        DataError: It is not; says what differs.
+        DataError: It is not; the message names the difference.
     """
     check_sizes(found, csc, what)
     if found != identity_of(csc):
@@ -79,7 +79,7 @@ def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
     """Check that a graph has the sizes of the one with this identity.
 
     Raises:
-        DataError: It has not; says what differs.
+        DataError: It has not; the message names the difference.
     """
     for name, here in (("num_nodes", csc.num_dst), ("num_edges", csc.num_edges)):
         if getattr(found, name) != here:
@@ -202,7 +202,7 @@ def require_room(
     keep_edges: bool = False,
     rows: Lists | None = None,
 ) -> int:
-    """Check what :func:`save_partition` needs of any partition; for callers that first divide the graph.
+    """Check the needs of :func:`save_partition` for any partition; for callers that first divide the graph.
 
     The halo is not known before: it takes 8 bytes of memory and 16 bytes of the disk for each row.
 
@@ -279,7 +279,7 @@ class SavedPartition:
 
     @property
     def identity(self) -> str:
-        """What tells this partition from others, also of the same graph."""
+        """Unique mark of this partition, different also for others of the same graph."""
         return f"{self._manifest.graph.xxh3}, {self._manifest.part_of.xxh3}"
 
     def check_sizes(self, graph: Graph | Csc) -> None:
@@ -333,7 +333,7 @@ class SavedPartition:
         return found
 
     def shared(self) -> SharedManifest:
-        """Return the description of what all ranks read.
+        """Return the description of the data that all ranks read.
 
         Raises:
             DataError: the folder was made without rows, or is damaged.

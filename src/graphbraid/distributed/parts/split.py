@@ -146,7 +146,7 @@ def list_sums(ids: Tensor, lengths: Iterable[int]) -> Tensor:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outline:
-    """What a part holds, without its edges."""
+    """The contents of a part without its edges."""
 
     owned: Tensor
     """``(num_owned,)`` int64 global ids, ascending."""

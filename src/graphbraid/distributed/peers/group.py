@@ -115,7 +115,7 @@ def _read(probe: torch.Tensor, rank: int, handle: str, instead: str) -> str:
 
 
 def _tried(call: Callable[[], str], otherwise: str) -> tuple[str, str]:
-    """Return what a call gives and no reason, or why it failed: the other ranks must hear of that."""
+    """Return a call's result and an empty reason, or the reason of its failure for the other ranks."""
     try:
         return call(), ""
     except (RuntimeError, OSError, ConfigError) as error:
@@ -214,5 +214,5 @@ class Peers:
 
 
 def _card(device: torch.device) -> str:
-    """Return what tells a device from the others of its machine."""
+    """Return a unique mark of a device on its machine."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""

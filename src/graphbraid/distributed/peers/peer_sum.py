@@ -57,7 +57,7 @@ class SharedRows:
         return 0 if self._table is None else self._table.rows.nbytes
 
     def writable(self) -> Tensor:
-        """Return this rank's rows to write into, once no rank reads any more what was there.
+        """Return this rank's rows to write into, once no rank reads the earlier values any more.
 
         Raises:
             RankError: a rank was lost.

@@ -1,1 +1,1 @@
-"""The ranks of a job: how they find each other, what they tell each other, and how a lost one is noticed."""
+"""The ranks of a job: their meeting, their messages, and the detection of a lost rank."""

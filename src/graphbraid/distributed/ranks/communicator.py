@@ -1,4 +1,4 @@
-"""Communicator: what the ranks of a job tell each other, over any transport."""
+"""Communicator: messages between the ranks of a job, over any transport."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Handle(Generic[T]):
 
 
 class Communicator:
-    """The ranks of a job, and what they tell each other.
+    """The ranks of a job, and the messages between them.
 
     All ranks must call the collective methods (all but :meth:`isend` and :meth:`irecv`) in the same order and
     from one thread. Methods that return a :class:`Handle` begin an operation and never wait for other ranks.

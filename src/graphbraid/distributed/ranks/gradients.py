@@ -156,7 +156,7 @@ class _Bucket:
         return gradient is None or not torch.equal(self._early, gradient.reshape(-1).to(self._early.dtype))
 
     def correct(self, comm: Communicator) -> None:
-        """Add the sum over the ranks of what the gradient has become other than it was begun with."""
+        """Add the sum over the ranks of the gradient's change since the sum began."""
         if self._early is None:  # begun with the whole of it
             left = torch.zeros_like(self._sums)
         else:

@@ -1,4 +1,4 @@
-"""Memory that ranks on one machine share, and the mailbox where they tell each other what lies in it."""
+"""Memory that ranks on one machine share, and the mailbox for messages about it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
 class Message(NamedTuple):
-    """What one rank tells another."""
+    """A message from one rank to another."""
 
     source: int
     """The rank that tells it."""
@@ -121,7 +121,7 @@ class Message(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where a mailbox is, and what lets one in."""
+    """The address of a mailbox, and its key."""
 
     name: str
     key: str

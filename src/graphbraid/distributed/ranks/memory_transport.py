@@ -35,7 +35,7 @@ def sharing_memory(talk: Communicator, inner: Transport, *, wants_to: bool = Tru
 
     Args:
         talk: the ranks, over ``inner``.
-        inner: what moves everything until now.
+        inner: the transport used so far.
         wants_to: whether this rank does.
 
     Raises:

@@ -71,7 +71,7 @@ class Finished:
 
 
 class Transport(Protocol):
-    """The ranks of a job and what connects them. Every operation begins at once and never waits.
+    """The ranks of a job and their connection. Every operation begins at once and never waits.
 
     Collective operations must be begun in the same order on all ranks. Tensors are contiguous; those of
     bytes have one dimension and dtype uint8.

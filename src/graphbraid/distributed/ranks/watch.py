@@ -60,14 +60,14 @@ class NoWatch:
 
 
 class Watch:
-    """The watch of one rank over the next one, and over all by what others report.
+    """The watch of one rank over the next one, and over all others by their reports.
 
     Args:
         store: the meeting point, by a connection that nothing else uses.
         rank: this rank.
         size: number of ranks.
         limit_seconds: seconds without a sign of life after which a rank counts as lost.
-        host: what holds the meeting point, for messages.
+        host: machine of the meeting point, for messages.
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, limit_seconds: float, host: str) -> None:
@@ -162,7 +162,7 @@ class Watch:
                 time.sleep(ROUND_SECONDS / 25)
 
     def close(self) -> None:
-        """Stop the thread; what the main thread has raised is told to the others first."""
+        """Stop the thread; first tell the others an error of the main thread."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(4 * ROUND_SECONDS)  # it may hang on a store that does not answer

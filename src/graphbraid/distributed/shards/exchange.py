@@ -43,7 +43,7 @@ class Routed:
         return self.send(comm, ids, asked), asked
 
     def send(self, comm: Communicator, rows: Tensor, asked: list[int]) -> Tensor:
-        """Send the row of each id to its owner; return what this rank was sent, that of rank 0 first."""
+        """Send the row of each id to its owner; return the rows received, those of rank 0 first."""
         return comm.all_to_all(rows[self.order], self.counts, asked).wait()
 
     def answers(self, comm: Communicator, rows: Tensor, asked: list[int]) -> Tensor:
@@ -61,7 +61,7 @@ def swap(comm: Communicator, table: Tensor) -> Tensor:
 
 
 class EdgeRowExchange:
-    """What belongs to the edges of batches, sent by the ranks that own the edges' destinations.
+    """Attributes of the edges of batches, sent by the ranks that own the edges' destinations.
 
     Args:
         comm: the ranks. Only the thread that gathers uses it.

@@ -41,7 +41,7 @@ _MEMORY = "the memory for rows of other ranks"
 
 
 class RowTraffic(NamedTuple):
-    """What batches of a rank read, and what travelled for that."""
+    """Reads of a rank's batches, and the transfers for them."""
 
     reads: int = 0
     """Rows that batches read, each batch counted by itself."""
@@ -67,7 +67,7 @@ class RowTraffic(NamedTuple):
         return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
 
     def since(self, before: RowTraffic) -> RowTraffic:
-        """Return what came after ``before``."""
+        """Return the counts since ``before``."""
         return RowTraffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
@@ -227,7 +227,7 @@ class FeatureRows:
         self._shards, self._comm, self._kept = shards, comm, kept or KeptRows()
         self._rows_comm, self._ids = rows_comm or comm, index_dtype(shards.num_nodes)
         self.traffic = RowTraffic()
-        """What was read and what travelled so far."""
+        """Counts of reads and transfers so far."""
         reader = BroughtRows(shards.num_nodes, shards.row_bytes)
         num_remote = shards.num_nodes - shards.owned.numel()
         self._cache = self._new_cache(self._kept.num_rows(reader, num_remote) if shards.row_bytes else 0)
@@ -365,7 +365,7 @@ class RowsByType:
 
     @property
     def traffic(self) -> RowTraffic:
-        """What was read and what travelled so far, of all types."""
+        """Counts of reads and transfers so far, of all types."""
         return total(one.traffic for one in self._held)
 
     @property
@@ -414,7 +414,7 @@ class RowsByType:
 
 
 def total(traffic: Iterable[RowTraffic]) -> RowTraffic:
-    """Return the sums of what was read and sent."""
+    """Return the sums of the counts."""
     return RowTraffic(*map(sum, zip(RowTraffic(), *traffic, strict=True)))
 
 
@@ -494,7 +494,7 @@ def reads_of(groups: Iterable[Sequence[Tensor]], num_nodes: int) -> Tensor:
 
 
 def table_of(of_ranks: Sequence[RowTraffic]) -> str:
-    """Return what each rank read and sent as a table in text."""
+    """Return a table in text of each rank's reads and transfers."""
     heads = ("rank", "rows read", "others'", "asked", "kept here", "sent rows", "sent", "messages")
     lines = [
         (

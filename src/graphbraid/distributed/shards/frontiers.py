@@ -42,7 +42,7 @@ class _Draft:
         ]
 
     def add(self, relations: Sequence[Relation], by_relation: Iterable[_Drawn]) -> None:
-        """Take in what a hop drew for the nodes of :meth:`drawing`, in their order, relation by relation."""
+        """Add a hop's draws for the nodes of :meth:`drawing`, in their order, relation by relation."""
         drawn = list(by_relation)
         for number, names in enumerate(self.names):
             own = [one.number for one in relations if one.source == number]
@@ -89,7 +89,7 @@ class _Drawing(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """What some nodes drew: all that draw by the first relation, then all that draw by the second."""
+    """The draws of some nodes: of all nodes by the first relation, then by the second, and so on."""
 
     counts: Tensor
     """``(num_rows,)`` edges of each node and relation."""
@@ -100,7 +100,7 @@ class _Drawn(NamedTuple):
 
     @classmethod
     def joined(cls, drawn: Sequence[_Drawn]) -> _Drawn:
-        """Return what was drawn by several relations, one after another."""
+        """Return the draws by several relations, one after another."""
         return drawn[0] if len(drawn) == 1 else cls(*map(torch.cat, zip(*drawn, strict=True)))
 
 
@@ -164,7 +164,7 @@ class Frontiers:
         return self._asked(drawing, answers)
 
     def _answers(self, hop: int, nodes: Tensor, asked: Tensor) -> list[list[_Drawn]]:
-        """Draw for all ranks; return what each batch of each rank gets."""
+        """Draw for all ranks; return the draws for each batch of each rank."""
         sampler, given = self._by_hop[hop], torch.split(nodes, asked[:, :, 0].reshape(-1).tolist())
         seeds = asked[:, :, 1].reshape(-1).tolist()
         begun = [sampler.begin(one, seed % (1 << 64), 0, 0) for one, seed in zip(given, seeds, strict=True)]
@@ -228,7 +228,7 @@ class Frontiers:
         return found
 
     def _by_relation(self, one: _Drawing, drawn: _Drawn) -> Iterator[_Drawn]:
-        """Divide what the nodes of a batch drew by relation."""
+        """Divide the draws of a batch's nodes by relation."""
         num_nodes = one.begins.diff().tolist()
         counts = torch.split(drawn.counts, [num_nodes[relation.destination] for relation in self._relations])
         num_edges = [int(of_relation.sum()) for of_relation in counts]
@@ -250,7 +250,7 @@ def _joined(parts: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> Tensor:
 
 
 def _in_order(order: Tensor, drawn: _Drawn) -> _Drawn:
-    """Return what was drawn for nodes that stood at ``order``, in the order in which they stood."""
+    """Return draws for nodes at the places ``order``, in the order of the places."""
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel())
     counts = drawn.counts[place]

@@ -64,7 +64,7 @@ class Piece(BaseModel):
 
 
 class Record(BaseModel):
-    """What a run's checkpoint says of the rows that its ranks divided."""
+    """The entry of a run's checkpoint about rows divided among ranks."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -201,7 +201,7 @@ def _index(tensor: Tensor, piece: Piece) -> MetadataIndex:
 
 
 def _results(tensors: dict[str, tuple[Tensor, int]], pieces: list[Piece]) -> list[WriteResult]:
-    """Return what all ranks have written, as the library says it."""
+    """Return the library's results of the writes of all ranks."""
     return [
         WriteResult(
             _index(tensors[one.tensor][0], one),

@@ -225,7 +225,7 @@ class LearnedRows:
             module.held.step, module.held.states = 0, {}
 
     def held(self) -> dict[str, Held]:
-        """Return what this rank holds, by the modules' names; state begins at zero."""
+        """Return this rank's rows and state by the modules' names; state begins at zero."""
         found: dict[str, Held] = {name: module.held for name, module in self.modules.items()}
         for one in found.values():
             for name in self.state_names:

@@ -94,7 +94,7 @@ def group_sizes() -> Iterator[int]:
 
 
 class _Passed(queue.SimpleQueue[T | BaseException | None]):
-    """What one thread passes to another: items, and at the end None or an error."""
+    """A queue from one thread to another: items, and at the end None or an error."""
 
     def put_all(self, items: Iterable[T]) -> None:
         """Put items as they are made, and None behind them; or the error with which that ends."""

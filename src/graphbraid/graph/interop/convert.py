@@ -1,4 +1,4 @@
-"""Conversion of what users pass (edge lists, features, labels, splits) to the tensors a Graph holds.
+"""Conversion of users' edge lists, features, labels and splits to the tensors a Graph holds.
 
 Each function returns its input if it fits already, and copies only to change a dtype or a layout.
 """

@@ -87,7 +87,7 @@ def graph_from_pyg(
     name: str = "",
     edge_features: bool = True,
 ) -> Graph:
-    """Make a graph from a PyG ``Data`` or ``HeteroData``; copies the topology, shares what fits.
+    """Make a graph from a PyG ``Data`` or ``HeteroData``; copies the topology, shares the rest if possible.
 
     Edges come from ``edge_index`` or ``adj_t``, splits from the masks, and edge features from
     ``edge_attr`` if that is a matrix of floats beside ``edge_index``. Other attributes are dropped;
@@ -223,7 +223,7 @@ def graph_to_pyg(graph: Graph) -> Any:
 
 
 def _edges_to_pyg(graph: Graph) -> dict[EdgeType, dict[str, Tensor]]:
-    """Return what PyG has of the edges of each relation, in the order of its list."""
+    """Return PyG's attributes of the edges of each relation, in the order of its list."""
     weights, found = edge_weights_of(graph), {}
     for edge_type, edge_index in edge_lists_of(graph).items():
         edges = graph.edges_of(edge_type)
@@ -325,7 +325,7 @@ def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
-    """Return edge weights by the name of the attribute, None for none, or "auto" for what may be weights."""
+    """Return edge weights by an attribute's name, None for none, or "auto" for a likely attribute."""
     if weight_attr is None:
         return None
     if weight_attr != "auto":

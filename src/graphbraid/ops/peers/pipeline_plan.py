@@ -105,7 +105,7 @@ class PipelineConfig:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class PipelinePlan:
-    """What the kernel reads beside rows: partitions, the warps' work, and where each sum goes.
+    """Arguments of the kernel beside rows: partitions, the warps' work, and the place of each sum.
 
     Partitions are numbered local ones first, each kind in the order of its rows. The sum of a row's only
     partition is finished at once; the sums of a row of several go to ``partial``, row by row, local ones

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Kind(NamedTuple):
-    """What an array must be."""
+    """Requirements on an array."""
 
     dimensions: int
     dtypes: tuple[torch.dtype, ...]

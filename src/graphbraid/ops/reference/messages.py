@@ -80,7 +80,7 @@ def reduce_messages(
     count: WordMatrix | None,
     to_parameters: Matrix32 | None,
 ) -> None:
-    """Twin of ``messages.inl``, which says what it computes."""
+    """Twin of ``messages.inl``; see there for the formula."""
     own, other = destinations(indptr), indices.long()
     src, dst = (own, other) if by_source else (other, own)
     edge = torch.arange(other.numel(), device=own.device) if perm is None else perm

@@ -1,4 +1,4 @@
-"""Launches by name: a launcher takes what its twin takes, and a kernel gets each parameter by its name.
+"""Launches by name: a launcher has its twin's parameters, and a kernel gets each parameter by its name.
 
 The signature of a kernel call stands once, at its twin in :mod:`graphbraid.ops.reference`. The parameters of
 the kernel itself say what it reads beside these.

@@ -107,7 +107,7 @@ def read(matrix, i, at, mask):
 
 @triton.jit
 def nothing(KIND: tl.constexpr):
-    """Return what changes no state of a reduction."""
+    """Return the neutral element of a reduction's state."""
     none: tl.constexpr = 0.0 if _KINDS[KIND] == "SUM" else (_LOWEST if _KINDS[KIND] == "EXP_SUM" else NO_KEY)
     return none
 
