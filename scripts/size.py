@@ -24,22 +24,22 @@ BUDGETS = {
     ): 3110,
     ("graph",): 5_180,
     ("ops",): 10_960,
-    ("sampling",): 6_920,
-    ("features",): 4490,
+    ("sampling",): 6_880,
+    ("features",): 4470,
     ("datasets",): 7_140,
     ("nn",): 3_870,
     ("loader",): 3_640,
-    ("collective",): 4890,
+    ("collective",): 4840,
     ("fullgraph",): 28_780,
     ("distributed",): 8350,
     ("synth",): 6_500,
-    ("train",): 11_200,
-    ("estimates",): 4_490,
+    ("train",): 11_180,
+    ("estimates",): 4_470,
     ("report",): 460,
-    ("cli",): 5_040,
+    ("cli",): 4_950,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 115_200, 532, 93_800
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_900, 512, 93_800
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

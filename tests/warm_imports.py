@@ -16,7 +16,7 @@ for name in (
     "torch_geometric.nn",
     "torch_geometric.loader",
     "graphbraid.cli.main",
-    *(f"graphbraid.cli.commands.{module}" for module, _ in COMMANDS.values()),
+    *(f"graphbraid.cli.commands.{module}" for module in COMMANDS.values()),
     "graphbraid.datasets",
     "graphbraid.fullgraph",
     "graphbraid.train",

@@ -42,7 +42,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
 from graphbraid import Graph
 from graphbraid import nn as gnn
-from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.machine import allocation_of
 from graphbraid.loader import NeighborLoader
 
 FANOUTS = [15, 10, 5]

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from graphbraid.cli.commands.estimate import estimate
-from graphbraid.cli.commands.train import train
+from graphbraid.cli.commands.train import estimate, train
 
 SMALL = ("--hidden", 8, "--batch-size", 32, "--fanouts", "4,4", "--no-times")
 

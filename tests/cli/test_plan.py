@@ -6,7 +6,7 @@ import pytest
 
 from graphbraid.collective import Duration, Plan, Profile, StageTimes
 from graphbraid.collective.plan import scheduler
-from graphbraid.collective.plan.whatif import Machine, alternatives
+from graphbraid.collective.plan.scheduler import Machine, alternatives
 
 
 def duration(seconds):

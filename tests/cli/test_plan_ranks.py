@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from graphbraid.cli.steps.forecast import parse_ranks
+from graphbraid.cli.commands.plan import parse_ranks
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.sampled_ranks import forecast_sampled
 

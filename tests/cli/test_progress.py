@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import graphbraid
 from graphbraid import distributed
-from graphbraid.cli import progress
+from graphbraid.cli import common
 from graphbraid.cli.commands.synth import _built as built
 from graphbraid.cli.main import app
 from graphbraid.datasets import from_tables, open_store, save_store
@@ -120,9 +120,9 @@ def terminal(is_one=True):
 
 
 def test_bars_show_the_time_left_and_vanish(monkeypatch):
-    monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(common, "LEAST_SECONDS", 0.0)
     console = terminal()
-    with progress.shown(console, quiet=False):
+    with common.bars_shown(console, quiet=False):
         with stage("outer \x1b[31m[red]"), stage("inner", 2) as advance:
             advance(1)
             advance(1)
@@ -138,24 +138,24 @@ def test_bars_show_the_time_left_and_vanish(monkeypatch):
 
 @pytest.mark.parametrize(("is_terminal", "quiet"), [(False, False), (True, True)])
 def test_nothing_is_shown_without_a_terminal_or_if_quiet(monkeypatch, is_terminal, quiet):
-    monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(common, "LEAST_SECONDS", 0.0)
     console = terminal(is_terminal)
-    with progress.shown(console, quiet=quiet), stage("work", 1) as advance:
+    with common.bars_shown(console, quiet=quiet), stage("work", 1) as advance:
         advance(1)
     assert console.file.getvalue() == ""
 
 
 def test_a_short_stage_has_no_bar():
     console = terminal()
-    with progress.shown(console, quiet=False), stage("short", 1):
+    with common.bars_shown(console, quiet=False), stage("short", 1):
         pass
     assert "short" not in console.file.getvalue()
 
 
 def test_commands_show_bars_on_the_terminal_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
-    shown, show = terminal(), progress.shown
-    monkeypatch.setattr(progress, "shown", lambda console, quiet: show(shown, quiet=quiet))
+    monkeypatch.setattr(common, "LEAST_SECONDS", 0.0)
+    shown, show = terminal(), common.bars_shown
+    monkeypatch.setattr(common, "bars_shown", lambda console, quiet: show(shown, quiet=quiet))
     command = ["convert", "braid-10k", str(tmp_path / "store")]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert "writing" in shown.file.getvalue()
@@ -167,7 +167,7 @@ def test_commands_show_bars_on_the_terminal_alone(monkeypatch, tmp_path):
 
 def test_a_run_has_its_own_bar_alone(monkeypatch, tmp_path):
     heard = Heard()
-    monkeypatch.setattr(progress, "shown", lambda console, quiet: listening(heard.listen))
+    monkeypatch.setattr(common, "bars_shown", lambda console, quiet: listening(heard.listen))
     words = ["train", "--data", "braid-10k", "--epochs", "1", "--out", str(tmp_path / "run")]
     assert CliRunner().invoke(app, words).exit_code == 0
     assert not [name for name in heard.names() if name.startswith("writing")]

@@ -9,7 +9,7 @@ from graphbraid.cli import signals
 from graphbraid.datasets.store import renumbered
 from graphbraid.features import ORDERS, order_by, reorder, score
 from graphbraid.sampling import SamplerConfig
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SeedSchedule
 
 QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--epochs", 5, "--lr", 0.05, "--quiet")
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from tests.collective.cases import stage_times
 
 from graphbraid.collective import Limits, Plan, Profile, make_plan
-from graphbraid.collective.plan.scheduler import AHEAD, ahead_of, arrangements, expected_seconds
+from graphbraid.collective.plan.scheduler import AHEAD, Machine, ahead_of, arrangements, expected_seconds
 from graphbraid.collective.plan.times import Arrangement, TimedArrangement
-from graphbraid.collective.plan.whatif import Machine
 from graphbraid.errors import ConfigError, DataError
 
 TIMES = (stage_times(0.004, 0.0, 0.002, workers=1), stage_times(0.005, 0.0, 0.006, workers=3))

@@ -19,8 +19,7 @@ from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.dual_buffer import DualBuffer
 from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.rows_ahead import RowsAhead
+from graphbraid.collective.run.operators import Operators, RowsAhead
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import DataError
 from graphbraid.features import DiskOptions, DiskRows, RowCache, TieredFeatures

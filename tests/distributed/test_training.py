@@ -17,7 +17,7 @@ from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_devi
 from graphbraid.features import TieredFeatures
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
-from graphbraid.sampling.schedule import part_of
+from graphbraid.sampling.config import part_of
 from graphbraid.train import TrainConfig
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import SignalGuard

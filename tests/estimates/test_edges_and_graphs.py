@@ -82,7 +82,7 @@ def test_a_run_on_labels_of_graphs_is_counted() -> None:
 
 @pytest.mark.slow
 def test_the_step_of_many_graphs_takes_what_was_estimated() -> None:
-    from graphbraid.estimates.allocation import allocation_of
+    from graphbraid.estimates.machine import allocation_of
     from graphbraid.estimates.trial import Trial
     from graphbraid.train import TrainConfig
 

@@ -294,21 +294,19 @@ def test_sums_do_not_depend_on_how_bytes_are_given(parts):
     assert len(whole.all()) == -(-len(content) // 4096)
 
 
-def test_a_store_without_sums_is_read_unchecked(tmp_path):
+def test_a_store_without_sums_is_refused(tmp_path):
     import json
 
     from graphbraid.files.checksums import sealed, unsealed
 
-    graph = stored_graph(tmp_path)
+    stored_graph(tmp_path)
     manifest = tmp_path / "store" / "graph.json"
     content = unsealed(json.loads(manifest.read_text()), manifest)
-    del content["arrays"]["x_sums"]  # as an earlier graphbraid wrote it
+    del content["arrays"]["x_sums"]
     manifest.write_text(json.dumps(sealed(content)))
     (tmp_path / "store" / "x_sums.npy").unlink()
-    rows = DiskRows.behind(open_store(tmp_path / "store").x)
-    assert not rows.is_checked
-    assert "unchecked" in rows.how()
-    assert same(rows.gather(torch.arange(300)), graph.x)
+    with pytest.raises(DataError, match=r"lacks x_sums, .* store the graph again"):
+        open_store(tmp_path / "store")
 
 
 def test_sums_that_were_changed_are_an_error(tmp_path):

@@ -22,7 +22,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import reorder
 from graphbraid.features.reordering import OF_GRAPH, OF_SAMPLER, Renumbering, named_order
 from graphbraid.sampling import SamplerConfig
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SeedSchedule
 
 
 @settings(max_examples=examples(40))

@@ -31,7 +31,7 @@ from torch_geometric.data import Batch, Data
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, RunsAsWrittenWarning
-from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.machine import allocation_of
 from graphbraid.fullgraph.batches import edges as batch_edges
 from graphbraid.fullgraph.batches import operations
 from graphbraid.fullgraph.batches.edges import BatchEdges, Levels, RelationEdges

@@ -16,7 +16,7 @@ from tests.fuzz.world import NODES, World
 
 from graphbraid import collective, datasets
 from graphbraid.collective.run import profiler
-from graphbraid.estimates.allocation import baseline_bytes
+from graphbraid.estimates.machine import baseline_bytes
 from graphbraid.fullgraph.measured import rates
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer

@@ -85,7 +85,7 @@ _HEAVY = (
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
     *(
         "graphbraid.cli.main",
-        *(f"graphbraid.cli.commands.{module}" for module, _ in COMMANDS.values()),
+        *(f"graphbraid.cli.commands.{module}" for module in COMMANDS.values()),
         "graphbraid.cli.run.build",
         "graphbraid.cli.run.settings",
     ),

@@ -11,7 +11,7 @@ from tests.ops.test_messages import csc_of
 
 from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.machine import allocation_of
 from graphbraid.fullgraph.device import csc_on
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_kernel, reference

@@ -17,6 +17,7 @@ import graphbraid
 from graphbraid import native, nn
 from graphbraid.datasets import from_tables, save_store
 from graphbraid.errors import ConfigError, KernelError, MissingPackageError, ResourceError, TrainingError
+from graphbraid.files.checksums import seal_zip
 from graphbraid.fullgraph.step.maps import Picker
 
 RUNS = "Runs and checkpoints"
@@ -63,7 +64,8 @@ def foreign_checkpoint(w: Workplace):
 def checkpoint_with_code(w: Workplace):
     """A checkpoint that would run code."""
     run = w.run()
-    torch.save({"format": "graphbraid-checkpoint-1", "x": Path("a")}, run / "checkpoints" / "last.pt")
+    torch.save({"x": Path("a")}, run / "checkpoints" / "last.pt")
+    seal_zip(run / "checkpoints" / "last.pt")
     return w.resume(run)
 
 

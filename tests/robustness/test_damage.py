@@ -204,18 +204,6 @@ def test_a_cache_that_cannot_be_written_costs_reading_again(
     assert "every open verifies it" in caplog.text
 
 
-def test_a_checkpoint_of_the_earlier_version_is_read_and_checked(written: Path, tmp_path: Path) -> None:
-    contents = checkpoint.read(written / "run/checkpoints/last.pt")
-    old = tmp_path / "old.pt"
-    torch.save(contents | {"format": "graphbraid-checkpoint-1"}, old)
-    assert str(checkpoint.read(old)["model"]) == str(contents["model"])
-    data = old.read_bytes()
-    at = data.index(contents["model"]["convs.0.lin_l.weight"].numpy().tobytes())
-    old.write_bytes(flipped(data, at + 5, 3))
-    with pytest.raises(DataError, match=r"old\.pt is damaged"):
-        checkpoint.read(old)
-
-
 def test_checksums_go_by_content_not_by_form() -> None:
     values = {"b": (1, 2.5), "a": {"10": None, "9": [True, "x"]}}
     written = checksums.sealed(values)

@@ -127,7 +127,7 @@ def test_a_directory_that_passes_over_an_array_is_damage(tmp_path: Path) -> None
 
 
 def test_predictions_as_parquet_carry_checksums(tmp_path: Path) -> None:
-    from graphbraid.cli.steps.table_files import write_parquet
+    from graphbraid.cli.table_files import write_parquet
 
     path = tmp_path / "p.parquet"
     write_parquet(path, {"node": np.arange(1000)})

@@ -8,7 +8,7 @@ import torch
 from tests.collective.cases import stage_times
 
 from graphbraid import Graph, SparseFeatures, TrainConfig, nn
-from graphbraid.cli.steps.table_files import read_ids
+from graphbraid.cli.table_files import read_ids
 from graphbraid.collective.plan.scheduler import make_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.datasets import random_split

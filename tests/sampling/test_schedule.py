@@ -10,7 +10,7 @@ from tests.extras import NO_KERNELS
 from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.sampling import SeedSchedule
-from graphbraid.sampling.schedule import permuted
+from graphbraid.sampling.config import permuted
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**64 - 1))

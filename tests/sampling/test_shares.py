@@ -17,8 +17,8 @@ from graphbraid.graph import Graph
 from graphbraid.loader import LoaderSettings
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.batch_seeds import Constraints
+from graphbraid.sampling.config import part_of
 from graphbraid.sampling.cpu import make_pipeline
-from graphbraid.sampling.schedule import part_of
 
 CSC = power_law_csc(300, 2000)
 SAMPLER = SamplerConfig(fanouts=(4, 3), layout="blocks")

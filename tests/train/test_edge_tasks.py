@@ -15,7 +15,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from graphbraid import Graph, Trainer, datasets
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SeedSchedule
 from graphbraid.train.run_folder.contract import graph_identity
 
 BUYS, BACK = ("user", "buys", "item"), ("item", "rev_buys", "user")

@@ -27,7 +27,7 @@ from graphbraid.errors import (
 )
 from graphbraid.estimates import choose, limits
 from graphbraid.estimates import sizes as batch_and_pass
-from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.machine import allocation_of
 from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.sizes import batch_sizes
 from graphbraid.estimates.trial import Trial

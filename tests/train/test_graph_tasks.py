@@ -24,7 +24,7 @@ from torch_geometric.nn import (
 from graphbraid import Graph, GraphSet, Trainer, datasets
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SeedSchedule
 
 OPTIONS = {"task": "graph", "epochs": 2, "batch_size": 7, "lr": 0.01, "optimizer": "sgd", "threads": 1}
 

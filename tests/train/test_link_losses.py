@@ -27,8 +27,7 @@ from graphbraid.nn import (
     RotatE,
     TransE,
 )
-from graphbraid.sampling.links.link_seeds import LinkEnds
-from graphbraid.sampling.links.questions import ANSWERS, COUNTS, GIVEN, KIND, QuestionSeeds
+from graphbraid.sampling.links.link_seeds import ANSWERS, COUNTS, GIVEN, KIND, LinkEnds, QuestionSeeds
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links import losses

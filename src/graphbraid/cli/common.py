@@ -10,7 +10,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +19,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from graphbraid.cli import progress, ranks, signals
+from graphbraid.cli import ranks, signals
 from graphbraid.errors import GraphbraidError, ResourceError
+from graphbraid.files.progress import Advance, listening
 from graphbraid.files.writing import format_bytes, printable
 from graphbraid.machine.hardware import require_least
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import Progress
     from rich.table import Table
+
 
 DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"
@@ -42,7 +47,15 @@ DebugOption = Annotated[
 ]
 
 
-def flag(default: Any, flags: str, text: str, *, metavar: str | None = None, panel: str | None = None) -> Any:
+def flag(
+    default: Any,
+    flags: str,
+    text: str,
+    *,
+    metavar: str | None = None,
+    panel: str | None = None,
+    parser: Callable[[str], Any] | None = None,
+) -> Any:
     """Return the declaration of an option.
 
     Args:
@@ -51,24 +64,22 @@ def flag(default: Any, flags: str, text: str, *, metavar: str | None = None, pan
         text: its help. The default is added, unless there is none or the text says it.
         metavar: word of the help for the value. If None, the value's type.
         panel: heading of the help under which it stands.
+        parser: makes the value of the text. If None, the annotation does.
     """
-    return _declared(default, flags, text, metavar=metavar, panel=panel)
-
-
-def path_flag(default: Any, flags: str, text: str, *, metavar: str, panel: str | None = None) -> Any:
-    """Return the declaration of an option that is a path, which must not be empty."""
-    return _declared(default, flags, text, metavar=metavar, panel=panel, parser=path_given)
-
-
-def _declared(default: Any, flags: str, text: str, *, panel: str | None, **others: Any) -> Any:
     return typer.Option(
         default,
         *flags.split(),
         help=text,
+        metavar=metavar,
         rich_help_panel=panel,
         show_default="(default:" not in text,
-        **others,
+        parser=parser,
     )
+
+
+def path_flag(default: Any, flags: str, text: str, *, metavar: str, panel: str | None = None) -> Any:
+    """Return the declaration of an option that is a path, which must not be empty."""
+    return flag(default, flags, text, metavar=metavar, panel=panel, parser=path_given)
 
 
 def path_given(text: str) -> Path:
@@ -180,7 +191,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         try:
             if command.__name__ not in _OF_LITTLE_MEMORY:
                 require_least(f"graphbraid {command.__name__}")
-            with progress.shown(err_console(), quiet=quiet):
+            with bars_shown(err_console(), quiet=quiet):
                 command(*given, **options)
         except (typer.Exit, typer.Abort):
             raise
@@ -239,3 +250,60 @@ def _report(error: BaseException, message: str, code: int, options: dict[str, An
         rank = f"rank {ranks.rank()}: " if ranks.rank() else ""
         say(err_console(), f"[{style}]{rank}{label}:[/] {{}}", message)
     raise typer.Exit(code) from None
+
+
+LEAST_SECONDS = 0.5
+"""A shorter stage has no bar."""
+
+
+# ---- bars of long work
+
+
+def bars_shown(console: Console, *, quiet: bool) -> AbstractContextManager[None]:
+    """Show the long stages of a block on a terminal; elsewhere, or if ``quiet``, do nothing."""
+    return nullcontext() if quiet or not console.is_terminal else listening(Bars(console).stage)
+
+
+class Bars:
+    """A bar for each stage that is under way. They vanish with their stages."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: Progress | None = None
+
+    @contextmanager
+    def stage(self, name: str, total: float | None) -> Generator[Advance]:
+        """Show a stage until its block ends."""
+        is_first = self._progress is None
+        progress = self._progress = self._progress or self._started()
+        task = progress.add_task(printable(name), total=total)
+        try:
+            yield lambda amount: progress.advance(task, amount)
+        finally:
+            progress.remove_task(task)
+            if is_first:
+                progress.stop()
+                self._progress = None
+
+    def _started(self) -> Progress:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        class Long(Progress):
+            """The bars of stages that take long."""
+
+            def get_renderables(self) -> Iterable[RenderableType]:
+                yield self.make_tasks_table(
+                    [task for task in self.tasks if (task.elapsed or 0.0) >= LEAST_SECONDS]
+                )
+
+        found = Long(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left", markup=False),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        found.start()
+        return found

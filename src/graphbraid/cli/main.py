@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -15,58 +16,31 @@ from graphbraid import __version__
 from graphbraid.errors import ConfigError
 
 COMMANDS = {
-    "train": (
-        "train",
-        "Train a model on a graph, evaluate it, and write a folder with its checkpoints and logs.",
-    ),
-    "estimate": (
-        "estimate",
-        "Show what a run needs in memory, disk and time, in each mode, before it starts.",
-    ),
-    "plan": (
-        "plan",
-        "Measure a run's stages, plan which device prepares its mini-batches, and show what limits it.",
-    ),
-    "predict": (
-        "predict",
-        "Predict with a trained run, exactly by default: layer by layer over all neighbours.",
-    ),
-    "report": (
-        "report",
-        "Write one page about a run: curves, errors, calibration, times, the graph, and the command.",
-    ),
-    "compare": (
-        "report",
-        "Write one page about several runs: results, the options that differ, and curves.",
-    ),
-    "convert": (
-        "convert",
-        "Convert a graph to an on-disk store, which opens at once, mapped into memory instead of read.",
-    ),
-    "info": (
-        "info",
-        "Show what a graph holds: nodes, edges, features, labels and splits, by type where there are types.",
-    ),
-    "reorder": ("reorder", "Renumber the nodes of a store, from disk to disk."),
-    "partition": (
-        "partition",
-        "Divide a graph among ranks: few edges between parts, and parts of equal work.",
-    ),
-    "synth": (
-        "synth",
-        "Write a program in C++ with OpenMP, CUDA or MPI that trains a model on a store, without Python.",
-    ),
-    "doctor": (
-        "doctor",
-        "Show what is installed, which kernel variant is active and why, cores, memory and GPUs.",
-    ),
+    "train": "train",
+    "estimate": "train",
+    "plan": "plan",
+    "predict": "predict",
+    "report": "report",
+    "compare": "report",
+    "convert": "convert",
+    "info": "info",
+    "reorder": "convert",
+    "partition": "partition",
+    "synth": "synth",
+    "doctor": "doctor",
 }
-"""For each subcommand its module in ``graphbraid.cli.commands``, and the first line of its docstring."""
+"""Module in ``graphbraid.cli.commands`` of each subcommand, in the order of the help."""
 
 EPILOG = (
     "Exit codes: 0 done, 1 not foreseen, 2 option, 3 data, 4 memory or disk, 5 missing package, 6 kernels, "
     "7 training, 8 a rank lost, 130 stopped by Ctrl-C."
 )
+
+
+def _summary(name: str) -> str:
+    """Return the first line of a command's docstring. It is read in the source: to import it takes long."""
+    source = pkgutil.get_data(__package__, f"commands/{COMMANDS[name]}.py") or b""
+    return source.decode().partition(f"\ndef {name}(")[2].split('"""')[1].partition("\n")[0]
 
 
 class _Subcommands(Mapping[str, Any]):
@@ -84,7 +58,7 @@ class _Subcommands(Mapping[str, Any]):
 
 @functools.cache
 def _parser(name: str) -> Any:
-    module = importlib.import_module(f"graphbraid.cli.commands.{COMMANDS[name][0]}")
+    module = importlib.import_module(f"graphbraid.cli.commands.{COMMANDS[name]}")
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name, cls=_Command, epilog=EPILOG)(getattr(module, name))
     return typer.main.get_command(alone)
@@ -117,7 +91,7 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, _summary(name)) for name in COMMANDS])
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)

@@ -12,8 +12,13 @@ from torch import nn
 
 from graphbraid.collective.hardware.device_resident import sampled_part_bytes
 from graphbraid.errors import ConfigError
-from graphbraid.estimates.allocation import capacity_bytes
-from graphbraid.estimates.machine import RankMemory, device_memory, memory_name, memory_of_rank
+from graphbraid.estimates.machine import (
+    RankMemory,
+    capacity_bytes,
+    device_memory,
+    memory_name,
+    memory_of_rank,
+)
 from graphbraid.estimates.memory import SampledNeeds, bytes_beside_graph, may_try_steps, sampled_needs
 from graphbraid.estimates.records import Mode
 from graphbraid.estimates.seconds import rows_made_up

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import GraphbraidError
-from graphbraid.estimates.allocation import may_be_tried
-from graphbraid.estimates.links import link_evaluation_seconds
-from graphbraid.estimates.memory import are_mapped
+from graphbraid.estimates.machine import may_be_tried
+from graphbraid.estimates.memory import are_mapped, link_evaluation_seconds
 from graphbraid.estimates.records import EpochSeconds, PartSeconds
 from graphbraid.estimates.trial import Trial, repeated, timed
 from graphbraid.files.writing import format_bytes

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import RunsAsWrittenWarning
-from graphbraid.estimates.allocation import allocation_of, may_be_tried
+from graphbraid.estimates.machine import allocation_of, may_be_tried
 from graphbraid.estimates.trial import Trial
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc

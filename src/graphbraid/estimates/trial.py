@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.machine import allocation_of
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.train import runtime

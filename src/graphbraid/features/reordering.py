@@ -24,8 +24,7 @@ from graphbraid.graph.orders import ORDERS, inverse_of, order_by
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.scans import check_ids, unchanged
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.signatures import typed
 
 OF_GRAPH = (*ORDERS, "reverse_pagerank", "weighted_reverse_pagerank")

@@ -10,12 +10,10 @@ from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
-    from graphbraid.loader.cluster import ClusterData, ClusterLoader
-    from graphbraid.loader.hgt import HGTLoader
+    from graphbraid.loader.induced import ClusterData, ClusterLoader, HGTLoader, ShaDowKHopSampler
     from graphbraid.loader.link_neighbor import LinkNeighborLoader
     from graphbraid.loader.neighbor import NeighborLoader
     from graphbraid.loader.options import PLANS, LoaderOptions, LoaderSettings, read_plan
-    from graphbraid.loader.shadow import ShaDowKHopSampler
 
 __all__ = [
     "PLANS",
@@ -58,12 +56,10 @@ _own = names_of(
     __name__,
     {
         "batch_loader": "BatchLoader",
-        "cluster": "ClusterData ClusterLoader",
-        "hgt": "HGTLoader",
+        "induced": "ClusterData ClusterLoader HGTLoader ShaDowKHopSampler",
         "link_neighbor": "LinkNeighborLoader",
         "neighbor": "NeighborLoader",
         "options": "PLANS LoaderOptions LoaderSettings read_plan",
-        "shadow": "ShaDowKHopSampler",
     },
 )
 

@@ -23,10 +23,9 @@ from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader.batch_loader import BatchLoader
 from graphbraid.loader.options import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.config import DIRECTIONAL
+from graphbraid.sampling.config import DIRECTIONAL, MOST_EPOCHS
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.rows.device_cache import free_bytes
-from graphbraid.sampling.schedule import MOST_EPOCHS
 
 AUTO = "auto"
 

@@ -28,10 +28,9 @@ from graphbraid.loader.gather_ahead import GatherAhead
 from graphbraid.loader.options import LoaderSettings
 from graphbraid.loader.sources import as_seeds, completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
-from graphbraid.sampling.config import DIRECTIONAL
+from graphbraid.sampling.config import DIRECTIONAL, as_epoch, part_of
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.schedule import as_epoch, part_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import with_edges
 

@@ -30,9 +30,8 @@ from graphbraid.loader.options import REFUSED, LoaderOptions, check_others, refu
 from graphbraid.loader.sources import FollowedData, as_ids, as_input_id, as_seeds, check_ids
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.batch_seeds import SeedSource, TreeSeeds
-from graphbraid.sampling.config import SUBGRAPH_TYPES, as_subgraph_type
+from graphbraid.sampling.config import SUBGRAPH_TYPES, SeedSchedule, as_subgraph_type
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
 

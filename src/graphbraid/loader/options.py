@@ -24,13 +24,13 @@ from graphbraid.sampling.config import (
     EGO,
     SUBGRAPH_TYPES,
     SamplerConfig,
+    SeedSchedule,
     as_fanouts,
     as_subgraph_type,
     is_by_relation,
 )
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
-from graphbraid.sampling.schedule import SeedSchedule
 
 PLANS = ("auto", "cpu", "gpu")
 """Names of plans that are made when they are needed."""

@@ -188,7 +188,7 @@ class SampledData(Data):
             ) from None
 
     def _repr_html_(self) -> str:
-        from graphbraid.sampling.minibatch.notebook import batch_html
+        from graphbraid.sampling.minibatch.pyg_forms import batch_html
 
         values: LazyValues = self._store._mapping
         return batch_html(self.sampled, {name: values[name] for name in values if values.is_made(name)})

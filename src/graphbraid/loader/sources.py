@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.features.rows.memory import MemoryRows
+from graphbraid.features.rows.caches import MemoryRows
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures
 from graphbraid.graph.csc import degrees_and_loops

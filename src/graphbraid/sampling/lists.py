@@ -43,6 +43,6 @@ class NeighborLists(Protocol):
     def native(self) -> Any | None:
         """Reader of the ids of drawn edges in this process; None: all are in ``csc.indices``.
 
-        The compiled ``NeighborLists``, or its twin in :mod:`graphbraid.features.tiers.lists_reference`.
+        The compiled ``NeighborLists``, or its twin in :mod:`graphbraid.features.tiers.topology`.
         """
         ...

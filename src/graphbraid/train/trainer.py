@@ -537,15 +537,14 @@ class Trainer:
             DataError: the file is damaged, or the graph lacks a column, class or type; names it.
         """
         contents = read_weights(path, self.model, trust=self.config.trust_checkpoint)
-        if "contract" in contents["graph_identity"]:  # runs of earlier versions have none
-            learned = Contract.model_validate(contents["graph_identity"]["contract"])
-            has_tiers = self.tiers is not None or self.topology is not None
-            graph = matched_to(self.model, self.graph, learned, has_tiers=has_tiers)
-            if graph is not self.graph:
-                self.graph = graph
-                self.runner = self._new_runner()  # which reads the graph, as the state does
-                self._state = self._new_state()
-            learned_by[self.model] = learned
+        learned = Contract.model_validate(contents["graph_identity"]["contract"])
+        has_tiers = self.tiers is not None or self.topology is not None
+        graph = matched_to(self.model, self.graph, learned, has_tiers=has_tiers)
+        if graph is not self.graph:
+            self.graph = graph
+            self.runner = self._new_runner()  # which reads the graph, as the state does
+            self._state = self._new_state()
+        learned_by[self.model] = learned
         load_rows(self.runner, contents, Path(path).parent, states=False)
         self.model.load_state_dict(contents["model"])
 

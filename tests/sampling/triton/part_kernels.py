@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
+from graphbraid.sampling.triton.draw import first_after
 from graphbraid.sampling.triton.relabel import permuted
 from graphbraid.sampling.triton.rng import bounded, draw, log_of_draw, row_key, signed
-from graphbraid.sampling.triton.weighted import first_after
 
 BLOCK = 1 << 15
 

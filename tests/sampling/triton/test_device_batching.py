@@ -11,7 +11,7 @@ from tests.sampling.graphs import power_law_csc
 from graphbraid import Graph, ScaledFeatures
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
-from graphbraid.collective.hardware.device_batching import DeviceBatching
+from graphbraid.collective.hardware.cuda import DeviceBatching
 from graphbraid.collective.hardware.device_resident import (
     PARTS,
     DeviceSplit,
@@ -24,7 +24,7 @@ from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
-from graphbraid.features.rows.memory import MemoryRows
+from graphbraid.features.rows.caches import MemoryRows
 from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule

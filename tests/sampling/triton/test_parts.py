@@ -8,7 +8,7 @@ import torch
 from tests.extras import NO_TRITON
 
 from graphbraid.sampling import rng
-from graphbraid.sampling.schedule import permuted
+from graphbraid.sampling.config import permuted
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader import HGTLoader
 from graphbraid.sampling import rng
-from graphbraid.sampling.budget import sample_budget
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.cpu import sample_budget
 
 TYPES = {"author": 120, "paper": 200, "venue": 7, "lonely": 5}
 RELATIONS = {

@@ -1,4 +1,4 @@
-"""``graphbraid convert``: converts tables, npz files and OGB folders to the on-disk store."""
+"""``graphbraid convert`` and ``graphbraid reorder``: make stores, of other files or in another order."""
 
 from __future__ import annotations
 
@@ -16,18 +16,25 @@ from graphbraid.cli.common import (
     guarded,
     path_flag,
     path_given,
+    print_json,
     say,
     table,
 )
 from graphbraid.errors import ConfigError
+from graphbraid.files.progress import stage
 from graphbraid.files.writing import require_absent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphbraid.datasets import StoreNames
+    from torch import Tensor
+
+    from graphbraid.datasets import Narrowing, StoreNames
     from graphbraid.datasets.tables.column_types import TypedColumn
     from graphbraid.graph import Graph
+    from graphbraid.sampling import SamplerConfig
+    from graphbraid.sampling.config import SeedSchedule
+
 
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _DESCRIPTIONS = (".yaml", ".yml")
@@ -129,7 +136,6 @@ def convert(
 
         graphbraid convert bibliography.yaml stores/bibliography
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.cli.steps.storing import make_order, store, tell
     from graphbraid.datasets.store.narrowing import DTYPES, Narrowing
     from graphbraid.features.reordering import check_order_name
 
@@ -239,3 +245,168 @@ def _read(
     if datasets.is_store(source):
         return datasets.load(source, **preparation, verify=True), datasets.open_names(source)
     return datasets.load(source, **preparation), datasets.StoreNames()
+
+
+# ---- another order
+
+
+@guarded
+def reorder(
+    *,
+    data: str = flag(..., "--data -d", "A store, which is read from disk in parts, or any other dataset."),
+    by: str = flag(
+        ...,
+        "--by",
+        "Order: degree, rcm (reverse Cuthill-McKee), communities, reverse_pagerank, "
+        "weighted_reverse_pagerank, inclusion, presampled, or auto (the best score of a trial).",
+    ),
+    out: Path = path_flag(..., "--out -o", "Folder of the store to make.", metavar="STORE"),
+    fanouts: str | None = flag(
+        None, "", "Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)"
+    ),
+    batch_size: int | None = flag(None, "", "Of the same: seed nodes per batch. (default: 1024)"),
+    seed: int | None = flag(None, "", "Of the same: random seed. (default: 0)"),
+    overwrite: bool = flag(False, "--overwrite", "Replace an existing store."),
+    json_output: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
+) -> None:
+    """Renumber the nodes of a store, from disk to disk.
+
+    Topology, features, labels and splits are written in parts, so the graph may be larger than memory
+    (communities and rcm need memory for the edges to compute the order). The new store keeps the original
+    node ids, which predict writes to its output. It is written atomically and verified.
+
+    Examples:
+
+        graphbraid reorder --data stores/papers --by degree --out stores/papers-by-degree
+
+        graphbraid reorder --data stores/web --by communities --out stores/web --overwrite
+
+        graphbraid reorder --data stores/papers --by inclusion --fanouts 15,10,5 --out stores/papers-hot
+    """  # noqa: D412  (typer shows the blank line between examples)
+    from graphbraid.features.reordering import OF_SAMPLER, check_order_name
+
+    check_order_name(by, "--by", sampled=True)
+    if by not in OF_SAMPLER:
+        _refuse_unread(by, {"--fanouts": fanouts, "--batch-size": batch_size, "--seed": seed})
+    if not overwrite:
+        require_absent(out)
+    graph, names = _opened(data)
+    followed = _sampling(graph, fanouts, batch_size, seed) if by in OF_SAMPLER else {}
+    summary = store(graph, out, names=names, order=make_order(graph, by, **followed), overwrite=overwrite)
+    tell(graph, out, summary | {"order": by}, as_json=json_output)
+
+
+def _refuse_unread(by: str, options: Mapping[str, object]) -> None:
+    """Refuse options of orders that follow a sampler, where the order does not."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} is of orders that follow a sampler, and --by {by} does not; leave it out, or take "
+                "inclusion, presampled or auto."
+            )
+
+
+def _sampling(graph: Graph, fanouts: str | None, batch_size: int | None, seed: int | None) -> dict[str, Any]:
+    """Make the sampler and the seeds that a score follows: those of a training run."""
+    from graphbraid.sampling import SamplerConfig
+    from graphbraid.sampling.config import SeedSchedule
+
+    train = graph.split("train")
+    batch_size, seed = 1024 if batch_size is None else batch_size, 0 if seed is None else seed
+    return {
+        "sampler": SamplerConfig(fanouts=(15, 10) if fanouts is None else _parsed(fanouts)),
+        "schedule": SeedSchedule(seeds=train, batch_size=batch_size, shuffle=True, seed=seed),
+    }
+
+
+def _parsed(fanouts: str) -> tuple[int, ...]:
+    from graphbraid.train.config import TrainConfig
+    from graphbraid.train.option_values import parsed
+
+    try:
+        found: tuple[int, ...] = parsed(TrainConfig, "fanouts", fanouts)
+    except ConfigError as error:
+        raise ConfigError(f"--fanouts: {error}") from None
+    return found
+
+
+def _opened(data: str) -> tuple[Graph, StoreNames]:
+    from graphbraid import datasets
+
+    if datasets.is_store(data):
+        return datasets.open_store(data), datasets.open_names(data)
+    return datasets.load(data), datasets.StoreNames()
+
+
+# ---- what both do
+
+ORDER_EDGE_BYTES = {"communities": 24, "rcm": 20}
+"""Peak bytes per edge to compute an order with int32 ids, without the graph and maps of its nodes."""
+
+
+def make_order(
+    graph: Graph, name: str, *, sampler: SamplerConfig | None = None, schedule: SeedSchedule | None = None
+) -> Tensor:
+    """Compute the order of the nodes that a name stands for.
+
+    Raises:
+        ConfigError: There is no order of that name, or it needs a sampler.
+        DataError: The graph lacks what a score needs, such as training nodes.
+        ResourceError: Computing it takes more than the free memory.
+    """
+    import torch
+
+    from graphbraid.datasets.memory import require_memory
+    from graphbraid.features.reordering import named_order
+
+    num_bytes = graph.csc.indices.nbytes * ORDER_EDGE_BYTES.get(name, 0) // torch.int32.itemsize
+    require_memory(num_bytes, f"ordering the nodes by {name}")
+    with stage(f"ordering the nodes by {name}"):
+        return named_order(graph, name, sampler=sampler, schedule=schedule)
+
+
+def store(
+    graph: Graph,
+    folder: Path,
+    *,
+    names: StoreNames,
+    order: Tensor | None,
+    overwrite: bool,
+    narrowing: Narrowing | None = None,
+) -> dict[str, Any]:
+    """Write a store, verify it, and return its summary for ``--json``. ``narrowing`` rounds its features."""
+    from graphbraid import datasets
+    from graphbraid.cli.commands.info import graph_values
+
+    if_exists: Any = "replace" if overwrite else "error"
+    datasets.save_store(
+        graph,
+        folder,
+        ids=names.ids,
+        class_names=names.class_names,
+        names=names.types if graph.is_typed else None,
+        order=order,
+        features_dtype=narrowing,
+        if_exists=if_exists,
+    )
+    stored = datasets.open_store(folder, verify=True)  # reads back what was written, noted for the first open
+    summary: dict[str, Any] = {
+        "store": str(folder),
+        **graph_values(stored),
+        "bytes": sum(path.stat().st_size for path in folder.iterdir()),
+    }
+    return summary if narrowing is None else summary | {"rounding": narrowing.rounding.to_json()}
+
+
+def tell(graph: Graph, folder: Path, summary: dict[str, Any], *, as_json: bool) -> None:
+    """Report the new store."""
+    if as_json:
+        print_json(summary)
+        return
+    from graphbraid.cli.commands.info import graph_facts, type_facts
+
+    say(err_console(), "{}", graph_facts(graph))
+    for name, facts in type_facts(graph):
+        say(err_console(), "  {}: {}", name, facts)
+    say(err_console(), "stored in {}", folder)

@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 _OUTPUTS = TypeAdapter(Outputs)
 
 
-def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]:
+def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract]:
     """Read a saved run's options, the meaning of its outputs, and its requirements on a graph.
-
-    Runs of earlier versions have no such expectations.
 
     Raises:
         ConfigError: the folder does not hold a run made by the command line.
@@ -79,8 +77,7 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]
     if names is not None and len(names) != found.width:
         raise DataError(f"{path}: info.outputs: {len(names)} class names for {found.width} outputs")
     # With many graphs, the contract is that of the graph of tables that they are taken from.
-    of = info.get("source", content.get("contract")) if isinstance(info, dict) else None
-    return settings, found, None if of is None else contract_in(of, path)
+    return settings, found, contract_in(content["info"].get("source", content.get("contract")), path)
 
 
 _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers", "remote"})
@@ -164,8 +161,7 @@ def trained(
     assert isinstance(graph, Graph)
     if task in ("edge", "link"):
         check_values_of(graph, run.settings)
-    if contract is not None:
-        graph = contract.matched(graph, labels=labels or (task == "edge" and (draws_split or splits_edges)))
+    graph = contract.matched(graph, labels=labels or (task == "edge" and (draws_split or splits_edges)))
     if task == "node":
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)

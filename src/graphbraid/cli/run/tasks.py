@@ -16,6 +16,7 @@ from graphbraid.cli.run.build import (
     check_classes,
     check_predictable,
     check_values_of,
+    learning,
     load_graph,
     made,
     refuse_learned,
@@ -171,3 +172,16 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
         return model
 
     return cast("PooledModel", built(run, make))
+
+
+def learning_of(run: ResolvedRun) -> Learning:
+    """Load the data of a run, check it and make the model.
+
+    Raises:
+        ConfigError: the model or an option does not fit.
+        DataError: the data is not there, is broken, or lacks what training needs.
+        ResourceError: the model's weights with what training adds need more than the free memory.
+    """
+    if run.train.task in ("edge", "graph"):
+        return learning_edges(run) if run.train.task == "edge" else learning_graphs(run)
+    return learning(run)

@@ -22,11 +22,10 @@ import torch
 from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.errors import ConfigError, ResourceError, did_you_mean
 from graphbraid.graph import ScaledFeatures, SparseFeatures
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.transfer_counter import bytes_of
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Sequence
@@ -11,11 +10,11 @@ from typing import Any
 
 from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import simulated
+from graphbraid.collective.plan.scheduler import Machine, alternatives, simulated
 from graphbraid.collective.plan.simulator import STAGES, Stage, StageRun
 from graphbraid.collective.plan.times import Profile, format_seconds
-from graphbraid.collective.plan.whatif import Machine, alternatives
 from graphbraid.errors import DataError
+from graphbraid.figures.page import page, preformatted, table
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 
@@ -50,12 +49,12 @@ def write_trace(
     """
     predicted = foreseen(plan, num_batches)
     target = Path(path)
-    page = target.with_suffix(".html")
+    beside = target.with_suffix(".html")
     with atomic_write(target) as aside:
         aside.write_text(json.dumps(trace_events(ops, predicted)) + "\n", encoding="utf-8")
-    with atomic_write(page) as aside:
+    with atomic_write(beside) as aside:
         aside.write_text(_page(ops, predicted, plan), encoding="utf-8")
-    return target, page
+    return target, beside
 
 
 def foreseen(plan: Plan, num_batches: int | None = None) -> list[StageRun]:
@@ -140,11 +139,6 @@ def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
-_STYLE = """
-:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;
-max-width:1600px}pre{background:#8881;padding:.7rem;overflow-x:auto}td,th{padding:.1rem .8rem .1rem 0;
-text-align:left}.scroll{overflow-x:auto}
-"""
 TIMELINE_STYLE = """
 .lanes{display:flex}.lanes .names{flex:none;width:5.5rem;font-size:12px;line-height:22px}
 .lanes .scroll{flex:1}.lanes .time{width:calc(100% * var(--zoom, 1))}.lanes svg{display:block;width:100%;
@@ -163,17 +157,10 @@ def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) ->
         f"takes less than {format_seconds(_bound(ops, plan))}, the dashed line: the {plan.limit} limits "
         "this epoch."
     )
-    parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width,initial-scale=1'>",
-        f"<title>graphbraid: an epoch's timeline</title><style>{_STYLE}{TIMELINE_STYLE}</style>",
-        f"<h1>An epoch's timeline</h1><p>{said}</p>",
-        f'<label>Zoom <input type="range" min="1" max="40" value="1" step="0.5" oninput="{_ZOOM}"></label>',
-        timelines(predicted, ops, plan),
-        f"<h2>Plan</h2><pre>{html.escape(str(plan))}</pre>",
-        _what_if(plan),
-    ]
-    return "\n".join(parts) + "</html>\n"
+    zoom = f'<label>Zoom <input type="range" min="1" max="40" value="1" step="0.5" oninput="{_ZOOM}"></label>'
+    drawn = f"<style>{TIMELINE_STYLE}</style><p>{said}</p>{zoom}{timelines(predicted, ops, plan)}"
+    sections = [("Timelines", drawn), ("Plan", preformatted(plan)), ("What would help", _what_if(plan))]
+    return page("An epoch's timeline", sections)
 
 
 def timelines(predicted: Sequence[StageRun], measured: Sequence[StageRun], plan: Plan) -> str:
@@ -284,10 +271,5 @@ def _what_if(plan: Plan) -> str:
     if plan.cores is not None:
         return ""
     others = alternatives(Profile(times=(plan.times,)), plan.num_batches, Machine())
-    rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{format_seconds(other.predicted_seconds)}</td>"
-        f"<td>{other.limit}</td></tr>"
-        for name, other in others
-    )
-    heads = "<tr><th>with</th><th>an epoch</th><th>limited by</th></tr>"
-    return f"<h2>What would help</h2><table>{heads}{rows}</table>"
+    rows = [(name, format_seconds(other.predicted_seconds), other.limit) for name, other in others]
+    return table(rows, ("with", "an epoch", "limited by"))

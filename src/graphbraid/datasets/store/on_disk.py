@@ -202,7 +202,12 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])
-    sums = {name: arrays[sums_of(name)].read for name in arrays if sums_of(name) in arrays}
+    if missing := [name for name in arrays if sums_of(name) not in ("", *arrays)]:
+        raise DataError(
+            f"{folder} lacks {sums_of(missing[0])}, by which what is read of {missing[0]} is checked; "
+            f"{STORE.again} the graph again."
+        )
+    sums = {name: arrays[sums_of(name)].read for name in arrays if sums_of(name)}
     tensors = {
         name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
     }

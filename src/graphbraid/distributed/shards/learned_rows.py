@@ -29,7 +29,7 @@ from graphbraid.nn import ShardedEmbedding
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.spmm import spmm
 from graphbraid.sampling import rng
-from graphbraid.sampling.schedule import part_of
+from graphbraid.sampling.config import part_of
 
 OPTIMIZERS: Mapping[str, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     "adam": (SparseAdam, ("exp_avg", "exp_avg_sq")),

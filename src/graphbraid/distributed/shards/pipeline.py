@@ -29,10 +29,9 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import COUNTED, make_pipeline
 from graphbraid.sampling.sample import PreparedBatch
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.share import keep_share
 
 if TYPE_CHECKING:

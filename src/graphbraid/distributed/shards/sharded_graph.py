@@ -38,7 +38,7 @@ from graphbraid.graph.identity import keep_mark
 from graphbraid.machine.hardware import free_memory_bytes, memory_group
 from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.schedule import part_of as bounds_of_part
+from graphbraid.sampling.config import part_of as bounds_of_part
 from graphbraid.signatures import typed
 
 _SHARE_OF_ROWS = 0.75

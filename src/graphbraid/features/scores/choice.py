@@ -16,8 +16,7 @@ from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.features.scores.reads import batch_reads, count_reads, spread_reads
 from graphbraid.graph import Graph
-from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from graphbraid.features.scores.walks import backend
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.sampling import rng
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import MOST_EPOCHS, SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.sample import PreparedBatch
-from graphbraid.sampling.schedule import MOST_EPOCHS, SeedSchedule
 from graphbraid.signatures import typed
 
 _OTHER_SEED = 0x6F74686572

@@ -24,9 +24,8 @@ from graphbraid.features.scores.reads import (
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import topology_mark
 from graphbraid.graph.scans import check_ids
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.reference import check_odds
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
 KINDS = (

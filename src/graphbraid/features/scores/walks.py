@@ -17,8 +17,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.features.scores import scores_reference
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 
 DAMPING = 0.85
 ROUNDS = 5

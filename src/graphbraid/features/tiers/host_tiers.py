@@ -34,8 +34,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes, stored_rows
-from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.signatures import typed
 
 

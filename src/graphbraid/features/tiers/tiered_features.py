@@ -13,22 +13,19 @@ from torch import Tensor
 from graphbraid.arguments import as_budget, as_count, check_choice, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import budgets
-from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
+from graphbraid.features.rows.caches import POLICIES, MemoryRows, RowCache, checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows, RowReader
-from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.scores.score import Score
 from graphbraid.features.scores.score import score as score_of
 from graphbraid.features.scores.walks import out_degree
-from graphbraid.features.tiers.tier_report import ReadShareCurve, TierReport, reads_per_epoch
-from graphbraid.features.tiers.tier_rows import SeenTiers
+from graphbraid.features.tiers.tier_report import ReadShareCurve, SeenTiers, TierReport, reads_per_epoch
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import check_made_for, features_mark
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, TransferCounter
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
 LOOKAHEAD = 16

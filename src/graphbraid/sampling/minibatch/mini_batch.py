@@ -408,7 +408,7 @@ class MiniBatch(TensorHolder):
         )
 
     def _repr_html_(self) -> str:
-        from graphbraid.sampling.minibatch.notebook import batch_html
+        from graphbraid.sampling.minibatch.pyg_forms import batch_html
 
         own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return batch_html(self, self._cache | own)

@@ -242,7 +242,7 @@ _ROUNDS = tl.constexpr(4)
 
 @triton.jit
 def permuted(position, live, n, key, half_bits):
-    """Return images under the keyed permutation of [0, n); twin of ``sampling.schedule.permuted``."""
+    """Return images under the keyed permutation of [0, n); twin of ``sampling.config.permuted``."""
     half = unsigned(half_bits)
     low = (unsigned(1) << half) - 1
     x = position.to(tl.uint64)

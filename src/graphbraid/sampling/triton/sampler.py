@@ -24,10 +24,9 @@ from graphbraid.ops.gather import TierTable
 from graphbraid.ops.triton.gather import gather_rows, gather_tiered
 from graphbraid.ops.triton.launch import on_device_of
 from graphbraid.sampling import rng
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.sample import PreparedBatch, Sampled
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.share import keep_share
 from graphbraid.sampling.triton import draw, relabel, topology
 from graphbraid.sampling.triton.batch import (
@@ -40,10 +39,10 @@ from graphbraid.sampling.triton.batch import (
     no_edges,
     steps_of,
 )
+from graphbraid.sampling.triton.draw import PlacedWeights
 from graphbraid.sampling.triton.relabel import Table, check_positions, place_seeds
 from graphbraid.sampling.triton.rng import signed
 from graphbraid.sampling.triton.topology import PLACEMENTS, HopRows, PlacedTopology, place
-from graphbraid.sampling.triton.weighted import PlacedWeights
 
 Span = tuple[str, torch.cuda.Event, torch.cuda.Event]
 

@@ -16,7 +16,7 @@ from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_node_ids, as_tensor
 from graphbraid.machine.hardware import return_freed_blocks
 from graphbraid.sampling import rng
-from graphbraid.sampling.schedule import MOST_EPOCHS, part_of
+from graphbraid.sampling.config import MOST_EPOCHS, part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk, exact_chunks
 from graphbraid.train.inference.metrics import AUC, LOSS, MRR, Kinds, Scores, hits_of

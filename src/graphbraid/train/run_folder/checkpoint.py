@@ -106,7 +106,7 @@ class _Checkpoint(BaseModel):
     model_identity: _Identity
     graph_identity: dict[str, Any]
     info: dict[str, Any]
-    learned_rows: dict[str, Any] | None = None
+    learned_rows: dict[str, Any] | None
     """Record of the learned rows that ranks divide, which are in a folder beside the file; None without."""
 
     @field_validator("log_position")
@@ -119,8 +119,7 @@ class _Checkpoint(BaseModel):
     @field_validator("graph_identity")
     @classmethod
     def _with_a_contract(cls, identity: dict[str, Any]) -> dict[str, Any]:
-        if "contract" in identity:
-            Contract.model_validate(identity["contract"])
+        Contract.model_validate(identity.get("contract"))
         return identity
 
 
@@ -278,10 +277,7 @@ def _short(value: Any) -> str:
 
 
 FORMAT = "graphbraid-checkpoint-2"
-_WITHOUT_CHECKSUM = "graphbraid-checkpoint-1"
-"""Format of earlier versions, which is still read and checked by the CRC-32 sums of the zip file."""
 _KEYS = tuple(_Checkpoint.model_fields)
-_REQUIRED = tuple(name for name, field in _Checkpoint.model_fields.items() if field.is_required())
 
 
 def write(path: Path, contents: dict[str, Any]) -> None:
@@ -313,24 +309,19 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
         raise ConfigError(
             f"there is no checkpoint {path}; give the folder of a run that wrote one, or do not resume."
         )
-    contents, has_checksum = _load(path, trust)
-    if not isinstance(contents, dict):
-        contents = {}
-    found = contents.get("format")
-    if found not in (FORMAT, _WITHOUT_CHECKSUM):
+    contents = _load(path, trust)
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
         raise DataError(
             f"{path} is not a checkpoint of this version of graphbraid (it needs format {FORMAT!r})."
         )
-    if found == FORMAT and not has_checksum:
-        raise DataError(f"{path} is damaged: its checksum is not there. Take another checkpoint.")
-    if missing := [key for key in _REQUIRED if key not in contents]:
+    if missing := [key for key in _KEYS if key not in contents]:
         raise DataError(f"{path} is damaged: it lacks {', '.join(missing)}.")
     check_contents(contents, path)
     return contents
 
 
-def _load(path: Path, trust: bool) -> tuple[Any, bool]:
-    """Return the contents of the file, and whether it has a checksum."""
+def _load(path: Path, trust: bool) -> Any:
+    """Return the contents of the file."""
     has_checksum = checksums.check_zip(path)
     try:
         if not zipfile.is_zipfile(path):  # a complete file of torch.save is one, half of it is not
@@ -338,8 +329,11 @@ def _load(path: Path, trust: bool) -> tuple[Any, bool]:
                 f"{path} is damaged or not a checkpoint: it is no whole zip file. Take another checkpoint."
             )
         if not has_checksum:
-            _check_parts(path)
-        return torch.load(path, map_location="cpu", weights_only=not trust), has_checksum
+            raise DataError(
+                f"{path} is not a checkpoint of this version of graphbraid: it has no checksum, and all "
+                "that are written have one. Take another checkpoint."
+            )
+        return torch.load(path, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{path} holds Python objects beside tensors and plain values (from the optimizer, scheduler or "
@@ -356,12 +350,3 @@ def _object_in(error: pickle.UnpicklingError) -> str:
     """Return which object torch has met, without its advice to switch the check off."""
     found = re.search(r"(?:GLOBAL |Unsupported class |Unsupported operand )([\w.]+)", str(error))
     return f": {found[1]}" if found else ""
-
-
-def _check_parts(path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        if not any(name.endswith("/data.pkl") for name in archive.namelist()):
-            held = ", ".join(archive.namelist()[:3]) or "nothing"
-            raise DataError(f"{path} is not a checkpoint: it is a zip file that holds {held}.")
-        if damaged := archive.testzip():
-            raise DataError(f"{path} is damaged: {damaged} has changed since it was written.")

@@ -341,13 +341,7 @@ def check_same(
         DataError: the graph differs.
     """
     check_same_model(found["model_identity"], model, path)
-    before, now = dict(found["graph_identity"]), dict(graph)
-    learned, contract = before.pop("contract", None), now.pop("contract")
-    if learned is not None:  # runs of earlier versions have none
-        before, now = learned | before, contract | now
-    if before.pop("fingerprint", None) is not None:  # of an earlier version, which kept no marks of arrays
-        _log.warning("%s is of an earlier version: its graph is compared by sizes and splits alone", path)
-        now = {key: value for key, value in now.items() if not key.startswith("array ")}
+    before, now = ({**one["contract"], **one} for one in (found["graph_identity"], graph))
     for key in {**now, **before}:
         value, here = before.get(key), now.get(key)
         if value != here:
@@ -382,10 +376,10 @@ def _check_same_config(found: Mapping[str, Any], config: TrainConfig, path: obje
     free = set(names_with("free", TrainConfig))
     if config.scheduler in PER_STEP:  # its curve spans the whole run
         free.discard("epochs")
-    now, before = config.to_json(), TrainConfig().to_json() | dict(found)  # older runs lack newer options
+    now = config.to_json()
     for name in now:
-        if name not in free and before[name] != now[name]:
+        if name not in free and found.get(name) != now[name]:
             raise ConfigError(
-                f"{path} was written with {name}={before[name]!r}; this run has {now[name]!r}, which "
+                f"{path} was written with {name}={found.get(name)!r}; this run has {now[name]!r}, which "
                 f"would not continue it. Give {name} as it was, or start anew in another out_dir."
             )

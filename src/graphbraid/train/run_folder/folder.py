@@ -70,7 +70,7 @@ PLAN = "plan.json"
 
 
 def kept_evidence(folder: Path) -> Evidence | None:
-    """Return the evidence by which a run was lowered; None if it was not, or was by an earlier version.
+    """Return the evidence by which a run was lowered; None if it was not.
 
     Raises:
         DataError: the file is damaged.
@@ -284,7 +284,7 @@ class RunFolder:
             content = lock.read_bytes()
         except OSError as error:
             raise self._cannot_write(error) from error
-        # Earlier versions, and a process killed right at the start, leave an empty lock file.
+        # A process that is killed right at the start leaves an empty lock file.
         return content == _OURS or (content == b"" and (empty or self.last.is_file() or self._is_begun()))
 
     def _is_begun(self) -> bool:
@@ -349,7 +349,7 @@ class RunFolder:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read one of a run's JSON files; those of earlier versions have no checksum and are not verified.
+    """Read one of a run's JSON files; one that a user edited has no checksum and is not verified.
 
     Raises:
         DataError: the file is not a JSON object, or was changed since it was written.

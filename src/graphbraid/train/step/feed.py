@@ -17,7 +17,7 @@ from torch import Tensor
 from graphbraid.collective.plan.scheduler import REFILL
 from graphbraid.collective.plan.times import Arrangement
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.sampling.schedule import part_of
+from graphbraid.sampling.config import part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import Batch, ModelRunner, WholeGraph
 from graphbraid.train.task import Task

@@ -18,7 +18,7 @@ from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
 from graphbraid.ops.dropout import given_seeds
-from graphbraid.sampling.schedule import part_of
+from graphbraid.sampling.config import part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import ALONE, Share, make_feed, make_loader
 from graphbraid.train.step.reach import agree

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from graphbraid.nn import LinkModel, LinkPredictor, RelationPredictor
 from graphbraid.ops.library import once_differentiable
-from graphbraid.sampling.links.link_seeds import LinkEnds
-from graphbraid.sampling.links.questions import ANSWERS, COUNTS, GIVEN, KIND, WEIGHT
+from graphbraid.sampling.links.link_seeds import ANSWERS, COUNTS, GIVEN, KIND, WEIGHT, LinkEnds
 
 BlockScorer = Callable[[Tensor, Tensor, slice], Tensor]
 """Function of some given rows, all rows and the place of those that returns ``(num_given, num_rows)``."""
@@ -30,7 +29,7 @@ def one_vs_all(model: LinkModel, rows: Tensor, batch: Any, ends: LinkEnds, *, n3
     Args:
         model: model of links; with ``n3`` its predictor has relations.
         rows: ``(num_nodes, channels)`` the encoder's rows of ``ends.nodes``.
-        batch: a batch of :class:`graphbraid.sampling.links.questions.QuestionSeeds`.
+        batch: a batch of :class:`graphbraid.sampling.links.link_seeds.QuestionSeeds`.
         ends: the types that links join.
         n3: weight of the cubes.
     """

@@ -1,4 +1,4 @@
-"""ClusterData and ClusterLoader: mini-batches of whole clusters of nodes, with PyG's arguments."""
+"""Loaders of subgraphs with all edges between their nodes: clusters, ego networks, and HGT's samples."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from graphbraid.arguments import as_count, as_flag, check_choice, check_type
 from graphbraid.datasets.npy import read_npz
 from graphbraid.distributed.partitioning.choose import partition
 from graphbraid.distributed.partitioning.records import MOST_PARTS, Partition, Strategy
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, MissingPackageError
 from graphbraid.files.checksums import check_zip, seal_zip
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
-from graphbraid.loader.keywords import ClusterKeywords, names_in
-from graphbraid.loader.neighbor import Inputs, PyGLoaderBase
-from graphbraid.loader.options import LoaderOptions
-from graphbraid.loader.sources import is_typed, source_of
+from graphbraid.loader.keywords import HGT_ORDER, ClusterKeywords, HGTKeywords, ShadowKeywords, names_in
+from graphbraid.loader.neighbor import Inputs, NeighborLoader, PyGLoaderBase
+from graphbraid.loader.options import REFUSED, LoaderOptions
+from graphbraid.loader.sources import as_input_id, as_seeds, is_typed, source_of
 from graphbraid.sampling.batch_seeds import BatchSeeds, EdgeTimes
-from graphbraid.sampling.config import INDUCED
+from graphbraid.sampling.config import EGO, INDUCED
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Batch, Data, HeteroData
 
 
 class ClusterData(Dataset[Any]):
@@ -230,3 +231,183 @@ def _read(file: Path, graph: Graph, num_parts: int) -> Partition:
         raise DataError(f"{file}: {error}") from None
     check_made_for(kept, graph.csc, f"the clusters in {file} were")
     return kept
+
+
+_MOST_DEPTH = 64
+_OF_BATCH = ("batch", "ptr", "num_nodes", "n_id", "e_id", "edge_index", "adj_t", "y")
+
+
+class ShaDowKHopSampler(NeighborLoader):
+    """A loader of small subgraphs, one around each node, for models that are deeper than their subgraphs.
+
+    After Zeng et al., "Decoupling the Depth and Scope of Graph Neural Networks".
+    ``from graphbraid.loader import ShaDowKHopSampler`` replaces PyG's import. A subgraph has the nodes that
+    are drawn in ``depth`` hops and all edges of the graph between them. Batches are pure, as those of
+    :class:`NeighborLoader`, whose threads draw them; the same node may be in several subgraphs.
+
+    A batch is a PyG ``Batch``: nodes are in the order of their subgraphs, the root first. ``batch`` has each
+    node's subgraph, ``ptr``, ``(num_roots + 1,)``, the first node of each, and ``root_n_id``,
+    ``(num_roots,)``, the local ids of the roots. ``y`` has a row for each root, all other attributes one for
+    each node or edge. It also has ``n_id``, ``e_id`` and ``input_id``, as batches of :class:`NeighborLoader`.
+
+    Args:
+        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``.
+        depth: number of hops of a subgraph.
+        num_neighbors: number of neighbours that each node of a hop draws; -1 takes all.
+        node_idx: the roots: node ids, a bool mask or the name of one of the graph's splits. If None, all
+            nodes.
+        replace: whether to draw with replacement.
+        **options: options of :class:`NeighborLoader`, such as ``batch_size``, ``shuffle``, ``seed`` and
+            ``num_workers``.
+
+    Raises:
+        ConfigError: an option is invalid or would change the subgraphs, or the data have types.
+        MissingPackageError: torch_geometric is not installed.
+    """
+
+    pyg_name = "ShaDowKHopSampler"
+    inputs_name = "node_idx"
+    subgraph_types = (EGO,)
+
+    def __init__(
+        self,
+        data: Graph | Data,
+        depth: int,
+        num_neighbors: int,
+        node_idx: Tensor | str | None = None,
+        replace: bool = False,
+        **options: Unpack[ShadowKeywords],
+    ) -> None:
+        for name in ("disjoint", "subgraph_type", "directed", "layout", "input_nodes", "gather"):
+            if name in options:
+                raise ConfigError(
+                    f"ShaDowKHopSampler takes no {name}: its batches are ego networks of node_idx with all "
+                    "edges between their nodes"
+                )
+        if is_typed(data):
+            raise ConfigError("ShaDowKHopSampler takes graphs of one node type and one relation so far")
+        _batch_class()
+        depth = as_count(depth, "depth", least=1, most=_MOST_DEPTH)
+        fanout = as_count(num_neighbors, "num_neighbors", least=-1, most=(1 << 31) - 1)
+        named: dict[str, Any] = {"subgraph_type": EGO, "disjoint": True, "replace": replace, "gather": False}
+        try:
+            super().__init__(data, [fanout] * depth, node_idx, **{**named, **options})
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("input_nodes", "node_idx")) from error
+        own = {
+            "data": data,
+            "depth": depth,
+            "num_neighbors": fanout,
+            "node_idx": node_idx,
+            "replace": replace,
+        }
+        self._arguments = {**own, **options, "seed": self.seed}
+        self.depth, self.num_neighbors, self.node_idx = depth, fanout, self.schedule.seeds
+
+    def _to_user_batch(self, batch: MiniBatch) -> Batch:
+        given = batch.input_id
+        out = _as_batch(batch)
+        out["input_id"] = given if self._input_id is None else self._input_id[given]
+        if self.pin_memory and torch.accelerator.is_available():
+            out = out.pin_memory()
+        return out if self._options.transform is None else self._options.transform(out)
+
+    def __str__(self) -> str:
+        return "ShaDowKHopSampler()"
+
+
+def _as_batch(sampled: MiniBatch) -> Batch:
+    """Return a mini-batch of ego networks, which are one after another, as PyG's Batch."""
+    trees = sampled.batch
+    num_roots = sampled.batch_size
+    ptr = torch.zeros(num_roots + 1, dtype=torch.int64, device=trees.device)
+    torch.cumsum(torch.bincount(trees, minlength=num_roots), 0, out=ptr[1:])
+    out = _batch_class()(batch=trees, ptr=ptr)
+    roots = out["root_n_id"] = ptr[:-1].clone()
+    names = sampled.lazy_keys()
+    for name in ("edge_index", "adj_t"):
+        if name in names:
+            out[name] = sampled.value(name)
+    out["n_id"] = sampled.n_id
+    if sampled.e_id is not None:
+        out["e_id"] = sampled.e_id
+    for name in names:
+        if name not in _OF_BATCH:
+            out[name] = sampled.value(name)
+    if "y" in names:
+        y = sampled.y
+        out["y"] = y if y is None or "y" in sampled.constants else y[roots]
+    return out
+
+
+def _batch_class() -> Any:
+    try:
+        from torch_geometric.data import Batch
+    except ImportError as error:
+        raise MissingPackageError(
+            "ShaDowKHopSampler's batches are PyG's: pip install 'graphbraid[pyg]'"
+        ) from error
+    return Batch
+
+
+class HGTLoader(PyGLoaderBase):
+    """A loader of densely connected mini-batches with a chosen number of nodes of each type.
+
+    ``from graphbraid.loader import HGTLoader`` replaces PyG's import, and needs no ``torch-sparse``. All that
+    :class:`NeighborLoader` says of its batches holds here, too: a batch is a pure function of (graph,
+    arguments, ``seed``, epoch, step), prepared ahead by threads.
+
+    Each hop draws nodes of each type without replacement. A node's probability is proportional to the square
+    of its budget. Each edge from it to a sampled node adds ``1 / d`` to its budget; that node has ``d``
+    in-edges in the edge's relation. A batch has all edges between its nodes. If a node has more than 50
+    in-edges in a relation, budgets and edges read 50 drawn ones, as in PyG. The algorithm is HGSampling of Hu
+    et al., "Heterogeneous Graph Transformer" (2020). Two things differ from PyG: ``e_id`` of drawn edges
+    names these edges, and edges from a seed that is given twice name its first row.
+
+    Args:
+        data: a :class:`graphbraid.Graph` with types or a PyG ``HeteroData``, whose dtypes and shapes batches
+            keep.
+        num_samples: number of nodes drawn per hop, as a list for each type or a dict of lists by type.
+        input_nodes: the seeds: a node type, or a pair of it and ids, a mask or the name of a split.
+        *more: other arguments in PyG's order, from ``is_sorted`` on.
+        **options: options of :class:`graphbraid.loader.LoaderOptions` about the order of batches, their
+            preparation and their device; and those of PyG's and torch's loaders.
+
+    Raises:
+        ConfigError: an option is invalid or not supported, or the graph has no types.
+    """
+
+    pyg_name = "HGTLoader"
+    takes = names_in(HGTKeywords, "num_samples", "input_nodes")
+    order = HGT_ORDER
+    refused = {name: REFUSED[name] for name in ("transform_sampler_output", "custom_cls")}  # noqa: RUF012
+    inputs_name = "input_nodes"
+    is_also_pygs = True
+
+    def __init__(
+        self,
+        data: Graph | HeteroData,
+        num_samples: Any,
+        input_nodes: Any,
+        *more: Any,
+        **options: Unpack[HGTKeywords],
+    ) -> None:
+        named = {"num_samples": num_samples, "input_nodes": input_nodes}
+        self._set_up(data, named | self._by_name(more, options), num_neighbors=())
+        self.node_sampler = self._batches.config
+        """Options of the sampler: ``num_samples`` by node type, and more."""
+
+    def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
+        if not source.graph.is_typed:
+            raise ConfigError(
+                "HGTLoader draws nodes by type, but the data have only one; use NeighborLoader, or HeteroData"
+            )
+        seeds = as_seeds(options.input_nodes, source.graph)
+        given = seeds.ids if seeds.is_mask and options.input_id is None else options.input_id
+        return Inputs(
+            source=source,
+            number=len(seeds.ids),
+            input_type=seeds.node_type,
+            nodes=seeds.ids,
+            input_id=None if given is None else as_input_id(given, len(seeds.ids), "seed"),
+        )

@@ -1,1 +1,0 @@
-"""Steps of commands: training shown as it goes, stores, predictions, and files of ids and tables."""
