@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_870,
     ("loader",): 3_640,
     ("collective",): 4840,
-    ("fullgraph",): 28_780,
+    ("fullgraph",): 27_950,
     ("distributed",): 8350,
     ("synth",): 6_500,
     ("train",): 11_180,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_950,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_900, 512, 93_800
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_000, 500, 93_800
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

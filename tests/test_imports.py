@@ -36,7 +36,7 @@ FLOORS = (
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
-    "fullgraph/step": ((...,), ("operations",), ("differentiable", "planned_step", "replay")),
+    "fullgraph/step": ((...,), ("operations",), ("differentiable", "planned_step")),
     "graph": ((...,), ("interop",), ("graph",), ("graph_set",)),
     "ops": (
         ("derived", "library"),

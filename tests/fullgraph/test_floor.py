@@ -15,10 +15,8 @@ from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph.device import Host
-from graphbraid.fullgraph.explain import timing
-from graphbraid.fullgraph.explain.floor import floor_of
+from graphbraid.fullgraph.explain.floor import StepTimes, TaskTime, TimedStep, floor_of
 from graphbraid.fullgraph.explain.ledger import Ledger, Work
-from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedStep
 from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
@@ -289,7 +287,7 @@ def test_explain_prints_the_floor_and_the_times_when_asked(monkeypatch):
         ),
         seconds=5.0,
     )
-    monkeypatch.setattr(timing.TimedStep, "measured", lambda *_: times)
+    monkeypatch.setattr(TimedStep, "measured", lambda *_: times)
     said = engine.explain(measure=True)
     assert "5000.000 ms is what it took (median)" in said
     assert "2000.000 ms of it between the tasks" in said

@@ -26,6 +26,7 @@ from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Return
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, lock_of, plain_tensors
+from graphbraid.fullgraph.reading.source import source_of
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.fullgraph.step.differentiable import Behind
 from graphbraid.graph import Graph
@@ -86,16 +87,8 @@ class Engine:
             raise ConfigError(f"{who} reads features in memory; leave tiers and host out.")
         self._lock = lock_of(model)
         with self._lock, plain_tensors():
-            self._tracker = ModelTracker(
-                model,
-                graph,
-                nodes,
-                options,
-                ranks=ranks,
-                node_type=node_type,
-                data=data,
-                strict=strict,
-            )
+            source = source_of(model, graph, data, node_type)
+            self._tracker = ModelTracker(model, source, nodes, options, ranks=ranks, strict=strict)
             snapshot = self._tracker.now()
             runner = self._tracker.runner_of(snapshot)
             if runner is None:
@@ -235,24 +228,25 @@ class Engine:
     @property
     def evaluation_nbytes(self) -> int:
         """Bytes that :meth:`predict` takes in addition to :attr:`nbytes`; 0 if it runs as it is written."""
-        with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            program = self._tracker.now().program
-            return 0 if program is None else self.runner.evaluation_bytes(program)
+        program = self._evaluated_program()
+        return 0 if program is None else self.runner.evaluation_bytes(program)
 
     @property
     def evaluation_pass_bytes(self) -> int:
         """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
-        with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            program = self._tracker.now().program
-            return 0 if program is None else self.runner.evaluation_pass_bytes(program)
+        program = self._evaluated_program()
+        return 0 if program is None else self.runner.evaluation_pass_bytes(program)
 
     @property
     def evidence(self) -> Evidence:
         """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
         with self._lock, plain_tensors():
-            with in_mode(self.model, training=False):
-                evaluated = self._tracker.now().program
-            return self.runner.evidence(evaluated)
+            return self.runner.evidence(self._evaluated_program())
+
+    def _evaluated_program(self) -> Program | None:
+        """Return what the model is read into in evaluation mode; None if it runs as it is written."""
+        with self._lock, plain_tensors(), in_mode(self.model, training=False):
+            return self._tracker.now().program
 
     def first_not_finite(self) -> str:
         """Describe the operation and first node where the last forward pass gave a non-finite value."""

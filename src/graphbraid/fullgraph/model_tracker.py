@@ -19,14 +19,12 @@ from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.trials import costs_for
 from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
-from graphbraid.fullgraph.ranks.lower_part import lower_part
-from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.ranks.ranks import Ranks, lower_part
 from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import why_not_now
-from graphbraid.fullgraph.reading.source import Source, source_of
+from graphbraid.fullgraph.reading.source import Source
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Runner
-from graphbraid.graph import Graph
 
 _MOST_FORMS = 4
 """Number of snapshots kept per model, since a model alternates between modes."""
@@ -84,28 +82,24 @@ class ModelTracker:
 
     Args:
         model: the model; its parameters stay the user's own.
-        graph: a graph with features; used in place.
+        source: the graph, and the data behind it, in their current state.
         nodes: the training nodes, as distinct ids, a mask or the name of a split.
         options: options of the lowering.
         ranks: the ranks that run the program together. If None, there is one.
-        node_type: the type whose outputs are wanted, where there are types.
-        data: the user's own data object, if ``graph`` was made from one.
         strict: whether the program may have no graph breaks.
 
     Raises:
-        ConfigError: a node is out of range or named twice, or ``node_type`` does not go with the graph.
+        ConfigError: a node is out of range or named twice.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        graph: Graph,
+        source: Source,
         nodes: Any,
         options: CompileOptions,
         *,
         ranks: Ranks | None,
-        node_type: str | None,
-        data: Any,
         strict: bool,
     ) -> None:
         self._model, self._options, self._ranks = model, options, ranks
@@ -115,13 +109,12 @@ class ModelTracker:
         self._snapshots: list[ModelSnapshot] = []
         self._num_changes = 0
         self._unread: ModelWatch | None = None
-        self.source = source_of(model, graph, data, node_type)
-        """The graph, and the data behind it, in their current state."""
+        self.source = source
         self.differentiates_twice = False
         """Whether gradients have been differentiated again. Calls with gradients then run as written."""
         self._asked = TrainingNodes(nodes, self.source)
         if ranks is not None:
-            ranks.check_same(options_of(model), graph, self.nodes)
+            ranks.check_same(options_of(model), source.graph, self.nodes)
 
     @property
     def nodes(self) -> Tensor:

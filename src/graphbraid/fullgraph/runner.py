@@ -16,18 +16,16 @@ from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_for_evaluation
 from graphbraid.fullgraph.program import Program, same_program
-from graphbraid.fullgraph.ranks.lower_part import evaluation_part
+from graphbraid.fullgraph.ranks.ranks import evaluation_part
 from graphbraid.fullgraph.step.buffer_pool import BufferPool, copied
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import UNCHANGED, Behind, run_step
-from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.fullgraph.step.replay import ReplayedStep
+from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.fullgraph.step.streams import Streams
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.explain.floor import Floor
-    from graphbraid.fullgraph.explain.timing import StepTimes
+    from graphbraid.fullgraph.explain.floor import Floor, StepTimes
     from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner, TunedPipeline
     from graphbraid.fullgraph.ranks.ranks import Ranks
 
@@ -205,12 +203,7 @@ class Runner:
         return self.training_step.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
-        """Return the least work and time of a step at this machine's rates, operation by operation.
-
-        Args:
-            measure: also time some steps, task by task, on copies of the parameters and buffers, so that
-                neither the model nor torch's random state changes. Takes as much memory again as
-                :attr:`nbytes`.
+        """Return what :meth:`.Engine.floor` does.
 
         Raises:
             ConfigError: times of several ranks are to be measured.
@@ -233,12 +226,8 @@ class Runner:
         return floor_of(program, ledger, rates, num_nodes=num_nodes, times=times, doubt=costs.doubt)
 
     def explain(self, *, measure: bool = False) -> str:
-        """Describe the lowered program, every decision with its saving and alternatives, and the floor.
-
-        Args:
-            measure: see :meth:`floor`.
-        """
-        from graphbraid.fullgraph.explain.text import exchanges, explain
+        """Return what :meth:`.Engine.explain` does."""
+        from graphbraid.fullgraph.explain.floor import exchanges, explain
 
         choices = [] if self.device_copies is None else self.device_copies.picker.choices
         said = explain(self.lowered, self.training_step, choices, level_bytes=self._level_bytes)
@@ -247,7 +236,7 @@ class Runner:
 
     def _timed(self) -> StepTimes:
         """Time some steps on a copy of the program."""
-        from graphbraid.fullgraph.explain.timing import TimedStep
+        from graphbraid.fullgraph.explain.floor import TimedStep
 
         lowered, request = self.lowered, self.training_step.request
         copied = replace(request, program=copy.deepcopy(lowered.program), copies=self.device_copies)

@@ -56,7 +56,6 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
             "ops.attention",
             "ops.binary",
             "fullgraph.step.epilogues",
-            "fullgraph.step.operations.gat",
             "fullgraph.step.operations.attention",
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")

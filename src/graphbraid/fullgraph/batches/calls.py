@@ -35,6 +35,7 @@ from graphbraid.fullgraph.reading.calling import (
     only_node_type,
     parameters_of,
 )
+from graphbraid.fullgraph.reading.exact import is_plain
 from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.graph import EdgeType
@@ -211,7 +212,7 @@ class BatchCall:
         if parameter is not None and self.batch is not None and self.values[X] is None and self._reads_no_x():
             self.x[ONLY_NODE_TYPE] = self.x[ONLY_NODE_TYPE].to(parameter)
         for one, x in self.x.items():
-            if not _is_plain(x) or x.ndim != 2 or not x.is_floating_point():
+            if not is_plain(x) or x.ndim != 2 or not x.is_floating_point():
                 name = f"x of {one!r}" if self.given.typed else "x"
                 return NotLoweredError(name, "it is not one dense matrix of floats with a row per node")
             kinds.add((x.dtype, x.device))
@@ -259,7 +260,7 @@ class BatchCall:
         if self.given.typed or not num_relations:
             return None
         edge_type, edges = self.values[EDGE_TYPE], self.values[EDGES]
-        is_vector = _is_plain(edge_type) and edge_type.dtype in (torch.int32, torch.int64)
+        is_vector = is_plain(edge_type) and edge_type.dtype in (torch.int32, torch.int64)
         if not is_vector or edge_type.shape != edges.shape[1:] or edge_type.device != edges.device:
             return NotLoweredError("edge_type", "it is no vector of integers with a number for each edge")
         if edge_type.numel():
@@ -317,12 +318,8 @@ class BatchCall:
         )
 
 
-def _is_plain(value: Any) -> bool:
-    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
-
-
 def _is_edge_list(edges: Any, device: torch.device) -> bool:
-    fits = _is_plain(edges) and edges.ndim == 2 and edges.shape[0] == 2 and edges.device == device
+    fits = is_plain(edges) and edges.ndim == 2 and edges.shape[0] == 2 and edges.device == device
     return fits and edges.dtype in (torch.int32, torch.int64)
 
 
@@ -398,7 +395,7 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
     for name, value in given_to.items():
         is_by_type = isinstance(value, Mapping)
         what = argument_named(name.removesuffix(BY_TYPE) if is_by_type else name, places[name])
-        if what == ADJACENCY and _is_plain(value) and EDGES not in values:
+        if what == ADJACENCY and is_plain(value) and EDGES not in values:
             what = EDGES  # PyG's layers take an edge list in the place of a matrix
         what = name if what is None or what in values else what
         values[what] = value
@@ -435,7 +432,7 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
     if key not in callings:
         callings[key] = _form_of(model, batch, key[2:], typed=typed)
     calling, given, held, taken = callings[key]
-    values = CallValues(partial(_of_typed_batch if typed else _of_batch, batch))
+    values = CallValues(partial(_of_batch, batch, typed))
     seed_type, num_seeds = None, None
     if isinstance(batch, MiniBatch) or "input_id" in held:
         seed_type, num_seeds = _seeds_of(batch, held, typed=typed)
@@ -460,7 +457,12 @@ def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool)
     is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
     keys = held - _OF_LOADERS if is_sampled else held
     made = {EDGES, DATA} if typed else {EDGES, NUM_NODES, DATA}
-    given = Given(names=keys | made, held=keys, data_class=_class_of(batch), typed=typed)
+    given = Given(
+        names=keys | made,
+        held=keys,
+        data_class=None if isinstance(batch, MiniBatch) else type(batch),
+        typed=typed,
+    )
     calling = calling_of(model, given)
     takes_all = calling.takes(DATA)
     taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
@@ -500,7 +502,7 @@ def _with_edges(given: Given, values: Mapping[str, Any], taken: Sequence[str]) -
     """Say which of the values are numbers of edges, and which rows of features."""
     for what in taken:
         value = values[what]
-        if what in (WEIGHTS, EDGE_ATTR) and _is_plain(value) and value.is_floating_point():
+        if what in (WEIGHTS, EDGE_ATTR) and is_plain(value) and value.is_floating_point():
             if value.ndim == 1:
                 given = replace(given, weights=given.weights or what)
             elif value.ndim == 2 and what == EDGE_ATTR:
@@ -508,25 +510,14 @@ def _with_edges(given: Given, values: Mapping[str, Any], taken: Sequence[str]) -
     return given
 
 
-def _class_of(batch: Any) -> type | None:
-    """Return the class that a model finds its data of; None for PyG's ``Data``."""
-    return None if isinstance(batch, MiniBatch) else type(batch)
-
-
-def _of_batch(batch: Any, what: str) -> Any:
+def _of_batch(batch: Any, typed: bool, what: str) -> Any:
     if what == DATA:
         return batch.to_data() if isinstance(batch, MiniBatch) else batch
-    if what == CSC:
-        return batch.blocks if hasattr(batch, "blocks") else batch.edge_index
-    return getattr(batch, what)
-
-
-def _of_typed_batch(batch: Any, what: str) -> Any:
-    if what == DATA:
-        return batch.to_data() if isinstance(batch, MiniBatch) else batch
-    if not isinstance(batch, MiniBatch):
+    if typed and not isinstance(batch, MiniBatch):
         return batch.collect(what, allow_empty=True)
     if what == CSC:
-        return batch.blocks
+        return batch.blocks if hasattr(batch, "blocks") else batch.edge_index
+    if not typed:
+        return getattr(batch, what)
     # A copy, to which a forward may write. Without features in any type, a batch has no x_dict.
     return dict(getattr(batch, what + BY_TYPE, {}) if what == X else batch[what + BY_TYPE])

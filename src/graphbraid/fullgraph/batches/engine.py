@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -131,11 +132,7 @@ class BatchEngine(nn.Module):
         return BatchEngine(copy.deepcopy(self.model, memo), strict=self._runner.strict)
 
     def __reduce__(self) -> Any:
-        return _made, (self.model, self._runner.strict)
-
-
-def _made(model: nn.Module, strict: bool) -> BatchEngine:
-    return BatchEngine(model, strict=strict)
+        return partial(BatchEngine, strict=self._runner.strict), (self.model,)
 
 
 def _is_batch(value: Any) -> bool:

@@ -11,59 +11,30 @@ from typing import Any
 
 import torch
 
-from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.segments import segments_of
 from graphbraid.fullgraph.lowering.passes import merged_epilogues
-from graphbraid.fullgraph.program import (
-    Add,
-    Aggregate,
-    AlongRow,
-    Attention,
-    Break,
-    ColumnRange,
-    Combine,
-    Concat,
-    DestinationRows,
-    Epilogue,
-    Following,
-    Gine,
-    Largest,
-    LevelNodes,
-    Linear,
-    Messages,
-    Normalise,
-    Operation,
-    Prelu,
-    Product,
-    Program,
-    ReadRows,
-    RowFunction,
-    RowOfParameters,
-    Scale,
-    UnitRows,
-    written_lines,
-)
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 
-_BY_ROW = (
-    AlongRow
-    | Add
-    | ColumnRange
-    | Combine
-    | Concat
-    | Epilogue
-    | Largest
-    | Linear
-    | Prelu
-    | Product
-    | RowFunction
-    | RowOfParameters
-    | Scale
-    | UnitRows
+_BY_ROW: tuple[type[ir.Operation], ...] = (
+    *(
+        ir.Add,
+        ir.AlongRow,
+        ir.ColumnRange,
+        ir.Combine,
+        ir.Concat,
+        ir.Epilogue,
+        ir.Largest,
+        ir.Linear,
+        ir.Prelu,
+        ir.Product,
+        ir.RowFunction,
+    ),
+    *(ir.RowOfParameters, ir.Scale, ir.UnitRows),
 )
 """Operations that map each row by itself."""
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)
-_LEAVES_RESULT = (AggregateLinear, Aggregate, Linear, Add, Combine, Gine, Normalise)
+_LEAVES_RESULT = (ir.AggregateLinear, ir.Aggregate, ir.Linear, ir.Add, ir.Combine, ir.Gine, ir.Normalise)
 """Operations whose result is new memory that their backward does not read."""
 
 
@@ -75,7 +46,7 @@ class BatchProgram:
         out_dtype: dtype of the outputs of a model that multiplies in bfloat16; None for one that does not.
     """
 
-    def __init__(self, program: Program, out_dtype: torch.dtype | None = None) -> None:
+    def __init__(self, program: ir.Program, out_dtype: torch.dtype | None = None) -> None:
         self.read, self.out_dtype = program, out_dtype
         """The program as it was read."""
         self.is_half = out_dtype is not None
@@ -90,21 +61,21 @@ class BatchProgram:
         self.last_coupled = max((fused.level(op.out) for op in fused.ops if couples_rows(op)), default=-1)
         """The last level with an operation whose result depends on all rows; -1 if there is none."""
         made = fused.producer(fused.output)
-        self.keeps_output = isinstance(made, Attention) and not made.averages
+        self.keeps_output = isinstance(made, ir.Attention) and not made.averages
         """Whether backward reads the output, which the caller must then not write over."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
         """Results that may be written over the first input."""
         self.parts = segments_of(fused.ops, _last_reads(fused), fused.output, fused.width)
         """Segments, and operations by themselves, with the values that nothing after each one reads."""
-        self.breaks = tuple(op for op in fused.ops if isinstance(op, Break) and op.is_graph_break)
+        self.breaks = tuple(op for op in fused.ops if isinstance(op, ir.Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
         self.by_row = frozenset(target for op in self.breaks for target in op.by_row)
         """What they read of a batch that must have a row for each node."""
         self.producer = fused.producer
         """Returns the operation that computes a value; None for an input."""
-        self._text = "\n".join((*written_lines(self.breaks), *_IN_HALF[not self.is_half :], str(fused)))
+        self._text = "\n".join((*ir.written_lines(self.breaks), *_IN_HALF[not self.is_half :], str(fused)))
 
-    def place(self, value: str) -> LevelNodes:
+    def place(self, value: str) -> ir.LevelNodes:
         """Return the nodes for which a value has rows."""
         return self._places[value]
 
@@ -112,26 +83,26 @@ class BatchProgram:
         return self._text
 
 
-def couples_rows(op: Operation) -> bool:
+def couples_rows(op: ir.Operation) -> bool:
     """Return whether a row's result depends on other rows, in the mode that the model is in."""
-    if isinstance(op, Normalise) and op.couples_rows:
+    if isinstance(op, ir.Normalise) and op.couples_rows:
         norm: Any = op.module
         return bool(norm.training) or norm.running_mean is None
-    return isinstance(op, Break) and op.couples_rows
+    return isinstance(op, ir.Break) and op.couples_rows
 
 
-def _may_overwrite(program: Program, op: Operation) -> bool:
+def _may_overwrite(program: ir.Program, op: ir.Operation) -> bool:
     """Return whether an epilogue is the only reader of rows that backward does not read either."""
     maker = program.producer(op.inputs[0])
     return (
-        isinstance(op, Epilogue)
+        isinstance(op, ir.Epilogue)
         and isinstance(maker, _LEAVES_RESULT)
-        and not (isinstance(maker, Following) and maker.after is not None)
+        and not (isinstance(maker, ir.Following) and maker.after is not None)
         and len(program.consumers(op.inputs[0])) == 1
     )
 
 
-def _last_reads(program: Program) -> list[tuple[str, ...]]:
+def _last_reads(program: ir.Program) -> list[tuple[str, ...]]:
     last: dict[str, int] = {}
     for place, op in enumerate(program.ops):
         last |= dict.fromkeys(op.inputs, place)
@@ -142,25 +113,25 @@ def _last_reads(program: Program) -> list[tuple[str, ...]]:
     return [tuple(values) for values in found]
 
 
-def _fused(program: Program) -> Program:
+def _fused(program: ir.Program) -> ir.Program:
     program = _on_needed_rows(program)
     for step in (_with_later_bias, _joined, _with_root, _with_other):
         while (changed := step(program)) is not None:
             program = changed
-    program = merged_epilogues(_reached(program))
+    program = merged_epilogues(program.rewritten(ir.needed_for(program.ops, program.output)))
     while (changed := _with_epilogue(program)) is not None:
         program = changed
     return program
 
 
-def _on_needed_rows(program: Program) -> Program:
+def _on_needed_rows(program: ir.Program) -> ir.Program:
     """Compute a value only for the rows that the operations after it read.
 
     A model maps all rows before its layer reads some of them as the destinations' own, for instance as a root
     or a query. The rows of a level are a prefix of those before it, so the map can run on the own rows.
     """
     levels = _needed_levels(program)
-    ops, own, same = list[Operation](), dict[tuple[str, int], str](), dict[str, str]()
+    ops, own, same = list[ir.Operation](), dict[tuple[str, int], str](), dict[str, str]()
 
     def at(value: str, level: int) -> str:
         """Return the name of a value's rows at a level."""
@@ -168,13 +139,13 @@ def _on_needed_rows(program: Program) -> Program:
         for reached in range(levels[name], level):
             if (name, reached) not in own:
                 own[name, reached] = f"{name} own"
-                ops.append(DestinationRows(out=f"{name} own", inputs=(name,)))
+                ops.append(ir.DestinationRows(out=f"{name} own", inputs=(name,)))
                 levels[f"{name} own"] = reached + 1
             name = own[name, reached]
         return name
 
     for op in program.ops:
-        if isinstance(op, DestinationRows) and op.out != program.output:
+        if isinstance(op, ir.DestinationRows) and op.out != program.output:
             same[op.out] = at(op.inputs[0], levels[op.out])
             continue
         needs = _levels_of_inputs(program, op, levels[op.out])
@@ -183,12 +154,12 @@ def _on_needed_rows(program: Program) -> Program:
     return program.rewritten(tuple(ops))
 
 
-def _needed_levels(program: Program) -> dict[str, int]:
+def _needed_levels(program: ir.Program) -> dict[str, int]:
     """Return for each value the level whose rows are enough for all operations that read it."""
     needed: dict[str, int] = {}
     for op in reversed(program.ops):
         level = program.level(op.out)
-        if isinstance(op, _BY_ROW | DestinationRows):
+        if isinstance(op, (*_BY_ROW, ir.DestinationRows)):
             level = needed.get(op.out, level)
         needed[op.out] = level
         for value, wanted in zip(op.inputs, _levels_of_inputs(program, op, level), strict=True):
@@ -196,28 +167,28 @@ def _needed_levels(program: Program) -> dict[str, int]:
     return needed | dict.fromkeys(program.inputs, 0)
 
 
-def _levels_of_inputs(program: Program, op: Operation, level: int) -> list[int]:
+def _levels_of_inputs(program: ir.Program, op: ir.Operation, level: int) -> list[int]:
     """Return for each input the level whose rows an operation reads to compute the rows of ``level``."""
     if isinstance(op, _BY_ROW):
         return [level] * len(op.inputs)
-    if isinstance(op, DestinationRows):
+    if isinstance(op, ir.DestinationRows):
         return [level - (op.out == program.output)]
     levels = [program.level(value) for value in op.inputs]
-    if isinstance(op, Messages) and op.edges is None:
-        sources = {place for _, role, place in op.reads if role is ReadRows.SOURCE}
+    if isinstance(op, ir.Messages) and op.edges is None:
+        sources = {place for _, role, place in op.reads if role is ir.ReadRows.SOURCE}
         if 0 in sources:  # the first input tells where the edges begin
             levels = [level - (place in sources) for place in range(len(levels))]
     return levels
 
 
-def _with_later_bias(program: Program) -> Program | None:
+def _with_later_bias(program: ir.Program) -> ir.Program | None:
     """Add a bias after a sum rather than to one of its sides, where an activation may follow it."""
     for op in program.ops:
-        if not isinstance(op, Add):
+        if not isinstance(op, ir.Add):
             continue
         for place, value in enumerate(op.inputs):
             bias = program.producer(value)
-            is_bias = isinstance(bias, Epilogue) and bias.act == "none" and bias.p == 0
+            is_bias = isinstance(bias, ir.Epilogue) and bias.act == "none" and bias.p == 0
             if is_bias and bias is not None and len(program.consumers(value)) == 1:
                 sides = [*op.inputs]
                 sides[place] = bias.inputs[0]
@@ -226,7 +197,7 @@ def _with_later_bias(program: Program) -> Program | None:
     return None
 
 
-def _joined(program: Program) -> Program | None:
+def _joined(program: ir.Program) -> ir.Program | None:
     """Join a sum over neighbours with the product before or after it."""
     for op in program.ops:
         before = program.producer(op.inputs[0])
@@ -236,9 +207,9 @@ def _joined(program: Program) -> Program | None:
             or len(op.inputs) + len(before.inputs) > 2
         ):
             continue
-        sums, product = (op, before) if isinstance(op, Aggregate) else (before, op)
-        if isinstance(sums, Aggregate) and type(product) is Linear:
-            joined = AggregateLinear(
+        sums, product = (op, before) if isinstance(op, ir.Aggregate) else (before, op)
+        if isinstance(sums, ir.Aggregate) and type(product) is ir.Linear:
+            joined = ir.AggregateLinear(
                 out=op.out,
                 inputs=before.inputs,
                 adjacency=sums.adjacency,
@@ -250,17 +221,17 @@ def _joined(program: Program) -> Program | None:
     return None
 
 
-def _with_root(program: Program) -> Program | None:
+def _with_root(program: ir.Program) -> ir.Program | None:
     """Join a product of the destinations' own rows with that of the same rows' sums."""
     for op in program.ops:
-        if not isinstance(op, Add):
+        if not isinstance(op, ir.Add):
             continue
         for one, other in (op.inputs, op.inputs[::-1]):
             summed, product = program.producer(one), program.producer(other)
-            if not isinstance(summed, AggregateLinear) or type(product) is not Linear or summed.root:
+            if not isinstance(summed, ir.AggregateLinear) or type(product) is not ir.Linear or summed.root:
                 continue
             own = program.producer(product.inputs[0])
-            is_own = isinstance(own, DestinationRows) and own.inputs == summed.inputs
+            is_own = isinstance(own, ir.DestinationRows) and own.inputs == summed.inputs
             is_alone = all(len(program.consumers(value)) == 1 for value in (one, other))
             if is_own and is_alone and len(product.inputs) == 1:
                 joined = replace(summed, out=op.out, root=product)
@@ -268,39 +239,29 @@ def _with_root(program: Program) -> Program | None:
     return None
 
 
-def _with_other(program: Program) -> Program | None:
+def _with_other(program: ir.Program) -> ir.Program | None:
     """Join two products whose results are added."""
     for op in program.ops:
-        if not isinstance(op, Add):
+        if not isinstance(op, ir.Add):
             continue
         one, other = (program.producer(value) for value in op.inputs)
-        if type(one) is not Linear or type(other) is not Linear or one is other:
+        if type(one) is not ir.Linear or type(other) is not ir.Linear or one is other:
             continue
         if all(len(side.inputs) == len(program.consumers(side.out)) == 1 for side in (one, other)):
-            joined = LinearSum(out=op.out, inputs=other.inputs + one.inputs, terms=(other, one))
+            joined = ir.LinearSum(out=op.out, inputs=other.inputs + one.inputs, terms=(other, one))
             return program.replaced({op.out: joined})
     return None
 
 
-def _with_epilogue(program: Program) -> Program | None:
+def _with_epilogue(program: ir.Program) -> ir.Program | None:
     """Let the kernel of a product apply the bias, the activation and the dropout behind it."""
     for op in program.ops:
         maker = program.producer(op.inputs[0])
-        if not isinstance(op, Epilogue) or op.act not in ACTIVATION_CODES:
+        if not isinstance(op, ir.Epilogue) or op.act not in ACTIVATION_CODES:
             continue
-        if not isinstance(maker, Linear | LinearSum):
+        if not isinstance(maker, ir.Linear | ir.LinearSum):
             continue
-        has_addend = type(maker) is Linear and len(maker.inputs) > 1
+        has_addend = type(maker) is ir.Linear and len(maker.inputs) > 1
         if maker.after is None and not has_addend and len(program.consumers(maker.out)) == 1:
             return program.replaced({op.out: replace(maker, out=op.out, after=op)}, without=maker.out)
     return None
-
-
-def _reached(program: Program) -> Program:
-    """Return the program without operations whose results nothing reads."""
-    wanted, kept = {program.output}, []
-    for op in reversed(program.ops):
-        if op.out in wanted:
-            wanted.update(op.inputs)
-            kept.append(op)
-    return program.rewritten(tuple(reversed(kept)))

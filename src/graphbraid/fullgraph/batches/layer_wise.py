@@ -18,28 +18,11 @@ from torch import Tensor
 from graphbraid.errors import ResourceError
 from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.fusing import couples_rows
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun
 from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.lowering.levels import LAPLACIANS, aggregation
-from graphbraid.fullgraph.program import (
-    AdjacencyMatrix,
-    Aggregate,
-    Attention,
-    Break,
-    DestinationRows,
-    FromBreak,
-    Gine,
-    Learned,
-    LevelNodes,
-    Linear,
-    LoweredLayer,
-    Maximum,
-    Messages,
-    Operation,
-    Program,
-    RelationAttention,
-)
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
@@ -50,7 +33,7 @@ from graphbraid.ops.linear import sparse_linear
 FeatureLookup = Callable[[int, Tensor], Tensor | SparseFeatures]
 """Returns the feature rows of nodes of a type, by its number, dense or sparse, of the parameters' dtype."""
 
-_ALONG_EDGES = (Aggregate, Attention, Gine, Maximum, Messages)
+_ALONG_EDGES = (ir.Aggregate, ir.Attention, ir.Gine, ir.Maximum, ir.Messages)
 """Operations whose result for some nodes comes from the rows of these nodes' in-edges alone."""
 _EDGE_BYTES = 96
 """Bytes per edge of a chunk: its position, source and local ids as int64, and the temporaries of ``unique``
@@ -61,7 +44,7 @@ _MOST_NODES = 0.5
 """Share of the nodes that a level is computed for one by one; of more it computes all."""
 
 
-def why_not_by_level(program: Program, device: torch.device) -> str:
+def why_not_by_level(program: ir.Program, device: torch.device) -> str:
     """Return why a program cannot run level by level, as a clause; empty if it can."""
     reasons = (f"{op.symbol} ({op.details()}) {why}" for op in program.ops if (why := _why_not(op, device)))
     if program.by_relation and program.reads_edges:
@@ -69,44 +52,44 @@ def why_not_by_level(program: Program, device: torch.device) -> str:
     return next(reasons, "")
 
 
-def _why_not(op: Operation, device: torch.device) -> str:
-    of_edges = isinstance(op, Messages) or (isinstance(op, Attention) and op.reads_edges)
-    walks_otherwise = op.moves and not isinstance(op, DestinationRows) and type(op) not in _ALONG_EDGES
-    walks_otherwise |= isinstance(op, RelationAttention)
-    is_laplacian = isinstance(op, Aggregate) and op.adjacency.kind in LAPLACIANS
+def _why_not(op: ir.Operation, device: torch.device) -> str:
+    of_edges = isinstance(op, ir.Messages) or (isinstance(op, ir.Attention) and op.reads_edges)
+    walks_otherwise = op.moves and not isinstance(op, ir.DestinationRows) and type(op) not in _ALONG_EDGES
+    walks_otherwise |= isinstance(op, ir.RelationAttention)
+    is_laplacian = isinstance(op, ir.Aggregate) and op.adjacency.kind in LAPLACIANS
     conditions = {
         "may make each row of all rows": couples_rows(op),
-        "reads the edges of the whole graph": isinstance(op, Break) and bool(op.reads),
+        "reads the edges of the whole graph": isinstance(op, ir.Break) and bool(op.reads),
         "reads several relations at once": walks_otherwise,
-        "runs along edges that it computes of the whole graph": isinstance(op, Messages)
+        "runs along edges that it computes of the whole graph": isinstance(op, ir.Messages)
         and op.edges is not None,
-        "reads what another part of the model keeps": isinstance(op, Break) and _reads_others(op),
+        "reads what another part of the model keeps": isinstance(op, ir.Break) and _reads_others(op),
         "is scaled by its largest entry, that of all edges": is_laplacian,
         "needs the CPU": of_edges and device.type != "cpu",
-        "has no operator": not isinstance(op, DestinationRows | Learned) and type(op) not in RUN,
+        "has no operator": not isinstance(op, ir.DestinationRows | ir.Learned) and type(op) not in RUN,
     }
     return next((why for why, holds in conditions.items() if holds), "")
 
 
-def _reads_others(op: Break) -> bool:
+def _reads_others(op: ir.Break) -> bool:
     """Return whether a break reads an earlier one's results, or has layers with programs of their own."""
-    has_layers = any(isinstance(call.target, LoweredLayer) for call in op.calls)
-    return has_layers or any(isinstance(one, FromBreak) for call in op.calls for one in call.references())
+    has_layers = any(isinstance(call.target, ir.LoweredLayer) for call in op.calls)
+    return has_layers or any(isinstance(one, ir.FromBreak) for call in op.calls for one in call.references())
 
 
-def at_narrower_side(program: Program) -> Program:
+def at_narrower_side(program: ir.Program) -> ir.Program:
     """Return a program whose sums over in-neighbours read the narrower side of a linear map beside them.
 
     Where both sides are equally wide, the sum comes first: other operations may read its rows, too.
     """
     for op in program.ops:
-        if not isinstance(op, Aggregate) or len(op.inputs) > 1:
+        if not isinstance(op, ir.Aggregate) or len(op.inputs) > 1:
             continue
         before, after = program.producer(op.inputs[0]), program.consumers(op.out)
-        pair: tuple[Operation, Operation]
-        if type(before) is Linear and len(before.inputs) == 1 and len(program.consumers(before.out)) == 1:
+        pair: tuple[ir.Operation, ir.Operation]
+        if type(before) is ir.Linear and len(before.inputs) == 1 and len(program.consumers(before.out)) == 1:
             pair, gains = (before, op), program.width(before.inputs[0]) <= program.width(before.out)
-        elif len(after) == 1 and type(after[0]) is Linear and len(after[0].inputs) == 1:
+        elif len(after) == 1 and type(after[0]) is ir.Linear and len(after[0].inputs) == 1:
             pair, gains = (op, after[0]), program.width(after[0].out) < program.width(op.out)
         else:
             continue
@@ -115,7 +98,7 @@ def at_narrower_side(program: Program) -> Program:
     return program
 
 
-def _swapped(program: Program, first: Operation, second: Operation) -> Program:
+def _swapped(program: ir.Program, first: ir.Operation, second: ir.Operation) -> ir.Program:
     rows = f"{second.out}_rows"
     new = {first.out: replace(second, out=rows, inputs=first.inputs)}
     return program.replaced({**new, second.out: replace(first, out=second.out, inputs=(rows,))})
@@ -125,12 +108,12 @@ def _swapped(program: Program, first: Operation, second: Operation) -> Program:
 class LevelPass:
     """One pass over nodes of a type: the operations whose results belong to them at one level."""
 
-    place: LevelNodes
+    place: ir.LevelNodes
     nodes: Tensor
     """``(num_nodes,)`` int64 ids."""
     is_all: bool
     """Whether these are all nodes of the type, in their order."""
-    ops: Sequence[Operation]
+    ops: Sequence[ir.Operation]
     results: Sequence[str]
     """Values whose rows are kept for later passes; in the last pass, the program's output."""
 
@@ -164,7 +147,7 @@ class LayerWise:
 
     def __init__(
         self,
-        program: Program,
+        program: ir.Program,
         graph: Graph,
         features: FeatureLookup,
         *,
@@ -180,7 +163,7 @@ class LayerWise:
         self._counts = [nodes.num_nodes for nodes in self.types.nodes.values()]
         # In the current chunk, the position of each node among its sources; -1 where it is none.
         self._local = [torch.full((count,), -1, dtype=torch.int32) for count in self._counts]
-        self._ops: dict[LevelNodes, list[Operation]] = {}
+        self._ops: dict[ir.LevelNodes, list[ir.Operation]] = {}
         for op in program.ops:
             self._ops.setdefault(program.place(op.out), []).append(op)
         self._ops.setdefault(program.place(program.output), [])
@@ -190,7 +173,7 @@ class LayerWise:
                 root = self.root(value)
                 self._last_read[root] = max(self._last_read.get(root, 0), program.level(op.out))
         self._kept: dict[str, _Kept] = {}
-        self._scales: dict[AdjacencyMatrix, Tensor] = {}
+        self._scales: dict[ir.AdjacencyMatrix, Tensor] = {}
 
     def run(self, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Yield the outputs for ``nodes`` in chunks: the place of the first node, and ``(n, width)`` rows.
@@ -214,7 +197,7 @@ class LayerWise:
 
     def root(self, value: str) -> str:
         """Return the value whose rows a value has: of the destinations' own rows, the one they are of."""
-        while isinstance(op := self.program.producer(value), DestinationRows):
+        while isinstance(op := self.program.producer(value), ir.DestinationRows):
             value = op.inputs[0]
         return value
 
@@ -222,7 +205,7 @@ class LayerWise:
         """Return the passes that lead to the outputs of ``nodes``, in their order."""
         program = self.program
         output = program.place(program.output)
-        needed: dict[LevelNodes, Tensor | None] = {output: nodes}
+        needed: dict[ir.LevelNodes, Tensor | None] = {output: nodes}
         found = []
         for place in sorted(self._ops, reverse=True):
             if place not in needed:  # nothing reads its rows
@@ -230,14 +213,14 @@ class LayerWise:
             ids, ops = needed[place], self._ops[place]
             if ids is not None and place == output:
                 ids = torch.unique(ids)
-            walks = {op.walks for op in ops if op.moves and not isinstance(op, DestinationRows)}
+            walks = {op.walks for op in ops if op.moves and not isinstance(op, ir.DestinationRows)}
             # In one order: ranks that hold parts ask each other for the sources of each relation.
             for relation in sorted(walks, key=lambda one: -1 if one is None else one.number):
                 read = self._sources_of(ids, relation, place)
                 source = place.node_type if relation is None else relation.source
-                self._add(needed, LevelNodes(place.level - 1, source), read)
+                self._add(needed, ir.LevelNodes(place.level - 1, source), read)
             if any(op.moves for op in ops):
-                self._add(needed, LevelNodes(place.level - 1, place.node_type), ids)
+                self._add(needed, ir.LevelNodes(place.level - 1, place.node_type), ids)
             own = nodes if place == output else needed[place]
             results = [op.out for op in ops if self._is_kept(op)]
             found.append(
@@ -245,17 +228,19 @@ class LayerWise:
                     place=place,
                     nodes=torch.arange(self._counts[place.node_type]) if own is None else own,
                     is_all=own is None,
-                    ops=[op for op in ops if not isinstance(op, DestinationRows)],
+                    ops=[op for op in ops if not isinstance(op, ir.DestinationRows)],
                     results=[program.output] if place == output else results,
                 )
             )
         return [one for one in reversed(found) if one.results]
 
-    def _is_kept(self, op: Operation) -> bool:
+    def _is_kept(self, op: ir.Operation) -> bool:
         level = self.program.level(op.out)
-        return not isinstance(op, DestinationRows) and self._last_read.get(op.out, level) > level
+        return not isinstance(op, ir.DestinationRows) and self._last_read.get(op.out, level) > level
 
-    def _add(self, needed: dict[LevelNodes, Tensor | None], place: LevelNodes, ids: Tensor | None) -> None:
+    def _add(
+        self, needed: dict[ir.LevelNodes, Tensor | None], place: ir.LevelNodes, ids: Tensor | None
+    ) -> None:
         before = needed.get(place, torch.empty(0, dtype=torch.int64))
         if ids is None or before is None:
             needed[place] = None
@@ -263,7 +248,9 @@ class LayerWise:
         both = ids if not before.numel() else torch.unique(torch.cat((before, ids)))
         needed[place] = None if both.numel() > _MOST_NODES * self._counts[place.node_type] else both
 
-    def _sources_of(self, ids: Tensor | None, relation: Relation | None, place: LevelNodes) -> Tensor | None:
+    def _sources_of(
+        self, ids: Tensor | None, relation: Relation | None, place: ir.LevelNodes
+    ) -> Tensor | None:
         """Return the sources that some nodes of a level read, ascending; None where these are most nodes."""
         if ids is None or ids.numel() > _MOST_NODES * self._counts[place.node_type]:
             return None
@@ -273,14 +260,9 @@ class LayerWise:
         """Return the sources of all in-edges of some nodes, ascending."""
         source = node_type if relation is None else relation.source
         is_read = torch.zeros(self._counts[source], dtype=torch.bool)
-        most_edges = max(1, self._budget // 2 // _EDGE_BYTES)
-        ends = self._degrees(ids, relation).cumsum(0)
-        start, before = 0, 0
-        while start < ids.numel():
-            end = int(torch.searchsorted(ends, before + most_edges, right=True))
-            end = max(start + 1, end)
+        most_edges = self._budget // 2 // _EDGE_BYTES
+        for start, end, _ in _chunks(self._degrees(ids, relation), most_edges):
             is_read[self._in_edges(ids[start:end], relation)[1]] = True
-            start, before = end, int(ends[end - 1])
         return is_read.nonzero().flatten()
 
     # ---- rows that are kept
@@ -301,16 +283,13 @@ class LayerWise:
         self._kept[value] = _Kept(rows, None if is_all else nodes)
         return rows
 
-    def _bytes_of(self, one: LevelPass, value: str) -> int:
-        return one.nodes.numel() * self.program.width(value) * self.dtype.itemsize
-
     def kept_bytes(self, passes: Sequence[LevelPass]) -> tuple[int, int]:
         """Return the most bytes of kept rows at a time, in memory and in files."""
         held, most = dict[str, tuple[int, int]](), [0, 0]
         for one in passes[:-1]:
             held = {v: nbytes for v, nbytes in held.items() if self._last_read[v] >= one.place.level}
             for value in one.results:
-                nbytes = self._bytes_of(one, value)
+                nbytes = one.nodes.numel() * self.program.width(value) * self.dtype.itemsize
                 fits = sum(memory for memory, _ in held.values()) + nbytes <= self._budget // 2
                 held[value] = (nbytes, 0) if fits else (0, nbytes)
             for place in range(2):
@@ -357,21 +336,17 @@ class LayerWise:
         row_bytes = source_bytes + size * sum(map(program.width, own)) + 8
         relations = {op.walks for op in moving}
         edge_bytes = _EDGE_BYTES + size * max((_numbers_per_edge(program, op) for op in moving), default=0)
-        ends = torch.zeros(one.nodes.numel(), dtype=torch.int64)
+        degrees = torch.zeros(one.nodes.numel(), dtype=torch.int64)
         for relation in relations:
-            ends += self._degrees(one.nodes, relation)
-        ends = ends.cumsum(0)
+            degrees += self._degrees(one.nodes, relation)
         # Each edge may bring a new source row, up to the number of nodes in the graph.
         num_sources = sum(self._counts[one.place.node_type if r is None else r.source] for r in relations)
         most_edges = room // (source_bytes + edge_bytes)
         if num_sources * source_bytes <= room // 2:
             most_edges = max(most_edges, room // 2 // edge_bytes)
         most_nodes = max(1, room // (2 * row_bytes))
-        cuts, start, before = [], 0, 0
-        while start < one.nodes.numel():
-            end = int(torch.searchsorted(ends, before + most_edges, right=True))
-            end = max(start + 1, min(end, start + most_nodes))
-            num_edges = int(ends[end - 1]) - before
+        cuts = []
+        for start, end, num_edges in _chunks(degrees, most_edges, most_nodes):
             needed = num_edges * edge_bytes + min(num_edges, num_sources) * source_bytes
             if end == start + 1 and needed > self._budget + _SPARE:
                 raise ResourceError(
@@ -380,7 +355,6 @@ class LayerWise:
                     "it, or use mode='sampled'."
                 )
             cuts.append((start, end))
-            start, before = end, int(ends[end - 1])
         return cuts
 
     def _degrees(self, nodes: Tensor, relation: Relation | None) -> Tensor:
@@ -418,7 +392,7 @@ class LayerWise:
         csc = csc_on(Csc(indptr, indices, src.numel(), weight, trusted=True), self.device)
         return ChunkEdges(self, csc, src, edges, node_type)
 
-    def source_scale(self, adjacency: AdjacencyMatrix, node_type: int) -> Tensor:
+    def source_scale(self, adjacency: ir.AdjacencyMatrix, node_type: int) -> Tensor:
         """Return the factors that GCN's normalisation gives all nodes of a type as sources.
 
         A source's factor comes from its own in-edges, which a chunk in which it is no destination has not.
@@ -428,19 +402,15 @@ class LayerWise:
             self._scales[adjacency] = self._scale_of(nodes, adjacency, node_type)
         return self._scales[adjacency]
 
-    def _scale_of(self, nodes: Tensor, adjacency: AdjacencyMatrix, node_type: int) -> Tensor:
+    def _scale_of(self, nodes: Tensor, adjacency: ir.AdjacencyMatrix, node_type: int) -> Tensor:
         """Return the factors of some nodes from all their in-edges, ``(num_nodes,)``."""
         scale = torch.empty(nodes.numel(), dtype=self.dtype)
-        ends = self._degrees(nodes, adjacency.relation).cumsum(0)
-        most_edges, start, before = max(1, self._budget // 4 // _EDGE_BYTES), 0, 0
-        while start < nodes.numel():
-            end = int(torch.searchsorted(ends, before + most_edges, right=True))
-            end = max(start + 1, min(end, start + most_edges))
+        most_edges = max(1, self._budget // 4 // _EDGE_BYTES)
+        for start, end, _ in _chunks(self._degrees(nodes, adjacency.relation), most_edges, most_edges):
             edges = self.block(nodes[start:end], adjacency.relation, node_type)
             found = aggregation(replace(adjacency, scale=1.0), edges.csc, self.dtype).dst_scale
             assert found is not None
             scale[start:end] = found.cpu()
-            start, before = end, int(ends[end - 1])
         return scale
 
     def edge_attr(self, edges: ChunkEdges) -> Tensor | SparseFeatures:
@@ -451,6 +421,19 @@ class LayerWise:
         return rows
 
 
+def _chunks(
+    degrees: Tensor, most_edges: int, most_nodes: int | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the ends of chunks of nodes, and their numbers of edges; a chunk has at least one node."""
+    ends, start, before = degrees.cumsum(0), 0, 0
+    while start < degrees.numel():
+        end = int(torch.searchsorted(ends, before + most_edges, right=True))
+        end = max(start + 1, end if most_nodes is None else min(end, start + most_nodes))
+        last = int(ends[end - 1])
+        yield start, end, last - before
+        start, before = end, last
+
+
 class ChunkEdges:
     """All in-edges of a chunk's nodes."""
 
@@ -458,7 +441,7 @@ class ChunkEdges:
         self._walk, self.csc, self.sources = walk, csc, sources
         self.positions, self._node_type = positions, node_type
 
-    def aggregation(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
+    def aggregation(self, adjacency: ir.AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole graph."""
         how = aggregation(adjacency, self.csc, sum_dtype(dtype))
         if adjacency.kind != "gcn":
@@ -490,21 +473,21 @@ class _ChunkRun:
             self._values[op.out] = self._run(op)
         return {value: self._own(value) for value in self._pass.results}
 
-    def _run(self, op: Operation) -> Tensor:
-        if isinstance(op, Learned):
+    def _run(self, op: ir.Operation) -> Tensor:
+        if isinstance(op, ir.Learned):
             return op.table[self._nodes.to(op.table.device)]
-        if type(op) is Linear and self._walk.program.producer(self._walk.root(op.inputs[0])) is None:
+        if type(op) is ir.Linear and self._walk.program.producer(self._walk.root(op.inputs[0])) is None:
             x = self._walk.rows_of(op.inputs[0], self._nodes)
             if isinstance(x, SparseFeatures):
                 out = sparse_linear(x, op.matrix(learns=True))
                 return out + self._own(op.inputs[1]) if len(op.inputs) > 1 else out
         return RUN[type(op)](op, cast("BatchRun", self))
 
-    def made_of(self, inputs: Sequence[Tensor], op: Break) -> Tensor:
+    def made_of(self, inputs: Sequence[Tensor], op: ir.Break) -> Tensor:
         """Make the calls of a graph break, which reads neither the graph nor an earlier break."""
         return op.run(inputs, {})
 
-    def read(self, op: Operation, place: int = 0) -> Tensor:
+    def read(self, op: ir.Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input: of the sources, if it is of the level before."""
         value, program = op.inputs[place], self._walk.program
         if program.level(value) == self._pass.place.level:
@@ -519,28 +502,28 @@ class _ChunkRun:
             self._values[value] = _dense(self._walk.rows_of(value, self._nodes))
         return self._values[value]
 
-    def edges(self, op: Operation) -> ChunkEdges:
+    def edges(self, op: ir.Operation) -> ChunkEdges:
         """Return the in-edges of the nodes that an operation reads."""
         if op.walks not in self._blocks:
             place = self._pass.place
             self._blocks[op.walks] = self._walk.block(self._nodes, op.walks, place.node_type)
         return self._blocks[op.walks]
 
-    def num_rows(self, _: Operation) -> int:
+    def num_rows(self, _: ir.Operation) -> int:
         """Return the number of nodes."""
         return self._nodes.numel()
 
-    def edge_attr(self, op: Operation, dtype: torch.dtype) -> Tensor:
+    def edge_attr(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
         return _dense(self._walk.edge_attr(self.edges(op))).to(self._walk.device, dtype)
 
-    def edge_weight(self, op: Operation, dtype: torch.dtype) -> Tensor:
+    def edge_weight(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the weights of :meth:`edges`, in their order."""
         weight = self.edges(op).csc.weight
         assert weight is not None
         return weight.to(dtype)
 
-    def may_overwrite(self, _: Operation) -> bool:
+    def may_overwrite(self, _: ir.Operation) -> bool:
         """Return False: rows may be those that are kept."""
         return False
 
@@ -549,11 +532,11 @@ def _dense(rows: Tensor | SparseFeatures) -> Tensor:
     return rows.to_dense() if isinstance(rows, SparseFeatures) else rows
 
 
-def _numbers_per_edge(program: Program, op: Operation) -> int:
+def _numbers_per_edge(program: ir.Program, op: ir.Operation) -> int:
     """Return how many numbers an operation holds for each edge, at most."""
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         of_edges = 0 if op.edge_weight is None else int(op.edge_weight.shape[1])
         return 3 * op.heads + of_edges
-    if isinstance(op, Gine):
+    if isinstance(op, ir.Gine):
         return op.edge_channels + (0 if op.weight is None else int(op.weight.shape[0]))
-    return program.width(op.out) if isinstance(op, Messages) and op.reads_edges else 0
+    return program.width(op.out) if isinstance(op, ir.Messages) and op.reads_edges else 0

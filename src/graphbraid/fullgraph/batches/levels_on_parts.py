@@ -15,15 +15,8 @@ from torch import Tensor
 
 from graphbraid.distributed.shards.exchange import Routed
 from graphbraid.errors import ResourceError
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.layer_wise import ChunkEdges, LayerWise, LevelPass
-from graphbraid.fullgraph.program import (
-    AdjacencyMatrix,
-    Aggregate,
-    DestinationRows,
-    LevelNodes,
-    Operation,
-    Program,
-)
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.types import Relation
 
@@ -45,21 +38,21 @@ class LevelsOnParts(LayerWise):
         options: as for :class:`.LayerWise`.
     """
 
-    def __init__(self, program: Program, graph: ShardedGraph, *args: Any, **options: Any) -> None:
+    def __init__(self, program: ir.Program, graph: ShardedGraph, *args: Any, **options: Any) -> None:
         super().__init__(program, graph, *args, **options)
         self._shards = graph.shards
-        self._halos: dict[LevelNodes, Tensor] = {}
+        self._halos: dict[ir.LevelNodes, Tensor] = {}
         """Nodes of other ranks that nodes of this rank read at a level, by their type, ascending."""
         self._read_at: dict[str, set[int]] = {}
         """Levels at which a value is read along edges."""
         for op in program.ops:
-            if op.moves and not isinstance(op, DestinationRows):
+            if op.moves and not isinstance(op, ir.DestinationRows):
                 for value in map(self.root, self._moved(op)):
                     self._read_at.setdefault(value, set()).add(program.level(op.out))
         for value in self._read_at:
             self._last_read[value + _OF_OTHERS] = max(self._read_at[value])
 
-    def _moved(self, op: Operation) -> list[str]:
+    def _moved(self, op: ir.Operation) -> list[str]:
         level = self.program.level
         return [value for value in op.inputs if level(value) < level(op.out)]
 
@@ -108,27 +101,29 @@ class LevelsOnParts(LayerWise):
 
     # ---- nodes that a level reads
 
-    def _sources_of(self, ids: Tensor | None, relation: Relation | None, place: LevelNodes) -> Tensor:
+    def _sources_of(self, ids: Tensor | None, relation: Relation | None, place: ir.LevelNodes) -> Tensor:
         """Return the own nodes that nodes of any rank read, and note the others that own nodes read."""
         assert ids is not None, "no level has all nodes of the graph"
         comm, source = self._shards.ranks, place.node_type if relation is None else relation.source
         read = self._all_sources(ids, relation, place.node_type)
         owners = self._shards.by_type[source].owners(read)
-        at = LevelNodes(place.level, source)
+        at = ir.LevelNodes(place.level, source)
         others = read[owners != comm.rank]
         self._halos[at] = torch.unique(torch.cat([self._halos.get(at, others[:0]), others]))
         given, _ = Routed.by_owner(owners, comm.size).ask(comm, read)
         own: Tensor = torch.unique(given)
         return own
 
-    def _add(self, needed: dict[LevelNodes, Tensor | None], place: LevelNodes, ids: Tensor | None) -> None:
+    def _add(
+        self, needed: dict[ir.LevelNodes, Tensor | None], place: ir.LevelNodes, ids: Tensor | None
+    ) -> None:
         before = needed.get(place)
         needed[place] = ids if before is None or ids is None else torch.unique(torch.cat((before, ids)))
 
     def _halo(self, node_type: int, levels: set[int]) -> Tensor:
         """Return the nodes of a type that other ranks own and that are read at some levels, ascending."""
         none = torch.empty(0, dtype=torch.int64)
-        places = [LevelNodes(level, node_type) for level in sorted(levels)]
+        places = [ir.LevelNodes(level, node_type) for level in sorted(levels)]
         ids: Tensor = torch.unique(torch.cat([none, *(self._halos[one] for one in places)]))
         return ids
 
@@ -190,7 +185,7 @@ class LevelsOnParts(LayerWise):
 
     def _make_scales(self) -> None:
         """Compute the factors of GCN's normalisation for own nodes, and fetch those of the others."""
-        found = dict.fromkeys(op.adjacency for op in self.program.ops if isinstance(op, Aggregate))
+        found = dict.fromkeys(op.adjacency for op in self.program.ops if isinstance(op, ir.Aggregate))
         for adjacency in (one for one in found if one.kind == "gcn"):
             kind = 0 if adjacency.relation is None else adjacency.relation.destination
             own = self._shards.by_type[kind].owned
@@ -201,7 +196,7 @@ class LevelsOnParts(LayerWise):
                 scale[others[start : start + rows.shape[0]]] = rows
             self._scales[adjacency] = scale.squeeze(1)
 
-    def source_scale(self, adjacency: AdjacencyMatrix, node_type: int) -> Tensor:
+    def source_scale(self, adjacency: ir.AdjacencyMatrix, node_type: int) -> Tensor:
         """Return the factors of own nodes and of those they read; NaN for all others."""
         return self._scales[adjacency]
 

@@ -15,18 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid import native
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import LevelEdges, map_fields
-from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum
-from graphbraid.fullgraph.program import (
-    Add,
-    AdjacencyMatrix,
-    Aggregate,
-    DestinationRows,
-    Epilogue,
-    Following,
-    Linear,
-    Operation,
-)
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
@@ -36,14 +26,14 @@ from graphbraid.ops.library import once_differentiable
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.operations import BatchRun
 
-_KINDS: dict[type[Operation], int] = {
-    AggregateLinear: 0,
-    Aggregate: 1,
-    Linear: 2,
-    LinearSum: 2,
-    Epilogue: 3,
-    DestinationRows: 4,
-    Add: 5,
+_KINDS: dict[type[ir.Operation], int] = {
+    ir.AggregateLinear: 0,
+    ir.Aggregate: 1,
+    ir.Linear: 2,
+    ir.LinearSum: 2,
+    ir.Epilogue: 3,
+    ir.DestinationRows: 4,
+    ir.Add: 5,
 }
 """Numbers of the kinds in ``segment.cpp``."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
@@ -64,7 +54,7 @@ class NativeSegment:
 
     def __init__(
         self,
-        ops: Sequence[Operation],
+        ops: Sequence[ir.Operation],
         reads: Sequence[str],
         writes: Sequence[str],
         num_operands: Sequence[int],
@@ -76,9 +66,9 @@ class NativeSegment:
         self._first_operand = [0, *accumulate(num_operands)]
         self._widths = {value: widths(value) for value in values}
         self._row_bytes = 4 * max(self._widths.values())
-        self._moving = [op for op in ops if isinstance(op, AggregateLinear | Aggregate)]
+        self._moving = [op for op in ops if isinstance(op, ir.AggregateLinear | ir.Aggregate)]
         self._edges = {op.out: number for number, op in enumerate(self._moving)}
-        self._first_rows = [op for op in ops if type(op) is DestinationRows]
+        self._first_rows = [op for op in ops if type(op) is ir.DestinationRows]
         self._dropping = [op for op in ops if _epilogue_of(op).p > 0]
         self._made: Any = None
 
@@ -138,22 +128,24 @@ class NativeSegment:
         num_operands = self._first_operand[-1]
         return kernels.Segment(fields, len(self._reads), num_operands, writes, of_machine, LEAKY_SLOPE)
 
-    def _fields(self, op: Operation, first: int) -> tuple[Any, ...]:
+    def _fields(self, op: ir.Operation, first: int) -> tuple[Any, ...]:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for what there is not."""
         x, other = [*(self._number[value] for value in op.inputs), -1][:2]
         kind, after = type(op), _epilogue_of(op)
-        weight, other_weight = (first if isinstance(op, Linear | LinearSum) else -1), -1
-        if kind is AggregateLinear or kind is LinearSum:
+        weight, other_weight = (first if isinstance(op, ir.Linear | ir.LinearSum) else -1), -1
+        if kind is ir.AggregateLinear or kind is ir.LinearSum:
             other_weight = first + 1
         bias = (
-            -1 if kind in (Aggregate, DestinationRows, Add) else first + (weight >= 0) + (other_weight >= 0)
+            -1
+            if kind in (ir.Aggregate, ir.DestinationRows, ir.Add)
+            else first + (weight >= 0) + (other_weight >= 0)
         )
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
         return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
 
     def reversed(self, edges: LevelEdges, number: int) -> tuple[int, tuple[Any, ...]]:
         """Return the transpose of a map over all edges of a batch, which their Csc keeps, with its number."""
-        adjacency: AdjacencyMatrix = self._moving[number].adjacency
+        adjacency: ir.AdjacencyMatrix = self._moving[number].adjacency
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
         return number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight)
 
@@ -208,10 +200,10 @@ class _NativePass(torch.autograd.Function):
         return None, None, None, None, None, *made
 
 
-def _epilogue_of(op: Operation) -> Epilogue:
+def _epilogue_of(op: ir.Operation) -> ir.Epilogue:
     """Return the epilogue that an operation is or applies; an empty one without any."""
-    after = op.after if isinstance(op, Following) else op
-    return after if isinstance(after, Epilogue) else _NOTHING
+    after = op.after if isinstance(op, ir.Following) else op
+    return after if isinstance(after, ir.Epilogue) else _NOTHING
 
 
-_NOTHING = Epilogue(out="", inputs=("",))
+_NOTHING = ir.Epilogue(out="", inputs=("",))

@@ -17,45 +17,10 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
-from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum, operands_of
 from graphbraid.fullgraph.batches.fusing import BatchProgram
-from graphbraid.fullgraph.batches.segments import CALLS, JoinedOps, narrowed
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Add,
-    Aggregate,
-    AlongRow,
-    Attention,
-    Break,
-    ColumnRange,
-    Combine,
-    Concat,
-    DestinationRows,
-    Epilogue,
-    Exchange,
-    FromBreak,
-    Gine,
-    Hoisted,
-    Largest,
-    Learned,
-    Linear,
-    LoweredLayer,
-    Maximum,
-    Messages,
-    Normalise,
-    NotLoweredError,
-    Operation,
-    Prelu,
-    Product,
-    ReadRows,
-    RelationAttention,
-    RowFunction,
-    RowOfParameters,
-    Scale,
-    UnitRows,
-    maker_of,
-)
+from graphbraid.fullgraph.batches.segments import CALLS, JoinedOps, narrowed, operands_of
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.graph.types import Relation
@@ -75,7 +40,7 @@ from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
 
-_Op = TypeVar("_Op", bound=Operation)
+_Op = TypeVar("_Op", bound=ir.Operation)
 
 
 class BatchRun:
@@ -134,7 +99,7 @@ class BatchRun:
         # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
         return out.clone() if self.program.keeps_output else out
 
-    def widen(self, op: Operation) -> None:
+    def widen(self, op: ir.Operation) -> None:
         """Make float32 of an operation's inputs that are bfloat16."""
         self.values |= {value: self.values[value].float() for value in op.inputs}
 
@@ -143,7 +108,7 @@ class BatchRun:
         """Whether products are of bfloat16."""
         return self.program.is_half
 
-    def draw_for(self, op: Operation) -> None:
+    def draw_for(self, op: ir.Operation) -> None:
         """Draw dropout's masks for the nodes that an operation makes rows of, where there are types."""
         if len(self.levels.sizes[0]) > 1:
             mask_type(self.program.place(op.out).node_type)
@@ -155,7 +120,7 @@ class BatchRun:
 
     def lines(self) -> list[str]:
         """Return the lines of ``explain()`` about the batch: rows of each level, and edges to the next."""
-        moving = [op for op in self.program.ops if op.moves and not isinstance(op, DestinationRows)]
+        moving = [op for op in self.program.ops if op.moves and not isinstance(op, ir.DestinationRows)]
         edges = [dict[LevelEdges, int]() for _ in self.levels.sizes]
         for op in moving:
             found = self.edges(op)
@@ -166,11 +131,11 @@ class BatchRun:
             for number, (counts, read) in enumerate(zip(self.levels.sizes, edges, strict=True))
         ]
 
-    def made_of(self, inputs: Sequence[Tensor], op: Break) -> Tensor:
+    def made_of(self, inputs: Sequence[Tensor], op: ir.Break) -> Tensor:
         """Make the calls of a graph break, with these rows as its inputs."""
 
-        def earlier(one: FromBreak) -> Any:
-            maker = maker_of(self.program.producer, op.inputs[one.number])
+        def earlier(one: ir.FromBreak) -> Any:
+            maker = ir.maker_of(self.program.producer, op.inputs[one.number])
             assert maker is not None
             return self.kept[maker.out][one.call]
 
@@ -181,46 +146,46 @@ class BatchRun:
         """Return the number of rows of a value."""
         return self.levels.num_rows(self.program.place(value))
 
-    def read(self, op: Operation, place: int = 0) -> Tensor:
+    def read(self, op: ir.Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input."""
         return self.values[op.inputs[place]]
 
-    def edges(self, op: Operation) -> LevelEdges:
+    def edges(self, op: ir.Operation) -> LevelEdges:
         """Return the edges from the level of an operation's first input to the next level."""
         number = 0 if op.walks is None else op.walks.number
         return self.levels.edges(self.program.place(op.inputs[0]).level, number)
 
-    def relation_edges(self, op: Operation, relation: Relation) -> LevelEdges:
+    def relation_edges(self, op: ir.Operation, relation: Relation) -> LevelEdges:
         """Return a relation's edges from the level before an operation's result to the result's."""
         return self.levels.edges(self.program.place(op.out).level - 1, relation.number)
 
-    def num_rows(self, op: Operation) -> int:
+    def num_rows(self, op: ir.Operation) -> int:
         """Return the number of rows of an operation's result."""
         return self.levels.num_rows(self.program.place(op.out))
 
-    def edge_attr(self, op: Operation, dtype: torch.dtype) -> Tensor:
+    def edge_attr(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
         assert self._edge_attr is not None
         return self.edges(op).rows_of(self._edge_attr).to(dtype)
 
-    def edge_weight(self, op: Operation, dtype: torch.dtype) -> Tensor:
+    def edge_weight(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the weights of :meth:`edges`, in their order."""
         edges = self.edges(op)
         found = edges.csc.weight if self._edge_weight is None else edges.rows_of(self._edge_weight)
         assert found is not None
         return found.to(dtype)
 
-    def may_overwrite(self, op: Operation) -> bool:
+    def may_overwrite(self, op: ir.Operation) -> bool:
         """Return whether an operation may write its result over its input."""
         return op.out in self.program.in_place
 
 
-RUN: dict[type[Operation], Callable[[Any, BatchRun], Tensor]] = {}
+RUN: dict[type[ir.Operation], Callable[[Any, BatchRun], Tensor]] = {}
 """The function of each class of operation."""
-NOT_IN_BATCHES: dict[type[Operation], str] = {
-    Hoisted: "lowering over a whole graph makes it of what stays from step to step",
-    Exchange: "ranks exchange rows of a whole graph",
-    Learned: "rows for each node of one whole graph; on mini-batches such models run as they are written",
+NOT_IN_BATCHES: dict[type[ir.Operation], str] = {
+    ir.Hoisted: "lowering over a whole graph makes it of what stays from step to step",
+    ir.Exchange: "ranks exchange rows of a whole graph",
+    ir.Learned: "rows for each node of one whole graph; on mini-batches such models run as they are written",
 }
 """Operations without a function, each with the reason why no program of a mini-batch has one."""
 
@@ -237,7 +202,7 @@ def _runs(
     return enter
 
 
-def check_device(op: Operation, rows: Tensor) -> None:
+def check_device(op: ir.Operation, rows: Tensor) -> None:
     """Check that an operation runs where the rows are.
 
     Raises:
@@ -245,15 +210,15 @@ def check_device(op: Operation, rows: Tensor) -> None:
     """
     if rows.device.type == "cpu":
         return
-    if isinstance(op, Attention) and op.reads_edges:
+    if isinstance(op, ir.Attention) and op.reads_edges:
         what = f"attention to features of edges has no kernel on {rows.device}"
-        raise NotLoweredError(op.symbol, what, "the CPU, or edge_dim=None")
-    if isinstance(op, Messages) and op.draws:
+        raise ir.NotLoweredError(op.symbol, what, "the CPU, or edge_dim=None")
+    if isinstance(op, ir.Messages) and op.draws:
         what = f"what it draws on {rows.device} in a message cannot be drawn again in backward"
-        raise NotLoweredError(op.symbol, what, "the CPU")
-    if isinstance(op, RelationAttention) and rows.dtype != torch.float32:
+        raise ir.NotLoweredError(op.symbol, what, "the CPU")
+    if isinstance(op, ir.RelationAttention) and rows.dtype != torch.float32:
         what = f"attention over relations has no kernel of {rows.dtype} on {rows.device}"
-        raise NotLoweredError(op.symbol, what, "float32, or the CPU")
+        raise ir.NotLoweredError(op.symbol, what, "float32, or the CPU")
 
 
 # ---- along edges
@@ -266,27 +231,22 @@ def _called(op: Any, run: BatchRun) -> Tensor:
     return out
 
 
-RUN |= dict.fromkeys((AggregateLinear, Aggregate, LinearSum), _called)
+RUN |= dict.fromkeys((ir.AggregateLinear, ir.Aggregate, ir.LinearSum), _called)
 
 
-@_runs(Maximum)
-def _maximum(op: Maximum, run: BatchRun) -> Tensor:
-    return largest(run.edges(op).csc, run.read(op), None, op.ties)
-
-
-@_runs(Messages)
-def _messages(op: Messages, run: BatchRun) -> Tensor:
+@_runs(ir.Messages)
+def _messages(op: ir.Messages, run: BatchRun) -> Tensor:
     edges, dtype = run.edges(op), run.read(op).dtype
     csc, computed = edges.csc, tuple[Tensor, ...]()
     if op.edges is not None:
         csc, computed = edges.computed(op.edges, dtype)
     sources, destinations, of_edges = list[Tensor](), list[Tensor](), list[Tensor]()
     for _, role, place in op.reads:
-        if role in (ReadRows.SOURCE, ReadRows.DESTINATION):
-            (sources if role is ReadRows.SOURCE else destinations).append(run.read(op, place))
-        elif role is ReadRows.FEATURES:
+        if role in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION):
+            (sources if role is ir.ReadRows.SOURCE else destinations).append(run.read(op, place))
+        elif role is ir.ReadRows.FEATURES:
             of_edges.append(run.edge_attr(op, dtype))
-        elif role is ReadRows.COMPUTED:
+        elif role is ir.ReadRows.COMPUTED:
             of_edges.append(computed[place])
         else:
             of_edges.append(run.edge_weight(op, dtype))
@@ -311,14 +271,14 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
     return aggregate_messages(csc, op.run, **how)
 
 
-def _runs_as_steps(op: Messages, read: Sequence[Tensor]) -> bool:
+def _runs_as_steps(op: ir.Messages, read: Sequence[Tensor]) -> bool:
     """Return whether the kernel of messages made of steps runs a message that reads these tensors."""
     fits = all(rows.dtype == torch.float32 for rows in read)
     return fits and bool(op.steps) and (op.has_device_kernel or read[0].device.type == "cpu")
 
 
-@_runs(Gine)
-def _gine(op: Gine, run: BatchRun) -> Tensor:
+@_runs(ir.Gine)
+def _gine(op: ir.Gine, run: BatchRun) -> Tensor:
     x = run.read(op)
     edges = run.edge_attr(op, x.dtype)
     if op.weight is not None:
@@ -326,8 +286,8 @@ def _gine(op: Gine, run: BatchRun) -> Tensor:
     return gine(run.edges(op).csc, x, edges, loop_scale=op.loop_scale)
 
 
-@_runs(Attention)
-def _attention(op: Attention, run: BatchRun) -> Tensor:
+@_runs(ir.Attention)
+def _attention(op: ir.Attention, run: BatchRun) -> Tensor:
     csc, rows = run.edges(op).csc, run.read(op)
     how: dict[str, Any] = {
         "negative_slope": op.negative_slope,
@@ -349,14 +309,14 @@ def _attention(op: Attention, run: BatchRun) -> Tensor:
     return out.view(-1, op.heads, op.channels).mean(1) if op.averages else out
 
 
-@_runs(RelationAttention)
-def _relation_attention(op: RelationAttention, run: BatchRun) -> Tensor:
+@_runs(ir.RelationAttention)
+def _relation_attention(op: ir.RelationAttention, run: BatchRun) -> Tensor:
     rows = [run.read(op, place) for place in range(1, len(op.inputs))]
     cscs = [run.relation_edges(op, relation).csc for relation in op.relations]
     return attend(op.layer, run.read(op), rows, [one.edge_type for one in op.relations], cscs)
 
 
-def _edge_logit(op: Attention, run: BatchRun) -> Tensor | None:
+def _edge_logit(op: ir.Attention, run: BatchRun) -> Tensor | None:
     """Return the parts of the logits that edges have, and self-loops behind them; None without features."""
     if op.edge_weight is None or op.edge_vector is None:
         return None
@@ -367,7 +327,7 @@ def _edge_logit(op: Attention, run: BatchRun) -> Tensor | None:
     return torch.cat((edges, loops.expand(num_loops, -1)))
 
 
-def _edge_rows(op: Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
+def _edge_rows(op: ir.Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
     """Return the features of edges, and of self-loops: a row for each, or one for all."""
     dtype = run.read(op).dtype
     edges = run.edge_attr(op, dtype)
@@ -382,25 +342,20 @@ def _edge_rows(op: Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
 # ---- row by row
 
 
-@_runs(Linear)
-def _linear(op: Linear, run: BatchRun) -> Tensor:
+@_runs(ir.Linear)
+def _linear(op: ir.Linear, run: BatchRun) -> Tensor:
     out = _called(op, run)
     return out + run.read(op, 1) if len(op.inputs) > 1 else out
 
 
-@_runs(Epilogue)
-def _epilogue(op: Epilogue, run: BatchRun) -> Tensor:
+@_runs(ir.Epilogue)
+def _epilogue(op: ir.Epilogue, run: BatchRun) -> Tensor:
     bias = None if op.bias is None else op.bias_of(op.bias)
     return bias_act_dropout(run.read(op), bias, op.act, op.p, inplace=run.may_overwrite(op))
 
 
-@_runs(DestinationRows)
-def _destination_rows(op: DestinationRows, run: BatchRun) -> Tensor:
-    return run.read(op)[: run.num_rows(op)]
-
-
-@_runs(Normalise)
-def _normalise(op: Normalise, run: BatchRun) -> Tensor:
+@_runs(ir.Normalise)
+def _normalise(op: ir.Normalise, run: BatchRun) -> Tensor:
     x, norm = run.read(op), cast("Any", op.module)
     if op.kind == "layer":
         return layer_norm(x, norm.weight, norm.bias, norm.eps)
@@ -432,8 +387,21 @@ def normalised(x: Tensor, norm: Any, node_type: int) -> Tensor:
     )
 
 
-@_runs(Break)
-def _break(op: Break, run: BatchRun) -> Tensor:
+RUN |= {
+    ir.Maximum: lambda op, run: largest(run.edges(op).csc, run.read(op), None, op.ties),
+    ir.DestinationRows: lambda op, run: run.read(op)[: run.num_rows(op)],
+    ir.Add: lambda op, run: run.read(op) + run.read(op, 1),
+    ir.Concat: lambda op, run: torch.cat([run.read(op, place) for place in range(len(op.inputs))], 1),
+    ir.Prelu: lambda op, run: F.prelu(run.read(op), op.slope),
+    ir.Scale: lambda op, run: run.read(op) * (1 + op.factor),
+    ir.UnitRows: lambda op, run: F.normalize(run.read(op), p=2.0, dim=1, eps=op.eps),
+    ir.Product: lambda op, run: run.read(op) * run.read(op, 1),
+    ir.ColumnRange: lambda op, run: run.read(op)[:, op.first : op.last],
+}
+
+
+@_runs(ir.Break)
+def _break(op: ir.Break, run: BatchRun) -> Tensor:
     out = run.made_of([run.read(op, place) for place in range(len(op.inputs))], op)
     if (shape := (run.num_rows(op), op.width_out)) != out.shape:
         what = f"it returned {tuple(out.shape)} where {shape} is expected"
@@ -441,26 +409,16 @@ def _break(op: Break, run: BatchRun) -> Tensor:
     return out
 
 
-@_runs(Add)
-def _add(op: Add, run: BatchRun) -> Tensor:
-    return run.read(op) + run.read(op, 1)
-
-
-@_runs(Combine)
-def _combine(op: Combine, run: BatchRun) -> Tensor:
+@_runs(ir.Combine)
+def _combine(op: ir.Combine, run: BatchRun) -> Tensor:
     out = run.read(op) * op.factors[0]
     for place, factor in enumerate(op.factors[1:], 1):
         out = torch.add(out, run.read(op, place), alpha=factor)
     return out
 
 
-@_runs(Concat)
-def _concat(op: Concat, run: BatchRun) -> Tensor:
-    return torch.cat([run.read(op, place) for place in range(len(op.inputs))], 1)
-
-
-@_runs(Largest)
-def _largest(op: Largest, run: BatchRun) -> Tensor:
+@_runs(ir.Largest)
+def _largest(op: ir.Largest, run: BatchRun) -> Tensor:
     out = run.read(op)
     for place in range(1, len(op.inputs)):
         other = run.read(op, place)
@@ -468,8 +426,8 @@ def _largest(op: Largest, run: BatchRun) -> Tensor:
     return out
 
 
-@_runs(RowFunction)
-def _row_function(op: RowFunction, run: BatchRun) -> Tensor:
+@_runs(ir.RowFunction)
+def _row_function(op: ir.RowFunction, run: BatchRun) -> Tensor:
     x = run.read(op)
     if op.kind in ("softmax", "log_softmax"):
         return (x.softmax if op.kind == "softmax" else x.log_softmax)(1)
@@ -480,50 +438,25 @@ def _row_function(op: RowFunction, run: BatchRun) -> Tensor:
     return out
 
 
-@_runs(Prelu)
-def _prelu(op: Prelu, run: BatchRun) -> Tensor:
-    return F.prelu(run.read(op), op.slope)
-
-
-@_runs(Scale)
-def _scale(op: Scale, run: BatchRun) -> Tensor:
-    return run.read(op) * (1 + op.factor)
-
-
-@_runs(UnitRows)
-def _unit_rows(op: UnitRows, run: BatchRun) -> Tensor:
-    return F.normalize(run.read(op), p=2.0, dim=1, eps=op.eps)
-
-
-@_runs(Product)
-def _product(op: Product, run: BatchRun) -> Tensor:
-    return run.read(op) * run.read(op, 1)
-
-
-@_runs(RowOfParameters)
-def _row_of_parameters(op: RowOfParameters, run: BatchRun) -> Tensor:
+@_runs(ir.RowOfParameters)
+def _row_of_parameters(op: ir.RowOfParameters, run: BatchRun) -> Tensor:
     x, row = run.read(op), op.row.tensor().reshape(-1)
     return x + row if op.adds else x * row
 
 
-@_runs(ColumnRange)
-def _columns(op: ColumnRange, run: BatchRun) -> Tensor:
-    return run.read(op)[:, op.first : op.last]
-
-
-@_runs(AlongRow)
-def _along_row(op: AlongRow, run: BatchRun) -> Tensor:
+@_runs(ir.AlongRow)
+def _along_row(op: ir.AlongRow, run: BatchRun) -> Tensor:
     x = run.read(op)
     return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
 
 
 # ---- single layers inside graph breaks: each runs by its own program on the edges that it is called with
 
-_FUSED: WeakKeyDictionary[LoweredLayer, BatchProgram] = WeakKeyDictionary()
+_FUSED: WeakKeyDictionary[ir.LoweredLayer, BatchProgram] = WeakKeyDictionary()
 
 
 def run_layer(
-    layer: LoweredLayer,
+    layer: ir.LoweredLayer,
     rows: tuple[Tensor, ...],
     edge_index: Tensor,
     weight: Tensor | None,
@@ -556,20 +489,20 @@ def run_layer(
     levels = Levels(
         BatchEdges(relations=(of_list,), num_nodes=(num_nodes,)), [(num_nodes,)] * program.num_levels
     )
-    return BatchRun(program, levels, {INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
+    return BatchRun(program, levels, {ir.INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
 
 
-def _passes_to_features(op: Operation) -> bool:
-    return isinstance(op, Gine) or (isinstance(op, Attention) and op.kind == "gat")
+def _passes_to_features(op: ir.Operation) -> bool:
+    return isinstance(op, ir.Gine) or (isinstance(op, ir.Attention) and op.kind == "gat")
 
 
-def _check_edge_gradients(layer: LoweredLayer, weight: Tensor | None, edge_attr: Tensor | None) -> None:
+def _check_edge_gradients(layer: ir.LoweredLayer, weight: Tensor | None, edge_attr: Tensor | None) -> None:
     """Refuse values of edges whose gradients the layer's program would not compute."""
     for name, values in (("edge_weight", weight), ("edge_attr", edge_attr)):
         if values is None or not values.requires_grad:
             continue
         for op in layer.program.ops:
-            passes = isinstance(op, Messages) or (name == "edge_attr" and _passes_to_features(op))
+            passes = isinstance(op, ir.Messages) or (name == "edge_attr" and _passes_to_features(op))
             if (op.moves if name == "edge_weight" else op.reads_edges) and not passes:
                 raise ConfigError(
                     f"{type(layer.module).__name__} is given values of edges that require a gradient, which "

@@ -23,22 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels
-from graphbraid.fullgraph.batches.fused_products import AggregateLinear
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import BatchRun
 from graphbraid.fullgraph.device import HOST, Device, NotRecordedError, device_at
-from graphbraid.fullgraph.program import (
-    AdjacencyMatrix,
-    Aggregate,
-    Break,
-    DestinationRows,
-    Messages,
-    Normalise,
-    Operation,
-    RelationAttention,
-    RowFunction,
-)
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
 from graphbraid.ops.dropout import draw_seed, given_rows, given_seeds, rows_given
@@ -130,18 +119,18 @@ def _reasons(run: BatchRun) -> Iterator[str]:
     if any(rows.requires_grad for rows in run.features.values()):
         yield "the features require a gradient"
     for op in program.ops:
-        if isinstance(op, Break):
+        if isinstance(op, ir.Break):
             yield f"{op.details()} is run by PyTorch"
-        if isinstance(op, RowFunction) and op.kind in _STEEP:
+        if isinstance(op, ir.RowFunction) and op.kind in _STEEP:
             yield f"{op.symbol} {op.details()} may have no finite slope at rows of padding"
-        if isinstance(op, Normalise) and not op.module.eps:
+        if isinstance(op, ir.Normalise) and not op.module.eps:
             yield f"{op.symbol} {op.details()} divides rows of padding by zero"
-        if isinstance(op, Messages) and (not op.steps or op.edges is not None):
+        if isinstance(op, ir.Messages) and (not op.steps or op.edges is not None):
             yield "messages run on blocks of edges, or on edges that the model computes"
-        if isinstance(op, Messages) and any(_is_steep(op.steps, step) for step in op.steps):
+        if isinstance(op, ir.Messages) and any(_is_steep(op.steps, step) for step in op.steps):
             yield f"{op.symbol} {op.details()} may have no finite slope at rows of padding"
         adds_loops = getattr(op, "self_loops", False) or getattr(op, "loop_scale", 0)
-        if adds_loops or (isinstance(op, AggregateLinear | Aggregate) and op.adjacency.loop_scale):
+        if adds_loops or (isinstance(op, ir.AggregateLinear | ir.Aggregate) and op.adjacency.loop_scale):
             sizes = (run.levels.edges(*key).csc for key in _keys_of(program, op))
             if any(csc.num_dst > csc.num_src for csc in sizes):
                 yield "there are fewer sources than destinations, which have self-loops"
@@ -221,7 +210,7 @@ class _Passes:
         """Their memory, which must live as long as the recordings."""
         self._copies: list[tuple[Tensor, Callable[[BatchRun], Tensor], _Padding]] = []
         self._features = {
-            name: self._copied(run, partial(_rows_named, name), size.rows[at.level][at.node_type])
+            name: self._copied(run, _rows_named(name), size.rows[at.level][at.node_type])
             for name, at in ((name, run.program.place(name)) for name in run.features)
         }
         self._rows = {
@@ -321,7 +310,7 @@ class _Passes:
 
     def _fixed_edges(
         self, run: BatchRun, key: tuple[int, int], room: tuple[int, ...], *, by_source: bool
-    ) -> tuple[Callable[[], Csc], dict[tuple[AdjacencyMatrix, torch.dtype], Aggregation]]:
+    ) -> tuple[Callable[[], Csc], dict[tuple[ir.AdjacencyMatrix, torch.dtype], Aggregation]]:
         """Return what makes a view of the edges between two levels, and their linear maps."""
         num_src, num_dst, num_edges = room
 
@@ -397,8 +386,8 @@ class _Token:
     """Lives as long as the autograd graph of a pass."""
 
 
-def _rows_named(name: str, run: BatchRun) -> Tensor:
-    return run.features[name]
+def _rows_named(name: str) -> Callable[[BatchRun], Tensor]:
+    return lambda run: run.features[name]
 
 
 def _ids_of(name: str, number: int, run: BatchRun) -> Tensor:
@@ -416,7 +405,7 @@ def _weight_of(key: tuple[int, int], run: BatchRun) -> Tensor:
 
 
 def _factor(
-    key: tuple[int, int], how: tuple[AdjacencyMatrix, torch.dtype], name: str, run: BatchRun
+    key: tuple[int, int], how: tuple[ir.AdjacencyMatrix, torch.dtype], name: str, run: BatchRun
 ) -> Tensor:
     """Return one of the coefficients of a linear map over a batch's edges."""
     found: Tensor | None = getattr(_map_over(run, key, how), name)
@@ -463,11 +452,11 @@ def _read_by(program: BatchProgram) -> tuple[Tensor, ...]:
     return (*(p for op in program.ops for p in op.parameters()), *buffers)
 
 
-def _keys_of(program: BatchProgram, op: Operation) -> list[tuple[int, int]]:
+def _keys_of(program: BatchProgram, op: ir.Operation) -> list[tuple[int, int]]:
     """Return level and relation of the edges that an operation reads."""
-    if not op.moves or isinstance(op, DestinationRows):
+    if not op.moves or isinstance(op, ir.DestinationRows):
         return []
-    if isinstance(op, RelationAttention):
+    if isinstance(op, ir.RelationAttention):
         return [(program.place(op.out).level - 1, relation.number) for relation in op.relations]
     return [(program.place(op.inputs[0]).level, 0 if op.walks is None else op.walks.number)]
 
@@ -479,18 +468,20 @@ def _edge_sizes(run: BatchRun) -> dict[tuple[int, int], tuple[int, int, int]]:
     return {key: (csc.num_src, csc.num_dst, csc.num_edges) for key, csc in cscs.items()}
 
 
-def _maps_of(run: BatchRun, key: tuple[int, int]) -> list[tuple[AdjacencyMatrix, torch.dtype]]:
+def _maps_of(run: BatchRun, key: tuple[int, int]) -> list[tuple[ir.AdjacencyMatrix, torch.dtype]]:
     """Return the linear maps over some edges, but for plain sums and means, which have no coefficients."""
     dtype = next(iter(run.features.values())).dtype
     found = (
         op.adjacency
         for op in run.program.ops
-        if isinstance(op, AggregateLinear | Aggregate) and key in _keys_of(run.program, op)
+        if isinstance(op, ir.AggregateLinear | ir.Aggregate) and key in _keys_of(run.program, op)
     )
     return [(one, dtype) for one in dict.fromkeys(found) if one.kind not in ("sum", "mean") or one.scale != 1]
 
 
-def _map_over(run: BatchRun, key: tuple[int, int], how: tuple[AdjacencyMatrix, torch.dtype]) -> Aggregation:
+def _map_over(
+    run: BatchRun, key: tuple[int, int], how: tuple[ir.AdjacencyMatrix, torch.dtype]
+) -> Aggregation:
     """Return a linear map over a batch's edges; GCN's skips stored self-loops even if there are none."""
     found = run.levels.edges(*key).aggregation(*how)
     return replace(found, skip_loops=True) if how[0].kind == "gcn" and found.loop_scale else found

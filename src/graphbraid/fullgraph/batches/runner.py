@@ -11,24 +11,24 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
-from graphbraid.fullgraph.batches.autocast import multiplies_in_half, out_dtype_of
 from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun, check_device
 from graphbraid.fullgraph.batches.recorded import RecordedBatches
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
-from graphbraid.fullgraph.program import FromKept, NotLoweredError, Program, reasons_of
+from graphbraid.fullgraph.program import FromKept, NotLoweredError, Program, itself, reasons_of
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.break_trial import Breaks
-from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
-from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors, why_not_now
+from graphbraid.fullgraph.reading.calling import DATA, EDGE_ATTR, EDGE_TYPE, EDGES, NUM_NODES, X
+from graphbraid.fullgraph.reading.modes import DispatchMode, kept_buffers, lock_of, plain_tensors, why_not_now
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import fused_layers, relations_of_layers
 from graphbraid.fullgraph.reading.watch import ModelWatch
-from graphbraid.graph.types import ONLY_NODE_TYPE
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 
 _DTYPES = (torch.float32, torch.float64)
 _MOST_FORMS = 4
@@ -200,7 +200,7 @@ class BatchRunner:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
             breaks = None if self.strict else replace(call.breaks(self.model, form.unaligned), whole=whole)
             # A checkpoint counts what is saved for backward, and its second call reads nothing.
-            hooks = torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+            hooks = torch.autograd.graph.saved_tensors_hooks(itself, itself)
             with hooks, torch.autocast("cpu", enabled=False):
                 made = BatchProgram(_program_of(self.model, call, breaks))
             if is_half and made.breaks:
@@ -222,10 +222,6 @@ class BatchRunner:
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             return NotLoweredError.of_failure(self.model, error)
-
-
-def _as_it_is(saved: Tensor) -> Tensor:
-    return saved
 
 
 def _program_of(model: nn.Module, call: BatchCall, breaks: Breaks | None) -> Program:
@@ -290,3 +286,82 @@ def _place_of(model: nn.Module) -> str:
         return f"{inspect.getsourcefile(type(model).forward)}:{lines[1]}"
     except (OSError, TypeError):
         return type(model).__module__
+
+
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul"})
+_NUM_ROWS = 8
+"""Number of nodes of each type that a model is tried on."""
+
+
+def multiplies_in_half(parameter: Tensor | None) -> bool:
+    """Return whether autocast now lowers the products of a model with such parameters to bfloat16."""
+    return (
+        parameter is not None
+        and parameter.is_cpu
+        and parameter.dtype == torch.float32
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    )
+
+
+def out_dtype_of(model: nn.Module, call: BatchCall) -> torch.dtype:
+    """Return the dtype of a model's outputs under autocast, which must be on.
+
+    The model runs once, without gradients, on a few nodes. Its buffers and torch's random state stay as they
+    are. Of outputs by node type, those of the seeds count.
+
+    Raises:
+        NotLoweredError: some products are not in bfloat16, or the outputs have several dtypes.
+    """
+    if call.calling.takes(DATA):
+        raise NotLoweredError(
+            "autocast", "the model is given the whole batch", "a forward(x, edge_index, ...)"
+        )
+    values = {what: _few(call, what) for what in (*call.calling.positional, *call.calling.named.values())}
+    plain = torch.autocast("cpu", torch.bfloat16, cache_enabled=False)  # its cache would hold no gradients
+    with torch.random.fork_rng([]), kept_buffers(model), torch.no_grad(), plain, _Products():  # type: ignore[no-untyped-call]
+        out = call.calling.run(model, values)
+    if call.seed_type is not None and isinstance(out, Mapping) and call.num_nodes.keys() >= out.keys():
+        out = of_node_type(out, call.seed_type)
+    found = {one.dtype for one in tree_leaves(out) if isinstance(one, Tensor) and one.is_floating_point()}
+    if len(found) != 1:
+        raise NotLoweredError("autocast", "the model's outputs have several dtypes", "outputs of one dtype")
+    return found.pop()
+
+
+def _few(call: BatchCall, what: str) -> Any:
+    """Return what an argument is for the first nodes of a batch, each with an edge to its own number."""
+    counts = {one: min(count, _NUM_ROWS) for one, count in call.num_nodes.items()}
+    if what == X:
+        rows = {one: x[:_NUM_ROWS].clone() for one, x in call.x.items()}
+        return rows if call.given.typed else rows[ONLY_NODE_TYPE]
+    if what == EDGES:
+        place = next(iter(call.x.values())).device
+        lists = {
+            one: torch.arange(min(counts[one[0]], counts[one[-1]]), device=place).expand(2, -1).contiguous()
+            for one in call.edge_types or (ONLY_EDGE_TYPE,)
+        }
+        return lists if call.given.typed else lists[ONLY_EDGE_TYPE]
+    if what == NUM_NODES:
+        return sum(counts.values())
+    value = call.values[what]
+    if not isinstance(value, Tensor) or call.given.typed:
+        return value
+    if what == call.given.weights or what in (EDGE_ATTR, EDGE_TYPE) or call.has_rows(what):
+        value = value[:_NUM_ROWS]
+    return value.clone()
+
+
+class _Products(DispatchMode):
+    """Refuses products of other dtypes than bfloat16, and operators that may multiply by themselves."""
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        multiplies = func.namespace != "aten" or name in _PRODUCTS
+        dtypes = {one.dtype for one in tree_leaves(args) if isinstance(one, Tensor) and one.ndim > 1}
+        if multiplies and torch.float32 in dtypes:
+            what = f"{func.namespace}.{name} runs in float32 in the model, inside or in spite of autocast"
+            raise NotLoweredError("autocast", what, "products in bfloat16")
+        return func(*args, **(kwargs or {}))

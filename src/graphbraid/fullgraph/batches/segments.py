@@ -13,22 +13,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.batches.fused_products import AggregateLinear, LinearSum, operands_of
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.native_segment import FREED, NativeSegment
-from graphbraid.fullgraph.program import (
-    Add,
-    Aggregate,
-    DestinationRows,
-    Epilogue,
-    Following,
-    Linear,
-    Operation,
-)
 from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, EpilogueFunction
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
@@ -39,33 +30,33 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.operations import BatchRun
 
 
-_Op = TypeVar("_Op", bound=Operation)
 OpCall = tuple[Any, ...]
 """An autograd function, and its arguments."""
-CALLS: dict[type[Operation], Callable[..., OpCall]] = {}
+CALLS: dict[type[ir.Operation], Callable[..., OpCall]] = {}
 """The call that an operation of each class makes, from the operation, the run and :func:`operands_of` it."""
 
 
-def _calls(kind: type[_Op]) -> Callable[[Callable[..., OpCall]], Callable[..., OpCall]]:
-    """Enter a function into :data:`CALLS`."""
+def operands_of(op: ir.Operation) -> tuple[Tensor | None, ...]:
+    """Return the matrices and the bias of an operation, as autograd sees them."""
+    if isinstance(op, ir.AggregateLinear):
+        terms: tuple[ir.Linear | None, ...] = op, op.root
+    else:
+        terms = op.terms if isinstance(op, ir.LinearSum) else (op,) if isinstance(op, ir.Linear) else ()
+    after = op.after if isinstance(op, ir.Following) else op
+    bias = after.bias_of(after.bias) if isinstance(after, ir.Epilogue) and after.bias is not None else None
+    return (*(None if term is None else term.matrix(learns=True) for term in terms), bias)
 
-    def enter(function: Callable[..., OpCall]) -> Callable[..., OpCall]:
-        CALLS[kind] = function
-        return function
 
-    return enter
-
-
-def can_join(op: Operation) -> bool:
+def can_join(op: ir.Operation) -> bool:
     """Return whether an operation can be part of a segment."""
-    if isinstance(op, Epilogue):
+    if isinstance(op, ir.Epilogue):
         return op.act in ACTIVATION_CODES and not (op.bias is None and op.act == "none" and op.p == 0)
-    return type(op) in CALLS and not (type(op) is Linear and len(op.inputs) > 1)
+    return type(op) in CALLS and not (type(op) is ir.Linear and len(op.inputs) > 1)
 
 
-def has_coefficients(op: Operation) -> bool:
+def has_coefficients(op: ir.Operation) -> bool:
     """Return whether an operation multiplies rows by coefficients of edges or nodes before it adds them."""
-    if not isinstance(op, AggregateLinear | Aggregate):
+    if not isinstance(op, ir.AggregateLinear | ir.Aggregate):
         return False
     return op.adjacency.weighted or op.adjacency.kind not in ("sum", "mean")
 
@@ -76,7 +67,7 @@ def narrowed(operands: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     return *(None if one is None else one.to(torch.bfloat16) for one in matrices), bias
 
 
-def _following(op: Following) -> tuple[int, float, AnySeed]:
+def _following(op: ir.Following) -> tuple[int, float, AnySeed]:
     """Return activation code, dropout probability and seed of the epilogue that a product applies."""
     after = op.after
     if after is None:
@@ -84,9 +75,8 @@ def _following(op: Following) -> tuple[int, float, AnySeed]:
     return ACTIVATION_CODES[after.act], after.p, seed_of_call() if after.p > 0 else 0
 
 
-@_calls(AggregateLinear)
 def _aggregate_linear(
-    op: AggregateLinear, run: BatchRun, matrix: Tensor, root: Tensor | None, bias: Tensor | None
+    op: ir.AggregateLinear, run: BatchRun, matrix: Tensor, root: Tensor | None, bias: Tensor | None
 ) -> OpCall:
     x = run.read(op)
     how = run.edges(op).aggregation(op.adjacency, x.dtype)
@@ -94,25 +84,7 @@ def _aggregate_linear(
     return AggregateLinearFunction, x, matrix, root, how, bias, *_following(op), wide
 
 
-@_calls(Aggregate)
-def _aggregate(op: Aggregate, run: BatchRun, _: None) -> OpCall:
-    x = run.read(op)
-    addend = run.read(op, 1) if len(op.inputs) > 1 else None
-    return SpmmFunction, x, None, addend, run.edges(op).aggregation(op.adjacency, x.dtype), False
-
-
-@_calls(Linear)
-def _linear(op: Linear, run: BatchRun, matrix: Tensor, bias: Tensor | None) -> OpCall:
-    return LinearFunction, run.read(op), matrix, None, None, bias, *_following(op)
-
-
-@_calls(LinearSum)
-def _linear_sum(op: LinearSum, run: BatchRun, matrix: Tensor, other: Tensor, bias: Tensor | None) -> OpCall:
-    return LinearFunction, run.read(op), matrix, run.read(op, 1), other, bias, *_following(op)
-
-
-@_calls(Epilogue)
-def _epilogue(op: Epilogue, run: BatchRun, bias: Tensor | None) -> OpCall:
+def _epilogue(op: ir.Epilogue, run: BatchRun, bias: Tensor | None) -> OpCall:
     seed = seed_of_call() if op.p > 0 else 0
     return EpilogueFunction, run.read(op), bias, ACTIVATION_CODES[op.act], op.p, seed, run.may_overwrite(op)
 
@@ -130,11 +102,6 @@ class _FirstRows(torch.autograd.Function):
         return whole, None
 
 
-@_calls(DestinationRows)
-def _destination_rows(op: DestinationRows, run: BatchRun, _: None) -> OpCall:
-    return _FirstRows, run.read(op), run.num_rows(op)
-
-
 class _RowSum(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, one: Tensor, other: Tensor) -> Tensor:
@@ -145,15 +112,34 @@ class _RowSum(torch.autograd.Function):
         return grad, grad
 
 
-@_calls(Add)
-def _add(op: Add, run: BatchRun, _: None) -> OpCall:
-    return _RowSum, run.read(op), run.read(op, 1)
+CALLS |= {
+    ir.AggregateLinear: _aggregate_linear,
+    ir.Epilogue: _epilogue,
+    ir.Aggregate: lambda op, run, _: (
+        SpmmFunction,
+        run.read(op),
+        None,
+        run.read(op, 1) if len(op.inputs) > 1 else None,
+        run.edges(op).aggregation(op.adjacency, run.read(op).dtype),
+        False,
+    ),
+    ir.Linear: lambda op, run, matrix, bias: (
+        *(LinearFunction, run.read(op), matrix, None, None, bias),
+        *_following(op),
+    ),
+    ir.LinearSum: lambda op, run, matrix, other, bias: (
+        *(LinearFunction, run.read(op), matrix, run.read(op, 1), other, bias),
+        *_following(op),
+    ),
+    ir.DestinationRows: lambda op, run, _: (_FirstRows, run.read(op), run.num_rows(op)),
+    ir.Add: lambda op, run, _: (_RowSum, run.read(op), run.read(op, 1)),
+}
 
 
-def _reads_result(op: Operation) -> bool:
+def _reads_result(op: ir.Operation) -> bool:
     """Return whether an operation's backward reads its result: the activation's slope follows from that."""
-    after = op.after if isinstance(op, Following) else op
-    return isinstance(after, Epilogue) and after.act != "none"
+    after = op.after if isinstance(op, ir.Following) else op
+    return isinstance(after, ir.Epilogue) and after.act != "none"
 
 
 class _CalledOp(NamedTuple):
@@ -183,7 +169,7 @@ class JoinedOps:
 
     def __init__(
         self,
-        ops: Sequence[Operation],
+        ops: Sequence[ir.Operation],
         last_read: Sequence[tuple[str, ...]],
         later: Collection[str],
         widths: Callable[[str], int],
@@ -244,7 +230,7 @@ class JoinedOps:
         ):
             if is_half:
                 dtypes = {run.values[value].dtype for value in op.inputs}
-                if type(op) is Aggregate and (len(dtypes) > 1 or has_coefficients(op)):
+                if type(op) is ir.Aggregate and (len(dtypes) > 1 or has_coefficients(op)):
                     run.widen(op)
             run.draw_for(op)
             function, *arguments = self._calls[place](op, run, *of_op)
@@ -344,16 +330,16 @@ def _raw_backward(function: Any) -> Callable[..., tuple[Tensor | None, ...]]:
 
 
 def segments_of(
-    ops: Sequence[Operation],
+    ops: Sequence[ir.Operation],
     last_read: Sequence[tuple[str, ...]],
     output: str,
     widths: Callable[[str], int],
-) -> list[tuple[JoinedOps | Operation, tuple[str, ...]]]:
+) -> list[tuple[JoinedOps | ir.Operation, tuple[str, ...]]]:
     """Divide a program's operations into segments, and operations that run by themselves.
 
     Beside each stand the values that nothing after it reads. ``widths`` gives a value's number of columns.
     """
-    found: list[tuple[JoinedOps | Operation, tuple[str, ...]]] = []
+    found: list[tuple[JoinedOps | ir.Operation, tuple[str, ...]]] = []
     for joins, group in itertools.groupby(range(len(ops)), lambda place: can_join(ops[place])):
         places = [*group]
         if not joins:

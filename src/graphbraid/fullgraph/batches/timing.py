@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from graphbraid import native
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import BatchRun
+from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.program import Break, Operation
 from graphbraid.fullgraph.reading.modes import kept_buffers
 from graphbraid.ops.kernels import Calls, watched
@@ -78,18 +79,12 @@ def _product_lines(calls: Calls, step: float) -> list[str]:
     if not products:
         return []
 
-    def seconds(run: Callable[[], object]) -> float:
-        taken = []
-        for _ in range(_REPEATS + 1):
-            started = time.perf_counter()
-            run()
-            taken.append(time.perf_counter() - started)
-        return min(taken)
-
     flops = 2.0 * sum(_PRODUCTS[name](*arguments) for name, arguments in products)
-    taken = seconds(lambda: [getattr(kernels, name)(*arguments) for name, arguments in products])
+    taken = HOST.seconds(
+        lambda: [getattr(kernels, name)(*arguments) for name, arguments in products], _REPEATS
+    )
     a, b = torch.ones(_LARGE_ROWS, _LARGE_WIDTH), torch.ones(_LARGE_WIDTH, _LARGE_WIDTH)
-    rate = 2.0 * a.numel() * _LARGE_WIDTH / seconds(lambda: tall_product(a, b))
+    rate = 2.0 * a.numel() * _LARGE_WIDTH / HOST.seconds(lambda: tall_product(a, b), _REPEATS)
     return [
         f"  {1e3 * taken:.3f} ms of it, {taken / step:.0%}, in {len(products)} dense products: "
         f"{flops / 1e9:.3g} GFLOP at {flops / taken / 1e9:.3g} GFLOP/s",

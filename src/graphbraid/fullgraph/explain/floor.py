@@ -1,15 +1,201 @@
-"""Floor: the least time a lowered step can take at this machine's measured rates, and its measured times."""
+"""The floor of a step at measured rates, beside its measured times, and the text of ``explain()``."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from graphbraid.fullgraph.explain.ledger import Ledger, Work
-from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime
-from graphbraid.fullgraph.program import Break, Operation, Program
+from graphbraid.fullgraph.lowering.costs import in_bytes
+from graphbraid.fullgraph.lowering.lower_program import decision_lines, operation_lines
+from graphbraid.fullgraph.program import Break, Operation, Program, written_lines
+from graphbraid.fullgraph.ranks.pipeline_tuner import described
+from graphbraid.fullgraph.step.buffer_pool import copied
+from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.machine.rates import Rates
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.device import Device
+    from graphbraid.fullgraph.lowering.lower_program import Lowered
+    from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
+    from graphbraid.fullgraph.step.maps import SpmmChoice
+
+
+def explain(
+    lowered: Lowered, planned: PlannedStep, choices: Sequence[SpmmChoice], *, level_bytes: int = 0
+) -> str:
+    """Return the explanation of a lowered program and its training step, as lines to print.
+
+    Args:
+        lowered: the program and its decisions.
+        planned: its training step.
+        choices: the kernels chosen for a device's aggregations.
+        level_bytes: bytes of the levels' own edges and node ids.
+    """
+    breaks = [op for op in lowered.program.ops if isinstance(op, Break) and op.is_graph_break]
+    lines = [*written_lines(breaks), *decision_lines(lowered.program, lowered.costs.doubt)]
+    lines += operation_lines(lowered.program, lowered.num_rows)
+    arena, device = planned.arena, lowered.options.device
+    lines.append("Arena")
+    lines.append(
+        f"  {in_bytes(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
+        f"{in_bytes(arena.separate_bytes)} apart; {in_bytes(arena.least_bytes)} are live at once"
+    )
+    what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
+    lines.append(f"  {in_bytes(planned.nbytes)} with {what}")
+    if planned.streams is not None:
+        lines += planned.streams.explain()
+    if level_bytes:
+        lines.append(f"  {in_bytes(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
+    return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))
+
+
+def _on_device(planned: PlannedStep, device: Device, choices: Sequence[SpmmChoice]) -> list[str]:
+    """Return the lines about how a device runs the step, which is known once it has run."""
+    lines = [f"Device {device.place}", *(f"  aggregation of {choice}" for choice in choices)]
+    if not isinstance(planned, ReplayedStep):
+        lines.append("  nothing has run yet: the first step chooses kernels, the second is recorded")
+    elif planned.why_not:
+        lines.append(f"  every kernel is started by a call of its own: {planned.why_not}")
+    else:
+        state = "recorded" if planned.is_recorded else "to be recorded in the next step"
+        lines.append(f"  forward and backward are {state}, each started by one call")
+    return lines
+
+
+def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
+    """Return the lines about the exchanges of one of several ranks on a device; none on the host.
+
+    Args:
+        step: the rank's step.
+        tuner: what finds the kernel's configuration. If None, it is given.
+    """
+    if step.request.copies is None:
+        return []
+    read = list(step.peer_reads)
+    travel = [name for name in step.exchanged_rows if name not in step.peer_reads]
+    lines = ["Exchanges"] if read or travel else []
+    if read:
+        lines.append(f"  read where peers keep them: {', '.join(read)}")
+        lines += [f"  {described(step.pipeline)}"] if tuner is None else tuner.explain()
+    if travel:
+        reason = step.why_rows_travel or "what reads them is not one sum of float32 rows alone"
+        lines.append(f"  travel: {', '.join(travel)}: {reason}")
+    return lines
+
+
+REPEATS = 7
+"""Number of timed steps, after one warm-up step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskTime:
+    """Time of one task of a step: of one kernel call."""
+
+    name: str
+    operation: str
+    """Name of the value whose operation it belongs to; empty for returning outputs or taking in gradients."""
+    backward: bool
+    seconds: float
+    """Median over the timed steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """Times of a step's tasks, and of whole steps run without timing each task."""
+
+    tasks: tuple[TaskTime, ...]
+    seconds: float
+
+
+class TimedStep(PlannedStep):
+    """A training step that can read the clock between its tasks.
+
+    Args:
+        request: what the step is planned from, with copies of the parameters and modules.
+        wait: waits until the device has done all work given to it.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        request: StepRequest,
+        *,
+        wait: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(request)
+        self._wait, self._clock = wait, clock
+        self._looks = False
+        self._seconds: dict[int, list[float]] = {}
+        self._plan.tasks = [
+            replace(task, run=partial(self._timed, place, task.run))
+            for place, task in enumerate(self._plan.tasks)
+        ]
+
+    def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
+        """Time the tasks of ``repeats`` steps and, in turn with them, ``repeats`` whole steps.
+
+        Args:
+            rows: int64 rows of the output to return. If None, all of them.
+            num_nodes: number of returned rows.
+            repeats: number of steps of each kind, at least 1.
+        """
+        devices = [] if self.output.tensor.device.type == "cpu" else [self.output.tensor.device]
+        with torch.random.fork_rng(devices):
+            grad = self.output.tensor.new_full((num_nodes, self.output.tensor.shape[1]), 1 / num_nodes)
+            self._step(grad, rows)
+            whole = []
+            for _ in range(repeats):
+                whole.append(self._step(grad, rows))
+                self._looks = True
+                self._step(grad, rows)
+                self._looks = False
+        return StepTimes(tasks=tuple(self._times()), seconds=statistics.median(whole))
+
+    def _step(self, grad: Tensor, rows: Tensor | None) -> float:
+        started = self._clock()
+        self._timed(-1, lambda: copied(self.forward(), None, rows))
+        self._timed(-2, lambda: self.backward(grad, rows))
+        self._wait()
+        return self._clock() - started
+
+    def _timed(self, place: int, run: Callable[[], object]) -> None:
+        if not self._looks:
+            run()
+            return
+        self._wait()
+        started = self._clock()
+        run()
+        self._wait()
+        self._seconds.setdefault(place, []).append(self._clock() - started)
+
+    def _times(self) -> list[TaskTime]:
+        tasks, first_back = self._plan.tasks, self._backward_tasks
+        found = {place: statistics.median(seconds) for place, seconds in self._seconds.items()}
+        times = [
+            TaskTime(name=task.name, operation=task.operation, backward=at >= first_back, seconds=found[at])
+            for at, task in enumerate(tasks)
+            if at in found
+        ]
+        passes = [sum(t.seconds for t in times if t.backward == backward) for backward in (False, True)]
+        handing = [
+            TaskTime(name=name, operation="", backward=backward, seconds=max(0.0, found[key] - inside))
+            for name, backward, key, inside in (
+                ("outputs", False, -1, passes[0]),
+                ("gradient of the outputs", True, -2, passes[1]),
+            )
+        ]
+        return [*times, *handing]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

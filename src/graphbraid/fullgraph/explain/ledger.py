@@ -15,23 +15,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
-from graphbraid.fullgraph.program import (
-    Add,
-    Aggregate,
-    Attention,
-    DestinationRows,
-    Following,
-    Gine,
-    Hoisted,
-    Linear,
-    Maximum,
-    Messages,
-    Operation,
-    Program,
-)
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
 
@@ -88,7 +75,7 @@ class Ledger:
 
     def __init__(
         self,
-        program: Program,
+        program: ir.Program,
         blocks: Blocks,
         rows: Callable[[int, int], int],
         costs: CostModel,
@@ -100,11 +87,11 @@ class Ledger:
         self._facts, self._caches, self._row_rate = costs, caches, row_rate
         self._shares: dict[tuple[int, int, int], float] = {}
 
-    def forward(self, op: Operation) -> Work:
+    def forward(self, op: ir.Operation) -> Work:
         """Return the work of the pass that computes ``op``'s value."""
         return _FORWARD.get(type(op), Ledger._rowwise)(self, op)
 
-    def backward(self, op: Operation) -> Work:
+    def backward(self, op: ir.Operation) -> Work:
         """Return the work of computing the gradients of ``op``'s inputs and parameters from its value's."""
         if not self._program.learns(op.out):
             return Work()
@@ -133,33 +120,33 @@ class Ledger:
             return cells / 8
         return 8.0 * cells * self._facts.density_of(place.node_type)
 
-    def _learning(self, op: Operation) -> float:
+    def _learning(self, op: ir.Operation) -> float:
         """Return the bytes of the gradients of ``op``'s inputs."""
         return sum(self._size(value) for value in set(op.inputs) if self._program.learns(value))
 
-    def _rowwise(self, op: Operation) -> Work:
+    def _rowwise(self, op: ir.Operation) -> Work:
         return self._work(sum(self._size(value) for value in set(op.inputs)) + self._size(op.out))
 
-    def _rowwise_backward(self, op: Operation) -> Work:
+    def _rowwise_backward(self, op: ir.Operation) -> Work:
         """Count the gradient and the inputs as read, and the inputs' gradients as written."""
         read = self._size(op.out) + sum(self._size(value) for value in set(op.inputs))
         return self._work(read + self._learning(op))
 
-    def _nothing(self, _: Operation) -> Work:
+    def _nothing(self, _: ir.Operation) -> Work:
         """Count nothing: for prefixes of other values' rows, gradients passed on unchanged, and constants."""
         return Work()
 
-    def _through(self, op: Following) -> float:
+    def _through(self, op: ir.Following) -> float:
         """Return the bytes read to go back through a fused activation: its result, zero where it was."""
         return self._size(op.out) if op.after is not None and (op.after.act != "none") else 0.0
 
     # ---- linear maps
 
-    def _linear(self, op: Linear) -> Work:
+    def _linear(self, op: ir.Linear) -> Work:
         streams = sum(self._size(value) for value in op.inputs) + self._size(op.out) + 4.0 * prod(op.shape)
         return self._product(op, streams, 1, table_rows=op.shape[1])
 
-    def _linear_backward(self, op: Linear) -> Work:
+    def _linear_backward(self, op: ir.Linear) -> Work:
         source = op.inputs[0]
         learns = self._program.learns(source)
         streams = self._size(op.out) + self._through(op) + 4.0 * prod(op.shape) * (learns + 1)
@@ -170,7 +157,7 @@ class Ledger:
         table_rows = self._rows(*self._program.place(source))
         return self._product(op, streams, op.weight.requires_grad + learns, table_rows=table_rows)
 
-    def _product(self, op: Linear, streams: float, times: int, *, table_rows: int) -> Work:
+    def _product(self, op: ir.Linear, streams: float, times: int, *, table_rows: int) -> Work:
         """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices.
 
         Each stored value of sparse features reads one row, of the ``table_rows`` of the weight or gradient.
@@ -190,66 +177,66 @@ class Ledger:
 
     # ---- edges
 
-    def _aggregate(self, op: Aggregate) -> Work:
+    def _aggregate(self, op: ir.Aggregate) -> Work:
         return self._edges(op, self._size(op.out) + self._added(op), times=1)
 
-    def _aggregate_backward(self, op: Aggregate) -> Work:
+    def _aggregate_backward(self, op: ir.Aggregate) -> Work:
         if not self._program.learns(op.inputs[0]):
             return self._work(self._through(op) + self._size(op.out) if self._through(op) else 0.0)
         return self._edges(op, self._size(op.inputs[0]) + self._through(op), times=1)
 
-    def _added(self, op: Operation) -> float:
+    def _added(self, op: ir.Operation) -> float:
         return sum(self._size(value) for value in op.inputs[1:])
 
-    def _attention(self, op: Attention) -> Work:
+    def _attention(self, op: ir.Attention) -> Work:
         return self._attended(op, self._added(op), times=1, width=op.heads * op.channels)
 
-    def _attention_backward(self, op: Attention) -> Work:
+    def _attention_backward(self, op: ir.Attention) -> Work:
         """Count rows of the sources and gradients for GATv2, of gradients alone for GAT; a mean has one."""
         is_one = op.kind == "gat" and op.averages
         width = op.channels if is_one else op.heads * op.channels
         return self._attended(op, self._learning(op), times=1 + (op.kind == "gatv2"), width=width)
 
-    def _attended(self, op: Attention, streams: float, *, times: int, width: int) -> Work:
+    def _attended(self, op: ir.Attention, streams: float, *, times: int, width: int) -> Work:
         """Count the edges and their features, which GATv2 maps."""
         columns = 0 if op.edge_weight is None else op.edge_weight.shape[1]
         mapped = 0 if op.edge_weight is None or op.kind == "gat" else op.edge_weight.numel()
         streams += self._size(op.out)
         return self._edges(op, streams, times, width, columns=columns, mapped=mapped)
 
-    def _maximum(self, op: Maximum) -> Work:
+    def _maximum(self, op: ir.Maximum) -> Work:
         winners = self._size(op.out) if self._program.learns(op.inputs[0]) else 0.0
         return self._edges(op, self._size(op.out) + winners, times=1)
 
-    def _maximum_backward(self, op: Maximum) -> Work:
+    def _maximum_backward(self, op: ir.Maximum) -> Work:
         if op.ties == "first":
             return self._work(2 * self._size(op.out) + self._learning(op))
         return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
 
-    def _messages(self, op: Messages) -> Work:
+    def _messages(self, op: ir.Messages) -> Work:
         """Count one row per edge, where the message reads both ends, too: those of one end come in order."""
         return self._edges(op, self._size(op.out) + self._added(op), times=1)
 
-    def _messages_backward(self, op: Messages) -> Work:
+    def _messages_backward(self, op: ir.Messages) -> Work:
         """Count the rows that the messages read again, and those that their gradients are added to."""
         return self._edges(op, self._size(op.out) + self._learning(op), times=2)
 
-    def _gine(self, op: Gine) -> Work:
+    def _gine(self, op: ir.Gine) -> Work:
         return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1)
 
-    def _gine_backward(self, op: Gine) -> Work:
+    def _gine_backward(self, op: ir.Gine) -> Work:
         """Count one pass by source, for the rows' gradient, and one by edge, for the map's."""
         times = 2 * self._program.learns(op.inputs[0]) + (op.weight is not None)
         return self._with_edge_rows(op, self._size(op.out) + self._learning(op), times=times)
 
-    def _with_edge_rows(self, op: Gine, streams: float, *, times: int) -> Work:
+    def _with_edge_rows(self, op: ir.Gine, streams: float, *, times: int) -> Work:
         """Count the edges and their features, which are mapped where the layer has a map."""
         mapped = 0 if op.weight is None else op.edge_channels * self._program.width(op.out)
         return self._edges(op, streams, times, columns=op.edge_channels, mapped=mapped)
 
     def _edges(
         self,
-        op: Operation,
+        op: ir.Operation,
         streams: float,
         times: int,
         width: int | None = None,
@@ -264,9 +251,9 @@ class Ledger:
         """
         csc = self._block(op).csc
         width = self._program.width(op.inputs[0]) if width is None else width
-        row_bytes = width * (op.rows.itemsize if isinstance(op, Aggregate) else 4)
+        row_bytes = width * (op.rows.itemsize if isinstance(op, ir.Aggregate) else 4)
         streams += csc.indices.nbytes + csc.indptr.nbytes + 4.0 * csc.num_edges * columns
-        if csc.weight is not None and isinstance(op, Aggregate) and op.adjacency.weighted:
+        if csc.weight is not None and isinstance(op, ir.Aggregate) and op.adjacency.weighted:
             streams += csc.weight.nbytes
         table, reads = csc.num_src * row_bytes, float(times * csc.num_edges)
         shares = [self._share(csc, row_bytes, size) for size in self._caches or ()]
@@ -281,7 +268,7 @@ class Ledger:
             flops=2.0 * (reads * width + csc.num_edges * mapped),
         )
 
-    def _block(self, op: Operation) -> Block:
+    def _block(self, op: ir.Operation) -> Block:
         """Return the edges that an operation walks."""
         return self._blocks[self._program.level(op.inputs[0])].of(op.walks)
 
@@ -338,25 +325,25 @@ class Ledger:
 
 
 _Count = Callable[[Ledger, Any], Work]
-_FORWARD: dict[type[Operation], _Count] = {
-    DestinationRows: Ledger._nothing,
-    Hoisted: Ledger._nothing,
-    Linear: Ledger._linear,
-    Aggregate: Ledger._aggregate,
-    Attention: Ledger._attention,
-    Maximum: Ledger._maximum,
-    Messages: Ledger._messages,
-    Gine: Ledger._gine,
+_FORWARD: dict[type[ir.Operation], _Count] = {
+    ir.DestinationRows: Ledger._nothing,
+    ir.Hoisted: Ledger._nothing,
+    ir.Linear: Ledger._linear,
+    ir.Aggregate: Ledger._aggregate,
+    ir.Attention: Ledger._attention,
+    ir.Maximum: Ledger._maximum,
+    ir.Messages: Ledger._messages,
+    ir.Gine: Ledger._gine,
 }
-_BACKWARD: dict[type[Operation], _Count] = {
-    DestinationRows: Ledger._nothing,
-    Hoisted: Ledger._nothing,
-    Add: Ledger._nothing,
-    Linear: Ledger._linear_backward,
-    Aggregate: Ledger._aggregate_backward,
-    Attention: Ledger._attention_backward,
-    Maximum: Ledger._maximum_backward,
-    Messages: Ledger._messages_backward,
-    Gine: Ledger._gine_backward,
+_BACKWARD: dict[type[ir.Operation], _Count] = {
+    ir.DestinationRows: Ledger._nothing,
+    ir.Hoisted: Ledger._nothing,
+    ir.Add: Ledger._nothing,
+    ir.Linear: Ledger._linear_backward,
+    ir.Aggregate: Ledger._aggregate_backward,
+    ir.Attention: Ledger._attention_backward,
+    ir.Maximum: Ledger._maximum_backward,
+    ir.Messages: Ledger._messages_backward,
+    ir.Gine: Ledger._gine_backward,
 }
 """Counting methods of operations on edges and products; all others read and write their rows once."""

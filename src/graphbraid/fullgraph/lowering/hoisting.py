@@ -8,21 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes, in_seconds
 from graphbraid.fullgraph.lowering.levels import aggregation
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Add,
-    AdjacencyMatrix,
-    Aggregate,
-    Combine,
-    DestinationRows,
-    Hoisted,
-    Linear,
-    NotLoweredError,
-    Operation,
-    Program,
-)
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
@@ -33,12 +21,15 @@ from graphbraid.ops.kernels import backend
 COLUMNS_AT_A_TIME = 32
 """Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
 operations follow each other, and in the reference, which takes memory per edge and column."""
-FOLDED = (Aggregate, DestinationRows, Add, Combine)
+FOLDED = (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Combine)
 """Operations that treat each column alike and have no parameters."""
 
 
 def computed_once(
-    ops: Sequence[Operation], csc: Csc | Callable[[AdjacencyMatrix], Csc], x: Tensor, nodes: Tensor | None
+    ops: Sequence[ir.Operation],
+    csc: Csc | Callable[[ir.AdjacencyMatrix], Csc],
+    x: Tensor,
+    nodes: Tensor | None,
 ) -> Tensor:
     """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
 
@@ -49,7 +40,7 @@ def computed_once(
         nodes: int64 ids of the rows to keep. If None, all of them.
     """
     edges = (lambda _: csc) if isinstance(csc, Csc) else csc
-    read = {op.adjacency: edges(op.adjacency) for op in ops if isinstance(op, Aggregate)}
+    read = {op.adjacency: edges(op.adjacency) for op in ops if isinstance(op, ir.Aggregate)}
     maps = {adjacency: aggregation(adjacency, its) for adjacency, its in read.items()}
     num_dst = [its.num_dst for its in read.values()][-1]
     if nodes is None and len(ops) == 1 and backend(x) is not reference:
@@ -62,19 +53,20 @@ def computed_once(
     return out
 
 
-def _result(ops: Sequence[Operation], maps: Mapping[AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
+def _result(ops: Sequence[ir.Operation], maps: Mapping[ir.AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
     values = {ops[0].inputs[0]: x}
     for op in ops:
-        values[op.out] = _run(op, maps, [values[name] for name in op.inputs])
+        values[op.out] = folded(op, maps, [values[name] for name in op.inputs])
     return values[ops[-1].out]
 
 
-def _run(op: Operation, maps: Mapping[AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
-    if isinstance(op, Aggregate):
+def folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
+    """Return the rows of an operation of the types :data:`FOLDED`, between levels that all hold its rows."""
+    if isinstance(op, ir.Aggregate):
         return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
-    if isinstance(op, DestinationRows):  # every level holds all nodes here
+    if isinstance(op, ir.DestinationRows):  # every level holds all nodes here
         return inputs[0]
-    factors = op.factors if isinstance(op, Combine) else (1.0,) * len(inputs)
+    factors = op.factors if isinstance(op, ir.Combine) else (1.0,) * len(inputs)
     out = torch.mul(inputs[0], factors[0])
     for value, factor in zip(inputs[1:], factors[1:], strict=True):
         out.add_(value, alpha=factor)
@@ -84,13 +76,13 @@ def _run(op: Operation, maps: Mapping[AdjacencyMatrix, Aggregation], inputs: lis
 # ---- hoisting: values that depend on no parameter and no random number are computed once, not every epoch
 
 
-def hoist(program: Program, costs: CostModel) -> Program:
+def hoist(program: ir.Program, costs: CostModel) -> ir.Program:
     """Aggregate the features once instead of every epoch, where nothing learned or random comes before."""
     best, _ = hoisted(program, costs, limit=float("inf"))
     if best is program:
         what = "the features are not aggregated before something that learns"
         return program.decided("hoist", False, what)
-    if not program.by_relation and program.is_compact(INPUT):
+    if not program.by_relation and program.is_compact(ir.INPUT):
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return program.decided("hoist", False, what)
     seconds, tried = costs.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
@@ -111,7 +103,7 @@ def hoist(program: Program, costs: CostModel) -> Program:
     return program.decided("hoist", True, what, saves=f"{in_seconds(saves)} an epoch", ops=allowed.ops)
 
 
-def hoisted(program: Program, costs: CostModel, *, limit: float) -> tuple[Program, dict[str, float]]:
+def hoisted(program: ir.Program, costs: CostModel, *, limit: float) -> tuple[ir.Program, dict[str, float]]:
     """Turn what can be computed once into constants, as far as ``limit`` bytes allow.
 
     ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` a constant: no aggregation is left in the first layer,
@@ -129,9 +121,9 @@ def hoisted(program: Program, costs: CostModel, *, limit: float) -> tuple[Progra
     return after, {"every epoch": every, "once": once}
 
 
-def constant_bytes(program: Program, costs: CostModel) -> int:
+def constant_bytes(program: ir.Program, costs: CostModel) -> int:
     """Return the bytes of a program's constants."""
-    constants = [op.out for op in program.ops if isinstance(op, Hoisted)]
+    constants = [op.out for op in program.ops if isinstance(op, ir.Hoisted)]
     return sum(4 * costs.num_rows(program.place(value)) * program.width(value) for value in constants)
 
 
@@ -139,19 +131,21 @@ def constant_bytes(program: Program, costs: CostModel) -> int:
 class _Fold:
     """Operations that can be computed once, on the features or before a linear map that moves behind them."""
 
-    chain: tuple[Operation, ...]
+    chain: tuple[ir.Operation, ...]
     """Operations that compute their input from the features alone."""
-    ops: tuple[Operation, ...]
+    ops: tuple[ir.Operation, ...]
     """The operations in the order they run; only the last one's value is read elsewhere."""
-    linear: Linear | None
+    linear: ir.Linear | None
     """Linear map that they all follow and that moves behind them: ``S (x Wᵀ) = (S x) Wᵀ``."""
     source: str
     """Name of the value that holds the features."""
 
 
-def _folded(program: Program, costs: CostModel, limit: float) -> tuple[Program, list[tuple[Program, _Fold]]]:
+def _folded(
+    program: ir.Program, costs: CostModel, limit: float
+) -> tuple[ir.Program, list[tuple[ir.Program, _Fold]]]:
     """Apply all folds that the limit allows; return the program, and each fold with the program before it."""
-    folds, refused = list[tuple[Program, _Fold]](), set[str]()
+    folds, refused = list[tuple[ir.Program, _Fold]](), set[str]()
     while (fold := _next(program, refused)) is not None:
         after = _applied(program, fold)
         if constant_bytes(after, costs) <= limit:
@@ -162,9 +156,9 @@ def _folded(program: Program, costs: CostModel, limit: float) -> tuple[Program, 
     return program, folds
 
 
-def _next(program: Program, refused: set[str]) -> _Fold | None:
+def _next(program: ir.Program, refused: set[str]) -> _Fold | None:
     for op in program.ops:
-        if not isinstance(op, FOLDED) or isinstance(op, DestinationRows):
+        if not isinstance(op, FOLDED) or isinstance(op, ir.DestinationRows):
             continue
         for fold in (_alone(program, op), _after_linear(program, op)):
             if fold is not None and fold.ops[-1].out not in refused:
@@ -172,7 +166,7 @@ def _next(program: Program, refused: set[str]) -> _Fold | None:
     return None
 
 
-def _alone(program: Program, op: Operation) -> _Fold | None:
+def _alone(program: ir.Program, op: ir.Operation) -> _Fold | None:
     """Return a fold of ``op`` if it reads only values computed from the features alone; None otherwise.
 
     The program's output is no constant: it is a value of the step.
@@ -181,15 +175,15 @@ def _alone(program: Program, op: Operation) -> _Fold | None:
         return None
     chain = _chain(program, op.inputs)
     source = None if chain is None else _source(program, op.inputs)
-    if chain is None or source is None or not any(isinstance(o, Aggregate) for o in (*chain, op)):
+    if chain is None or source is None or not any(isinstance(o, ir.Aggregate) for o in (*chain, op)):
         return None
     return _Fold(chain, (op,), None, source)
 
 
-def _after_linear(program: Program, op: Operation) -> _Fold | None:
+def _after_linear(program: ir.Program, op: ir.Operation) -> _Fold | None:
     """Return a fold of ``op`` and all else that commutes with a linear map of such values; None otherwise."""
     linear = program.producer(op.inputs[0])
-    if not isinstance(linear, Linear) or len(linear.inputs) > 1 or linear.after is not None:
+    if not isinstance(linear, ir.Linear) or len(linear.inputs) > 1 or linear.after is not None:
         return None
     chain = _chain(program, linear.inputs)
     source = None if chain is None else _source(program, linear.inputs)
@@ -201,14 +195,14 @@ def _after_linear(program: Program, op: Operation) -> _Fold | None:
     outside = [other for other in program.ops if other not in ops]
     read = {value for other in outside for value in other.inputs} | {program.output}
     ends = list(inside & read)
-    if not ops or ends != [ops[-1].out] or not any(isinstance(other, Aggregate) for other in ops):
+    if not ops or ends != [ops[-1].out] or not any(isinstance(other, ir.Aggregate) for other in ops):
         return None
     return _Fold(chain, tuple(ops), linear, source)
 
 
-def _following(program: Program, linear: Linear) -> list[Operation]:
+def _following(program: ir.Program, linear: ir.Linear) -> list[ir.Operation]:
     """Return all foldable operations that read only a linear map's value and each other's."""
-    known, found = {linear.out}, list[Operation]()
+    known, found = {linear.out}, list[ir.Operation]()
     for op in program.ops:
         if isinstance(op, FOLDED) and known.issuperset(op.inputs):
             known.add(op.out)
@@ -216,15 +210,15 @@ def _following(program: Program, linear: Linear) -> list[Operation]:
     return found
 
 
-def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | None:
+def _chain(program: ir.Program, values: Sequence[str]) -> tuple[ir.Operation, ...] | None:
     """Return the operations that compute ``values`` from the features alone; None if others take part."""
-    made: dict[str, Operation] = {}
+    made: dict[str, ir.Operation] = {}
     for value in values:
         op = program.producer(value)
         if op is None:
             continue
-        if isinstance(op, Hoisted):
-            chain: tuple[Operation, ...] | None = op.of
+        if isinstance(op, ir.Hoisted):
+            chain: tuple[ir.Operation, ...] | None = op.of
         elif isinstance(op, FOLDED):
             before = _chain(program, op.inputs)
             chain = None if before is None else (*before, op)
@@ -236,7 +230,7 @@ def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | N
     return tuple(made.values())
 
 
-def _source(program: Program, values: Sequence[str]) -> str | None:
+def _source(program: ir.Program, values: Sequence[str]) -> str | None:
     """Return the name of the features that chains start from; None if there are several, or sparse ones."""
     found, rest = set[str](), list(values)
     while rest:
@@ -248,20 +242,20 @@ def _source(program: Program, values: Sequence[str]) -> str | None:
     return None if found or stays else only
 
 
-def _applied(program: Program, fold: _Fold) -> Program:
+def _applied(program: ir.Program, fold: _Fold) -> ir.Program:
     last = fold.ops[-1].out
     if fold.linear is None:
-        constant = Hoisted(out=last, inputs=(fold.source,), of=(*fold.chain, *fold.ops))
+        constant = ir.Hoisted(out=last, inputs=(fold.source,), of=(*fold.chain, *fold.ops))
         return _replaced(program, {last: (constant,)})
     names = {op.out: f"{op.out}_once" for op in fold.ops} | {fold.linear.out: fold.linear.inputs[0]}
     of = (*fold.chain, *(op.renamed(names) for op in fold.ops))
-    constant = Hoisted(out=names[last], inputs=(fold.source,), of=of)
-    new: dict[str, tuple[Operation, ...]] = {op.out: () for op in (*fold.ops, fold.linear)}
+    constant = ir.Hoisted(out=names[last], inputs=(fold.source,), of=of)
+    new: dict[str, tuple[ir.Operation, ...]] = {op.out: () for op in (*fold.ops, fold.linear)}
     new[last] = (constant, replace(fold.linear, out=last, inputs=(constant.out,)))
     return _replaced(program, new)
 
 
-def _seconds(program: Program, fold: _Fold, costs: CostModel) -> tuple[float, float]:
+def _seconds(program: ir.Program, fold: _Fold, costs: CostModel) -> tuple[float, float]:
     """Return the seconds per epoch of a fold's operations and linear map, before and after folding."""
     channels = program.width(fold.source)
     if fold.linear is None:
@@ -272,26 +266,21 @@ def _seconds(program: Program, fold: _Fold, costs: CostModel) -> tuple[float, fl
     return sum(_seconds_of(program, op, costs, width, channels) for op in fold.ops) + before, after
 
 
-def _seconds_of(program: Program, op: Operation, costs: CostModel, width: int, channels: int) -> float:
+def _seconds_of(program: ir.Program, op: ir.Operation, costs: CostModel, width: int, channels: int) -> float:
     """Return an operation's seconds per epoch; an aggregation counts both ways, at its narrower side."""
-    if isinstance(op, Aggregate):
+    if isinstance(op, ir.Aggregate):
         level, relation = program.level(op.inputs[0]), op.adjacency.relation
         return 2 * costs.aggregate_seconds(level, min(width, channels), relation)
-    if isinstance(op, DestinationRows):
+    if isinstance(op, ir.DestinationRows):
         return 0.0
     nbytes = 4 * costs.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
     return nbytes / costs.rates.stream_bytes
 
 
-def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Program:
+def _replaced(program: ir.Program, new: dict[str, tuple[ir.Operation, ...]]) -> ir.Program:
     """Replace operations of a program and drop those whose value nothing reads any more."""
     ops = [made for op in program.ops for made in new.get(op.out, (op,))]
-    kept, alive = {program.output}, list[Operation]()
-    for op in reversed(ops):
-        if op.out in kept:
-            alive.append(op)
-            kept.update(op.inputs)
-    return program.rewritten(tuple(reversed(alive)))
+    return program.rewritten(ir.needed_for(ops, program.output))
 
 
 # ---- input path: whether the first weights multiply the features as dense, as sparse or as bits
@@ -299,7 +288,7 @@ def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Progra
 _OTHER_READERS = "the features are read by something other than a linear map"
 
 
-def choose_input_path(program: Program, costs: CostModel) -> Program:
+def choose_input_path(program: ir.Program, costs: CostModel) -> ir.Program:
     """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time.
 
     A program whose settings name its ``input_path`` already, keeps it.
@@ -314,7 +303,7 @@ def choose_input_path(program: Program, costs: CostModel) -> Program:
         return program
     if not width:
         if asked not in {None, "dense"}:
-            raise NotLoweredError("input path", _OTHER_READERS, "dense features")
+            raise ir.NotLoweredError("input path", _OTHER_READERS, "dense features")
         return program.decided("input path", False, f"dense: {_OTHER_READERS}", input_path="dense")
     if asked is not None:
         ops = program.ops if asked == "dense" else _own_after_linear(program)
@@ -338,12 +327,12 @@ def choose_input_path(program: Program, costs: CostModel) -> Program:
     )
 
 
-def _as_stored(program: Program, costs: CostModel) -> Program:
+def _as_stored(program: ir.Program, costs: CostModel) -> ir.Program:
     """Multiply the features of each node type as sparse where they are stored so, if only linear maps do."""
     paths = {}
     for number, one in enumerate(program.node_types):
         readers = _readers(program, one.input)
-        fits = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
+        fits = all(isinstance(op, ir.Linear) and len(op.inputs) == 1 for op in readers)
         is_sparse = costs.node_types[number].is_sparse and bool(readers) and fits
         paths[one.input] = "sparse" if is_sparse else "dense"
     sparse = [one.name for one in program.node_types if paths[one.input] == "sparse"]
@@ -353,22 +342,22 @@ def _as_stored(program: Program, costs: CostModel) -> Program:
     return program.decided("input path", bool(sparse), what, ops=ops, input_paths=paths)
 
 
-def _readers(program: Program, value: str) -> list[Operation]:
+def _readers(program: ir.Program, value: str) -> list[ir.Operation]:
     """Return the operations that read a value, directly or through :class:`DestinationRows`."""
-    found: list[Operation] = []
+    found: list[ir.Operation] = []
     for op in program.consumers(value):
-        found += _readers(program, op.out) if isinstance(op, DestinationRows) else [op]
+        found += _readers(program, op.out) if isinstance(op, ir.DestinationRows) else [op]
     return found
 
 
-def input_width(program: Program) -> int:
+def input_width(program: ir.Program) -> int:
     """Return the columns of all weights that multiply the features; 0 if anything else reads these, too."""
-    readers = _readers(program, INPUT)
-    is_linear = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
+    readers = _readers(program, ir.INPUT)
+    is_linear = all(isinstance(op, ir.Linear) and len(op.inputs) == 1 for op in readers)
     return sum(program.width(op.out) for op in readers) if is_linear else 0
 
 
-def input_seconds(program: Program, costs: CostModel) -> dict[str, float]:
+def input_seconds(program: ir.Program, costs: CostModel) -> dict[str, float]:
     """Return the seconds per epoch of the features' products with weights, on each available path."""
     rows, width = costs.rows[0], input_width(program)
     seconds = {
@@ -383,26 +372,26 @@ def input_seconds(program: Program, costs: CostModel) -> dict[str, float]:
     return seconds
 
 
-def _own_after_linear(program: Program) -> tuple[Operation, ...]:
+def _own_after_linear(program: ir.Program) -> tuple[ir.Operation, ...]:
     """Move linear maps before prefixes of the features, so that compact rows are never made dense."""
-    ops: list[Operation] = []
+    ops: list[ir.Operation] = []
     for op in program.ops:
-        chain = _own_rows_of_input(program, op.out if isinstance(op, DestinationRows) else op.inputs[0])
-        if chain and isinstance(op, DestinationRows):
+        chain = _own_rows_of_input(program, op.out if isinstance(op, ir.DestinationRows) else op.inputs[0])
+        if chain and isinstance(op, ir.DestinationRows):
             continue
-        if not chain or not isinstance(op, Linear):
+        if not chain or not isinstance(op, ir.Linear):
             ops.append(op)
             continue
         value = f"{op.out}_all"
         ops.append(replace(op, out=value, inputs=(_origin(program, op.inputs[0]),)))
         for number in range(chain):
             name = op.out if number == chain - 1 else f"{op.out}_all{number + 1}"
-            ops.append(DestinationRows(out=name, inputs=(value,)))
+            ops.append(ir.DestinationRows(out=name, inputs=(value,)))
             value = name
     return tuple(ops)
 
 
-def _own_rows_of_input(program: Program, value: str) -> int:
+def _own_rows_of_input(program: ir.Program, value: str) -> int:
     """Return how many prefixes lead from the features to a value; 0 if anything else takes part."""
     source, count = _origin(program, value), 0
     while value != source:
@@ -413,7 +402,7 @@ def _own_rows_of_input(program: Program, value: str) -> int:
     return 0 if source not in program.inputs or is_kept_dense else count
 
 
-def _origin(program: Program, value: str) -> str:
+def _origin(program: ir.Program, value: str) -> str:
     """Return the value whose rows a value holds: the source of a prefix, or itself."""
     op = program.producer(value)
-    return _origin(program, op.inputs[0]) if isinstance(op, DestinationRows) else value
+    return _origin(program, op.inputs[0]) if isinstance(op, ir.DestinationRows) else value

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
 
@@ -213,16 +213,8 @@ def towards(
     row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
     row_of[src.nodes] = torch.arange(src.nodes.numel(), dtype=row_of.dtype)
     destinations = nodes[: sizes[-2]]
-    indptr = torch.zeros(destinations.numel() + 1, dtype=torch.int64)
-    torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
-    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
     keep_edges = keep_edges or csc.weight is not None
-    edges = torch.empty(indices.numel(), dtype=torch.int64) if keep_edges else None
-    for begin, positions in edges_of(csc, destinations):
-        part = slice(begin, begin + positions.numel())
-        indices[part] = row_of[csc.indices[positions].long()]
-        if edges is not None:
-            edges[part] = positions
+    indptr, indices, edges = renumbered_edges(csc, destinations, row_of, keep_edges=keep_edges)
     blocks: list[Block] = []
     # Sizes stand from the seeds' level on; blocks go the other way, from (largest, next) to (next, seeds).
     for num_src, num_dst in zip(src.sizes[:0:-1], sizes[-2::-1], strict=True):
@@ -236,6 +228,28 @@ def towards(
         ids = None if edges is None else edges[:last]
         blocks.append(Block(between, src.nodes[:num_src], nodes[:num_dst], ids))
     return blocks
+
+
+def renumbered_edges(
+    csc: Csc, nodes: Tensor, row_of: Tensor, *, keep_edges: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the in-edges of ``nodes``, in their order, between rows: ``indptr``, ``indices`` and positions.
+
+    Args:
+        csc: all edges.
+        nodes: ``(num_nodes,)`` int64.
+        row_of: the row of each source.
+        keep_edges: whether the position of each edge in ``csc`` is returned.
+    """
+    indptr = indptr_of(csc.degrees()[nodes])
+    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
+    edges = torch.empty(indices.numel(), dtype=torch.int64) if keep_edges else None
+    for begin, positions in edges_of(csc, nodes):
+        part = slice(begin, begin + positions.numel())
+        indices[part] = row_of[csc.indices[positions].long()]
+        if edges is not None:
+            edges[part] = positions
+    return indptr, indices, edges
 
 
 def computed_between(

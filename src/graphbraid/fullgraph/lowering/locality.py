@@ -15,18 +15,9 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes
 from graphbraid.fullgraph.lowering.levels import Reach
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Aggregate,
-    Attention,
-    Decision,
-    Hoisted,
-    Linear,
-    Maximum,
-    Program,
-)
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order, degree_order, inverse_of
 
@@ -68,8 +59,8 @@ class Weighed:
 
 
 def choose_order(
-    program: Program, csc: Csc, reached: Reach, costs: CostModel, *, allowed_bytes: int, cache_bytes: int
-) -> tuple[Reach | None, Decision]:
+    program: ir.Program, csc: Csc, reached: Reach, costs: CostModel, *, allowed_bytes: int, cache_bytes: int
+) -> tuple[Reach | None, ir.Decision]:
     """Choose the order of each level's nodes in which a program's aggregations read their rows fastest.
 
     Args:
@@ -111,9 +102,9 @@ def choose_order(
     return best.reached, _taken(before, best, needed)
 
 
-def _taken(before: Weighed, best: Weighed, needed: int) -> Decision:
+def _taken(before: Weighed, best: Weighed, needed: int) -> ir.Decision:
     cost = f", {in_bytes(needed)} for renumbered edges" if needed else ""
-    return Decision(
+    return ir.Decision(
         name="locality",
         taken=True,
         what=f"nodes stand by {best.name}{cost}: {best.hits:.0%} of the row reads find the cache",
@@ -122,21 +113,21 @@ def _taken(before: Weighed, best: Weighed, needed: int) -> Decision:
     )
 
 
-def _left(what: str) -> Decision:
-    return Decision(name="locality", taken=False, what=what)
+def _left(what: str) -> ir.Decision:
+    return ir.Decision(name="locality", taken=False, what=what)
 
 
-def row_reads(program: Program) -> list[Reads]:
+def row_reads(program: ir.Program) -> list[Reads]:
     """List the random row reads of a program's aggregations, attention and maxima, forward and backward."""
     reads = []
     for op in program.ops:
-        if not isinstance(op, Aggregate | Attention | Maximum):
+        if not isinstance(op, ir.Aggregate | ir.Attention | ir.Maximum):
             continue
         source = op.inputs[0]
         row_bytes, backward_reads = 4 * program.width(source), 1
-        if isinstance(op, Aggregate):
+        if isinstance(op, ir.Aggregate):
             row_bytes = op.rows.itemsize * program.width(source)
-        elif isinstance(op, Attention):  # backward reads the sources' rows again, and gradient rows
+        elif isinstance(op, ir.Attention):  # backward reads the sources' rows again, and gradient rows
             row_bytes, backward_reads = 4 * op.heads * op.channels, 2
         else:  # a maximum's backward reads gradients, and which edge won
             backward_reads = 2
@@ -145,21 +136,21 @@ def row_reads(program: Program) -> list[Reads]:
     return reads
 
 
-def added_bytes(program: Program, csc: Csc, costs: CostModel) -> int:
+def added_bytes(program: ir.Program, csc: Csc, costs: CostModel) -> int:
     """Return the bytes that renumbering all nodes takes: edges, ids, and features where they are copied."""
     edges = csc.indices.nbytes + csc.indptr.nbytes + 2 * 8 * csc.num_dst
     if csc.weight is not None:  # each edge's position, and the reordered weights
         edges += 12 * csc.num_edges
     cells = csc.num_dst * costs.in_channels
-    if program.is_compact(INPUT):  # a form made of the features anyway; sparse rows are copied
+    if program.is_compact(ir.INPUT):  # a form made of the features anyway; sparse rows are copied
         copied = program.input_path == "sparse" and costs.is_sparse
         return edges + (int(8 * cells * costs.density) if copied else 0)
     return edges + 4 * cells * feature_copies(program)
 
 
-def feature_copies(program: Program) -> int:
+def feature_copies(program: ir.Program) -> int:
     """Count the copies of renumbered nodes' features; a dense product needs none, as it reads rows by id."""
-    return sum(INPUT in op.inputs and not isinstance(op, Linear | Hoisted) for op in program.ops)
+    return sum(ir.INPUT in op.inputs and not isinstance(op, ir.Linear | ir.Hoisted) for op in program.ops)
 
 
 def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes
 from graphbraid.fullgraph.lowering.hoisting import constant_bytes
@@ -34,19 +35,6 @@ from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.lowering.streamed import lowered_to_stream, streamed
-from graphbraid.fullgraph.program import (
-    Attention,
-    Break,
-    Decision,
-    LevelNodes,
-    Messages,
-    Normalise,
-    NotLoweredError,
-    Operation,
-    Program,
-    RelationAttention,
-    name_of,
-)
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation, Types, csc_of
@@ -56,7 +44,7 @@ from graphbraid.graph.types import Relation, Types, csc_of
 class Lowered:
     """A lowered program over a whole graph; none of it is allocated or on a device yet."""
 
-    program: Program
+    program: ir.Program
     """The lowered program, with the decisions that led to it."""
     graph: Graph
     """The graph, on the host; if its adjacency is symmetric, that serves as its own transpose."""
@@ -79,7 +67,7 @@ class Lowered:
 
     def num_rows(self, level: int, node_type: int = 0) -> int:
         """Return the number of nodes of a level, where there are types those of one."""
-        return num_rows_of(self.blocks, LevelNodes(level, node_type), self.graph.num_nodes)
+        return num_rows_of(self.blocks, ir.LevelNodes(level, node_type), self.graph.num_nodes)
 
     @property
     def num_outputs(self) -> int:
@@ -123,7 +111,7 @@ class Lowered:
 # ---- text about a lowered program: its decisions, its operations and their shapes
 
 
-def decision_lines(program: Program, doubt: str = "") -> list[str]:
+def decision_lines(program: ir.Program, doubt: str = "") -> list[str]:
     """Return a line per decision; ``doubt`` says why the rates may be wrong, and is empty otherwise."""
     lines = ["Decisions"]
     if doubt:
@@ -136,7 +124,7 @@ def decision_lines(program: Program, doubt: str = "") -> list[str]:
     return lines
 
 
-def operation_lines(program: Program, num_rows: Callable[[int, int], int]) -> list[str]:
+def operation_lines(program: ir.Program, num_rows: Callable[[int, int], int]) -> list[str]:
     """Return a line per operation with its result's shape; ``num_rows`` gives the nodes of a level's type."""
     lines = ["Program"]
     for op in program.ops:
@@ -147,30 +135,24 @@ def operation_lines(program: Program, num_rows: Callable[[int, int], int]) -> li
     return lines
 
 
-def typed_level_lines(program: Program, blocks: Blocks, num_rows: Callable[[int, int], int]) -> list[str]:
+def typed_level_lines(program: ir.Program, blocks: Blocks, num_rows: Callable[[int, int], int]) -> list[str]:
     """Return a line per level with its nodes of each type, and under it one per relation to the next."""
     lines = ["Levels, by node type"]
-    relations = _relations_by_level(program)
+    relations: dict[int, dict[int, Relation]] = {}
+    for op in program.ops:
+        for one in op.relations_read:
+            relations.setdefault(program.level(op.out) - 1, {})[one.number] = one
     for level in range(program.num_levels):
-        counts = (f"{num_rows(level, number):,} {one.name}" for number, one in enumerate(program.node_types))
+        counts = (f"{num_rows(level, number):,} {of.name}" for number, of in enumerate(program.node_types))
         lines.append(f"  {level}: {', '.join(counts)}")
         for relation in relations.get(level, {}).values():
             edges = blocks[level].of(relation).csc.num_edges
-            lines.append(f"    {name_of(relation)}: {edges:,} edges to the next")
+            lines.append(f"    {ir.name_of(relation)}: {edges:,} edges to the next")
     return lines
 
 
-def _relations_by_level(program: Program) -> dict[int, dict[int, Relation]]:
-    """Return the relations whose edges are read in every step, by level and number."""
-    found: dict[int, dict[int, Relation]] = {}
-    for op in program.ops:
-        for one in op.relations_read:
-            found.setdefault(program.level(op.out) - 1, {})[one.number] = one
-    return found
-
-
 def lower_program(
-    program: Program, graph: Graph, nodes: Tensor, options: CompileOptions, costs: CostModel
+    program: ir.Program, graph: Graph, nodes: Tensor, options: CompileOptions, costs: CostModel
 ) -> Lowered:
     """Lower a program over a whole graph.
 
@@ -197,7 +179,7 @@ def lower_program(
         graph, seeds = graph if csc is graph.csc else graph.replace(csc=csc), nodes
     else:
         left = "a relation's edges lead from one type to another"
-        shared = Decision(name="symmetry", taken=False, what=left)
+        shared = ir.Decision(name="symmetry", taken=False, what=left)
         seeds = nodes + types.first_ids[program.node_type(program.output)]
     reached, pruned = prune(program, graph.csc, seeds, wanted="prune" in options.passes)
     program = program.rewritten(program.ops, shared, pruned)
@@ -233,7 +215,7 @@ def lower_program(
     )
 
 
-def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, Blocks]:
+def lower_for_evaluation(lowered: Lowered, program: ir.Program) -> tuple[ir.Program, Blocks]:
     """Lower a program over the same graph for the outputs of all nodes; return it and its blocks.
 
     Nothing is hoisted, since the program may run only once, unless streamed features need it. If ``lowered``
@@ -260,7 +242,9 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
     return passed, whole_graph(csc, num_blocks)
 
 
-def _passed(program: Program, costs: CostModel, options: CompileOptions, passes: frozenset[str]) -> Program:
+def _passed(
+    program: ir.Program, costs: CostModel, options: CompileOptions, passes: frozenset[str]
+) -> ir.Program:
     """Return a program after the passes. Streamed features may need more of them."""
     if options.features is None:
         return through_passes(program, costs, passes)
@@ -269,19 +253,19 @@ def _passed(program: Program, costs: CostModel, options: CompileOptions, passes:
     )
 
 
-def check_kernels(program: Program, device: Device) -> None:
+def check_kernels(program: ir.Program, device: Device) -> None:
     """Check that every operation of a program has a kernel on a device.
 
     Raises:
         NotLoweredError: one has none; the message names it.
     """
     for op in () if device.is_host else program.ops:
-        if isinstance(op, Attention) and op.reads_edges:
+        if isinstance(op, ir.Attention) and op.reads_edges:
             what = f"attention to edge features has no kernel on {device.place}"
-            raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
-        is_one_kernel = isinstance(op, Messages) and op.has_device_kernel and op.edges is None
-        if isinstance(op, Messages | RelationAttention) and not is_one_kernel:
-            raise NotLoweredError(op.symbol, f"no kernel stands for them on {device.place}", "the CPU")
+            raise ir.NotLoweredError("attention", what, "the CPU, or edge_dim=None")
+        is_one_kernel = isinstance(op, ir.Messages) and op.has_device_kernel and op.edges is None
+        if isinstance(op, ir.Messages | ir.RelationAttention) and not is_one_kernel:
+            raise ir.NotLoweredError(op.symbol, f"no kernel stands for them on {device.place}", "the CPU")
 
 
 def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -292,8 +276,8 @@ def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int,
 
 
 def _renumbered(
-    program: Program, csc: Csc, reached: Reach | None, costs: CostModel, options: CompileOptions
-) -> tuple[Program, Reach | None]:
+    program: ir.Program, csc: Csc, reached: Reach | None, costs: CostModel, options: CompileOptions
+) -> tuple[ir.Program, Reach | None]:
     """Choose the order of the levels' nodes; None for the levels means all nodes in the graph's order."""
     left_alone = None
     if "locality" not in options.passes:
@@ -307,7 +291,7 @@ def _renumbered(
     elif _needs_order(program):
         left_alone = "a part that runs as written reads rows in the graph's order"
     if left_alone is not None:
-        decision = Decision(name="locality", taken=False, what=left_alone)
+        decision = ir.Decision(name="locality", taken=False, what=left_alone)
         return program.rewritten(program.ops, decision), reached
     better, decision = choose_order(
         program,
@@ -332,7 +316,7 @@ def output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -
 # ---- graphs with types
 
 
-def whole_typed(graph: Graph, program: Program) -> tuple[TypedBlock, ...]:
+def whole_typed(graph: Graph, program: ir.Program) -> tuple[TypedBlock, ...]:
     """Return blocks of a program between levels that each hold all nodes of all types."""
     assert graph.types is not None
     return typed_blocks(graph.types, _whole(graph.types, program), program.num_levels - 1, None)
@@ -384,7 +368,7 @@ def _of_type(reached: Reach, first: int, last: int) -> Reach:
     return Reach(reached.nodes[is_of_type] - first, sizes)
 
 
-def _whole(types: Types, program: Program, known: Collection[int] = ()) -> dict[int, Csc]:
+def _whole(types: Types, program: ir.Program, known: Collection[int] = ()) -> dict[int, Csc]:
     """Return the adjacencies, without weights, of the relations that a program reads, but for those known."""
     read = {one.number: one for op in program.ops for one in op.relations_read}
     found = {number: csc_of(types, read[number]) for number in sorted(read.keys() - set(known))}
@@ -414,7 +398,7 @@ PRUNE_BELOW = 0.95
 """Share of the edges that may be left for pruning to pay."""
 
 
-def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[Reach | None, Decision]:
+def prune(program: ir.Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[Reach | None, ir.Decision]:
     """Find the nodes that the outputs of ``nodes`` depend on; None means all nodes at every level."""
     num_blocks = program.num_levels - 1
     left_alone = None
@@ -423,33 +407,33 @@ def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[R
     elif num_blocks == 0 or csc.num_edges == 0:
         left_alone = "there is nothing to aggregate"
     elif (op := next((op for op in program.ops if couples_rows(op)), None)) is not None:
-        what = "a part that runs as written" if isinstance(op, Break) else "batch normalisation"
+        what = "a part that runs as written" if isinstance(op, ir.Break) else "batch normalisation"
         left_alone = f"{what} needs every node's row"
     if left_alone is not None:
-        return None, Decision(name="prune", taken=False, what=left_alone)
+        return None, ir.Decision(name="prune", taken=False, what=left_alone)
     reached = reach(csc, nodes, num_blocks)
     left = sum(reached.edges(csc)) / (num_blocks * csc.num_edges)
     if left > PRUNE_BELOW:
-        return None, Decision(name="prune", taken=False, what=f"{left:.0%} of the edges would be left")
+        return None, ir.Decision(name="prune", taken=False, what=f"{left:.0%} of the edges would be left")
     rows = " -> ".join(f"{size:,}" for size in reversed(reached.sizes))
     what = f"{left:.0%} of the edges reach the nodes of the loss; rows per level {rows}"
-    return reached, Decision(name="prune", taken=True, what=what)
+    return reached, ir.Decision(name="prune", taken=True, what=what)
 
 
-def couples_rows(op: Operation) -> bool:
+def couples_rows(op: ir.Operation) -> bool:
     """Return whether a row's result depends on rows it has no edge from, so that none may be left out."""
-    return isinstance(op, Break | Normalise) and op.couples_rows
+    return isinstance(op, ir.Break | ir.Normalise) and op.couples_rows
 
 
-def _needs_order(program: Program) -> bool:
+def _needs_order(program: ir.Program) -> bool:
     """Return whether a graph break reads all rows, whose order may matter to it."""
-    return any(isinstance(op, Break) and op.is_graph_break and op.couples_rows for op in program.ops)
+    return any(isinstance(op, ir.Break) and op.is_graph_break and op.couples_rows for op in program.ops)
 
 
 # ---- symmetry: an undirected graph's adjacency serves as its own transpose
 
 
-def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tuple[Csc, Decision]:
+def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tuple[Csc, ir.Decision]:
     """Return the adjacency, marked as its own transpose if each edge is stored in both directions.
 
     This does not apply to weighted edges, nor where edges must keep their order (``ordered``) because they
@@ -458,14 +442,14 @@ def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tupl
     if not wanted or csc.weight is not None or ordered:
         of_edges = "edge features need" if ordered else "edge weights need"
         what = f"{of_edges} the transpose's order" if wanted else "switched off"
-        return csc, Decision(name="symmetry", taken=False, what=what)
+        return csc, ir.Decision(name="symmetry", taken=False, what=what)
     rising, _ = csc.sort_rows()
     shared = Csc(rising.indptr, rising.indices, rising.num_src, trusted=True)
     reverse = shared.reversed()
     if not (torch.equal(reverse.indptr, shared.indptr) and torch.equal(reverse.indices, shared.indices)):
-        return csc, Decision(name="symmetry", taken=False, what="edges are not stored both ways")
+        return csc, ir.Decision(name="symmetry", taken=False, what="edges are not stored both ways")
     shared.keep_as_own_reverse()
     saves = f"{csc.nbytes / 1e6:.3g} MB"
-    return shared, Decision(
+    return shared, ir.Decision(
         name="symmetry", taken=True, what="the adjacency is its own transpose", saves=saves
     )

@@ -11,61 +11,56 @@ from dataclasses import replace
 
 import torch
 
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes, in_seconds
 from graphbraid.fullgraph.lowering.hoisting import choose_input_path, hoist
-from graphbraid.fullgraph.program import (
-    WHOLE,
-    Add,
-    Aggregate,
-    Concat,
-    Epilogue,
-    Following,
-    Linear,
-    Operation,
-    Program,
-)
 
 # ---- splitting: a linear map of concatenated values becomes a sum of linear maps, which saves the copies
 
 
-def split(program: Program, costs: CostModel) -> Program:
+def split(program: ir.Program, costs: CostModel) -> ir.Program:
     """Multiply each concatenated value by its part of the weight, so that none has to be copied."""
     ops = _split_products(program)
     if ops is None:
         return program.decided("split", False, "no linear map reads values side by side")
-    removed = [op for op in program.ops if isinstance(op, Concat) and op not in ops]
+    removed = [op for op in program.ops if isinstance(op, ir.Concat) and op not in ops]
     nbytes = sum(16 * costs.num_rows(program.place(op.out)) * program.width(op.out) for op in removed)
     what = "linear maps of values side by side are sums of linear maps"
     return program.decided("split", True, what, saves=f"{in_bytes(nbytes)} of copies an epoch", ops=ops)
 
 
-def _split_products(program: Program) -> tuple[Operation, ...] | None:
+def _split_products(program: ir.Program) -> tuple[ir.Operation, ...] | None:
     """Return the operations with every linear map of a :class:`Concat` split; None if there is none."""
-    ops: list[Operation] = []
+    ops: list[ir.Operation] = []
     for op in program.ops:
-        before = program.producer(op.inputs[0]) if isinstance(op, Linear) else None
-        if isinstance(op, Linear) and isinstance(before, Concat) and op.view == WHOLE and len(op.inputs) == 1:
+        before = program.producer(op.inputs[0]) if isinstance(op, ir.Linear) else None
+        if (
+            isinstance(op, ir.Linear)
+            and isinstance(before, ir.Concat)
+            and op.view == ir.WHOLE
+            and len(op.inputs) == 1
+        ):
             ops += _parts(program, op, before)
         else:
             ops.append(op)
     if len(ops) == len(program.ops):
         return None
     read = {value for op in ops for value in op.inputs} | {program.output}
-    return tuple(op for op in ops if op.out in read or not isinstance(op, Concat))
+    return tuple(op for op in ops if op.out in read or not isinstance(op, ir.Concat))
 
 
-def _parts(program: Program, op: Linear, before: Concat) -> list[Operation]:
+def _parts(program: ir.Program, op: ir.Linear, before: ir.Concat) -> list[ir.Operation]:
     """Return products of each input with its columns of the weight, and their running sums."""
-    ops: list[Operation] = []
+    ops: list[ir.Operation] = []
     start, total, last = 0, "", len(before.inputs) - 1
     for number, value in enumerate(before.inputs):
         stop = start + program.width(value)
         is_sum = bool(total)
         product = f"{op.out}_part{number}" if is_sum or last else op.out
-        ops.append(replace(op, out=product, inputs=(value,), view=replace(WHOLE, columns=(start, stop))))
+        ops.append(replace(op, out=product, inputs=(value,), view=replace(ir.WHOLE, columns=(start, stop))))
         if is_sum:
             product = op.out if number == last else f"{op.out}_sum{number}"
-            ops.append(Add(out=product, inputs=(total, ops[-1].out)))
+            ops.append(ir.Add(out=product, inputs=(total, ops[-1].out)))
         start, total = stop, product
     return ops
 
@@ -73,12 +68,12 @@ def _parts(program: Program, op: Linear, before: Concat) -> list[Operation]:
 # ---- order: rows are transformed before or after they are aggregated, whichever is cheaper
 
 
-def order(program: Program, costs: CostModel) -> Program:
+def order(program: ir.Program, costs: CostModel) -> ir.Program:
     """Transform before aggregating where that narrows the rows enough, and after it elsewhere."""
     moved: list[str] = []
     for _ in range(program.num_levels):  # aggregations in a row may each follow the one before
         before = len(moved)
-        for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
+        for aggregate in [op for op in program.ops if isinstance(op, ir.Aggregate)]:
             if program.producer(aggregate.out) is not aggregate:
                 continue
             program, note = _order_one(program, aggregate, costs)
@@ -89,12 +84,12 @@ def order(program: Program, costs: CostModel) -> Program:
     return program.decided("order", bool(moved), what)
 
 
-def _order_one(program: Program, aggregate: Aggregate, costs: CostModel) -> tuple[Program, str]:
+def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -> tuple[ir.Program, str]:
     linear = program.producer(aggregate.inputs[0])
-    if isinstance(linear, Linear) and len(linear.inputs) == 1:
+    if isinstance(linear, ir.Linear) and len(linear.inputs) == 1:
         if len(program.consumers(linear.out)) > 1 or program.is_compact(linear.inputs[0]):
             return program, ""
-        before_it: Linear = linear
+        before_it: ir.Linear = linear
         seconds, tried = costs.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
         if seconds["first"] <= seconds["last"]:
             return program, ""
@@ -107,10 +102,10 @@ def _order_one(program: Program, aggregate: Aggregate, costs: CostModel) -> tupl
         note = f"{aggregate.out}: aggregate first{tried}"
         return program.replaced(swapped), note
     after = program.consumers(aggregate.out)
-    linear = after[0] if len(after) == 1 and isinstance(after[0], Linear) else None
-    if not isinstance(linear, Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
+    linear = after[0] if len(after) == 1 and isinstance(after[0], ir.Linear) else None
+    if not isinstance(linear, ir.Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
         return program, ""
-    after_it: Linear = linear
+    after_it: ir.Linear = linear
     seconds, tried = costs.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
     if seconds["last"] <= seconds["first"] and not program.is_compact(aggregate.inputs[0]):
         return program, ""
@@ -123,7 +118,7 @@ def _order_one(program: Program, aggregate: Aggregate, costs: CostModel) -> tupl
 
 
 def _order_seconds(
-    program: Program, linear: Linear, aggregate: Aggregate, costs: CostModel
+    program: ir.Program, linear: ir.Linear, aggregate: ir.Aggregate, costs: CostModel
 ) -> dict[str, float]:
     """Return the seconds per epoch with the transformation ``"first"`` and with it ``"last"``."""
     x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
@@ -142,7 +137,7 @@ def _order_seconds(
 # ---- fusing: row-wise operations are done by the kernel before them, while the cache holds the rows
 
 
-def fuse(program: Program, costs: CostModel) -> Program:
+def fuse(program: ir.Program, costs: CostModel) -> ir.Program:
     """Fuse operations, so that fewer passes over the rows are left.
 
     Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
@@ -153,7 +148,7 @@ def fuse(program: Program, costs: CostModel) -> Program:
         while (merged := merge(after)) is not None:
             after = merged
     saved = len(program.ops) - len(after.ops)
-    joined = [op for op in after.ops if isinstance(op, Following) and op.after]
+    joined = [op for op in after.ops if isinstance(op, ir.Following) and op.after]
     what = f"{saved} fewer passes over the rows" if saved else "nothing to fuse"
     if joined:
         what += f", {len(joined)} of them made in the cache by the kernel before"
@@ -162,17 +157,17 @@ def fuse(program: Program, costs: CostModel) -> Program:
     return program.decided("fuse", saved > 0, what, saves=saves, ops=after.ops)
 
 
-def merged_epilogues(program: Program) -> Program:
+def merged_epilogues(program: ir.Program) -> ir.Program:
     """Return a program in which bias, activation and dropout in succession are one pass over the rows."""
     while (merged := _merge_epilogues(program)) is not None:
         program = merged
     return program
 
 
-def _merge_epilogues(program: Program) -> Program | None:
+def _merge_epilogues(program: ir.Program) -> ir.Program | None:
     for op in program.ops:
         before = program.producer(op.inputs[0])
-        if not isinstance(op, Epilogue) or not isinstance(before, Epilogue):
+        if not isinstance(op, ir.Epilogue) or not isinstance(before, ir.Epilogue):
             continue
         if len(program.consumers(before.out)) > 1 or _stage(op) <= _stage(before, last=True):
             continue
@@ -182,20 +177,20 @@ def _merge_epilogues(program: Program) -> Program | None:
     return None
 
 
-def _stage(op: Epilogue, *, last: bool = False) -> int:
+def _stage(op: ir.Epilogue, *, last: bool = False) -> int:
     """Return the first (or last) part of an epilogue: 0 is bias, 1 activation, 2 dropout."""
     parts = [op.bias is not None, op.act != "none", op.p > 0]
     there = [i for i, part in enumerate(parts) if part] or [0]
     return there[-1] if last else there[0]
 
 
-def _merge_additions(program: Program) -> Program | None:
+def _merge_additions(program: ir.Program) -> ir.Program | None:
     for op in program.ops:
-        if not isinstance(op, Add):
+        if not isinstance(op, ir.Add):
             continue
         for target, other in (op.inputs[::-1], op.inputs):
             maker = program.producer(target)
-            fits = isinstance(maker, Linear | Aggregate) and len(maker.inputs) == 1
+            fits = isinstance(maker, ir.Linear | ir.Aggregate) and len(maker.inputs) == 1
             if not fits or len(program.consumers(target)) > 1 or maker is None:
                 continue
             joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
@@ -203,14 +198,14 @@ def _merge_additions(program: Program) -> Program | None:
     return None
 
 
-def _join_epilogues(program: Program) -> Program | None:
+def _join_epilogues(program: ir.Program) -> ir.Program | None:
     for op in program.ops:
         maker = program.producer(op.inputs[0])
-        fits = isinstance(op, Epilogue) and isinstance(maker, Following) and maker.after is None
+        fits = isinstance(op, ir.Epilogue) and isinstance(maker, ir.Following) and maker.after is None
         if not fits or len(program.consumers(op.inputs[0])) > 1:
             continue
-        assert isinstance(op, Epilogue)
-        assert isinstance(maker, Following)
+        assert isinstance(op, ir.Epilogue)
+        assert isinstance(maker, ir.Following)
         joined = replace(maker, out=op.out, after=op)
         return program.replaced({op.out: joined}, without=maker.out)
     return None
@@ -219,13 +214,13 @@ def _join_epilogues(program: Program) -> Program | None:
 # ---- storage: the dtype to which rows are rounded before they are aggregated
 
 
-def store(program: Program, costs: CostModel) -> Program:
+def store(program: ir.Program, costs: CostModel) -> ir.Program:
     """Round rows to bfloat16 before they are aggregated, if requested: half the bytes read per edge."""
     if costs.storage == torch.float32:
         return program.decided("storage", False, "float32 rows; storage='bfloat16' halves what edges read")
     saved, ops = 0.0, []
     for op in program.ops:
-        if not isinstance(op, Aggregate):
+        if not isinstance(op, ir.Aggregate):
             ops.append(op)
             continue
         place, width = program.place(op.inputs[0]), program.width(op.out)
@@ -234,7 +229,7 @@ def store(program: Program, costs: CostModel) -> Program:
         saved += passes * (costs.aggregate_seconds(place.level, width, op.adjacency.relation) / 2 - rounding)
         ops.append(replace(op, rows=costs.storage))
     what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
-    taken = any(isinstance(op, Aggregate) for op in ops)
+    taken = any(isinstance(op, ir.Aggregate) for op in ops)
     return program.decided(
         "storage",
         taken,
@@ -246,7 +241,7 @@ def store(program: Program, costs: CostModel) -> Program:
 
 # ---- the lowering passes: each turns a program into a cheaper equivalent one
 
-Pass = Callable[[Program, CostModel], Program]
+Pass = Callable[[ir.Program, CostModel], ir.Program]
 PASSES: dict[str, Pass] = {
     "split": split,
     "input_path": choose_input_path,
@@ -258,7 +253,7 @@ PASSES: dict[str, Pass] = {
 """The passes by name, in the order they run."""
 
 
-def through_passes(program: Program, costs: CostModel, wanted: frozenset[str]) -> Program:
+def through_passes(program: ir.Program, costs: CostModel, wanted: frozenset[str]) -> ir.Program:
     """Return a program after the passes whose names are wanted, in their order."""
     for name, run in PASSES.items():
         if name in wanted:

@@ -19,19 +19,8 @@ from graphbraid.features import DiskOptions, TieredFeatures
 from graphbraid.features.budgets import options_for
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Aggregate,
-    Attention,
-    Decision,
-    DestinationRows,
-    Hoisted,
-    Linear,
-    NotLoweredError,
-    Operation,
-    Program,
-)
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
 from graphbraid.machine.hardware import free_memory_bytes
@@ -102,7 +91,7 @@ class StreamedFeatures:
         return self.rows.gather(ids).to(torch.float32)
 
 
-def streamed(program: Program) -> Program:
+def streamed(program: ir.Program) -> ir.Program:
     """Return a program, as it was read, whose features are to be streamed.
 
     Raises:
@@ -112,7 +101,7 @@ def streamed(program: Program) -> Program:
         raise ConfigError(
             "features are streamed in graphs of one type, and this model has layers over relations."
         )
-    decision = Decision(
+    decision = ir.Decision(
         name="input path",
         taken=True,
         what="streamed: a step reads the features in blocks, ahead of their use",
@@ -120,7 +109,7 @@ def streamed(program: Program) -> Program:
     return program.rewritten(program.ops, decision, input_path=STREAMED)
 
 
-def lowered_to_stream(lower: Callable[[CostModel, bool], Program], costs: CostModel) -> Program:
+def lowered_to_stream(lower: Callable[[CostModel, bool], ir.Program], costs: CostModel) -> ir.Program:
     """Lower a program so that only products read its features, hoisting more than usual if that is needed.
 
     Args:
@@ -140,7 +129,7 @@ def lowered_to_stream(lower: Callable[[CostModel, bool], Program], costs: CostMo
     return program
 
 
-def needs_lowering(why: NotLoweredError | None) -> str:
+def needs_lowering(why: ir.NotLoweredError | None) -> str:
     """Return the message about a model that runs as it is written, which needs all features in memory."""
     reason = "" if why is None else f", and {why.part}: {why.reason}"
     return (
@@ -149,23 +138,23 @@ def needs_lowering(why: NotLoweredError | None) -> str:
     )
 
 
-def held_rows(program: Program) -> dict[str, str]:
+def held_rows(program: ir.Program) -> dict[str, str]:
     """Return the values that hold rows of a streamed matrix, each with the name of that matrix."""
-    held = {INPUT: INPUT}
+    held = {ir.INPUT: ir.INPUT}
     for op in program.ops:
-        if isinstance(op, Hoisted):
+        if isinstance(op, ir.Hoisted):
             held[op.out] = op.out
-        elif isinstance(op, DestinationRows) and op.inputs[0] in held:
+        elif isinstance(op, ir.DestinationRows) and op.inputs[0] in held:
             held[op.out] = held[op.inputs[0]]
     return held
 
 
-def _random_reader(program: Program) -> tuple[Operation, str] | None:
+def _random_reader(program: ir.Program) -> tuple[ir.Operation, str] | None:
     """Return the first operation that reads streamed rows and is no product, with the value it reads."""
     held = held_rows(program)
     for op in program.ops:
-        products = 1 if isinstance(op, Linear) else 0
-        read = () if isinstance(op, DestinationRows | Hoisted) else op.inputs[products:]
+        products = 1 if isinstance(op, ir.Linear) else 0
+        read = () if isinstance(op, ir.DestinationRows | ir.Hoisted) else op.inputs[products:]
         for value in read:
             if value in held:
                 return op, value
@@ -174,11 +163,11 @@ def _random_reader(program: Program) -> tuple[Operation, str] | None:
     return None
 
 
-def _refusal(program: Program, op: Operation, value: str, costs: CostModel) -> str:
+def _refusal(program: ir.Program, op: ir.Operation, value: str, costs: CostModel) -> str:
     layer = program.level(value) + 1
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         why = "attends to rows of neighbours in any order before a product"
-    elif isinstance(op, Aggregate):
+    elif isinstance(op, ir.Aggregate):
         why = "aggregates rows of neighbours, in any order, in a way that cannot be computed once"
     else:
         count = 4 * costs.rows[0] * costs.in_channels

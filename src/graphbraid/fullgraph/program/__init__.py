@@ -3,8 +3,10 @@
 from graphbraid.fullgraph.program.edge_operations import (
     FILLS,
     Aggregate,
+    AggregateLinear,
     Attention,
     Gine,
+    LinearSum,
     Maximum,
     Messages,
     ReadRows,
@@ -33,6 +35,7 @@ from graphbraid.fullgraph.program.ir import (
     Program,
     check,
     maker_of,
+    needed_for,
     same_program,
     width_of,
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.graph_break import ComputedEdges
-from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
+from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Linear, Operation, name_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
@@ -36,11 +36,6 @@ class Aggregate(Following):
     symbol = "aggregate"
     moves = True
 
-    @property
-    def walks(self) -> Relation | None:
-        """The relation whose edges it reads."""
-        return self.adjacency.relation
-
     def details(self) -> str:
         """Return the text to print after the inputs."""
         rounded = "" if self.rows == torch.float32 else f", {str(self.rows).removeprefix('torch.')} rows"
@@ -57,11 +52,6 @@ class Maximum(Operation):
     """The relation whose edges it reads, in a graph with types."""
     symbol = "maximum"
     moves = True
-
-    @property
-    def walks(self) -> Relation | None:
-        """The relation whose edges it reads."""
-        return self.relation
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -280,11 +270,6 @@ class Attention(Operation):
         return self.edge_weight is not None
 
     @property
-    def walks(self) -> Relation | None:
-        """The relation whose edges it reads."""
-        return self.relation
-
-    @property
     def averages(self) -> bool:
         """Whether the result is a mean over several heads."""
         return not self.concat and self.heads > 1
@@ -330,3 +315,47 @@ class RelationAttention(Operation):
     def details(self) -> str:
         """Return the text to print after the inputs."""
         return f"{cast('Any', self.layer).heads} heads over {', '.join(map(name_of, self.relations))}"
+
+
+# ---- products that mini-batches join with the sum beside them
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateLinear(Linear):
+    """``out = A x Wᵀ``, plus ``x_dst W_rootᵀ`` of the destinations' own rows if there is a root."""
+
+    adjacency: AdjacencyMatrix
+    root: Linear | None = None
+    """The operation that would multiply the destinations' own rows alone."""
+    symbol = "aggregate and linear"
+    moves = True
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (*super().parameters(), *(() if self.root is None else self.root.parameters()))
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super().details()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSum(Following):
+    """``out = x Wᵀ + x_other W_otherᵀ``."""
+
+    terms: tuple[Linear, Linear]
+    """The operations that would multiply each input alone."""
+    symbol = "sum of linear"
+
+    @property
+    def width_out(self) -> int:
+        """Number of columns of the result."""
+        return self.terms[0].shape[0]
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (*(p for term in self.terms for p in term.parameters()), *super().parameters())
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return " and ".join(term.details() for term in self.terms) + super().details()

@@ -201,26 +201,25 @@ class Break(Operation):
     @property
     def reads(self) -> frozenset[str]:
         """Names of what the calls read of the graph."""
-        found = (one for call in self.calls for one in call.references())
-        return frozenset(one.name for one in found if isinstance(one, FromGraph))
+        return frozenset(one.name for one in self._references() if isinstance(one, FromGraph))
 
     @property
     def by_row(self) -> frozenset[str]:
         """Names of those of them that have a row for each node."""
-        found = (one for call in self.calls for one in call.references())
-        return frozenset(one.name for one in found if isinstance(one, FromGraph) and one.by_row)
+        return frozenset(one.name for one in self._references() if isinstance(one, FromGraph) and one.by_row)
 
     @property
     def used_inputs(self) -> frozenset[int]:
         """Numbers of the inputs that the calls read; the others only say whose rows the result has."""
-        found = (one for call in self.calls for one in call.references())
-        return frozenset(one.number for one in found if isinstance(one, FromInput))
+        return frozenset(one.number for one in self._references() if isinstance(one, FromInput))
 
     @property
     def read_breaks(self) -> tuple[FromBreak, ...]:
         """The results of earlier breaks that the calls read, each once."""
-        found = (one for call in self.calls for one in call.references())
-        return tuple(dict.fromkeys(one for one in found if isinstance(one, FromBreak)))
+        return tuple(dict.fromkeys(one for one in self._references() if isinstance(one, FromBreak)))
+
+    def _references(self) -> Iterator[Any]:
+        return (one for call in self.calls for one in call.references())
 
     @property
     def layers(self) -> tuple[LoweredLayer, ...]:
@@ -238,7 +237,7 @@ class Break(Operation):
         whole = (call.target for call in self.calls if isinstance(call.target, nn.Module))
         of_modules = [parameter for module in whole for parameter in module.parameters()]
         of_modules += [parameter for layer in self.layers for parameter in layer.program.parameters()]
-        among = (one for call in self.calls for one in call.references() if isinstance(one, nn.Parameter))
+        among = (one for one in self._references() if isinstance(one, nn.Parameter))
         return tuple({id(one): one for one in (*of_modules, *among)}.values())
 
     def details(self) -> str:
@@ -345,11 +344,6 @@ class ComputedEdges:
     values: tuple[FromCall | FromGraph, ...]
     """Results with a row for each of these edges: numbers or vectors."""
 
-    @property
-    def are_graphs(self) -> bool:
-        """Whether the edges are the graph's own, in their order."""
-        return isinstance(self.edges, FromGraph)
-
     def of(self, csc: Csc, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
         """Return the edges computed of a graph, and the values in their order.
 
@@ -365,7 +359,7 @@ class ComputedEdges:
         edges = torch.stack((csc.indices.long(), csc.destinations().long()))
         weight = None if csc.weight is None else csc.weight.detach().to(dtype, copy=True)
         edges, values = self.run(edges, weight, csc.num_src, dtype)
-        if self.are_graphs:
+        if isinstance(self.edges, FromGraph):  # the graph's own, in their order
             return csc, values
         found, order = coo_to_csc(edges[0], edges[1], csc.num_src, csc.num_dst)
         return found, tuple(value if order is None else value[order] for value in values)

@@ -290,6 +290,16 @@ class Program:
         return "\n".join(lines)
 
 
+def needed_for(ops: Iterable[Operation], out: str) -> tuple[Operation, ...]:
+    """Return the operations that a value depends on, in their order."""
+    wanted, kept = {out}, list[Operation]()
+    for op in reversed([*ops]):
+        if op.out in wanted:
+            wanted.update(op.inputs)
+            kept.append(op)
+    return tuple(reversed(kept))
+
+
 def maker_of(producer: Callable[[str], Operation | None], value: str) -> Operation | None:
     """Return the operation that computes a value's rows, of all nodes of their level."""
     op = producer(value)

@@ -118,7 +118,8 @@ class Operation:
     @property
     def walks(self) -> Relation | None:
         """The relation whose edges it reads; None if it reads all edges together, several, or none."""
-        return None
+        found: Relation | None = getattr(getattr(self, "adjacency", self), "relation", None)
+        return found
 
     @property
     def relations_read(self) -> tuple[Relation, ...]:
@@ -130,9 +131,12 @@ class Operation:
         found = (getattr(self, name) for name in self.learned)
         return tuple(parameter for parameter in found if parameter is not None)
 
+    shown: ClassVar[str] = ""
+    """The text to print after the inputs, with fields of ``op`` in braces."""
+
     def details(self) -> str:
         """Return the text to print after the inputs."""
-        return ""
+        return self.shown.format(op=self)
 
     def num_blocks(self) -> int:
         """Return the number of levels from the first input to the result."""
@@ -305,7 +309,7 @@ class RowFunction(Operation):
     """A function of each row without parameters, run by PyTorch's kernels (see :mod:`.row_functions`)."""
 
     kind: str
-    """A name of :data:`graphbraid.fullgraph.step.row_functions.FUNCTIONS`."""
+    """A name of :data:`graphbraid.fullgraph.step.operations.row_functions.FUNCTIONS`."""
     arguments: tuple[float | str, ...] = ()
     """Arguments of the function after the rows."""
     symbol = "function"
@@ -333,10 +337,7 @@ class Scale(Operation):
     """``(1,)``: GIN's learned epsilon."""
     symbol = "scale"
     learned = ("factor",)
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return "1 + a learned number"
+    shown = "1 + a learned number"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +387,7 @@ class Normalise(Operation):
     :class:`torch.nn.BatchNorm1d`."""
     channels: int
     symbol = "normalise"
+    shown = "{op.kind}, eps {op.module.eps:g}"
 
     @property
     def couples_rows(self) -> bool:
@@ -395,10 +397,6 @@ class Normalise(Operation):
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
         return tuple(self.module.parameters(recurse=False))
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return f"{self.kind}, eps {self.module.eps:g}"
 
 
 # ---- exchange: the rows of other ranks' nodes, where the nodes of a graph are divided among ranks

@@ -108,11 +108,8 @@ class ColumnRange(Operation):
 
     first: int
     last: int
-    symbol: ClassVar[str] = "columns"
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return f"{self.first} to {self.last}"
+    symbol = "columns"
+    shown = "{op.first} to {op.last}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +118,5 @@ class AlongRow(Operation):
 
     kind: str
     """``sum`` or ``norm``."""
-    symbol: ClassVar[str] = "along the row"
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return self.kind
+    symbol = "along the row"
+    shown = "{op.kind}"

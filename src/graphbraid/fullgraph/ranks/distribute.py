@@ -11,30 +11,19 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.lowering.levels import Block, Blocks, Route, edges_of
+from graphbraid.fullgraph import program as ir
+from graphbraid.fullgraph.lowering.levels import Block, Blocks, Route, edges_of, renumbered_edges
 from graphbraid.fullgraph.lowering.lower_program import Lowered, output_rows
-from graphbraid.fullgraph.program import (
-    Break,
-    Decision,
-    DestinationRows,
-    Exchange,
-    Hoisted,
-    Messages,
-    NotLoweredError,
-    Operation,
-    Program,
-)
 from graphbraid.fullgraph.ranks.halo import (
     NAME,
-    has_own_kernel,
     must_travel,
     read_along_edges,
     values_that_may_travel,
 )
-from graphbraid.graph.csc import Csc, index_dtype, indptr_of
+from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.signatures import typed
 
-Weigh = Callable[[Program, int], Decision | None]
+Weigh = Callable[[ir.Program, int], ir.Decision | None]
 """Decides whether rows of level 0 travel; None if there is nothing to decide.
 
 It is given the program of all ranks, and the rows that this rank would receive or send, if more."""
@@ -81,8 +70,8 @@ def distribute(lowered: Lowered, partition: Partition, rank: int, weigh: Weigh |
 
 
 def divided(
-    program: Program, blocks: Blocks, partition: Partition, rank: int, weigh: Weigh | None = None
-) -> tuple[Program, list[Block]]:
+    program: ir.Program, blocks: Blocks, partition: Partition, rank: int, weigh: Weigh | None = None
+) -> tuple[ir.Program, list[Block]]:
     """Return one rank's program and blocks of a lowered program and its blocks.
 
     Raises:
@@ -96,7 +85,7 @@ def divided(
     return of_rank, share[with_halo:]
 
 
-def weighed(program: Program, exchange: Block, weigh: Weigh | None) -> Program:
+def weighed(program: ir.Program, exchange: Block, weigh: Weigh | None) -> ir.Program:
     """Return a program with the decision whether rows of level 0 travel, if there is one.
 
     Args:
@@ -112,13 +101,13 @@ def weighed(program: Program, exchange: Block, weigh: Weigh | None) -> Program:
     return program if decision is None else program.rewritten(program.ops, decision)
 
 
-def as_decided(by: Program) -> Weigh:
+def as_decided(by: ir.Program) -> Weigh:
     """Return what decides for another program as was decided for ``by``."""
     found = next((decision for decision in by.decisions if decision.name == NAME), None)
     return lambda _program, _num_rows: found
 
 
-def divided_program(program: Program) -> tuple[Program, bool]:
+def divided_program(program: ir.Program) -> tuple[ir.Program, bool]:
     """Return the program of each rank, and whether its level 0 holds the halo's nodes too.
 
     Where a decision of the program says that rows of level 0 travel, or they must, it does not.
@@ -129,7 +118,7 @@ def divided_program(program: Program) -> tuple[Program, bool]:
     _check_divisible(program)
     travels = any(decision.taken for decision in program.decisions if decision.name == NAME)
     with_halo = not travels and not must_travel(program)
-    return _Rewriting(program, with_halo).result(), with_halo
+    return _with_exchanges(program, with_halo), with_halo
 
 
 def owned_outputs(blocks: Blocks, partition: Partition, rank: int) -> Tensor:
@@ -146,59 +135,55 @@ def owned_outputs(blocks: Blocks, partition: Partition, rank: int) -> Tensor:
     return nodes[partition.part_of[nodes] == rank]
 
 
-class _Rewriting:
-    """A program's operations with an exchange before each that reads rows along edges.
+def _with_exchanges(program: ir.Program, with_halo: bool) -> ir.Program:
+    """Return a program's operations with an exchange before each that reads rows along edges.
 
     Args:
         program: the program of all ranks.
         with_halo: whether the rows of level 0 are computed where they are read, also those of others' nodes.
     """
+    ops, received = list[ir.Operation](), dict[str, str]()
 
-    def __init__(self, program: Program, with_halo: bool) -> None:
-        self._program, self._with_halo = program, with_halo
-        self._ops: list[Operation] = []
-        self._received: dict[str, str] = {}
-
-    def result(self) -> Program:
-        """Return the rank's program."""
-        for op in self._program.ops:
-            self._ops.append(self._rewritten(op))
-        return self._program.rewritten(tuple(self._ops))
-
-    def _rewritten(self, op: Operation) -> Operation:
-        level = self._program.level(op.out)
-        if isinstance(op, DestinationRows):
-            return replace(op, blocks=self._level(level) - self._level(level - 1))
-        if isinstance(op, Hoisted):
-            return replace(op, blocks=self._level(level))
-        sources = read_along_edges(op)
-        if not sources:
-            return op
-        return replace(op, inputs=tuple(self._rows_of(i) if i in sources else i for i in op.inputs))
-
-    def _level(self, level: int) -> int:
+    def own(level: int) -> int:
         """Return the number of a level's own rows: before each but perhaps the first stands an exchange."""
-        return max(0, 2 * level - self._with_halo)
+        return max(0, 2 * level - with_halo)
 
-    def _rows_of(self, value: str) -> str:
+    def rows_of(value: str) -> str:
         """Return the name of a value's own and halo rows, received at their first use."""
-        if self._with_halo and self._program.level(value) == 0:
+        if with_halo and program.level(value) == 0:
             return value
-        if value not in self._received:
-            self._received[value] = f"{value} and halo"
-            self._ops.append(Exchange(out=self._received[value], inputs=(value,)))
-        return self._received[value]
+        if value not in received:
+            received[value] = f"{value} and halo"
+            ops.append(ir.Exchange(out=received[value], inputs=(value,)))
+        return received[value]
 
-
-def _check_divisible(program: Program) -> None:
-    if program.by_relation:
-        raise NotLoweredError("the model", "reads relations, which ranks do not divide so far", "one rank")
-    if program.num_levels == 1:
-        raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:
-        if isinstance(op, Break) or (isinstance(op, Messages) and not has_own_kernel(op)):
+        level, sources = program.level(op.out), read_along_edges(op)
+        if isinstance(op, ir.DestinationRows):
+            ops.append(replace(op, blocks=own(level) - own(level - 1)))
+        elif isinstance(op, ir.Hoisted):
+            ops.append(replace(op, blocks=own(level)))
+        else:
+            inputs = tuple(rows_of(value) if value in sources else value for value in op.inputs)
+            ops.append(replace(op, inputs=inputs))
+    return program.rewritten(tuple(ops))
+
+
+def _check_divisible(program: ir.Program) -> None:
+    if program.by_relation:
+        raise ir.NotLoweredError("the model", "reads relations, which ranks do not divide so far", "one rank")
+    if program.num_levels == 1:
+        raise ir.NotLoweredError(
+            "the model", "reads no edges, so that ranks have nothing to divide", "one rank"
+        )
+    for op in program.ops:
+        # Messages must be steps of rows and weights of the graph's own edges.
+        has_no_kernel = isinstance(op, ir.Messages) and (
+            not op.steps or op.edges is not None or op.reads_edges
+        )
+        if isinstance(op, ir.Break) or has_no_kernel:
             reason = "runs in PyTorch, which knows only this rank's rows"
-            raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
+            raise ir.NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 
 
 def blocks_of_rank(
@@ -249,15 +234,10 @@ def _divided(block: Block, partition: Partition, rank: int, keeps_edges: bool) -
 def _share(block: Block, rows: Tensor, held: Tensor, row_of: Tensor, keeps_edges: bool) -> Block:
     """Return the in-edges of ``rows`` of a block; its sources are the ``held`` rows, in this order."""
     csc = block.csc
-    indptr = indptr_of(csc.degrees()[rows])
-    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
-    needs_edges = keeps_edges or csc.weight is not None or block.edges is not None
-    edges = torch.empty(indices.numel(), dtype=torch.int64) if needs_edges else None
-    for begin, positions in edges_of(csc, rows):
-        part = slice(begin, begin + positions.numel())
-        indices[part] = row_of[csc.indices[positions].long()]
-        if edges is not None:
-            edges[part] = positions if block.edges is None else block.edges[positions]
+    keeps_edges = keeps_edges or csc.weight is not None or block.edges is not None
+    indptr, indices, edges = renumbered_edges(csc, rows, row_of, keep_edges=keeps_edges)
+    if edges is not None and block.edges is not None:
+        edges = block.edges[edges]
     share = Csc(indptr, indices, held.numel(), trusted=True)
     return Block(share, _nodes(block, held), _nodes(block, rows), edges)
 

@@ -18,21 +18,9 @@ from time import perf_counter
 import torch
 
 from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import LEAST_STAKE, CostModel, in_seconds
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Aggregate,
-    Attention,
-    Decision,
-    DestinationRows,
-    Gine,
-    Linear,
-    Maximum,
-    Messages,
-    Normalise,
-    Operation,
-    Program,
-)
+from graphbraid.fullgraph.lowering.lower_program import couples_rows
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
 PROBE_BYTES = 1 << 18
@@ -152,7 +140,7 @@ class HaloSeconds:
         saved = self.computed - self.travelling
         return self.computed > LEAST_GAIN * self.travelling and saved >= LEAST_STAKE
 
-    def decision(self, values: list[str]) -> Decision:
+    def decision(self, values: list[str]) -> ir.Decision:
         """Return what was decided for ``values``, as ``explain()`` prints it."""
         names = ", ".join(values)
         computed, travelling = in_seconds(self.computed), in_seconds(self.travelling)
@@ -167,30 +155,25 @@ class HaloSeconds:
                 f"sending them, {travelling} an epoch, {computed} here",
             )
         saves = f"{in_seconds(self.computed - self.travelling)} an epoch" if self.should_travel else ""
-        return Decision(name=NAME, taken=self.should_travel, what=what, saves=saves, instead_of=other)
+        return ir.Decision(name=NAME, taken=self.should_travel, what=what, saves=saves, instead_of=other)
 
 
-def read_along_edges(op: Operation) -> set[str]:
+def read_along_edges(op: ir.Operation) -> set[str]:
     """Return the values whose rows an operation reads along edges."""
-    if isinstance(op, Messages):
+    if isinstance(op, ir.Messages):
         return set(op.inputs)  # a block's destinations are a prefix of its sources
-    if not isinstance(op, Aggregate | Attention | Gine | Maximum):
+    if not isinstance(op, ir.Aggregate | ir.Attention | ir.Gine | ir.Maximum):
         return set()
-    scores = isinstance(op, Attention) and op.kind == "gat" and not op.own_rows
+    scores = isinstance(op, ir.Attention) and op.kind == "gat" and not op.own_rows
     return set(op.inputs) if scores else {op.inputs[0]}
 
 
-def has_own_kernel(op: Messages) -> bool:
-    """Return whether messages are steps of rows and weights of the graph's own edges."""
-    return bool(op.steps) and op.edges is None and not op.reads_edges
-
-
-def must_travel(program: Program) -> bool:
+def must_travel(program: ir.Program) -> bool:
     """Return whether rows of level 0 depend on all rows of it, so that only their owners compute them."""
-    return any(program.level(op.out) == 0 and _couples_rows(op) for op in program.ops)
+    return any(program.level(op.out) == 0 and couples_rows(op) for op in program.ops)
 
 
-def values_that_may_travel(program: Program) -> list[str]:
+def values_that_may_travel(program: ir.Program) -> list[str]:
     """Return the values of level 0 that are read along edges; none if one of them is the same in every step.
 
     A rank computes those once, or holds them.
@@ -199,7 +182,7 @@ def values_that_may_travel(program: Program) -> list[str]:
     return sorted(read) if all(program.learns(value) for value in read) else []
 
 
-def halo_seconds(program: Program, costs: CostModel, link: Link, num_rows: int) -> HaloSeconds:
+def halo_seconds(program: ir.Program, costs: CostModel, link: Link, num_rows: int) -> HaloSeconds:
     """Return what the rows of a halo take at level 0, by the rates and a link.
 
     Args:
@@ -215,18 +198,18 @@ def halo_seconds(program: Program, costs: CostModel, link: Link, num_rows: int) 
     computed = sum(
         _seconds(program, op, costs, num_rows)
         for op in program.ops
-        if program.level(op.out) == 0 and not isinstance(op, DestinationRows)
+        if program.level(op.out) == 0 and not isinstance(op, ir.DestinationRows)
     )
     return HaloSeconds(computed=computed, travelling=travelling)
 
 
-def _seconds(program: Program, op: Operation, costs: CostModel, num_rows: int) -> float:
+def _seconds(program: ir.Program, op: ir.Operation, costs: CostModel, num_rows: int) -> float:
     """Return the seconds that an operation takes for some rows, with its adjoints."""
     width, rates = program.width(op.out), costs.rates
-    if not isinstance(op, Linear):
+    if not isinstance(op, ir.Linear):
         return 2 * 4.0 * num_rows * 2 * width / rates.stream_bytes
     source = op.inputs[0]
-    if source != INPUT:
+    if source != ir.INPUT:
         products = 3 if program.learns(source) else 2
         return products * rates.multiply_seconds(num_rows, program.width(source), width)
     path = program.settings.get("input_path", "dense")
@@ -235,7 +218,3 @@ def _seconds(program: Program, op: Operation, costs: CostModel, num_rows: int) -
     if path == "binary":
         return 2 * rates.binary_seconds(num_rows, costs.in_channels, width)
     return 2 * rates.multiply_seconds(num_rows, costs.in_channels, width)
-
-
-def _couples_rows(op: Operation) -> bool:
-    return isinstance(op, Normalise) and op.couples_rows

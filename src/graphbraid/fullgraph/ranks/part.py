@@ -12,15 +12,8 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.parts.split import Part
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.errors import DataError
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import LAPLACIANS, Block, PartView, Route, aggregation, edges_of
-from graphbraid.fullgraph.program import (
-    AdjacencyMatrix,
-    Aggregate,
-    Hoisted,
-    NotLoweredError,
-    Operation,
-    Program,
-)
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.identity import features_mark, topology_mark
@@ -85,20 +78,20 @@ class RankPart:
         exchange = Block(nothing, held[:num_own], held, None, self.view.route)
         return [exchange, Block(share, held, held[:num_own], edges)] * num_blocks
 
-    def check_divisible(self, program: Program) -> None:
+    def check_divisible(self, program: ir.Program) -> None:
         """Check that a program needs no more of the whole graph than a part holds.
 
         Raises:
             NotLoweredError: it does; the message names the operation.
         """
         if program.reads_edges:
-            raise NotLoweredError("edge features", "are not kept with a part", "ranks without partition=")
+            raise ir.NotLoweredError("edge features", "are not kept with a part", "ranks without partition=")
         for adjacency in _adjacencies(program.ops):
             if adjacency.kind in LAPLACIANS:
                 what = "counts the edges that leave a node, which its owner does not hold"
-                raise NotLoweredError(f"the {adjacency.kind}", what, "ranks without partition=")
+                raise ir.NotLoweredError(f"the {adjacency.kind}", what, "ranks without partition=")
 
-    def ask_for_scales(self, comm: Communicator, program: Program) -> None:
+    def ask_for_scales(self, comm: Communicator, program: ir.Program) -> None:
         """Let the owners tell the factors of the halo's rows; all ranks call it with the same program."""
         view = self.view
         for adjacency in view.missing(_adjacencies(program.ops)):
@@ -110,12 +103,12 @@ class RankPart:
             view.halo_scales[adjacency] = halo
 
 
-def _adjacencies(ops: Iterable[Operation]) -> list[AdjacencyMatrix]:
-    found = list[AdjacencyMatrix]()
+def _adjacencies(ops: Iterable[ir.Operation]) -> list[ir.AdjacencyMatrix]:
+    found = list[ir.AdjacencyMatrix]()
     for op in ops:
-        if isinstance(op, Hoisted):
+        if isinstance(op, ir.Hoisted):
             found += _adjacencies(op.of)
-        elif isinstance(op, Aggregate):
+        elif isinstance(op, ir.Aggregate):
             found.append(op.adjacency)
     return found
 

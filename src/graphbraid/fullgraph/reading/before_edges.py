@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import Linear, View
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.reader import Writer
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.reading.messages import Propagation
 
 _MOST_PARTS = 8
 """Most terms of the sum that a value is followed as, and most products that one linear map may become."""
@@ -118,41 +121,26 @@ int64. Both have the shape of two rows of the value. A factor of 0 goes with any
 
 
 def with_maps_moved(
-    message: TracedMessage,
-    layer: nn.Module,
-    writer: Writer,
-    *,
-    special: Mapping[str, str],
-    dtype: torch.dtype | None,
-    takes_last: bool,
+    message: TracedMessage, of: Propagation, writer: Writer, *, takes_last: bool
 ) -> TracedMessage:
     """Return an equal message whose linear maps of node rows are products that the writer gets.
 
     Args:
         message: the message, which was shown to work row by row; node rows are of one level.
-        layer: the layer, whose modules are named from ``layer.`` on.
+        of: the call of ``propagate`` whose message it is.
         writer: collects the operations.
-        special: the arguments that are ``ids``, the destination of each edge, or ``counts``, their number.
-        dtype: dtype of the model's parameters; None for a model without parameters.
         takes_last: whether a linear map that ends the message may move behind the reduction.
     """
-    if not _reads_held_tensors(message, layer):
+    # The layer's own method computes any other tensor again in each call, and a moved message would keep it.
+    held = {id(tensor) for tensor in (*of.layer.parameters(), *of.layer.buffers())}
+    if any(id(tensor) not in held for tensor in message.tensors.values()):
         return message
     state = writer.state()
-    moved = _Mover(message, layer, writer, special, dtype or torch.float32, takes_last).run()
+    moved = _Mover(message, of, writer, takes_last).run()
     if not moved.is_moved:
         writer.put_back(state)
         return message
     return moved
-
-
-def _reads_held_tensors(message: TracedMessage, layer: nn.Module) -> bool:
-    """Return whether a message reads parameters and buffers alone beside its arguments.
-
-    The layer's own method computes any other tensor again in each call, and a moved message would keep it.
-    """
-    held = {id(tensor) for tensor in (*layer.parameters(), *layer.buffers())}
-    return all(id(tensor) in held for tensor in message.tensors.values())
 
 
 @dataclass
@@ -160,17 +148,16 @@ class _Mover:
     """Copies a message's calls, without the linear maps that move."""
 
     message: TracedMessage
-    layer: nn.Module
+    of: Propagation
     writer: Writer
-    special: Mapping[str, str]
-    dtype: torch.dtype
     takes_last: bool
 
     def __post_init__(self) -> None:
-        self._modules = {f"layer.{key}".rstrip("."): one for key, one in self.layer.named_modules()}
+        layer = self.of.layer
+        self._modules = {f"layer.{key}".rstrip("."): one for key, one in layer.named_modules()}
         self._graph, self._tensors = fx.Graph(), dict(self.message.tensors)
         self._rows, self._shapes = dict(self.message.rows), dict(self.message.shapes)
-        self._dtype = next((p.dtype for p in self.layer.parameters()), self.dtype)
+        self._dtype = next((p.dtype for p in layer.parameters()), self.of.dtype or torch.float32)
         self._held: dict[fx.Node, Any] = {}
         """What each call gives for two rows."""
         self._terms: dict[fx.Node, Any] = {}
@@ -236,8 +223,8 @@ class _Mover:
         """Copy an argument."""
         key = str(node.target)
         made = self._copies[node] = self._graph.node_copy(node)
-        if key in self.special:
-            self._held[node] = torch.zeros(2, dtype=torch.int64) if self.special[key] == "ids" else 1
+        if key in self.of.special:
+            self._held[node] = torch.zeros(2, dtype=torch.int64) if self.of.special[key] == "ids" else 1
             return
         self._held[node] = torch.rand(2, *self._shapes[key], dtype=self._dtype)
         self._terms[node] = [self._entered(made, self._held[node], key)]
@@ -351,7 +338,7 @@ class _Mover:
         if node.op == "call_module":
             module: Any = self._modules[str(node.target)]
             is_pyg = type(module).__name__ == "Linear" and is_from(type(module), _PYG_LINEAR)
-            if not (type(module) is nn.Linear or is_pyg) or _has_hooks(module):
+            if not (type(module) is nn.Linear or is_pyg) or any(map(vars(module).get, _HOOKS)):
                 return None
             x, weight, bias = node.args[0], module.weight, module.bias
         elif node.target is F.linear:
@@ -465,10 +452,7 @@ class _Mover:
 
 
 _PYG_LINEAR = "torch_geometric.nn.dense.linear"
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return any(vars(module)[key] for key in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
 
 
 def _writes(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:

@@ -8,18 +8,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.fullgraph.program import (
-    AlongRow,
-    NotLoweredError,
-    SmallTensor,
-    UnitRows,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.exact import flag, number, one_of
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
@@ -34,6 +30,7 @@ from graphbraid.fullgraph.reading.reader import (
 
 # ---- arithmetic: a matrix of node rows with another one, a number, or a tensor computed of parameters
 
+_ONE: dict[str, Any] = {"input": NEEDED}
 _PAIR: dict[str, Any] = {"input": NEEDED, "other": NEEDED}
 
 
@@ -53,35 +50,30 @@ def _arithmetic(
     return enter
 
 
-@_arithmetic(torch.add, "add", _PAIR | {"alpha": 1}, ("alpha",))
-def _add(call: FunctionCall) -> str:
-    return _sum_of_two(call, float(call.constant("alpha", number)))
-
-
-@_arithmetic(torch.sub, "sub", _PAIR | {"alpha": 1}, ("alpha",))
-def _sub(call: FunctionCall) -> str:
-    return _sum_of_two(call, -float(call.constant("alpha", number)))
-
-
-def _sum_of_two(call: FunctionCall, alpha: float) -> str:
-    """Write ``input + alpha other``; ``0 + x``, with which Python's ``sum`` begins, is ``x``."""
+def _sum_of_two(call: FunctionCall, sign: float) -> str:
+    """Write ``input + sign alpha other``; ``0 + x``, with which Python's ``sum`` begins, is ``x``."""
+    alpha = sign * float(call.constant("alpha", number))
     writer, (first, second) = call.writer, (call.arguments["input"], call.arguments["other"])
     if isinstance(first, NodeRows) and isinstance(second, NodeRows):
         widths = writer.width(first.value), writer.width(second.value)
         if widths[0] != widths[1]:
-            raise NotLoweredError(call.name, f"it adds {widths[1]} columns to {widths[0]}")
+            raise ir.NotLoweredError(call.name, f"it adds {widths[1]} columns to {widths[0]}")
         return writer.combine((1.0, first.value), (alpha, second.value))
     if isinstance(first, NodeRows):
         return _plus(call, first.value, second, alpha)
     return _plus(call, writer.combine((alpha, call.rows("other"))), first, 1.0)
 
 
+_arithmetic(torch.add, "add", _PAIR | {"alpha": 1}, ("alpha",))(lambda call: _sum_of_two(call, 1.0))
+_arithmetic(torch.sub, "sub", _PAIR | {"alpha": 1}, ("alpha",))(lambda call: _sum_of_two(call, -1.0))
+
+
 def _plus(call: FunctionCall, rows: str, other: Any, alpha: float) -> str:
-    if isinstance(other, SmallTensor):
-        row = other if alpha == 1 else SmallTensor(torch.mul, (other, alpha))
+    if isinstance(other, ir.SmallTensor):
+        row = other if alpha == 1 else ir.SmallTensor(torch.mul, (other, alpha))
         return call.writer.by_row(rows, row, adds=True)
     if not number(other):
-        raise NotLoweredError(call.name, f"it adds {other}, which is neither node rows nor a number")
+        raise ir.NotLoweredError(call.name, f"it adds {other}, which is neither node rows nor a number")
     shift = float(alpha * other)
     return rows if shift == 0 else call.writer.function(rows, "plus", shift)
 
@@ -92,17 +84,17 @@ def _mul(call: FunctionCall) -> str:
     if not isinstance(first, NodeRows):
         first, second = second, first
     if not isinstance(first, NodeRows):
-        raise NotLoweredError(call.name, "neither factor is a matrix of node rows")
+        raise ir.NotLoweredError(call.name, "neither factor is a matrix of node rows")
     return _times(call, first.value, second)
 
 
 def _times(call: FunctionCall, rows: str, factor: Any) -> str:
     if isinstance(factor, NodeRows):
         return call.writer.product(rows, factor.value)
-    if isinstance(factor, SmallTensor):
+    if isinstance(factor, ir.SmallTensor):
         return call.writer.by_row(rows, factor)
     if not number(factor):
-        raise NotLoweredError(
+        raise ir.NotLoweredError(
             call.name, f"it multiplies by {factor}, which is neither node rows nor a number"
         )
     return call.writer.combine((float(factor), rows))
@@ -117,28 +109,21 @@ def _div(call: FunctionCall) -> str:
         if not isinstance(first, NodeRows):
             return _times(call, divisor.value, first)
         if writer.width(first.value) < writer.width(divisor.value):
-            raise NotLoweredError(call.name, "it divides a column by several")
-    elif isinstance(divisor, SmallTensor):
-        divisor = SmallTensor(torch.reciprocal, (divisor,))
+            raise ir.NotLoweredError(call.name, "it divides a column by several")
+    elif isinstance(divisor, ir.SmallTensor):
+        divisor = ir.SmallTensor(torch.reciprocal, (divisor,))
     else:
         divisor = 1.0 / call.constant("other", lambda value: number(value) and value != 0)
     return _times(call, call.rows("input"), divisor)
 
 
-@_arithmetic(torch.neg, "neg", {"input": NEEDED})
-def _neg(call: FunctionCall) -> str:
-    return call.writer.combine((-1.0, call.rows("input")))
+_arithmetic(torch.neg, "neg", _ONE)(lambda call: call.writer.combine((-1.0, call.rows("input"))))
 
 
 @_arithmetic(torch.pow, "pow", {"input": NEEDED, "exponent": NEEDED})
 def _pow(call: FunctionCall) -> str:
     exponent = float(call.constant("exponent", lambda value: number(value) and value != 0))
     return call.writer.function(call.rows("input"), "pow", exponent)
-
-
-@reads_calls(torch.square, takes={"input": NEEDED}, methods=("square",))
-def _square(call: FunctionCall) -> str:
-    return call.writer.function(call.rows("input"), "pow", 2.0)
 
 
 @reads_calls(
@@ -152,15 +137,13 @@ def _clamp(call: FunctionCall) -> str:
     return call.writer.function(call.rows("input"), "clamp", *ends)
 
 
-def _of_each_element(name: str) -> None:
-    def read(call: FunctionCall) -> str:
-        return call.writer.function(call.rows("input"), name)
-
-    reads_calls(getattr(torch, name), takes={"input": NEEDED}, methods=(name,))(read)
+def _of_each_element(kind: str, *arguments: float) -> Callable[[FunctionCall], str]:
+    return lambda call: call.writer.function(call.rows("input"), kind, *arguments)
 
 
 for _name in ("abs", "exp", "log", "sqrt", "reciprocal"):
-    _of_each_element(_name)
+    reads_calls(getattr(torch, _name), takes=_ONE, methods=(_name,))(_of_each_element(_name))
+reads_calls(torch.square, takes=_ONE, methods=("square",))(_of_each_element("pow", 2.0))
 
 
 # ---- concatenation, and stacks with their sum, mean and maximum, as in ``HeteroConv``
@@ -169,7 +152,7 @@ for _name in ("abs", "exp", "log", "sqrt", "reciprocal"):
 def _all_rows(call: FunctionCall, joins: str) -> tuple[str, ...]:
     values = call.arguments["tensors"]
     if not isinstance(values, list | tuple) or not all(isinstance(value, NodeRows) for value in values):
-        raise NotLoweredError(call.name, f"it {joins} something that is not a matrix of node rows")
+        raise ir.NotLoweredError(call.name, f"it {joins} something that is not a matrix of node rows")
     return tuple(value.value for value in values)
 
 
@@ -179,7 +162,7 @@ def _cat(call: FunctionCall) -> Any:
     if isinstance(parts, list | tuple) and parts and all(isinstance(one, Heads) for one in parts):
         heads = parts[0].heads
         if any(one.heads != heads for one in parts):
-            raise NotLoweredError(call.name, "it joins different numbers of heads")
+            raise ir.NotLoweredError(call.name, "it joins different numbers of heads")
         call.constant("dim", one_of(2, -1))
         joined = (_head(call.writer, one, number) for number in range(heads) for one in parts)
         return Heads(call.writer.beside(*joined), heads)
@@ -204,7 +187,7 @@ def _stacked(call: FunctionCall) -> tuple[str, ...]:
         call.constant("keepdim", one_of(False))
         return tuple(_head(call.writer, stacked, number) for number in range(stacked.heads))
     if not isinstance(stacked, Stacked):
-        raise NotLoweredError(
+        raise ir.NotLoweredError(
             call.name,
             "no operation stands for this call but of a stack or along each row, with keepdim=True",
             "a call of docs/lowered_models.md",
@@ -222,7 +205,7 @@ def _is_along_rows(call: FunctionCall) -> bool:
 @reads_calls(torch.sum, takes=_REDUCED, methods=("sum",))
 def _sum(call: FunctionCall) -> str:
     if _is_along_rows(call):
-        return call.writer.add(AlongRow, call.rows("input"), kind="sum")
+        return call.writer.add(ir.AlongRow, call.rows("input"), kind="sum")
     return _total(call.writer, _stacked(call))
 
 
@@ -240,7 +223,7 @@ def _mean(call: FunctionCall) -> str:
     if _is_along_rows(call):
         x = call.rows("input")
         return call.writer.combine(
-            (1 / call.writer.width(x), call.writer.add(AlongRow, x, kind="sum")),
+            (1 / call.writer.width(x), call.writer.add(ir.AlongRow, x, kind="sum")),
         )
     values = _stacked(call)
     return call.writer.combine((1 / len(values), _total(call.writer, values)))
@@ -265,7 +248,7 @@ def _norm(call: FunctionCall) -> str:
     call.constant("keepdim", one_of(True))
     call.constant("out", one_of(None))
     call.constant("dtype", one_of(None))
-    return call.writer.add(AlongRow, call.rows("input"), kind="norm")
+    return call.writer.add(ir.AlongRow, call.rows("input"), kind="norm")
 
 
 @reads_calls(F.normalize, takes={"input": NEEDED, "p": 2.0, "dim": 1, "eps": 1e-12, "out": None})
@@ -274,7 +257,7 @@ def _normalize(call: FunctionCall) -> str:
     call.constant("dim", one_of(1, -1))
     call.constant("out", one_of(None))
     eps = call.constant("eps", lambda value: number(value) and value > 0)
-    return call.writer.add(UnitRows, call.rows("input"), eps=float(eps))
+    return call.writer.add(ir.UnitRows, call.rows("input"), eps=float(eps))
 
 
 # ---- columns
@@ -290,29 +273,8 @@ def _item(call: FunctionCall) -> Any:
         return _head(call.writer, of, index[1] % of.heads)
     places = index if isinstance(index, tuple) else (index,)
     if not all(one is ... or type(one) in (slice, int) for one in places):  # others would copy all rows
-        raise NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
+        raise ir.NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
     return _columns(call, operator.getitem, "x[:, first:last]")
-
-
-@reads_calls(torch.chunk, takes={"input": NEEDED, "chunks": NEEDED, "dim": 0}, methods=("chunk",), views=True)
-def _chunk(call: FunctionCall) -> Any:
-    return _columns(call, torch.chunk)
-
-
-@reads_calls(torch.split, takes={"tensor": NEEDED, "split_size_or_sections": NEEDED, "dim": 0}, views=True)
-@reads_calls(takes={"input": NEEDED, "split_size": NEEDED, "dim": 0}, methods=("split",), views=True)
-def _split(call: FunctionCall) -> Any:
-    return _columns(call, torch.split)
-
-
-@reads_calls(
-    torch.narrow,
-    takes={"input": NEEDED, "dim": NEEDED, "start": NEEDED, "length": NEEDED},
-    methods=("narrow",),
-    views=True,
-)
-def _narrow(call: FunctionCall) -> Any:
-    return _columns(call, torch.narrow)
 
 
 _MANY_ROWS = 1 << 40
@@ -331,9 +293,23 @@ def _columns(call: FunctionCall, function: Any, needed: str = "dim=1") -> Any:
         ranges = [_range_of(one) for one in (taken if isinstance(taken, tuple | list) else [taken])]
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         what = f"with {', '.join(map(str, options))} it has no lowered form"
-        raise NotLoweredError(call.name, what, needed) from error
+        raise ir.NotLoweredError(call.name, what, needed) from error
     found = tuple(NodeRows(call.writer.columns(x, *one)) for one in ranges)
     return found if isinstance(taken, tuple | list) else found[0]
+
+
+for _function, _called, _method, _takes in (
+    (torch.chunk, torch.chunk, "chunk", {"input": NEEDED, "chunks": NEEDED, "dim": 0}),
+    (torch.narrow, torch.narrow, "narrow", _ONE | dict.fromkeys(("dim", "start", "length"), NEEDED)),
+    (torch.split, torch.split, None, {"tensor": NEEDED, "split_size_or_sections": NEEDED, "dim": 0}),
+    (torch.split, None, "split", {"input": NEEDED, "split_size": NEEDED, "dim": 0}),  # by its own names
+):
+    reads_calls(
+        *[one for one in (_called,) if one],
+        takes=_takes,
+        methods=[one for one in (_method,) if one],
+        views=True,
+    )(partial(_columns, function=_function))
 
 
 def _range_of(taken: Tensor) -> tuple[int, int]:
@@ -377,14 +353,18 @@ def _view(call: FunctionCall) -> Any:
     sizes += [one for one in (call.arguments["size_1"], call.arguments["size_2"]) if one is not None]
     rows, *rest = sizes
     if not (isinstance(rows, NumRows) or rows == -1) or rest.count(-1) > isinstance(rows, NumRows):
-        raise NotLoweredError(call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)")
+        raise ir.NotLoweredError(
+            call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)"
+        )
     known = math.prod(one for one in rest if one != -1) if all(type(one) is int for one in rest) else 0
     if known < 1 or width % known or (-1 not in rest and known != width):
-        raise NotLoweredError(call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)")
+        raise ir.NotLoweredError(
+            call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)"
+        )
     if len(rest) == 1:
         return value
     if len(rest) != 2:
-        raise NotLoweredError(call.name, f"with {len(sizes)} sizes it has no lowered form")
+        raise ir.NotLoweredError(call.name, f"with {len(sizes)} sizes it has no lowered form")
     return Heads(value, width // known if rest[0] == -1 else rest[0])
 
 
@@ -408,7 +388,7 @@ def _repeat(call: FunctionCall) -> Heads:
     call.constant("size", one_of(1))
     call.constant("size_2", one_of(1))
     if not isinstance(of, Heads) or of.heads != 1 or type(heads) is not int or heads < 1:
-        raise NotLoweredError(call.name, "it repeats something else than one head of each row")
+        raise ir.NotLoweredError(call.name, "it repeats something else than one head of each row")
     return Heads(call.writer.beside(*[of.value] * heads), heads)
 
 
@@ -423,13 +403,11 @@ def _squeeze(call: FunctionCall) -> str:
     x = call.rows("input")
     call.constant("dim", one_of(1, -1))
     if call.writer.width(x) == 1:
-        raise NotLoweredError(call.name, "it makes a vector of a column")
+        raise ir.NotLoweredError(call.name, "it makes a vector of a column")
     return x
 
 
-@reads_calls(takes={"input": NEEDED}, methods=("contiguous",), views=True)
-def _contiguous(call: FunctionCall) -> str:
-    return call.rows("input")
+reads_calls(takes=_ONE, methods=("contiguous",), views=True)(lambda call: call.rows("input"))
 
 
 # ---- tensors that are computed of parameters alone
@@ -447,7 +425,7 @@ _METHODS_OF_PARAMETERS = {
 }  # fmt: skip
 
 
-def of_parameters(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SmallTensor | None:
+def of_parameters(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ir.SmallTensor | None:
     """Return the tensor that a call computes of parameters alone; None if it is another call.
 
     Args:
@@ -458,8 +436,8 @@ def of_parameters(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     function: Any = target if not isinstance(target, str) and target in _OF_PARAMETERS else None
     if isinstance(target, str) and target in _METHODS_OF_PARAMETERS:
         function = getattr(torch.Tensor, target)
-    known = all(isinstance(one, SmallTensor) or _is_constant(one) for one in (*args, *kwargs.values()))
-    return SmallTensor(function, args, tuple(sorted(kwargs.items()))) if function and known else None
+    known = all(isinstance(one, ir.SmallTensor) or _is_constant(one) for one in (*args, *kwargs.values()))
+    return ir.SmallTensor(function, args, tuple(sorted(kwargs.items()))) if function and known else None
 
 
 def _is_constant(value: Any) -> bool:

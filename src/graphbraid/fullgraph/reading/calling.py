@@ -17,7 +17,6 @@ from torch import nn
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import INPUT, NodeType
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation
 from graphbraid.nn import module_traits
@@ -126,7 +125,11 @@ class Given:
 
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
-        return self.graph is not None and _is_simple(self.graph.csc)
+        if self.graph is None:
+            return False
+        csc = self.graph.csc
+        src, dst = csc.indices.long(), csc.destinations().long()
+        return not bool((src == dst).any()) and torch.unique(src * csc.num_dst + dst).numel() == src.numel()
 
 
 def node_type_of(name: str, channels: int) -> NodeType:
@@ -311,10 +314,3 @@ def _given_to(
             "data that holds it"
         )
     return None
-
-
-def _is_simple(csc: Csc) -> bool:
-    """Return whether there are no repeated edges and no self-loops."""
-    src, dst = csc.indices.long(), csc.destinations().long()
-    edges = src * csc.num_dst + dst
-    return not bool((src == dst).any()) and torch.unique(edges).numel() == edges.numel()

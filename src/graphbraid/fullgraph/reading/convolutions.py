@@ -15,18 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import (
-    FILLS,
-    INPUT,
-    AdjacencyMatrix,
-    Aggregate,
-    Attention,
-    DestinationRows,
-    Gine,
-    Linear,
-    Maximum,
-    UnitRows,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import ties_of
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
@@ -104,11 +93,11 @@ def _gcn(call: LayerCall, fill: float) -> str:
     weight = checked_linear(call, "lin", has_bias=False).weight
     if call.several:  # PyG refuses it, too
         raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
-    adjacency = AdjacencyMatrix(kind="sum", weighted=call.edges.weighted, relation=call.edges.relation)
+    adjacency = ir.AdjacencyMatrix(kind="sum", weighted=call.edges.weighted, relation=call.edges.relation)
     if conv.normalize:
         loops = fill if conv.add_self_loops else 0.0
         adjacency = replace(adjacency, kind="gcn", loop_scale=loops)
-    out = writer.add(Aggregate, writer.add(Linear, call.x, weight=weight), adjacency=adjacency)
+    out = writer.add(ir.Aggregate, writer.add(ir.Linear, call.x, weight=weight), adjacency=adjacency)
     return writer.epilogue(out, bias=conv.bias)
 
 
@@ -148,15 +137,17 @@ def _sage(call: LayerCall, ties: Ties = "shared") -> str:
         rows = writer.epilogue(writer.linear(x, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
     if conv.aggr == "max":
-        out = writer.add(Linear, writer.add(Maximum, rows, ties=ties, relation=over), weight=left.weight)
+        out = writer.add(
+            ir.Linear, writer.add(ir.Maximum, rows, ties=ties, relation=over), weight=left.weight
+        )
     else:
-        rows = writer.add(Linear, rows, weight=left.weight)
-        adjacency = AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)
-        out = writer.add(Aggregate, rows, adjacency=adjacency)
+        rows = writer.add(ir.Linear, rows, weight=left.weight)
+        adjacency = ir.AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)
+        out = writer.add(ir.Aggregate, rows, adjacency=adjacency)
     if conv._modules.get("lin_r") is not None:
         out = plus_own(call, out, "lin_r")
     out = writer.epilogue(out, bias=left.bias)
-    return writer.add(UnitRows, out) if conv.normalize else out
+    return writer.add(ir.UnitRows, out) if conv.normalize else out
 
 
 # ---- GIN and GINE
@@ -178,8 +169,8 @@ def _gin(call: LayerCall) -> str:
     layers = list(conv.nn.named_children()) if type(conv.nn) is nn.Sequential else [("", conv.nn)]
     if layers and (first := as_linear(f"{call.name}.nn", layers[0][1])) is not None:
         layers.pop(0)  # W (A x) = A (W x): lowering chooses the order
-        x, bias = writer.add(Linear, x, weight=first.weight), first.bias
-    out = writer.add(Aggregate, x, adjacency=AdjacencyMatrix(kind="sum", loop_scale=loops))
+        x, bias = writer.add(ir.Linear, x, weight=first.weight), first.bias
+    out = writer.add(ir.Aggregate, x, adjacency=ir.AdjacencyMatrix(kind="sum", loop_scale=loops))
     out = writer.epilogue(plus_scaled(call, x, out), bias=bias)
     for key, layer in layers:
         out = rowwise(writer, f"{call.name}.nn.{key}".rstrip("."), layer, out)
@@ -207,7 +198,7 @@ def _gine(call: LayerCall) -> str:
     if linear is not None and linear.weight.shape[1] != channels:
         raise call.refuse(f"takes {linear.weight.shape[1]} edge features; the graph has {channels}")
     out = writer.add(
-        Gine,
+        ir.Gine,
         call.x,
         edge_channels=channels,
         weight=None if linear is None else linear.weight,
@@ -239,7 +230,7 @@ _GRAPH_MODEL = Known(
 def checked_call(writer: Writer, model: nn.Module) -> LayerCall:
     """Return the call of a model on the features and the whole graph, whose weights are then its own."""
     check(type(model).__name__, model, _GRAPH_MODEL)
-    return LayerCall(writer, "", model, INPUT, Edges(weighted=True))
+    return LayerCall(writer, "", model, ir.INPUT, Edges(weighted=True))
 
 
 @reads(f"{OWN}.models.MLP", known=_GRAPH_MODEL)
@@ -336,7 +327,7 @@ def _can_fill(value: Any, channels: int) -> bool:
     if isinstance(value, Tensor):
         fits = value.numel() == 1 or tuple(value.shape) in ((channels,), (1, channels))
         return fits and value.dim() <= 2 and value.is_floating_point() and not value.requires_grad
-    return number(value) or (type(value) is str and value in FILLS)
+    return number(value) or (type(value) is str and value in ir.FILLS)
 
 
 @reads_own(
@@ -350,7 +341,7 @@ def _gat(call: LayerCall, **edges: Any) -> str:
     if call.own != call.x or conv._modules.get("lin") is None:
         return _gat_of_two(call, **edges)
     lin = checked_linear(call, "lin", has_bias=False)
-    rows = writer.add(Linear, call.x, weight=lin.weight)
+    rows = writer.add(ir.Linear, call.x, weight=lin.weight)
     p = float(getattr(conv, "row_dropout", 0.0)) if conv.training else 0.0
     summed = writer.epilogue(rows, p=p)
     inputs = (rows,) if summed == rows else (summed, rows)
@@ -362,8 +353,8 @@ def _gat_of_two(call: LayerCall, **edges: Any) -> str:
     conv, (x, own) = call.layer, _two_rows(call)
     of_both = conv._modules.get("lin") is not None
     left, right = (checked_linear(call, key, has_bias=False) for key in (("lin",) * 2 if of_both else _TWO))
-    rows = call.writer.add(Linear, x, weight=left.weight)
-    own_rows = call.writer.add(Linear, call.writer.add(DestinationRows, own), weight=right.weight)
+    rows = call.writer.add(ir.Linear, x, weight=left.weight)
+    own_rows = call.writer.add(ir.Linear, call.writer.add(ir.DestinationRows, own), weight=right.weight)
     return _attend("gat", call, (rows, own_rows), (conv.att_src, conv.att_dst), own_rows=True, **edges)
 
 
@@ -405,7 +396,7 @@ def _gatv2(call: LayerCall, **edges: Any) -> str:
     conv, writer, (x, own) = call.layer, call.writer, _two_rows(call)
     inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
     if conv.lin_r is not conv.lin_l or own != x:
-        inputs.append(writer.linear(writer.add(DestinationRows, own), checked_linear(call, "lin_r")))
+        inputs.append(writer.linear(writer.add(ir.DestinationRows, own), checked_linear(call, "lin_r")))
     return _attend("gatv2", call, tuple(inputs), (conv.att,), **edges)
 
 
@@ -414,7 +405,7 @@ def _attend(
 ) -> str:
     conv = call.layer
     out = call.writer.add(
-        Attention,
+        ir.Attention,
         *inputs,
         kind=kind,
         heads=conv.heads,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
@@ -31,6 +31,11 @@ def python_value(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(map(python_value, value))
     return value.item() if isinstance(value, np.generic) else value
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a dense tensor or parameter of PyTorch's own classes."""
+    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
 
 
 def anything(_: Any) -> bool:
@@ -66,13 +71,9 @@ def one_of(*values: Any) -> Allowed:
 def is_identity(value: Any) -> bool:
     """Accept a function that returns its only argument, such as ``lambda x: x``."""
     code = getattr(value, "__code__", None)
-    identity = _returns_argument.__code__
+    identity = (lambda x: x).__code__
     is_plain = type(value) is types.FunctionType and not value.__defaults__ and not value.__kwdefaults__
     return is_plain and code is not None and (code.co_code, code.co_argcount) == (identity.co_code, 1)
-
-
-def _returns_argument(x: Any) -> Any:
-    return x
 
 
 @dataclass(frozen=True)

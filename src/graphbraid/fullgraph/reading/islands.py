@@ -19,19 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Break,
-    FromBreak,
-    FromCall,
-    FromGraph,
-    FromInput,
-    FromKept,
-    GraphValues,
-    NotLoweredError,
-    WrittenCall,
-    itself,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.break_trial import (
     CALLS,
     Breaks,
@@ -61,7 +49,7 @@ class Islands:
     def __init__(
         self, writer: Writer, trace: TracedCalls, breaks: Breaks, values: dict[fx.Node, str]
     ) -> None:
-        self._writer, self._trace, self._breaks, self._values = writer, trace, breaks, values
+        self._writer, self._trace, self.breaks, self._values = writer, trace, breaks, values
         self.trials = CallTrials(writer, trace, breaks, values)
         """The calls so far, each tried once."""
         self._tried = self.trials.tried
@@ -71,7 +59,7 @@ class Islands:
 
     # ---- calls that have no lowered form
 
-    def add(self, node: fx.Node, why: NotLoweredError) -> None:
+    def add(self, node: fx.Node, why: ir.NotLoweredError) -> None:
         """Take a call, and try it.
 
         Raises:
@@ -80,14 +68,14 @@ class Islands:
         if node.op not in CALLS:
             raise why
         try:
-            if node.target is itself:  # an attribute of the user's data
+            if node.target is ir.itself:  # an attribute of the user's data
                 self._tried[node] = self.trials.try_call(node, None)
             else:
                 self._tried[node] = self._layer_call(node, why) or self.trials.try_call(node, why)
         except NoBreakError as error:
             raise _both(why, error) from error
 
-    def _layer_call(self, node: fx.Node, why: NotLoweredError) -> TriedCall | None:
+    def _layer_call(self, node: fx.Node, why: ir.NotLoweredError) -> TriedCall | None:
         """Return a call of a layer by its own program; None if that is not possible.
 
         Raises:
@@ -97,22 +85,15 @@ class Islands:
         is_propagate = isinstance(node.target, Propagation)
         if not is_propagate and (module is None or not is_message_passing(module)):
             return None
-        if self._breaks.place.type != "cpu" or len(self._breaks.num_rows) > 1:
+        if self.breaks.place.type != "cpu" or len(self.breaks.num_rows) > 1:
             if is_propagate:
                 raise why
             return None
         before = self.trials.try_arguments(node)
-        call = CallOnEdges(
-            node=node,
-            num_rows=self._breaks.num_rows[0],
-            dtype=self._breaks.dtype,
-            result_of=partial(self.trials.result_for, node),
-            learns=partial(self._learns, node),
-            shape_of=self.shape_of,
-        )
+        call = CallOnEdges(self, node)
         try:
             layer = call.read(module)
-        except NotLoweredError as error:
+        except ir.NotLoweredError as error:
             if is_propagate:
                 raise _both(why, NoBreakError(error.code, error.reason)) from error
             return None
@@ -120,10 +101,10 @@ class Islands:
         result = torch.rand(call.num_rows, layer.width, generator=draw, dtype=call.dtype)
         return TriedCall(why, result, Dependence.COUPLED, 0, repeats=False, writes_before=before, layer=layer)
 
-    def _learns(self, at: fx.Node, one: fx.Node) -> bool:
+    def learns(self, at: fx.Node, one: fx.Node) -> bool:
         """Return whether an argument of a call may require a gradient."""
         if (value := self.trials.value_for(at, one)) is not None:
-            return value != INPUT
+            return value != ir.INPUT
         if one.op == "get_attr":
             return isinstance(self._trace.attribute(str(one.target)), nn.Parameter)
         if one not in self._tried or self._tried[one].is_constant:
@@ -132,7 +113,7 @@ class Islands:
         of_module = module is not None and any(True for _ in module.parameters())
         of_layer = self._tried[one].layer is not None
         sources = (*one.all_input_nodes, *self._tried[one].writes_before)
-        return of_module or of_layer or any(self._learns(one, other) for other in sources)
+        return of_module or of_layer or any(self.learns(one, other) for other in sources)
 
     def _members(self, *nodes: fx.Node) -> list[fx.Node]:
         """Return calls and all those that they depend on, back to values, in order."""
@@ -163,7 +144,7 @@ class Islands:
         try:
             self._run(node)
         except NoBreakError as error:
-            raise _both(written.why or NotLoweredError(str(node), "a break makes it"), error) from error
+            raise _both(written.why or ir.NotLoweredError(str(node), "a break makes it"), error) from error
         return self._values[node]
 
     def shape_of(self, matrix: fx.Node) -> tuple[int, ...]:
@@ -171,7 +152,7 @@ class Islands:
         self.trials.try_arguments(matrix)
         return tuple(self.trials.result_for(matrix, matrix.all_input_nodes[0]).shape[1:])
 
-    def returned(self, nodes: Iterable[fx.Node]) -> dict[fx.Node, FromKept]:
+    def returned(self, nodes: Iterable[fx.Node]) -> dict[fx.Node, ir.FromKept]:
         """Return references to results that are no node rows, of calls that breaks make, those here at last.
 
         Raises:
@@ -179,17 +160,19 @@ class Islands:
         """
         wanted = dict.fromkeys(nodes)
         for node in wanted:
-            if not self._breaks.returns or node not in self._tried or self._tried[node].is_constant:
-                raise NotLoweredError("forward", f"it returns {node}, no matrix of node rows", "one result")
+            if not self.breaks.returns or node not in self._tried or self._tried[node].is_constant:
+                raise ir.NotLoweredError(
+                    "forward", f"it returns {node}, no matrix of node rows", "one result"
+                )
         try:
             self._run(*(node for node in wanted if self._tried[node].kept_by is None))
         except NoBreakError as error:
-            why = NotLoweredError("forward", f"it returns {', '.join(map(str, wanted))}")
+            why = ir.NotLoweredError("forward", f"it returns {', '.join(map(str, wanted))}")
             raise _both(why, error) from error
         found = {}
         for node in wanted:
             value, number = self._kept(node)
-            found[node] = FromKept(value, number)
+            found[node] = ir.FromKept(value, number)
         return found
 
     def _is_rows(self, written: TriedCall) -> bool:
@@ -197,15 +180,15 @@ class Islands:
 
         A matrix of a row and a column for each node is none where the number of nodes changes.
         """
-        result, num_rows = written.result, self._breaks.num_rows[written.node_type]
+        result, num_rows = written.result, self.breaks.num_rows[written.node_type]
         return (
             isinstance(result, Tensor)
             and result.layout == torch.strided
             and result.ndim == 2
             and result.shape[0] == num_rows
             and result.shape[1] > 0
-            and (result.shape[1] % num_rows > 0 or self._breaks.constants is not None)
-            and result.dtype == self._breaks.dtype
+            and (result.shape[1] % num_rows > 0 or self.breaks.constants is not None)
+            and result.dtype == self.breaks.dtype
         )
 
     def _run(self, *nodes: fx.Node) -> None:
@@ -274,40 +257,40 @@ class Islands:
 
     def _append(self, node: fx.Node | None, members: list[fx.Node], inputs: list[str]) -> str:
         """Append the break of some calls; without a ``node`` whose rows it makes, it returns its input."""
-        if not inputs and len(self._breaks.num_rows) > 1:
+        if not inputs and len(self.breaks.num_rows) > 1:
             raise NoBreakError("node-types", "it makes node rows of a type that is not known")
         says_rows = inputs or any(self.trials.is_by_row(one) for at in members for one in at.all_input_nodes)
         couples = not says_rows or any(self._tried[one].kind is Dependence.COUPLED for one in members)
-        rows = self._writer.on_one_level(*inputs) if inputs else [INPUT]
+        rows = self._writer.on_one_level(*inputs) if inputs else [ir.INPUT]
         place_of_input = {value: number for number, value in enumerate(inputs)}
         place_of_call = {one: number for number, one in enumerate(members)}
-        given = GraphValues()
+        given = ir.GraphValues()
 
         def argument(at: fx.Node, one: fx.Node) -> Any:
             nonlocal couples
             if (value := self.trials.value_for(at, one)) is not None:
-                return FromInput(place_of_input[value])
+                return ir.FromInput(place_of_input[value])
             if one in place_of_call:
-                return FromCall(place_of_call[one])
+                return ir.FromCall(place_of_call[one])
             if one.op == "get_attr":
                 return self._trace.attribute(str(one.target))
             if one not in self._tried:
                 given[str(one.target)] = self.trials.of_graph(one)
-                return FromGraph(str(one.target), by_row=self.trials.is_by_row(one))
+                return ir.FromGraph(str(one.target), by_row=self.trials.is_by_row(one))
             if self._is_kept(one):
                 couples = True
                 return self._keep(one, place_of_input)
             name = f"constant {one}"
             given[name] = self._constant(one)
-            return given[name] if isinstance(given[name], _PLAIN) else FromGraph(name)
+            return given[name] if isinstance(given[name], _PLAIN) else ir.FromGraph(name)
 
         calls = [self._call(one, partial(argument, one)) for one in members]
         if members[-1] is not node:  # calls that write over it come behind it
-            of: Any = FromInput(0) if node is None else FromCall(place_of_call[node])
-            calls.append(WrittenCall(target=itself, args=(of,), kwargs={}, name="itself"))
+            of: Any = ir.FromInput(0) if node is None else ir.FromCall(place_of_call[node])
+            calls.append(ir.WrittenCall(target=ir.itself, args=(of,), kwargs={}, name="itself"))
         result = None if node is None else self._tried[node].result
         out = self._writer.add(
-            Break,
+            ir.Break,
             *rows,
             calls=tuple(calls),
             width_out=self._writer.width(rows[0]) if result is None else int(result.shape[1]),
@@ -318,10 +301,10 @@ class Islands:
             self._tried[one].kept_by = out, place_of_call[one]
         return out
 
-    def _keep(self, node: fx.Node, place_of_input: Mapping[str, int]) -> FromBreak:
+    def _keep(self, node: fx.Node, place_of_input: Mapping[str, int]) -> ir.FromBreak:
         """Make the break that computes a call keep its result; return the reference to it."""
         value, number = self._kept(node, couples=True)
-        return FromBreak(place_of_input[value], number)
+        return ir.FromBreak(place_of_input[value], number)
 
     def _kept(self, node: fx.Node, *, couples: bool = False) -> tuple[str, int]:
         """Make the break that computes a call keep its result; return its value and the call's number.
@@ -340,7 +323,7 @@ class Islands:
 
     def _constant(self, node: fx.Node) -> Any:
         """Return a result that is computed of the graph alone, the same object whenever it is read again."""
-        written, constants = self._tried[node], self._breaks.constants
+        written, constants = self._tried[node], self.breaks.constants
         assert constants is not None
         written.is_run = True
         return constants.setdefault(self._key_of(node), written.result)
@@ -350,13 +333,13 @@ class Islands:
         before = [one for one in self._place_of if self._place_of[one] <= self._place_of[node]]
         return str([(one.op, one.target, one.args, one.kwargs) for one in before])
 
-    def _call(self, node: fx.Node, argument: Callable[[fx.Node], Any]) -> WrittenCall:
+    def _call(self, node: fx.Node, argument: Callable[[fx.Node], Any]) -> ir.WrittenCall:
         written, module = self._tried[node], self.trials.module(node)
         name = getattr(node.target, "__name__", str(node.target))
         if module is not None:
             name = f"{str(node.target).removeprefix('model.')} {type(module).__name__}"
         target: Any = node.target if module is None else module
-        made = partial(WrittenCall, where=str(node.meta.get(WHERE, "")))
+        made = partial(ir.WrittenCall, where=str(node.meta.get(WHERE, "")))
         if (layer := written.layer) is not None:
             args: Any = plain(fx.node.map_arg(layer.args, argument))
             name = f"{name} on its own edges, lowered"
@@ -380,15 +363,14 @@ class Islands:
             NotLoweredError: there is such a call.
         """
         for node, written in self._tried.items():
-            is_free = written.repeats or (self._is_inert(node) and not written.drew)
+            module = self.trials.module(
+                node
+            )  # one of torch's without buffers returns a result and does no more
+            is_inert = module is not None and is_of_torch(module) and not any(True for _ in module.buffers())
+            is_free = written.repeats or (is_inert and not written.drew)
             if written.why is not None and not written.is_run and not is_free:
                 what = f"nothing reads {node}, and it may do more than return a result"
                 raise _both(written.why, NoBreakError("unread", what))
-
-    def _is_inert(self, node: fx.Node) -> bool:
-        """Return whether a module does nothing but return a result, unless it draws random numbers."""
-        module = self.trials.module(node)
-        return module is not None and is_of_torch(module) and not any(True for _ in module.buffers())
 
     # ---- undoing
 
@@ -412,7 +394,7 @@ _PLAIN = (bool, int, float, str, torch.Size, torch.dtype, torch.device)
 """Classes of constants that stand in a call themselves."""
 
 
-def _both(why: NotLoweredError, error: NoBreakError) -> NotLoweredError:
+def _both(why: ir.NotLoweredError, error: NoBreakError) -> ir.NotLoweredError:
     """Return the error for a call that has neither a lowered form nor can run between lowered operations."""
     what = f"{why.reason}, and it cannot be a graph break: {error}"
-    return NotLoweredError(why.part, what, why.needed, code=error.code, where=why.where)
+    return ir.NotLoweredError(why.part, what, why.needed, code=error.code, where=why.where)

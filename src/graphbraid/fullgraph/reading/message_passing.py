@@ -89,15 +89,8 @@ def reads_pyg(
                 raise call.refuse("on edges with weights has no lowered form", "edges without weights")
             return read(call)
 
-        names = [f"{PYG}.{name}" for name in classes]
-        reads(
-            *names,
-            known=pyg_layer(attributes, **known),
-            takes=takes,
-            gives=gives,
-            relates=relates,
-            encodes=encodes,
-        )(checked)
+        names, layer = (f"{PYG}.{name}" for name in classes), pyg_layer(attributes, **known)
+        reads(*names, known=layer, takes=takes, gives=gives, relates=relates, encodes=encodes)(checked)
         return read
 
     return enter

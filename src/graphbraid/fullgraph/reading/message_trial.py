@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,6 +20,9 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.reading.messages import Propagation
 
 # ---- tracing a message
 
@@ -162,74 +165,46 @@ _COUNTS = (5, 3)
 """The numbers of rows that a message is tried on."""
 
 
-def show_row_by_row(
-    name: str,
-    graph: fx.Graph,
-    tensors: Mapping[str, Tensor],
-    layer: nn.Module,
-    *,
-    shapes: Mapping[str, tuple[int, ...]],
-    special: Mapping[str, str],
-    dtype: torch.dtype | None,
-) -> ShownMessage:
-    """Show that a traced message works row by row, or by destination.
+def show_row_by_row(of: Propagation, shapes: Mapping[str, tuple[int, ...]]) -> ShownMessage:
+    """Show that the message of a call of ``propagate`` works row by row, or by destination.
 
     Args:
-        name: name of the layer.
-        graph: the trace; its placeholders are the arguments with a row per edge.
-        tensors: the tensors that it reads beside them.
-        layer: the layer, whose modules are named from ``layer.`` on.
-        shapes: by placeholder, the shape of an edge's row; empty for a vector of a number per edge.
-        special: the placeholders that are ``ids``, the destination of each edge, or ``counts``, their number.
-        dtype: dtype of the model's parameters; None for a model without parameters.
+        of: the call.
+        shapes: by argument, the shape of an edge's row; empty for a vector of a number per edge.
 
     Raises:
         NotLoweredError: it is not known to; the message names the call.
     """
-    modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
-    runs = [
-        _FewRows(name, tensors, modules, shapes=shapes, special=special, count=count, dtype=dtype)
-        for count in _COUNTS
-    ]
+    runs = [_FewRows(of, shapes, count) for count in _COUNTS]
     with torch.random.fork_rng([]):  # dropout must draw no numbers of the user's
-        more, fewer = (run.run(graph) for run in runs)
+        more, fewer = (run.run() for run in runs)
     if not torch.allclose(more[:3].to(fewer.dtype), fewer, equal_nan=True, rtol=1e-3, atol=1e-5):
-        raise NotLoweredError(name, "its message gives an edge another row among other edges")
+        raise of.refuse("its message gives an edge another row among other edges")
     return ShownMessage(tuple(fewer.shape[1:]), runs[0].by_destination, runs[0].rows.draws)
 
 
 class _FewRows:
     """Runs a trace on some rows, and follows which results have a row per edge."""
 
-    def __init__(
-        self,
-        name: str,
-        tensors: Mapping[str, Tensor],
-        modules: Mapping[str, nn.Module],
-        *,
-        shapes: Mapping[str, tuple[int, ...]],
-        special: Mapping[str, str],
-        count: int,
-        dtype: torch.dtype | None,
-    ) -> None:
-        self._name, self._tensors, self._modules = name, tensors, modules
-        self._shapes, self._special, self._count = shapes, special, count
+    def __init__(self, of: Propagation, shapes: Mapping[str, tuple[int, ...]], count: int) -> None:
+        self._of, self._shapes, self._count = of, shapes, count
+        self._modules = {f"layer.{key}".rstrip("."): one for key, one in of.layer.named_modules()}
         self.by_destination, self.rows = False, RowWatch(count)
-        held = [p.dtype for module in modules.values() for p in module.parameters()]
+        held = [p.dtype for module in self._modules.values() for p in module.parameters()]
         if len(set(held)) > 1:
-            raise NotLoweredError(name, "its parameters are of several dtypes", "one dtype")
+            raise of.refuse("its parameters are of several dtypes", "one dtype")
         # Rows of a model without parameters may have any dtype, so that each run tries another one. A tensor
         # that the message reads must then not change the dtype of float32.
-        tried = torch.float64 if count != _COUNTS[0] and not tensors else torch.float32
-        self._dtype = next(iter(held), dtype or tried)
+        tried = torch.float64 if count != _COUNTS[0] and not of.tensors else torch.float32
+        self._dtype = next(iter(held), of.dtype or tried)
         self._values: dict[fx.Node, Any] = {}
         self._sizes = set[fx.Node]()
         """Nodes that are, or hold, the number of rows."""
 
-    def run(self, graph: fx.Graph) -> Tensor:
+    def run(self) -> Tensor:
         """Return the result for the first ``count`` of a few rows."""
         with torch.no_grad():
-            for number, node in enumerate(graph.nodes):
+            for number, node in enumerate(self._of.graph.nodes):
                 if node.op == "output":
                     return self._returned(node)
                 try:
@@ -239,11 +214,8 @@ class _FewRows:
                 except _CoupledError as error:
                     what = getattr(node.target, "__name__", str(node.target).removeprefix("layer."))
                     why = str(error) or "is not known to leave edges apart"
-                    raise NotLoweredError(
-                        self._name,
-                        f"its message calls {what}, which {why}",
-                        "a message of functions of each edge's own rows",
-                    ) from error
+                    needed = "a message of functions of each edge's own rows"
+                    raise self._of.refuse(f"its message calls {what}, which {why}", needed) from error
         raise AssertionError("a trace ends in an output")
 
     def _returned(self, node: fx.Node) -> Tensor:
@@ -256,21 +228,20 @@ class _FewRows:
             or len(out) != self._count
             or not out.is_floating_point()
         ):
-            raise NotLoweredError(
-                self._name, "its message returns something else than a row per edge", "a tensor of rows"
-            )
+            what = "its message returns something else than a row per edge"
+            raise self._of.refuse(what, "a tensor of rows")
         if out.dtype != self._dtype:
             what = f"its message turns rows of {self._dtype} into {out.dtype}"
-            raise NotLoweredError(self._name, what, "a message of the dtype of what it reads")
+            raise self._of.refuse(what, "a message of the dtype of what it reads")
         return out
 
     def _value(self, node: fx.Node, number: int) -> Any:
         if node.op == "get_attr":
-            return self._tensors[str(node.target)].detach().clone()
+            return self._of.tensors[str(node.target)].detach().clone()
         if node.op != "placeholder":
             return self._call(node)
         key = str(node.target)
-        if (special := self._special.get(key)) is not None:
+        if (special := self._of.special.get(key)) is not None:
             ids = torch.tensor([0, 0, 1, 2, 2])[: self._count]
             return ids if special == "ids" else int(ids[-1]) + 1
         shape = (5, *self._shapes[key])
@@ -283,7 +254,7 @@ class _FewRows:
         target: Any = node.target
         if target is softmax_of_edges() and target is not None:
             return self._softmax(node)
-        if any(one.op == "placeholder" and one.target in self._special for one in node.all_input_nodes):
+        if any(one.op == "placeholder" and one.target in self._of.special for one in node.all_input_nodes):
             raise _CoupledError("reads where edges lead to")
         takes_part = target is operator.getitem and node.args[0] in self._sizes
         sizes = self._sizes.intersection(node.all_input_nodes)
@@ -341,12 +312,9 @@ class _FewRows:
         self.rows.note(out, Dependence.ALIGNED)
         return out
 
-    def _has_rows(self, one: Tensor) -> bool:
-        return self.rows.kind_of(one) is Dependence.ALIGNED and len(one) == self._count
-
     def _is_special(self, one: Any, what: str) -> bool:
         is_given = isinstance(one, fx.Node) and one.op == "placeholder"
-        return is_given and self._special.get(str(one.target)) == what
+        return is_given and self._of.special.get(str(one.target)) == what
 
     def _is_fresh(self, node: fx.Node) -> bool:
         """Return whether a module writes over what a linear map or normalisation has just made."""

@@ -20,15 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import (
-    Aggregate,
-    ComputedEdges,
-    Linear,
-    Messages,
-    NotLoweredError,
-    ReadRows,
-    View,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import (
     AGGREGATIONS,
     HOME,
@@ -113,9 +105,9 @@ class Propagation:
     def __repr__(self) -> str:
         return f"propagate of {self.name}: {self.graph}"
 
-    def refuse(self, reason: str, needed: str = "") -> NotLoweredError:
+    def refuse(self, reason: str, needed: str = "") -> ir.NotLoweredError:
         """Return the error to raise if this call has no lowered form."""
-        return NotLoweredError(self.name, reason, needed)
+        return ir.NotLoweredError(self.name, reason, needed)
 
 
 def _record(
@@ -123,9 +115,9 @@ def _record(
 ) -> Any:
     """Stand in for ``propagate`` in a trace."""
     if (why := _why_not(layer)) is not None:
-        raise NotLoweredError(name, *why)
+        raise ir.NotLoweredError(name, *why)
     if size is not None or not isinstance(edge_index, fx.Proxy):
-        raise NotLoweredError(
+        raise ir.NotLoweredError(
             name, "its propagate takes a size or edges of its own", "propagate(edge_index, x=x)"
         )
     aggr = reduction_of(layer)
@@ -136,9 +128,9 @@ def _record(
     for key, parameter in (message | aggregate).items():
         if key in _SPECIAL:
             what = f"its message reads {key!r}, which is of all edges together"
-            raise NotLoweredError(name, what, "a message of each edge's own rows")
+            raise ir.NotLoweredError(name, what, "a message of each edge's own rows")
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise NotLoweredError(
+            raise ir.NotLoweredError(
                 name, "its message takes any arguments", "a message that names its arguments"
             )
         if key in (*_IDS, *_COUNTS):
@@ -176,15 +168,15 @@ def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str
     if key[-2:] not in ("_i", "_j"):
         value = given.get(key, parameter.default)
         if value is parameter.empty:
-            raise NotLoweredError(name, f"its message takes {key!r}, which propagate is not given")
+            raise ir.NotLoweredError(name, f"its message takes {key!r}, which propagate is not given")
         return value
     value = given.get(key[:-2], parameter.default)
     if value is parameter.empty:
-        raise NotLoweredError(name, f"its message takes {key!r}, and propagate is not given {key[:-2]!r}")
+        raise ir.NotLoweredError(name, f"its message takes {key!r}, and propagate is not given {key[:-2]!r}")
     if isinstance(value, tuple | list):
         value = value[1 if key.endswith("_i") else 0]
     if value is not None and not isinstance(value, fx.Proxy):
-        raise NotLoweredError(
+        raise ir.NotLoweredError(
             name, f"its message reads rows of {key[:-2]!r}, which is no matrix of node rows"
         )
     flatten: Any = torch.flatten
@@ -199,12 +191,12 @@ def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     found = {}
     for key, parameter in parameters:
         if key in (*_SPECIAL, *_IDS, *_COUNTS, "ptr") or key[-2:] in ("_i", "_j"):
-            raise NotLoweredError(
+            raise ir.NotLoweredError(
                 name, f"its update reads {key!r}, which is of edges", "an update of node rows"
             )
         found[key] = given.get(key, parameter.default)
         if found[key] is parameter.empty:
-            raise NotLoweredError(name, f"its update takes {key!r}, which propagate is not given")
+            raise ir.NotLoweredError(name, f"its update takes {key!r}, which propagate is not given")
     return layer.update(out, **found)
 
 
@@ -237,11 +229,11 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
 def read_messages(
     writer: Writer,
     of: Propagation,
-    rows: dict[str, str | ReadRows | int],
+    rows: dict[str, str | ir.ReadRows | int],
     constants: dict[str, Any],
     shapes: dict[str, tuple[int, ...]],
     *,
-    edges: ComputedEdges | None = None,
+    edges: ir.ComputedEdges | None = None,
     encoders: Mapping[str, Any] | None = None,
     learns_edges: bool = False,
 ) -> tuple[str, tuple[int, ...]]:
@@ -265,9 +257,7 @@ def read_messages(
         NotLoweredError: the message couples edges of several destinations, or is not known to give rows of
             edges.
     """
-    found = show_row_by_row(
-        of.name, of.graph, of.tensors, of.layer, shapes=shapes, special=of.special, dtype=of.dtype
-    )
+    found = show_row_by_row(of, shapes)
     encoders = encoders or {}
     if not found.shape or of.layer.node_dim % (len(found.shape) + 1) != 0:
         what = f"its message has {len(found.shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
@@ -294,10 +284,8 @@ def read_messages(
             shapes=shapes,
             shape=found.shape,
         ),
-        of.layer,
+        of,
         writer,
-        special=of.special,
-        dtype=of.dtype,
         takes_last=reduction in ("sum", "mean"),
     )
     rows = {
@@ -320,9 +308,9 @@ def read_messages(
     several = several_reductions(of.layer, message.shape, of.refuse) if of.aggr is None else None
     if not (encoders or found.draws or (of.aggr is None and several is None)):
         # To the kernel, values that the model computes of edges are features, or weights if they are numbers.
-        computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
+        computed = {key: ir.ReadRows.FEATURES if shapes[key] else ir.ReadRows.WEIGHT for key in shapes}
         as_graphs = [
-            (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
+            (key, computed[key] if role is ir.ReadRows.COMPUTED else role, at) for key, role, at in reads
         ]
         steps = steps_of(
             message.graph,
@@ -337,10 +325,10 @@ def read_messages(
     plain = plain_sum(steps, reads, shapes, edges, reduction, dtype=of.dtype)
     if plain is not None and not learns_edges and message.after is None:
         matrix, source = plain
-        return writer.add(Aggregate, values[source], adjacency=matrix), shape
+        return writer.add(ir.Aggregate, values[source], adjacency=matrix), shape
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
-        Messages,
+        ir.Messages,
         *values,
         layer=of.layer,
         calls=message.module(of.layer) if message.is_moved else None,
@@ -365,24 +353,24 @@ def read_messages(
     )
     if (last := message.after) is not None:
         shape = (last.shape[0],)
-        out = writer.add(Linear, out, weight=last.weight, view=View(turned=last.turned))
+        out = writer.add(ir.Linear, out, weight=last.weight, view=ir.View(turned=last.turned))
         if last.bias is not None:
             out = writer.sum(out, _reduced_bias(writer, of.layer, last.bias, values[0], reduction))
     return out, shape
 
 
-def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ReadRows, int]]:
+def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ir.ReadRows, int]]:
     """Return what each argument of a message gets: rows of sources first, then those of destinations."""
-    reads: list[tuple[str, ReadRows, int]] = []
+    reads: list[tuple[str, ir.ReadRows, int]] = []
     for key, value in rows.items():
         if isinstance(value, int):
-            reads.append((key, ReadRows.COMPUTED, value))
-        elif isinstance(value, ReadRows):
+            reads.append((key, ir.ReadRows.COMPUTED, value))
+        elif isinstance(value, ir.ReadRows):
             reads.append((key, value, 0))
         else:
-            role = ReadRows.DESTINATION if key.endswith("_i") else ReadRows.SOURCE
+            role = ir.ReadRows.DESTINATION if key.endswith("_i") else ir.ReadRows.SOURCE
             reads.append((key, role, values.index(value)))
-    order = (ReadRows.SOURCE, ReadRows.DESTINATION)
+    order = (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
     reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
     return reads
 
@@ -396,11 +384,11 @@ def _reduced_bias(
     row, added = graph.placeholder("row_i"), graph.get_attr("bias")
     graph.output(graph.call_method("expand", (added, graph.call_method("size", (row, 0)), -1)))
     return writer.add(
-        Messages,
+        ir.Messages,
         rows,
         layer=layer,
         calls=fx.GraphModule({"bias": bias}, graph),
-        reads=(("row_i", ReadRows.DESTINATION, 0),),
+        reads=(("row_i", ir.ReadRows.DESTINATION, 0),),
         shapes=((writer.width(rows),),),
         constants=(),
         takes=(("row_i",), ()),

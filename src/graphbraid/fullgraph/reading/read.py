@@ -10,17 +10,7 @@ import torch
 from torch import nn
 
 from graphbraid.errors import did_you_mean
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Break,
-    DestinationRows,
-    NodeType,
-    Normalise,
-    NotLoweredError,
-    Operation,
-    Program,
-    Returned,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of, only_node_type
 from graphbraid.fullgraph.reading.convolutions import OWN_MODELS, checked_call, own_activation, read_own
@@ -56,7 +46,7 @@ def read_model(
     node_type: str | None = None,
     dtypes: Collection[torch.dtype] = (torch.float32,),
     breaks: Breaks | None = None,
-) -> Program:
+) -> ir.Program:
     """Read a model in its current mode into a program.
 
     Args:
@@ -78,12 +68,12 @@ def read_model(
     given, name = given or Given(), type(model).__name__
     if given.typed and module_traits.takes_blocks(model) and type(model) is not RGCN:
         what = "no operations stand for it on a graph with types so far"
-        raise NotLoweredError(name, what, "graphbraid.nn.RGCN")
+        raise ir.NotLoweredError(name, what, "graphbraid.nn.RGCN")
     check_model(model)
     node_types = given.node_types if given.typed else (only_node_type(in_channels),)
     numbers = {one.input: number for number, one in enumerate(node_types)}
     writer = Writer({one.input: one.channels for one in node_types}, numbers)
-    returned: Returned | None = None
+    returned: ir.Returned | None = None
     if type(model) in OWN_MODELS and not given.typed:
         out = read_own(checked_call(writer, model))
     elif type(model) is RGCN and given.typed:
@@ -91,19 +81,19 @@ def read_model(
     else:
         calling = calling or calling_of(model, given)
         out, returned = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
-    if out == INPUT:
-        raise NotLoweredError(name, "it returns its input")
+    if out == ir.INPUT:
+        raise ir.NotLoweredError(name, "it returns its input")
     if not out:
-        raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
+        raise ir.NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)
     _check_worth(ops, None if given.typed else given.graph)
     if given.typed:
         _check_typed(name, ops, node_type)
     by_relation = given.typed or _reads_relations(ops)
     try:
-        program = Program(ops=ops, node_types=node_types, by_relation=by_relation, returned=returned)
+        program = ir.Program(ops=ops, node_types=node_types, by_relation=by_relation, returned=returned)
     except ValueError as error:
-        raise NotLoweredError(name, str(error)) from None
+        raise ir.NotLoweredError(name, str(error)) from None
     read = {id(parameter) for parameter in program.parameters()}
     for path, parameter in model.named_parameters():
         if id(parameter) in read and parameter.dtype not in dtypes:
@@ -112,42 +102,42 @@ def read_model(
     return program
 
 
-def _check_typed(name: str, ops: tuple[Operation, ...], node_type: str | None) -> None:
+def _check_typed(name: str, ops: tuple[ir.Operation, ...], node_type: str | None) -> None:
     """Refuse a program over node types that reads no edges, or is too long."""
     if not any(op.moves for op in ops):
-        raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
+        raise ir.NotLoweredError(
+            name, f"its outputs of {node_type!r} read no edges", "a layer over a relation"
+        )
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
-        raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
+        raise ir.NotLoweredError(name, what, "mini-batches (mode='sampled')")
 
 
-def _reads_relations(ops: tuple[Operation, ...]) -> bool:
+def _reads_relations(ops: tuple[ir.Operation, ...]) -> bool:
     """Return whether operations read edges by relation.
 
     Raises:
         NotLoweredError: others of them read all edges together.
     """
-    reads = [op for op in ops if op.moves and not isinstance(op, DestinationRows)]
+    reads = [op for op in ops if op.moves and not isinstance(op, ir.DestinationRows)]
     by_relation = [op for op in reads if op.walks is not None]
     if by_relation and len(by_relation) < len(reads):
-        raise NotLoweredError(
+        raise ir.NotLoweredError(
             "forward", "some layers read relations and others all edges together", "layers of one kind"
         )
     return bool(by_relation)
 
 
-def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
+def _reached(ops: list[ir.Operation], out: str) -> tuple[ir.Operation, ...]:
     """Return the operations that the result depends on; the last of them computes it."""
-    wanted, kept = {out}, []
-    for op in reversed(ops):
-        if op.out in wanted:
-            wanted.update(op.inputs)
-            kept.append(op)
-        elif isinstance(op, Break) and op.is_graph_break:
-            raise NotLoweredError(op.calls[-1].name, "nothing reads its result", code="unread")
-        elif isinstance(op, Break | Normalise) and op.couples_rows:
-            raise NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
-    return tuple(reversed(kept))
+    kept = ir.needed_for(ops, out)
+    values = {op.out for op in kept}
+    for op in (op for op in reversed(ops) if op.out not in values):
+        if isinstance(op, ir.Break) and op.is_graph_break:
+            raise ir.NotLoweredError(op.calls[-1].name, "nothing reads its result", code="unread")
+        if isinstance(op, ir.Break | ir.Normalise) and op.couples_rows:
+            raise ir.NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
+    return kept
 
 
 _BREAK_ROWS, _EDGE_ROWS = 7, 8
@@ -158,32 +148,32 @@ a row for each edge (2), scales it (2) and adds it up (2), and the same backward
 """
 
 
-def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
+def _check_worth(ops: tuple[ir.Operation, ...], graph: Graph | None) -> None:
     """Refuse graph breaks that would cost more than the lowered operations save.
 
     Raises:
         NotLoweredError: no layer over edges is lowered, or there are too few edges for the breaks.
     """
-    calls = [call for op in ops if isinstance(op, Break) and op.is_graph_break for call in op.calls]
+    calls = [call for op in ops if isinstance(op, ir.Break) and op.is_graph_break for call in op.calls]
     if not calls:
         return
     first = next((call for call in calls if call.code), calls[0])
     part, _, reason = (first.why or f"{first.name}: it runs inside a graph break").partition(": ")
-    apart = [layer.program.ops for op in ops if isinstance(op, Break) for layer in op.layers]
+    apart = [layer.program.ops for op in ops if isinstance(op, ir.Break) for layer in op.layers]
     layers = [
         op
         for op in (*ops, *chain(*apart))
-        if (op.moves or op.relations_read) and not isinstance(op, DestinationRows)
+        if (op.moves or op.relations_read) and not isinstance(op, ir.DestinationRows)
     ]
     if not layers:
-        raise NotLoweredError(part, reason, first.needed, code=first.code, where=first.where)
+        raise ir.NotLoweredError(part, reason, first.needed, code=first.code, where=first.where)
     if graph is None:
         return
-    copied = _BREAK_ROWS * graph.num_nodes * sum(isinstance(op, Break) and op.is_graph_break for op in ops)
+    copied = _BREAK_ROWS * graph.num_nodes * sum(isinstance(op, ir.Break) and op.is_graph_break for op in ops)
     saved = _EDGE_ROWS * graph.num_edges * len(layers)
     if copied > saved:
         what = f"{reason}; breaks around it would cost more than the {len(layers)} lowered layers save"
-        raise NotLoweredError(part, what, first.needed, code="small", where=first.where)
+        raise ir.NotLoweredError(part, what, first.needed, code="small", where=first.where)
 
 
 # ---- graphbraid's relational model
@@ -193,7 +183,7 @@ def _read_rgcn(writer: Writer, model: Any, given: Given, node_type: str | None) 
     """Append the operations of a model; return the name of the outputs of a type, empty if it has none."""
     name, graph = type(model).__name__, given.graph
     if graph is None or graph.types is None or node_type is None:
-        raise NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
+        raise ir.NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
     check(name, model, _RGCN)
     relations, names = _numbered(model, graph.types), [one.name for one in given.node_types]
     dropout = model.dropout if model.training else 0.0
@@ -212,10 +202,10 @@ def _read_rgcn(writer: Writer, model: Any, given: Given, node_type: str | None) 
             out = sum_over_relations(writer, conv, xs, relations, place)
             if out is None:
                 what = f"nodes of {one!r} have neither in-edges nor a root weight"
-                raise NotLoweredError("convs", what, "Graph.with_reverse_relations")
+                raise ir.NotLoweredError("convs", what, "Graph.with_reverse_relations")
             outs.append(writer.epilogue(own_activation(writer, model.act, out), p=dropout))
         xs = outs
-    raise NotLoweredError(name, "it has no layers", "num_layers=1 or more")
+    raise ir.NotLoweredError(name, "it has no layers", "num_layers=1 or more")
 
 
 def _numbered(model: Any, types: Types) -> list[tuple[int, Relation]]:
@@ -229,29 +219,29 @@ def _numbered(model: Any, types: Types) -> list[tuple[int, Relation]]:
     for number, edge_type in enumerate(model.edge_types):
         if edge_type not in known:
             hint = did_you_mean("__".join(edge_type), ["__".join(one) for one in known])
-            raise NotLoweredError("edge_types", f"the graph has no relation {edge_type}.{hint}")
+            raise ir.NotLoweredError("edge_types", f"the graph has no relation {edge_type}.{hint}")
         if types.edges[edge_type].num_edges:
             found.append((number, known[edge_type]))
     if not 0 < len(found) <= MOST_READ:
         what = f"the graph has {len(found)} of its relations"
-        raise NotLoweredError("edge_types", what, f"1 to {MOST_READ} relations with edges")
+        raise ir.NotLoweredError("edge_types", what, f"1 to {MOST_READ} relations with edges")
     return found
 
 
-def _input(writer: Writer, model: Any, one: NodeType, types: Types) -> str:
+def _input(writer: Writer, model: Any, one: ir.NodeType, types: Types) -> str:
     """Append the input layer of a type: a linear map of its features, or learned rows."""
     if one.name not in model.node_types:
-        raise NotLoweredError("inputs", f"it has no layer for nodes of type {one.name!r}")
+        raise ir.NotLoweredError("inputs", f"it has no layer for nodes of type {one.name!r}")
     number = model.node_types.index(one.name)
     name, layer = f"inputs.{number}", model.inputs[number]
     if type(layer) is nn.Embedding:
         return learned_rows(writer, name, layer, one, types.nodes[one.name].num_nodes)
     linear = as_linear(name, layer)
     if linear is None:
-        raise NotLoweredError(name, f"{type(layer).__name__} is no input layer")
+        raise ir.NotLoweredError(name, f"{type(layer).__name__} is no input layer")
     if linear.weight.shape[1] != one.channels:
         what = f"it takes {linear.weight.shape[1]} features; nodes of {one.name!r} have {one.channels}"
-        raise NotLoweredError(name, what)
+        raise ir.NotLoweredError(name, what)
     return own_activation(writer, model.act, writer.linear(one.input, linear))
 
 

@@ -8,27 +8,7 @@ from typing import Any, TypeVar
 
 from torch import fx, nn
 
-from graphbraid.fullgraph.program import (
-    Add,
-    Break,
-    ColumnRange,
-    Combine,
-    Concat,
-    DestinationRows,
-    Epilogue,
-    FromInput,
-    Largest,
-    Linear,
-    NotLoweredError,
-    Operation,
-    Product,
-    RowFunction,
-    RowOfParameters,
-    SmallTensor,
-    WrittenCall,
-    itself,
-    width_of,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
 from graphbraid.graph import Graph
 from graphbraid.graph.types import Relation
@@ -52,16 +32,20 @@ class Writer:
     """
 
     def __init__(self, widths: Mapping[str, int], node_types: Mapping[str, int] | None = None) -> None:
-        self.ops: list[Operation] = []
+        self.ops: list[ir.Operation] = []
         self._widths = dict(widths)
         self._levels: dict[str, int] = {}
         self._node_types = dict(node_types or {})
         self._made: dict[Hashable, str] = {}
 
-    def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
+    def add(self, make: type[ir.Operation], *inputs: str, **fields: Any) -> str:
         """Append an operation, unless an equal combination exists already, and return its value's name."""
         fields = {name: python_value(value) for name, value in fields.items()}  # of a user's attributes
-        key = (make, inputs, *fields.items()) if make in (DestinationRows, Combine, ColumnRange) else None
+        key = (
+            (make, inputs, *fields.items())
+            if make in (ir.DestinationRows, ir.Combine, ir.ColumnRange)
+            else None
+        )
         if key in self._made:
             return self._made[key]
         out = f"v{len(self.ops)}"
@@ -69,7 +53,7 @@ class Writer:
         if key is not None:
             self._made[key] = out
         self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
-        self._widths[out] = width_of(self.ops[-1], self.width)
+        self._widths[out] = ir.width_of(self.ops[-1], self.width)
         walked = self.ops[-1].walks
         self._node_types[out] = self.node_type(inputs[0]) if walked is None else walked.destination
         return out
@@ -99,7 +83,7 @@ class Writer:
     def rows_at(self, value: str, level: int) -> str:
         """Return a value's rows for the nodes of a later level; the value itself if that is its level."""
         while self.level(value) < level:
-            value = self.add(DestinationRows, value)
+            value = self.add(ir.DestinationRows, value)
         return value
 
     def on_one_level(self, *values: str) -> list[str]:
@@ -109,7 +93,7 @@ class Writer:
 
     def sum(self, first: str, second: str) -> str:
         """Append ``first + second``, of values at any two levels."""
-        return self.add(Add, *self.on_one_level(first, second))
+        return self.add(ir.Add, *self.on_one_level(first, second))
 
     def combine(self, *terms: tuple[float, str]) -> str:
         """Append the sum of values, at any levels, times constant factors."""
@@ -118,7 +102,7 @@ class Writer:
             factors[value] = factors.get(value, 0.0) + factor
         if set(factors.values()) == {1.0} and len(factors) <= 2:
             return self.sum(*factors) if len(factors) == 2 else next(iter(factors))
-        return self.add(Combine, *factors, factors=tuple(factors.values()))
+        return self.add(ir.Combine, *factors, factors=tuple(factors.values()))
 
     def product(self, first: str, second: str) -> str:
         """Append ``first * second``, at any levels; one may have a single column for all of the other's.
@@ -128,12 +112,12 @@ class Writer:
         """
         widths = self.width(first), self.width(second)
         if widths[0] != widths[1] and 1 not in widths:
-            raise NotLoweredError("mul", f"it multiplies {widths[0]} columns by {widths[1]}")
+            raise ir.NotLoweredError("mul", f"it multiplies {widths[0]} columns by {widths[1]}")
         if widths[0] < widths[1]:
             first, second = second, first
-        return self.add(Product, *self.on_one_level(first, second))
+        return self.add(ir.Product, *self.on_one_level(first, second))
 
-    def by_row(self, x: str, row: SmallTensor, *, adds: bool = False) -> str:
+    def by_row(self, x: str, row: ir.SmallTensor, *, adds: bool = False) -> str:
         """Append ``x * row`` or ``x + row``, of a number or a row computed of parameters.
 
         Raises:
@@ -142,36 +126,38 @@ class Writer:
         shape, width = row.tensor().shape, self.width(x)
         if not (shape.numel() in (1, width) and len(shape) <= 2 and (len(shape) < 2 or shape[0] == 1)):
             what = f"a parameter of shape {tuple(shape)} is no row for {width} columns"
-            raise NotLoweredError("add" if adds else "mul", what, "one number, or one for each column")
-        parameter = row.args[0].tensor if row.function is itself else None
+            raise ir.NotLoweredError("add" if adds else "mul", what, "one number, or one for each column")
+        parameter = row.args[0].tensor if row.function is ir.itself else None
         if adds and isinstance(parameter, nn.Parameter) and shape == (width,):
             return self.epilogue(x, bias=parameter)  # which the kernel before it may add
-        return self.add(RowOfParameters, x, row=row, adds=adds)
+        return self.add(ir.RowOfParameters, x, row=row, adds=adds)
 
     def beside(self, *values: str) -> str:
         """Append the concatenation of the columns of values at any levels."""
-        return values[0] if len(values) == 1 else self.add(Concat, *self.on_one_level(*values))
+        return values[0] if len(values) == 1 else self.add(ir.Concat, *self.on_one_level(*values))
 
     def columns(self, x: str, first: int, last: int) -> str:
         """Append columns ``[first, last)`` of a value."""
-        return x if (first, last) == (0, self.width(x)) else self.add(ColumnRange, x, first=first, last=last)
+        return (
+            x if (first, last) == (0, self.width(x)) else self.add(ir.ColumnRange, x, first=first, last=last)
+        )
 
     def largest(self, *values: str) -> str:
         """Append the elementwise maximum of values at any levels."""
-        return values[0] if len(values) == 1 else self.add(Largest, *self.on_one_level(*values))
+        return values[0] if len(values) == 1 else self.add(ir.Largest, *self.on_one_level(*values))
 
     def function(self, x: str, kind: str, *arguments: float | str) -> str:
         """Append a function of rows; as an epilogue where possible, so that it can be fused."""
         if (act := _FUSED.get((kind, arguments))) is not None:
             return self.epilogue(x, act=act)
-        return self.add(RowFunction, x, kind=kind, arguments=arguments)
+        return self.add(ir.RowFunction, x, kind=kind, arguments=arguments)
 
     def module(self, x: str, module: nn.Module, *, width: int | None = None, couples_rows: bool) -> str:
         """Append a call of a module that PyTorch runs; ``width`` is that of its result, if it is another."""
         name = str(module).splitlines()[0]
-        call = WrittenCall(target=module, args=(FromInput(0),), kwargs={}, name=name)
+        call = ir.WrittenCall(target=module, args=(ir.FromInput(0),), kwargs={}, name=name)
         columns = self.width(x) if width is None else width
-        return self.add(Break, x, calls=(call,), width_out=columns, couples_rows=couples_rows)
+        return self.add(ir.Break, x, calls=(call,), width_out=columns, couples_rows=couples_rows)
 
     def epilogue(
         self,
@@ -184,14 +170,14 @@ class Writer:
     ) -> str:
         """Append bias, activation and dropout, each as an operation of its own if it is there."""
         if bias is not None:
-            x = self.add(Epilogue, x, bias=bias, bias_at=bias_at)
+            x = self.add(ir.Epilogue, x, bias=bias, bias_at=bias_at)
         if act != "none":
-            x = self.add(Epilogue, x, act=act)
-        return self.add(Epilogue, x, p=p) if p > 0 else x
+            x = self.add(ir.Epilogue, x, act=act)
+        return self.add(ir.Epilogue, x, p=p) if p > 0 else x
 
     def linear(self, x: str, module: Any) -> str:
         """Append a linear layer."""
-        return self.epilogue(self.add(Linear, x, weight=module.weight), bias=module.bias)
+        return self.epilogue(self.add(ir.Linear, x, weight=module.weight), bias=module.bias)
 
 
 # ---- calls of functions
@@ -226,7 +212,7 @@ class FunctionCall:
         if isinstance(given, NodeRows):
             return given.value
         what = f"its argument {given} is not a matrix of node rows"
-        raise NotLoweredError(self.name, what, code="argument")
+        raise ir.NotLoweredError(self.name, what, code="argument")
 
     def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
         """Return an argument that must be a constant accepted by ``allowed``.
@@ -238,7 +224,7 @@ class FunctionCall:
         if not allowed(given):
             code = "argument" if isinstance(given, NodeRows | fx.Node) else "no-operation"
             what = f"with {key}={given} it has no lowered form"
-            raise NotLoweredError(self.name, what, f"another {key}", code=code)
+            raise ir.NotLoweredError(self.name, what, f"another {key}", code=code)
         return given
 
 
@@ -360,9 +346,9 @@ class LayerCall:
             return given.value
         raise self.refuse(f"with a {key!r} that is not a matrix of node rows has no lowered form")
 
-    def refuse(self, reason: str, needed: str = "") -> NotLoweredError:
+    def refuse(self, reason: str, needed: str = "") -> ir.NotLoweredError:
         """Return the error to raise if this call has no lowered form; ``reason`` follows the class's name."""
-        return NotLoweredError(self.name, f"{type(self.layer).__name__} {reason}", needed)
+        return ir.NotLoweredError(self.name, f"{type(self.layer).__name__} {reason}", needed)
 
 
 @dataclass(frozen=True)
@@ -403,37 +389,25 @@ _Read = TypeVar("_Read", bound=Callable[..., str])
 _ReadCall = TypeVar("_ReadCall", bound=Callable[[FunctionCall], Any])
 
 
-def reads(
-    *classes: str,
-    known: Known,
-    takes: tuple[str, ...] = ("x",),
-    gives: tuple[str, ...] = (),
-    relates: bool = False,
-    encodes: bool = False,
-) -> Callable[[_Read], _Read]:
-    """Enter a function as the reader of ``classes``, each ``module.name``; see :class:`Reader`."""
+def reads(*classes: str, **fields: Any) -> Callable[[_Read], _Read]:
+    """Enter a function as the reader of ``classes``, each ``module.name``, with fields of :class:`Reader`."""
 
     def enter(read: _Read) -> _Read:
         for name in classes:
             home, _, kind = name.rpartition(".")
-            READERS[home, kind] = Reader(read, known, takes, gives, relates, encodes)
+            READERS[home, kind] = Reader(read, **fields)
         return read
 
     return enter
 
 
 def reads_calls(
-    *functions: Any,
-    takes: Mapping[str, Any],
-    methods: Collection[str] = (),
-    in_place: bool = False,
-    by_name: Collection[str] = (),
-    views: bool = False,
+    *functions: Any, methods: Collection[str] = (), **fields: Any
 ) -> Callable[[_ReadCall], _ReadCall]:
-    """Enter a function as the reader of ``functions`` and ``methods``; see :class:`FunctionReader`."""
+    """Enter a function as the reader of calls, with fields of :class:`FunctionReader`."""
 
     def enter(read: _ReadCall) -> _ReadCall:
-        reader = FunctionReader(read, takes, in_place, by_name, views)
+        reader = FunctionReader(read, **fields)
         FUNCTIONS.update(dict.fromkeys(functions, reader))
         METHODS.update(dict.fromkeys(methods, reader))
         return read
@@ -466,18 +440,18 @@ def bound_arguments(
 ) -> Iterator[tuple[str, Any]]:
     """Yield arguments by the names of their parameters."""
     if len(args) > len(takes):
-        raise NotLoweredError(name, f"it takes {args[len(takes)]} too")
+        raise ir.NotLoweredError(name, f"it takes {args[len(takes)]} too")
     yield from zip(takes, args, strict=False)
     for key, value in kwargs.items():
         if key not in takes[len(args) :]:
-            raise NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
+            raise ir.NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
         yield key, value
 
 
-def no_reader(name: str, module: nn.Module) -> NotLoweredError:
+def no_reader(name: str, module: nn.Module) -> ir.NotLoweredError:
     """Return the error for a module whose exact class has no reader."""
     kind = type(module)
     what = kind.__name__
     if not kind.__module__.startswith(("torch.", "torch_geometric.", "graphbraid.")):
         what += f" of {kind.__module__}"
-    return NotLoweredError(name, f"no operation stands for {what}", "a layer of docs/lowered_models.md")
+    return ir.NotLoweredError(name, f"no operation stands for {what}", "a layer of docs/lowered_models.md")

@@ -16,18 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import (
-    AdjacencyMatrix,
-    Aggregate,
-    ColumnRange,
-    DestinationRows,
-    Leaf,
-    Linear,
-    NotLoweredError,
-    RelationAttention,
-    SmallTensor,
-    View,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.calling import EDGE_TYPE
 from graphbraid.fullgraph.reading.exact import (
     Known,
@@ -37,6 +26,7 @@ from graphbraid.fullgraph.reading.exact import (
     count,
     flag,
     is_from,
+    is_plain,
     one_of,
 )
 from graphbraid.fullgraph.reading.message_passing import OWN, PYG, SIZES, pyg_layer, reads_pyg
@@ -93,14 +83,17 @@ def sum_over_relations(
     total = None
     if conv.root is not None:
         total = writer.add(
-            Linear, writer.add(DestinationRows, xs[node_type]), weight=conv.root, view=View(turned=True)
+            ir.Linear,
+            writer.add(ir.DestinationRows, xs[node_type]),
+            weight=conv.root,
+            view=ir.View(turned=True),
         )
     for number, relation in relations:
         if relation.destination != node_type:
             continue
         rows = _mapped(writer, conv, xs[relation.source], number)
         kind = "mean" if conv.aggr == "mean" else "sum"
-        summed = writer.add(Aggregate, rows, adjacency=AdjacencyMatrix(kind=kind, relation=relation))
+        summed = writer.add(ir.Aggregate, rows, adjacency=ir.AdjacencyMatrix(kind=kind, relation=relation))
         total = summed if total is None else writer.sum(summed, total)
     return None if total is None else writer.epilogue(total, bias=conv.bias)
 
@@ -108,12 +101,12 @@ def sum_over_relations(
 def _mapped(writer: Writer, conv: Any, x: str, number: int) -> str:
     """Append the product of rows with a relation's matrix, which may have blocks on its diagonal alone."""
     if conv.weight.ndim == 3:
-        view = View(at=(number,), turned=True)
-        return writer.add(Linear, x, weight=conv.weight, view=view, mixed=conv.comp)
+        view = ir.View(at=(number,), turned=True)
+        return writer.add(ir.Linear, x, weight=conv.weight, view=view, mixed=conv.comp)
     _, blocks, width, _ = conv.weight.shape
     parts = [writer.columns(x, block * width, (block + 1) * width) for block in range(blocks)]
-    views = [View(at=(number, block), turned=True) for block in range(blocks)]
-    made = (writer.add(Linear, x, weight=conv.weight, view=v) for x, v in zip(parts, views, strict=True))
+    views = [ir.View(at=(number, block), turned=True) for block in range(blocks)]
+    made = (writer.add(ir.Linear, x, weight=conv.weight, view=v) for x, v in zip(parts, views, strict=True))
     return writer.beside(*made)
 
 
@@ -157,8 +150,8 @@ def _adds_up_means(conv: Any) -> bool:
     typing, backend = (sys.modules.get(f"torch_geometric.{name}") for name in ("typing", "backend"))
     may_take_it = getattr(typing, "WITH_SEGMM", False) and type(conv).__name__ == "RGCNConv"
     wanted = getattr(backend, "use_segment_matmul", None)
-    is_plain = conv.num_bases is None and conv.num_blocks is None
-    return bool(may_take_it and wanted is not False and is_plain and conv.aggr == "mean")
+    has_one = conv.num_bases is None and conv.num_blocks is None
+    return bool(may_take_it and wanted is not False and has_one and conv.aggr == "mean")
 
 
 @reads(f"{OWN}.rgcn.RGCNConv", f"{OWN}.encoders.BasisRGCNConv", known=OWN_CONV, takes=_TAKES)
@@ -221,7 +214,7 @@ def check_hgt(name: str, layer: Any) -> None:
         NotLoweredError: says why.
     """
     if not is_from(type(layer), f"{PYG}.hgt_conv"):
-        raise NotLoweredError(name, f"{type(layer).__name__} is a subclass of HGTConv", "HGTConv")
+        raise ir.NotLoweredError(name, f"{type(layer).__name__} is a subclass of HGTConv", "HGTConv")
     check_model(layer)
     check(name, layer, _HGT)
     homes = {"aggr_module": ("aggr.basic", "SumAggregation", Known({"_deterministic": flag}))}
@@ -229,7 +222,7 @@ def check_hgt(name: str, layer: Any) -> None:
     for key, (home, kind, known) in homes.items():
         module = getattr(layer, key)
         if type(module) is not getattr(sys.modules.get(f"torch_geometric.nn.{home}"), kind, None):
-            raise NotLoweredError(f"{name}.{key}", f"it is a {type(module).__name__}", kind)
+            raise ir.NotLoweredError(f"{name}.{key}", f"it is a {type(module).__name__}", kind)
         check(f"{name}.{key}", module, known)
 
 
@@ -243,17 +236,17 @@ def outputs_of_hgt(name: str, layer: Any, x_dict: Any, edge_index_dict: Any) -> 
     for key in ("kqv_lin", "out_lin"):
         kind = type(getattr(layer, key))
         if kind.__name__ != "HeteroDictLinear" or not is_from(kind, "torch_geometric.nn.dense.linear"):
-            raise NotLoweredError(f"{name}.{key}", f"it is a {kind.__name__}", "HeteroDictLinear")
+            raise ir.NotLoweredError(f"{name}.{key}", f"it is a {kind.__name__}", "HeteroDictLinear")
     lins = layer.kqv_lin.lins
     if not isinstance(x_dict, Mapping) or not isinstance(edge_index_dict, Mapping) or not edge_index_dict:
-        raise NotLoweredError(name, "it is not called with dicts of rows and of edges", NEEDED)
+        raise ir.NotLoweredError(name, "it is not called with dicts of rows and of edges", NEEDED)
     if not _is_sorted(layer, edge_index_dict):
-        raise NotLoweredError(name, "it gets edges in another order than its relations have", NEEDED)
+        raise ir.NotLoweredError(name, "it gets edges in another order than its relations have", NEEDED)
     if any(end not in x_dict or end not in lins for one in edge_index_dict for end in (one[0], one[-1])):
-        raise NotLoweredError(name, "it gets edges of types whose rows it does not get", NEEDED)
+        raise ir.NotLoweredError(name, "it gets edges of types whose rows it does not get", NEEDED)
     wanted = [one for one in x_dict if one in lins and one in layer.dst_node_types]
     if alone := [one for one in wanted if all(edge_type[-1] != one for edge_type in edge_index_dict)]:
-        raise NotLoweredError(name, f"it gets no edges into {alone[0]!r}", "edges of all its relations")
+        raise ir.NotLoweredError(name, f"it gets no edges into {alone[0]!r}", "edges of all its relations")
     return wanted
 
 
@@ -273,7 +266,7 @@ def read_hgt(
     def linear(of: str, x: str, module: nn.Module) -> str:
         checked = as_linear(f"{name}.{of}", module)
         if checked is None:
-            raise NotLoweredError(f"{name}.{of}", f"it is a {type(module).__name__}", "Linear")
+            raise ir.NotLoweredError(f"{name}.{of}", f"it is a {type(module).__name__}", "Linear")
         return writer.linear(x, checked)
 
     read = {end for one in relations for end in (one.edge_type[0], one.edge_type[-1])}
@@ -281,15 +274,17 @@ def read_hgt(
     rows = {one: linear(f"kqv_lin.lins.{one}", x, layer.kqv_lin.lins[one]) for one, x in same.items()}
     width, found = layer.out_channels, dict[str, str]()
     for one in outputs_of_hgt(name, layer, xs, {relation.edge_type: None for relation in relations}):
-        own = writer.add(DestinationRows, same[one])
-        query = writer.add(ColumnRange, writer.add(DestinationRows, rows[one]), first=width, last=2 * width)
+        own = writer.add(ir.DestinationRows, same[one])
+        query = writer.add(
+            ir.ColumnRange, writer.add(ir.DestinationRows, rows[one]), first=width, last=2 * width
+        )
         into = tuple(relation for relation in relations if relation.edge_type[-1] == one)
         sources = (rows[relation.edge_type[0]] for relation in into)
-        out = writer.add(RelationAttention, query, *sources, layer=layer, relations=into)
+        out = writer.add(ir.RelationAttention, query, *sources, layer=layer, relations=into)
         mixed = linear(f"out_lin.lins.{one}", writer.function(out, "gelu", "none"), layer.out_lin.lins[one])
         if writer.width(mixed) == writer.width(own):
-            gate = SmallTensor(torch.sigmoid, (Leaf(layer.skip[one]),))
-            rest = SmallTensor(operator.sub, (1, gate))
+            gate = ir.SmallTensor(torch.sigmoid, (ir.Leaf(layer.skip[one]),))
+            rest = ir.SmallTensor(operator.sub, (1, gate))
             mixed = writer.sum(writer.by_row(mixed, gate), writer.by_row(own, rest))
         found[one] = mixed
     return found
@@ -373,7 +368,7 @@ def fused_layers(model: nn.Module) -> Iterator[None]:
     try:
         for name, layer in model.named_modules():
             if is_hgt(layer):
-                with suppress(NotLoweredError):
+                with suppress(ir.NotLoweredError):
                     check_hgt(name, layer)
                     vars(layer)["forward"] = functools.partial(run_hgt, layer)
                     changed.append(layer)
@@ -409,20 +404,19 @@ def _takes(layer: Any, x_dict: Any, edge_index_dict: Any) -> bool:
     """Return whether a call has what :data:`NEEDED` says."""
     if torch.is_autocast_enabled("cpu") or not isinstance(x_dict, Mapping | dict) or not edge_index_dict:
         return False
-    dtypes = {x.dtype if _is_plain(x) else None for x in x_dict.values()}
+    dtypes = {x.dtype if _is_cpu_matrix(x) else None for x in x_dict.values()}
     ends = {end for edge_type in edge_index_dict for end in (edge_type[0], edge_type[-1])}
     return (
         _is_sorted(layer, edge_index_dict)
         and dtypes in ({torch.float32}, {torch.float64})
-        and all(_is_plain(one) and one.dtype == torch.int64 for one in edge_index_dict.values())
+        and all(_is_cpu_matrix(one) and one.dtype == torch.int64 for one in edge_index_dict.values())
         and all(end in x_dict and end in layer.kqv_lin.lins for end in ends)
     )
 
 
-def _is_plain(value: Any) -> bool:
+def _is_cpu_matrix(value: Any) -> bool:
     """Return whether a value is a dense matrix on the CPU."""
-    is_tensor = type(value) in (Tensor, nn.Parameter)
-    return is_tensor and value.layout == torch.strided and value.ndim == 2 and value.device.type == "cpu"
+    return is_plain(value) and value.ndim == 2 and value.device.type == "cpu"
 
 
 def _csc_of(edge_type: EdgeType, ends: Tensor, sources: Tensor, destinations: Tensor) -> Csc:

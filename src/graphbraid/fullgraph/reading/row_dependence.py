@@ -172,23 +172,6 @@ def _along_dimensions(run: _Operation) -> bool:
     return not run.shared and run.goes_along_others(run.rows[0].ndim)
 
 
-def _stacked(run: _Operation) -> bool:
-    return not run.shared and run.goes_along_others(run.out.ndim)
-
-
-def _sliced(run: _Operation) -> bool:
-    is_whole = run.out.shape == run.rows[0].shape and run.given["step"] == 1
-    return is_whole or run.goes_along_others(run.out.ndim)
-
-
-def _added_product(run: _Operation) -> bool:
-    return run.by_row in ({"mat1"}, {"mat"}) and run.shares([run.given["self"]])
-
-
-def _normalised(run: _Operation) -> bool:
-    return run.by_row == {"input"} and len(run.given.get("normalized_shape", ())) < run.rows[0].ndim
-
-
 def _indexed(run: _Operation) -> bool:
     """Return whether an index takes a row of a table for each id, or the same columns of each row."""
     indices = run.given["indices"]
@@ -228,18 +211,30 @@ for _rule, _names in (
         "unsafe_split unbind select transpose flip glu",
     ),
     (lambda run: _along_dimensions(run) and run.has_rows_of_result(), "gather"),  # which may take the first
-    (_stacked, "stack"),
-    (_sliced, "slice"),
+    (lambda run: not run.shared and run.goes_along_others(run.out.ndim), "stack"),
+    (
+        lambda run: (
+            (run.out.shape == run.rows[0].shape and run.given["step"] == 1)
+            or run.goes_along_others(run.out.ndim)
+        ),
+        "slice",
+    ),
     (lambda run: run.given["dims"][0] % run.out.ndim == 0, "permute"),
     (_of("self"), "mm mv"),
-    (_added_product, "addmm addmv"),
+    (
+        lambda run: run.by_row in ({"mat1"}, {"mat"}) and run.shares([run.given["self"]]),
+        "addmm addmv",
+    ),
     (_of("self", "mat2"), "bmm"),
     (lambda run: bool(run.by_row) and run.by_row <= {"i1", "i3"}, "_trilinear"),
     # Divided by how often an id is read, the gradient of one row depends on the others.
     (lambda run: run.by_row == {"indices"} and not run.given["scale_grad_by_freq"], "embedding"),
     (lambda run: run.by_row == {"index"} and run.given["dim"] == 0, "index_select"),
     (_indexed, "index"),
-    (_normalised, "native_layer_norm native_group_norm"),
+    (
+        lambda run: run.by_row == {"input"} and len(run.given.get("normalized_shape", ())) < run.rows[0].ndim,
+        "native_layer_norm native_group_norm",
+    ),
 ):
     _RULES |= dict.fromkeys(_names.split(), _rule)
 """The rules by the names of operations, beside those that PyTorch says are of each element."""

@@ -28,7 +28,7 @@ from graphbraid.fullgraph.reading.calling import (
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.read import read_model
-from graphbraid.fullgraph.reading.reader import reader_of
+from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
@@ -115,9 +115,10 @@ class Source:
         classes = {key: type(value) for _, key, value in self._held if value is not None}
         keys = {str(key) for key in self._data.keys() if str(key) not in READ}  # noqa: SIM118 - of PyG
         is_pyg = is_from(type(self._data), "torch_geometric.data.data")
+        attr = edge_features_of(self._data)  # None unless they are a matrix of floats
         return replace(
             given,
-            edge_channels=self._edge_channels(),
+            edge_channels=None if attr is None or len(attr) != self.graph.num_edges else int(attr.shape[1]),
             classes=classes,
             others=frozenset(key for key in keys if _is_plain(self._data.get(key))),
             missing=frozenset(one for one in _NONE_IF_MISSING if is_pyg and self._data.get(one) is None),
@@ -153,7 +154,14 @@ class Source:
             what = "its features, edge features or edge weights require gradients"
             raise NotLoweredError("graph", what, "tensors that do not")
         try:
-            program = self._read(model, given, calling, breaks_at, for_some_nodes=for_some_nodes)
+            breaks = None
+            if breaks_at is not None and for_some_nodes:
+                held = [self.graph.nodes_of(one).x for one in self.graph.node_types]
+                widths = [int(x.shape[1]) for x in held if x is not None]
+                breaks = Breaks(num_rows=rows_to_try(model, len(held), others=widths), place=breaks_at)
+            elif breaks_at is not None:
+                breaks = self._breaks(model, given, calling, breaks_at)
+            program = self._read(model, given, calling, breaks)
             self._check_dtypes(program)
             return program
         except (NotLoweredError, GraphbraidError):
@@ -161,25 +169,10 @@ class Source:
         except Exception as error:  # reading must never make a model fail that runs as written
             raise NotLoweredError.of_failure(model, error) from error
 
-    def _read(
-        self,
-        model: nn.Module,
-        given: Given,
-        calling: Calling,
-        breaks_at: torch.device | None,
-        *,
-        for_some_nodes: bool,
-    ) -> Program:
-        breaks = None
-        if breaks_at is not None and for_some_nodes:
-            held = [self.graph.nodes_of(one).x for one in self.graph.node_types]
-            widths = [int(x.shape[1]) for x in held if x is not None]
-            breaks = Breaks(num_rows=rows_to_try(model, len(held), others=widths), place=breaks_at)
-        elif breaks_at is not None:
-            breaks = self._breaks(model, given, calling, breaks_at)
+    def _read(self, model: nn.Module, given: Given, calling: Calling, breaks: Breaks | None) -> Program:
         if self.node_type is not None:
             return read_model(model, 0, given, calling, node_type=self.node_type, breaks=breaks)
-        if self._data is not None and has_relational_layer(model):
+        if self._data is not None and relations_of_layers(model):
             given = replace(given, relations=self._relations())
         assert self.graph.x is not None
         program = read_model(model, int(self.graph.x.shape[1]), given, calling, breaks=breaks)
@@ -240,11 +233,6 @@ class Source:
         if types is None:
             return ()
         return tuple(one for one in types.relations() if types.edges[one.edge_type].num_edges)
-
-    def _edge_channels(self) -> int | None:
-        """Return the number of edge features; None unless they are a float matrix with one row per edge."""
-        attr = edge_features_of(self._data)
-        return None if attr is None or attr.shape[0] != self.graph.num_edges else int(attr.shape[1])
 
     def _bring_edge_features(self) -> None:
         """Give the graph the user's edge features in its order; copied only if that differs from theirs."""
@@ -309,12 +297,6 @@ def wanted_type(model: nn.Module, graph: Graph, node_type: str | None) -> str:
         f"the graph has the node types {', '.join(graph.node_types)}; say whose outputs are wanted, with "
         "node_type."
     )
-
-
-def has_relational_layer(model: nn.Module) -> bool:
-    """Return whether a layer of the model takes the relation of each edge."""
-    readers = (reader_of(type(module)) for module in model.modules())
-    return any(reader is not None and EDGE_TYPE in reader.takes for reader in readers)
 
 
 def graph_by_relation(data: Any, graph: Graph) -> Graph | None:

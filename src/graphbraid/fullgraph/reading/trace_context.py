@@ -60,17 +60,7 @@ def _in_place(name: str) -> Any:
 
 
 for _name in (
-    "iadd",
-    "isub",
-    "imul",
-    "itruediv",
-    "ifloordiv",
-    "imod",
-    "ipow",
-    "imatmul",
-    "iand",
-    "ior",
-    "ixor",
+    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor"),
 ):
     setattr(TensorProxy, f"__{_name}__", _in_place(_name))
 
@@ -298,20 +288,13 @@ def restore_after_trace(model: nn.Module, reached: Reached) -> Iterator[None]:
             if tensor._version != version:
                 tensor.copy_(before)
                 changed = "a tensor"
+    name = type(model).__name__
     if drew:
-        raise NotLoweredError(
-            type(model).__name__,
-            "its forward draws random numbers of its own",
-            "dropout, which has a form",
-            code="draws",
-        )
+        what = "its forward draws random numbers of its own"
+        raise NotLoweredError(name, what, "dropout, which has a form", code="draws")
     if changed:
-        raise NotLoweredError(
-            type(model).__name__,
-            f"its forward changes {changed!r}, which its next call may read",
-            "a forward without effects",
-            code="effects",
-        )
+        what = f"its forward changes {changed!r}, which its next call may read"
+        raise NotLoweredError(name, what, "a forward without effects", code="effects")
 
 
 def generators() -> tuple[Any, Any, torch.Tensor]:

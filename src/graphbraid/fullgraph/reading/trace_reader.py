@@ -9,18 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from graphbraid.fullgraph.program import (
-    INPUT,
-    FromInput,
-    Leaf,
-    Learned,
-    NotLoweredError,
-    Operation,
-    ReadRows,
-    Returned,
-    SmallTensor,
-    itself,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading import (  # readers enter themselves when they are imported
     convolutions,  # noqa: F401
     propagation,  # noqa: F401
@@ -69,7 +58,7 @@ def read_traced(
     *,
     node_type: str | None = None,
     breaks: Breaks | None = None,
-) -> tuple[str, Returned | None]:
+) -> tuple[str, ir.Returned | None]:
     """Append the operations of a model's call to a writer.
 
     Over node types, ``HeteroConv`` and what ``to_hetero`` makes are read as what they call: one layer for
@@ -90,12 +79,10 @@ def read_traced(
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
-    rows = {one.input: one.input for one in given.node_types} if given.typed else {X: INPUT}
-    sparse = not given.typed and calling.takes(ADJACENCY)
     whole = None if breaks is None else dict(breaks.whole)
     while True:
         trace = traced(model, calling, given, whole=whole)
-        reader = _TraceReader(writer, trace, given, rows, sparse=sparse)
+        reader = _TraceReader(writer, trace, calling, given)
         if breaks is None or whole is None:
             return reader.read_all(node_type)
         reader.allow(breaks, whole)
@@ -110,7 +97,7 @@ def read_traced(
 class _KeepWholeError(Exception):
     """Raised for a layer whose messages have no lowered form, and which may be a graph break as a whole."""
 
-    def __init__(self, name: str, why: NotLoweredError) -> None:
+    def __init__(self, name: str, why: ir.NotLoweredError) -> None:
         super().__init__(name)
         self.name, self.why = name, why
 
@@ -118,17 +105,10 @@ class _KeepWholeError(Exception):
 class _TraceReader:
     """Turns the nodes of a trace into operations."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        trace: TracedCalls,
-        given: Given,
-        rows: Mapping[str, str],
-        *,
-        sparse: bool,
-    ) -> None:
-        self._writer, self._trace, self._given, self._rows = writer, trace, given, rows
-        self._sparse, self._typed = sparse, given.typed
+    def __init__(self, writer: Writer, trace: TracedCalls, calling: Calling, given: Given) -> None:
+        self._writer, self._trace, self._given, self._typed = writer, trace, given, given.typed
+        self._rows = {one.input: one.input for one in given.node_types} if given.typed else {X: ir.INPUT}
+        self._sparse = not given.typed and calling.takes(ADJACENCY)
         self._ids = {ids_target(one): one for one in given.node_types}
         self._values: dict[fx.Node, str] = {}
         self._others: dict[fx.Node, Any] = {}
@@ -137,14 +117,14 @@ class _TraceReader:
         """The node whose memory a result shares, where that is not its own."""
         self._edge_calls = EdgeCalls()
         self._islands: Islands | None = None
-        self._whole: Mapping[str, NotLoweredError] = {}
+        self._whole: Mapping[str, ir.NotLoweredError] = {}
 
-    def allow(self, breaks: Breaks, whole: Mapping[str, NotLoweredError]) -> None:
+    def allow(self, breaks: Breaks, whole: Mapping[str, ir.NotLoweredError]) -> None:
         """Make graph breaks of calls without a lowered form, and of modules that were kept ``whole``."""
         self._whole = whole
         self._islands = Islands(self._writer, self._trace, breaks, self._values)
 
-    def read_all(self, node_type: str | None) -> tuple[str, Returned | None]:
+    def read_all(self, node_type: str | None) -> tuple[str, ir.Returned | None]:
         """Read all nodes in order; return the result as :func:`read_traced` does."""
         returned = None
         for node in self._trace.graph.nodes:
@@ -162,35 +142,35 @@ class _TraceReader:
             self._islands.check_all_run()
         if node_type is not None and self._type_of(out) != node_type:
             what = f"it returns rows of {self._type_of(out)!r}, and those of {node_type!r} are wanted"
-            raise NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
+            raise ir.NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
         return out, structure
 
-    def _returned(self, rows: Any, returned: Any) -> tuple[str, Returned | None]:
+    def _returned(self, rows: Any, returned: Any) -> tuple[str, ir.Returned | None]:
         """Return the value with all node rows that the model returns, and the structure that holds them."""
         if isinstance(rows, NodeRows):
             return rows.value, None
-        places: dict[str, FromInput] = {}
+        places: dict[str, ir.FromInput] = {}
         others = list[fx.Node]()
         fx.node.map_arg(rows, others.append)
         kept = {} if self._islands is None else self._islands.returned(others)
         for one in kept.values():  # so that the program computes it
-            places.setdefault(one.value, FromInput(len(places)))
+            places.setdefault(one.value, ir.FromInput(len(places)))
 
         def place(one: Any) -> Any:
             if isinstance(one, NodeRows):
-                return places.setdefault(one.value, FromInput(len(places)))
+                return places.setdefault(one.value, ir.FromInput(len(places)))
             if isinstance(one, fx.Node) and one in kept:
                 return kept[one]
             if one is None or type(one) in (bool, int, float, str):
                 return one
             what = f"it returns {returned}, which is not made of matrices of node rows"
-            raise NotLoweredError("forward", what, "node rows in tuples, lists and dicts")
+            raise ir.NotLoweredError("forward", what, "node rows in tuples, lists and dicts")
 
         structure = fx.node.map_aggregate(rows, place)
         if not places:
             place(returned)
         widths = tuple(self._writer.width(value) for value in places)
-        return self._writer.beside(*places), Returned(value=plain(structure), widths=widths)
+        return self._writer.beside(*places), ir.Returned(value=plain(structure), widths=widths)
 
     def _read_or_break(self, node: fx.Node) -> None:
         """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
@@ -202,7 +182,7 @@ class _TraceReader:
                 return
             if not isinstance(node.target, Propagation) and self._edge_calls.are_written_over(node):
                 what = f"{node} is computed of the edges and written over in place"
-                why = NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
+                why = ir.NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
                 raise self._kept_whole(node, why) if islands is not None else why
         before = None
         if islands is not None:  # reading may fail half-way, after it has appended operations
@@ -210,7 +190,7 @@ class _TraceReader:
             before = writer.state(), held, islands.state()
         try:
             self._read(node)
-        except NotLoweredError as why:
+        except ir.NotLoweredError as why:
             why.where = why.where or str(node.meta.get(WHERE, ""))
             if islands is None or before is None:
                 raise self._named_by_layer(node, why) from why
@@ -223,10 +203,10 @@ class _TraceReader:
                 return
             try:
                 islands.add(node, why)
-            except NotLoweredError as error:
+            except ir.NotLoweredError as error:
                 raise self._kept_whole(node, error) from error
 
-    def _kept_whole(self, node: fx.Node, why: NotLoweredError) -> Exception:
+    def _kept_whole(self, node: fx.Node, why: ir.NotLoweredError) -> Exception:
         """Return the exception that keeps the module whole that makes a call; the reason if none does."""
         name = self._trace.module_around(node)
         return why if name is None else _KeepWholeError(name, self._named_by_layer(node, why))
@@ -237,13 +217,13 @@ class _TraceReader:
         layers = (name for name in names if is_traced_layer(self._trace.modules[name]))
         return next(layers, "").removeprefix("model.")
 
-    def _named_by_layer(self, node: fx.Node, why: NotLoweredError) -> NotLoweredError:
+    def _named_by_layer(self, node: fx.Node, why: ir.NotLoweredError) -> ir.NotLoweredError:
         """Return a reason with the traced layer that makes a call, if one does."""
         if isinstance(node.target, Propagation) or not (name := self._layer_of(node)):
             return why
         layer: Any = self._trace.modules.get(f"model.{name}", self._trace.modules["model"])
         what = f"{type(layer).__name__} with aggr={layer.aggr!r} calls {why.part}: {why.reason}"
-        return NotLoweredError(name, what, why.needed, code=why.code, where=why.where)
+        return ir.NotLoweredError(name, what, why.needed, code=why.code, where=why.where)
 
     def _make_rows(self, argument: Any) -> None:
         """Make a graph break of an argument that has node rows, if it is a call without a lowered form."""
@@ -273,7 +253,7 @@ class _TraceReader:
         else:
             self._others[node] = made
 
-    def _own_tensor(self, node: fx.Node) -> str | SmallTensor:
+    def _own_tensor(self, node: fx.Node) -> str | ir.SmallTensor:
         """Read a tensor of the model's own: a learned row for each node, or a few numbers."""
         name, tensor = str(node.target).removeprefix("model."), self._trace.attribute(str(node.target))
         if isinstance(tensor, nn.Parameter):
@@ -281,12 +261,12 @@ class _TraceReader:
             graph = self._given.graph
             by_node = graph is not None and tensor.ndim == 2 and tensor.shape[0] == graph.num_nodes > 1
             if by_node and not self._typed:
-                return self._writer.add(Learned, INPUT, table=tensor)
+                return self._writer.add(ir.Learned, ir.INPUT, table=tensor)
         elif not self._is_of_buffer(tensor):
-            raise NotLoweredError(
+            raise ir.NotLoweredError(
                 name, "a tensor of the model's own takes part in its forward", "a parameter or a buffer"
             )
-        return SmallTensor(itself, (Leaf(tensor),))
+        return ir.SmallTensor(ir.itself, (ir.Leaf(tensor),))
 
     def _is_of_buffer(self, tensor: Any) -> bool:
         """Return whether a constant is a view of a buffer, whose numbers it has in each step."""
@@ -332,7 +312,7 @@ class _TraceReader:
             bound.pop(_COEFFICIENTS)
         given = {key: self._seen(value) for key, value in bound.items() if value is not None}
         if unread := [key for key in given if key not in reader.gives]:
-            raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
+            raise ir.NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
         call = LayerCall(self._writer, name, module, x, edges, given, several)
         if reader.edges is not None:
             check_ends(call, reader, self._given)
@@ -351,9 +331,9 @@ class _TraceReader:
         relations = [relation_of(ends, self._given) for ends in bound["edge_index_dict"].values()]
         found = [one for one in relations if one is not None]
         if [one.edge_type for one in found] != [*bound["edge_index_dict"]]:
-            raise NotLoweredError(name, "it takes other edges than those of its relations as they are")
+            raise ir.NotLoweredError(name, "it takes other edges than those of its relations as they are")
         if any(self._type_of(x) != one for one, x in xs.items()):
-            raise NotLoweredError(name, "it takes rows of one type under the name of another")
+            raise ir.NotLoweredError(name, "it takes rows of one type under the name of another")
         return read_hgt(self._writer, name, layer, xs, found)
 
     def _messages(self, node: fx.Node, of: Propagation) -> str:
@@ -362,7 +342,7 @@ class _TraceReader:
         own_edges = target_of(along) == EDGES_TARGET
         if self._typed or self._sparse or not (own_edges or along in self._edge_calls):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
-        rows: dict[str, str | ReadRows | int] = {}
+        rows: dict[str, str | ir.ReadRows | int] = {}
         computed: dict[str, fx.Node] = {}
         encoders: dict[str, Any] = {}
         constants, shapes = dict[str, Any](), dict[str, tuple[int, ...]]()
@@ -380,11 +360,11 @@ class _TraceReader:
                 rows[key], computed[key] = len(computed), given
             elif not by_node and own_edges and isinstance(mapped, MappedEdges):
                 encoders[key] = mapped.linear
-                rows[key], shapes[key] = ReadRows.FEATURES, (int(mapped.linear.weight.shape[0]),)
+                rows[key], shapes[key] = ir.ReadRows.FEATURES, (int(mapped.linear.weight.shape[0]),)
             elif not by_node and own_edges and target == EDGE_ATTR and self._given.edge_channels:
-                rows[key], shapes[key] = ReadRows.FEATURES, (self._given.edge_channels,)
+                rows[key], shapes[key] = ir.ReadRows.FEATURES, (self._given.edge_channels,)
             elif not by_node and target == WEIGHTS_TARGET:
-                rows[key], shapes[key] = ReadRows.WEIGHT, ()
+                rows[key], shapes[key] = ir.ReadRows.WEIGHT, ()
             else:
                 what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
                 raise of.refuse(what, "x_j, x_i, edge_attr or edge_weight")
@@ -416,13 +396,13 @@ class _TraceReader:
             return target(*fields)  # a namedtuple, made to be returned
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
-        unknown = NotLoweredError(
+        unknown = ir.NotLoweredError(
             name, "no operation stands for this call", "a call of docs/lowered_models.md"
         )
         if function is None and not any(one in self._others for one in node.all_input_nodes):
             raise unknown
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._seen)
-        is_small = any(isinstance(one, SmallTensor) for one in (*args, *kwargs.values()))
+        is_small = any(isinstance(one, ir.SmallTensor) for one in (*args, *kwargs.values()))
         if is_small and (small := of_parameters(target, args, kwargs)) is not None:
             return small
         if function is None:
@@ -443,11 +423,11 @@ class _TraceReader:
         given = dict(bound_arguments(name, positional, node.args, {}))
         for key, value in node.kwargs.items():
             if key not in function.takes or key in given:
-                raise NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
+                raise ir.NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
             given[key] = value
         found = {key: given.get(key, default) for key, default in function.takes.items()}
         if missing := [key for key, value in found.items() if value is NEEDED]:
-            raise NotLoweredError(name, f"its argument {missing[0]!r} is not given")
+            raise ir.NotLoweredError(name, f"its argument {missing[0]!r} is not given")
         return {key: fx.node.map_aggregate(value, self._seen) for key, value in found.items()}
 
     def _seen(self, argument: Any) -> Any:
@@ -470,32 +450,33 @@ class _TraceReader:
         if isinstance(seen, NodeRows):
             return seen.value
         if target_of(argument) == EDGE_ATTR or isinstance(seen, MappedEdges):
-            raise NotLoweredError(
+            raise ir.NotLoweredError(
                 name,
                 "it maps edge features, which layers read as the graph has them",
                 "a layer's edge_dim, which maps them linearly, or features that are encoded before",
             )
         what = f"its argument {argument} is not a matrix of node rows"
-        raise NotLoweredError(name, what, code="argument")
+        raise ir.NotLoweredError(name, what, code="argument")
 
     def _overwrite(self, name: str, argument: Any, out: str) -> None:
         """Make all names of an argument refer to the value written over it from here on."""
         before, memory = self._value(name, argument), self._memory.get(argument, argument)
-        if before == INPUT:
-            raise NotLoweredError(name, "it writes over the features", "an operation that is not in place")
+        if before == ir.INPUT:
+            raise ir.NotLoweredError(name, "it writes over the features", "an operation that is not in place")
         # Names that share the memory see the new value, too. Seen in another shape, it could not be followed.
         shares = [one for one in (*self._values, *self._others) if self._memory.get(one, one) is memory]
         if any(self._values.get(one, out) not in (before, out) or one in self._others for one in shares):
-            raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
+            raise ir.NotLoweredError(
+                name, "it writes over a matrix that is seen in parts", "one not in place"
+            )
         if self._islands is not None and self._islands.trials.sees_memory_of(before):
-            raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
-        if isinstance(self._producer(before), Learned):
-            raise NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")
+            raise ir.NotLoweredError(
+                name, "it writes over a matrix that is seen in parts", "one not in place"
+            )
+        if any(op.out == before and isinstance(op, ir.Learned) for op in self._writer.ops):
+            raise ir.NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")
         for node in shares:
             self._values[node] = out
-
-    def _producer(self, value: str) -> Operation | None:
-        return next((op for op in self._writer.ops if op.out == value), None)
 
 
 _COEFFICIENTS = "return_attention_weights"

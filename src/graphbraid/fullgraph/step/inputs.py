@@ -18,6 +18,9 @@ from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_produc
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import structure, tall_gram, tall_product
 
+After = RowEpilogue | None
+"""The epilogue of a product's rows; None if there is none."""
+
 
 class Input(ABC):
     """The features in the form that the first weights multiply.
@@ -27,13 +30,7 @@ class Input(ABC):
 
     @abstractmethod
     def multiply(
-        self,
-        weight: Tensor,
-        out: Tensor,
-        *,
-        add: bool,
-        turned: Tensor | None = None,
-        after: RowEpilogue | None = None,
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute ``out (+)= x weightᵀ``, then the epilogue.
 
@@ -56,13 +53,7 @@ class DenseInput(Input):
         return DenseInput(copies.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
     def multiply(
-        self,
-        weight: Tensor,
-        out: Tensor,
-        *,
-        add: bool,
-        turned: Tensor | None = None,
-        after: RowEpilogue | None = None,
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute the product."""
         tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes, after=after)
@@ -93,13 +84,7 @@ class SparseInput(Input):
         return there
 
     def multiply(
-        self,
-        weight: Tensor,
-        out: Tensor,
-        *,
-        add: bool,
-        turned: Tensor | None = None,
-        after: RowEpilogue | None = None,
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute the product, of the weight by column."""
         rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
@@ -128,13 +113,7 @@ class BinaryInput(Input):
         return BinaryInput(self._rows.apply(copies.matrix))
 
     def multiply(
-        self,
-        weight: Tensor,
-        out: Tensor,
-        *,
-        add: bool,
-        turned: Tensor | None = None,
-        after: RowEpilogue | None = None,
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute the product."""
         rows = self._rows

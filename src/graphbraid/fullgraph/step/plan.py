@@ -8,45 +8,65 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import Blocks, aggregation, nodes_of
-from graphbraid.fullgraph.program import (
-    AdjacencyMatrix,
-    Aggregate,
-    AlongRow,
-    Attention,
-    DestinationRows,
-    Epilogue,
-    Gine,
-    LevelNodes,
-    Linear,
-    Maximum,
-    Messages,
-    Operation,
-    RowFunction,
-    UnitRows,
-)
 from graphbraid.fullgraph.step.arena import Buffer, Constant, FirstRows, Rows, StepTask
 from graphbraid.fullgraph.step.bound_call import BoundCall, MaskSeed
 from graphbraid.fullgraph.step.buffer_pool import ParameterGradients
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.epilogues import EpilogueMask, Seeds
-from graphbraid.fullgraph.step.exchange_state import ExchangeState
 from graphbraid.fullgraph.step.features import EdgeFeatures, NodeFeatures, features_by_value
 from graphbraid.fullgraph.step.inputs import Input
 from graphbraid.fullgraph.step.maps import HostMap, Map
 from graphbraid.fullgraph.step.request import StepRequest
-from graphbraid.fullgraph.step.row_functions import FUNCTIONS
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.peers.peer_sum import PeerMap
+    from graphbraid.fullgraph.step.operations.exchange import Overlapped
+    from graphbraid.fullgraph.step.operations.peer_reads import LazyMap, PeerReads
+    from graphbraid.fullgraph.step.operations.row_exchange import RowExchange, SourceSplit
+
+
+@dataclass(slots=True)
+class ExchangeState:
+    """The exchanges of a step, and its splits of edges. Operations over the same edges share a split."""
+
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    """How the kernel that reads peers' rows divides its work; alike on all ranks."""
+    nbytes: int = 0
+    """Bytes of the splits, and of rows that are rounded before they are sent."""
+    travels: dict[str, RowExchange] = field(default_factory=dict)
+    """What moves the rows of each exchange, by the value's name."""
+    overlapped: dict[str, Overlapped | PeerReads] = field(default_factory=dict)
+    """The exchanges whose only reader is an aggregation, which begins early or reads peers' memory."""
+    returning: dict[str, FirstRows] = field(default_factory=dict)
+    """Memory that receives gradients from others, for exchanges that have sent the halo's gradients."""
+    gone_back: set[str] = field(default_factory=set)
+    """Linear maps whose gradients are computed while the gradients of the halo travel."""
+    first_back: set[str] = field(default_factory=set)
+    """Linear maps of constants just before those, with gradients that are computed at the same time."""
+    maps: dict[tuple[ir.AdjacencyMatrix, int], tuple[Map, Map]] = field(default_factory=dict)
+    """The linear maps over edges from own rows and over those from the halo."""
+    source_splits: dict[int, SourceSplit] = field(default_factory=dict)
+    """The edges by source: those from own rows and those from the halo."""
+    peer_maps: dict[tuple[ir.AdjacencyMatrix, int], LazyMap] = field(default_factory=dict)
+    """The linear maps whose rows are read where peers keep them, by this rank's edges."""
+    made_maps: list[tuple[LazyMap, PeerMap]] = field(default_factory=list)
+    """The maps that were made, in the order in which all ranks have made them."""
+
 
 WhenWhole = Callable[[nn.Parameter, Tensor], None]
 """Takes a parameter and its complete gradient."""
-Op = TypeVar("Op", bound=Operation)
+Op = TypeVar("Op", bound=ir.Operation)
 
 
 class PlannedOperation(ABC, Generic[Op]):
@@ -54,6 +74,8 @@ class PlannedOperation(ABC, Generic[Op]):
 
     other_bytes = 0
     """Bytes that it takes at most beside the arena, of torch's allocator."""
+    keeps_result = False
+    """Whether its backward reads its result, or its result lies in another value's rows."""
 
     def __init__(self, plan: StepPlan, op: Op) -> None:
         self.plan, self.op = plan, op
@@ -108,12 +130,14 @@ class StepPlan:
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, FirstRows] = {}
         """The gradient of each value, by its name."""
-        self._aggregations: dict[tuple[AdjacencyMatrix, int, bool], Map] = {}
+        self._aggregations: dict[tuple[ir.AdjacencyMatrix, int, bool], Map] = {}
         self.exchanges = ExchangeState()
         self._first_uses = self.program.first_uses()
 
     def _copied_blocks(self, copies: DeviceCopies) -> Blocks:
-        by_edge = [op for op in self.program.ops if isinstance(op, Attention | Gine | Maximum | Messages)]
+        by_edge = [
+            op for op in self.program.ops if isinstance(op, ir.Attention | ir.Gine | ir.Maximum | ir.Messages)
+        ]
         walked = {op.walks.number for op in by_edge if op.walks is not None}
         return copies.blocks(self.request.blocks, walked, transpose=self.training and bool(by_edge))
 
@@ -142,7 +166,7 @@ class StepPlan:
         """Return a new buffer of ``count`` rows; a vector has no width."""
         return FirstRows(Buffer(name, (count, *width), dtype), count)
 
-    def new(self, name: str, op: Operation) -> FirstRows:
+    def new(self, name: str, op: ir.Operation) -> FirstRows:
         """Return new rows of the shape of ``op``'s value."""
         return self.scratch(name, self.count_of(op.out), self.program.width(op.out))
 
@@ -185,7 +209,7 @@ class StepPlan:
 
     def num_rows(self, level: int, part: int = 0) -> int:
         """Return the number of nodes of a level, in a graph with types those of one type."""
-        return self.request.num_rows(LevelNodes(level, part))
+        return self.request.num_rows(ir.LevelNodes(level, part))
 
     def count_of(self, value: str) -> int:
         """Return the number of rows of a value."""
@@ -196,24 +220,19 @@ class StepPlan:
         part, place = self.request.part, self.program.place(value)
         return nodes_of(self.blocks, place) if part is None else part.ids[: self.num_rows(*place)]
 
-    def nodes_at(self, value: str, rows: Tensor) -> Tensor:
-        """Return the nodes of some rows of a value."""
-        nodes = self.nodes_of(value)
-        return rows if nodes is None else nodes[rows]
-
     def rows(self, value: str) -> Rows:
         """Return the rows of a value for a task to read."""
         if value in self.program.inputs and value not in self.constants:
             self.constants[value] = self.features[value].rows_of(0)
         return self.constants[value] if value in self.constants else self.values[value]
 
-    def result(self, op: Operation, *, overwrites: str | None = None) -> FirstRows:
+    def result(self, op: ir.Operation, *, overwrites: str | None = None) -> FirstRows:
         """Return the rows of ``op``'s value: those of the input that it overwrites, or new ones."""
         rows = self.new(op.out, op) if overwrites is None else self.values[overwrites]
         self.values[op.out] = rows
         return rows
 
-    def rows_to_add_into(self, op: Operation) -> FirstRows:
+    def rows_to_add_into(self, op: ir.Operation) -> FirstRows:
         """Return the rows that ``op`` adds into: its second input if nothing else reads that, or a copy."""
         if len(op.inputs) < 2:
             return self.result(op)
@@ -226,13 +245,7 @@ class StepPlan:
     def may_overwrite(self, value: str) -> bool:
         """Return whether a value's consumer may overwrite it: neither another one nor a backward reads it."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
-        maker = self.program.producer(value)
-        is_read = isinstance(maker, DestinationRows | UnitRows | AlongRow) or (
-            isinstance(maker, Attention) and not maker.averages
-        )
-        is_read |= isinstance(maker, Maximum) and maker.ties != "first"
-        is_read |= isinstance(maker, Messages) and maker.reads_result
-        is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
+        is_read = alone and self.planned[value].keeps_result
         return alone and not is_read and not self.program.ends_in_epilogue(value)
 
     def input_of(self, value: str) -> Callable[[], Input] | None:
@@ -250,14 +263,14 @@ class StepPlan:
         is_streamed = self.streams is not None and value in self.streams
         return not is_streamed and self.program.path_of(value) != "sparse"
 
-    def turned_weight(self, op: Linear) -> FirstRows | None:
+    def turned_weight(self, op: ir.Linear) -> FirstRows | None:
         """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""
         if self.program.path_of(op.inputs[0]) != "sparse":
             return None
         out_channels, in_channels = op.shape
         return self.scratch(f"{op.out}: weight by column", in_channels, out_channels)
 
-    def mask_of(self, op: Epilogue) -> EpilogueMask:
+    def mask_of(self, op: ir.Epilogue) -> EpilogueMask:
         """Return the mask of an epilogue, the same for all its tasks."""
         if op.out not in self.masks:
             self.masks[op.out] = EpilogueMask(op.p, self.seeds, self.nodes_of(op.out))
@@ -265,12 +278,12 @@ class StepPlan:
 
     # ---- edges
 
-    def whole_map(self, adjacency: AdjacencyMatrix) -> Aggregation:
+    def whole_map(self, adjacency: ir.AdjacencyMatrix) -> Aggregation:
         """Return the map over all edges here. A rank's part has the coefficients of the whole graph."""
         how, part = aggregation(adjacency, self.request.whole_edges(adjacency.relation)), self.request.part
         return how if part is None else part.corrected(adjacency, how)
 
-    def aggregation(self, op: Aggregate) -> Map:
+    def aggregation(self, op: ir.Aggregate) -> Map:
         """Return the linear map of an aggregation, the same for both passes."""
         source = op.inputs[0]
         block = self.request.blocks[self.program.level(source)].of(op.adjacency.relation)
@@ -291,7 +304,7 @@ class StepPlan:
             return self.grads[value], True
         op = self.program.producer(value)
         assert op is not None
-        if isinstance(op, DestinationRows):  # a prefix of the source's gradient
+        if isinstance(op, ir.DestinationRows):  # a prefix of the source's gradient
             whole, is_there = self.grad_of(op.inputs[0])
             if not is_there:
                 self.do(f"gradient of {op.inputs[0]}: zero", lambda: torch.zero_(whole.tensor), whole)
@@ -347,20 +360,20 @@ class StepPlan:
         """Plan to add rows to ``value``'s gradient, or to copy them there if it holds no sum yet."""
         self.accumulate(value, lambda out, add: (out.add_ if add else out.copy_)(rows.tensor), rows)
 
-    def pass_on(self, op: Operation, value: str) -> None:
+    def pass_on(self, op: ir.Operation, value: str) -> None:
         """Plan to pass ``op``'s gradient on to ``value``, in the same buffer if nothing else reads it."""
         if not self.program.learns(value):
             return
         alone = len(self.program.consumers(value)) == 1
         is_changed = isinstance(
-            self.program.producer(value), DestinationRows
+            self.program.producer(value), ir.DestinationRows
         ) or self.program.ends_in_epilogue(value)
         if alone and not is_changed and value not in self.grads:
             self.grads[value] = self.grads[op.out]
         else:
             self.add_to_grad(value, self.grads[op.out])
 
-    def tell_of_whole(self, op: Operation) -> None:
+    def tell_of_whole(self, op: ir.Operation) -> None:
         """Plan to announce the gradients that are complete after ``op``; planned once for each operation."""
         parameters = self._first_uses.pop(op.out, ())
 

@@ -1,4 +1,7 @@
-"""PlannedStep: the tasks of a program's training step in one arena, planned once and run every epoch."""
+"""PlannedStep: the tasks of a program's training step in one arena, planned once and run every epoch.
+
+On a device the passes are recorded once and then each started by one call.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,23 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import (
-    Break,
-    Exchange,
-    Linear,
-    Messages,
-    Normalise,
-    Operation,
-)
+from graphbraid.fullgraph import program as ir
+from graphbraid.fullgraph.device import NotRecordedError, Run
 from graphbraid.fullgraph.step.arena import Arena, StepTask
 from graphbraid.fullgraph.step.operations import (
+    attention,
     edges,
     exchange,
-    gat,
     graph_break,
     linear,
-    messages,
     norm,
-    products,
+    row_functions,
     rowwise,
 )
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
@@ -92,8 +89,8 @@ class PlannedStep:
         """Seconds of the last forward and backward pass on the host's clock; None between the two."""
         self._forward_seconds = 0.0
         self._parameters = tuple(program.parameters())
-        of_user = [op.module for op in program.ops if isinstance(op, Normalise)]
-        self._breaks = [op for op in program.ops if isinstance(op, Break)]
+        of_user = [op.module for op in program.ops if isinstance(op, ir.Normalise)]
+        self._breaks = [op for op in program.ops if isinstance(op, ir.Break)]
         of_user += [module for op in self._breaks for module in op.modules()]
         self._modules = [inner for module in of_user for inner in module.modules()]
         self.lock = threading.RLock()
@@ -282,7 +279,7 @@ class PlannedStep:
         """
         plan, found = self._plan, dict[str, tuple[int, int]]()
         for op in self.program.ops:
-            if isinstance(op, Exchange) and op.out not in plan.constants:
+            if isinstance(op, ir.Exchange) and op.out not in plan.constants:
                 route, goes_back = route_of(plan, op), self.request.training and self.program.learns(op.out)
                 found[op.out] = route.num_sent, route.num_received * goes_back
         return found
@@ -311,9 +308,9 @@ class PlannedStep:
 
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
-        by_torch = Break | Messages
+        by_torch = ir.Break | ir.Messages
         found = [op for op in self.program.ops if isinstance(op, by_torch)]
-        return [f"{op.symbol} {op.out}" for op in found if not (isinstance(op, Messages) and op.steps)]
+        return [f"{op.symbol} {op.out}" for op in found if not (isinstance(op, ir.Messages) and op.steps)]
 
     def first_not_finite(self) -> str:
         """Describe the first non-finite value, found by running the forward pass again task by task."""
@@ -344,19 +341,18 @@ class PlannedStep:
     def _place(self, value: str) -> str:
         """Describe a value's layer and operation; a linear map before an aggregation belongs to its layer."""
         op = self.program.producer(value)
-        ahead = isinstance(op, Linear) and any(c.moves for c in self.program.consumers(value))
+        ahead = isinstance(op, ir.Linear) and any(c.moves for c in self.program.consumers(value))
         return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"
 
 
-_PLANNED: dict[type[Operation], PlannedClass] = {
+_PLANNED: dict[type[ir.Operation], PlannedClass] = {
+    **attention.PLANNED,
     **edges.PLANNED,
     **exchange.PLANNED,
-    **gat.PLANNED,
     **graph_break.PLANNED,
     **linear.PLANNED,
-    **messages.PLANNED,
     **norm.PLANNED,
-    **products.PLANNED,
+    **row_functions.PLANNED,
     **rowwise.PLANNED,
 }
 """What plans each kind of operation."""
@@ -377,3 +373,82 @@ def plan_backward(plan: StepPlan) -> None:
         if plan.program.learns(op.out):
             plan.planned[op.out].backward()
             plan.tell_of_whole(op)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPasses:
+    """The recorded passes of a step."""
+
+    forward: Run
+    backward: Run
+    gradients: dict[int, Tensor]
+    """The gradients that a replay of ``backward`` writes, by the parameter's ``id``."""
+    addresses: tuple[int, ...]
+    """Addresses of the parameters and the modules' buffers."""
+    modes: tuple[bool, ...]
+    """Whether each module was in training mode."""
+
+
+class ReplayedStep(PlannedStep):
+    """A :class:`PlannedStep` on a device that records its passes after the first whole step.
+
+    The first step compiles kernels and chooses among them. A recording holds addresses: those of the arena
+    and the graph do not change, and if a parameter is given other memory, the passes are recorded again.
+    While modules are in another mode than when recorded, passes run call by call.
+    """
+
+    def __init__(self, request: StepRequest) -> None:
+        super().__init__(request)
+        assert request.copies is not None
+        self._device = request.copies.device
+        self._recording: RecordedPasses | None = None
+        self._num_steps = 0
+        self._replays: RecordedPasses | None = None
+        """The recording that the last forward pass replayed; None if it ran call by call."""
+        by_torch = self.run_by_torch()
+        self.why_not = f"{by_torch[0]} runs through PyTorch's autograd" if by_torch else ""
+        """Why the passes are not recorded; empty if they are or will be."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the passes are recorded."""
+        return self._recording is not None
+
+    def _run_forward(self) -> None:
+        if self._recording is not None and self._recording.addresses != self._addresses():
+            self._recording = None
+        if self._recording is None and self._num_steps > 0 and not self.why_not:
+            self._recording = self._record()
+        recorded = self._recording
+        self._replays = recorded if recorded is not None and recorded.modes == self._modes() else None
+        if self._replays is None:
+            super()._run_forward()
+        else:
+            self._replays.forward()
+
+    def _run_backward(self) -> dict[int, Tensor]:
+        self._num_steps += 1
+        if self._replays is None:
+            return super()._run_backward()
+        self._replays.backward()
+        # Copies, since the caller may keep them and the next step overwrites the recorded ones.
+        return {key: grad.clone() for key, grad in self._replays.gradients.items()}
+
+    def _record(self) -> RecordedPasses | None:
+        random_state, run_backward = torch.get_rng_state(), super()._run_backward
+        try:
+            forward = self._device.record(super()._run_forward)
+            gradients: dict[int, Tensor] = {}
+            backward = self._device.record(lambda: gradients.update(run_backward()))
+        except NotRecordedError as error:
+            self.why_not = f"the device could not record it: {error}"
+            return None
+        if not torch.equal(random_state, torch.get_rng_state()):
+            torch.set_rng_state(random_state)
+            self.why_not = "an operation draws random numbers on the host"
+            return None
+        return RecordedPasses(forward, backward, gradients, self._addresses(), self._modes())
+
+    def _addresses(self) -> tuple[int, ...]:
+        numbers = (number for module in self._modules for number in module.buffers(recurse=False))
+        return tuple(tensor.data_ptr() for tensor in (*self.program.parameters(), *numbers))

@@ -18,11 +18,10 @@ from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
-from graphbraid.fullgraph.step.inputs import Input
+from graphbraid.fullgraph.step.inputs import After, Input
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import follow_up
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import GramRounds, tall_product
 
 _LEAST_ROOM = 4 * LONGEST_ROUND
@@ -122,13 +121,7 @@ class StreamedInput(Input):
         self.rows = rows
 
     def multiply(
-        self,
-        weight: Tensor,
-        out: Tensor,
-        *,
-        add: bool,
-        turned: Tensor | None = None,
-        after: RowEpilogue | None = None,
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute the product."""
         for part, rows in self.rows:

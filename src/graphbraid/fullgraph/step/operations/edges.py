@@ -1,28 +1,22 @@
-"""Operations along edges: sums and maxima over in-neighbours, GINE's sums, and what is computed once."""
+"""Operations along edges: sums and maxima over in-neighbours, messages, and what is computed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.hoisting import COLUMNS_AT_A_TIME, FOLDED
-from graphbraid.fullgraph.program import (
-    INPUT,
-    Add,
-    Aggregate,
-    Combine,
-    Gine,
-    Hoisted,
-    Maximum,
-    Operation,
-)
+from graphbraid.fullgraph import program as ir
+from graphbraid.fullgraph.lowering.hoisting import COLUMNS_AT_A_TIME, folded
+from graphbraid.fullgraph.lowering.levels import computed_between
 from graphbraid.fullgraph.step import epilogues
 from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
 from graphbraid.fullgraph.step.operations.linear import after_of, plan_epilogue_backward
-from graphbraid.fullgraph.step.operations.source_split import (
+from graphbraid.fullgraph.step.operations.row_exchange import (
     SourcePart,
     exchange_before,
     plan_by_source,
@@ -34,10 +28,12 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.kernels import backend, row_contiguous
 from graphbraid.ops.linear import tall_gram, tall_product
+from graphbraid.ops.message_kernel import FusedMessages
+from graphbraid.ops.messages import BlockedMessages, EdgeGradients, EdgeRows
 from graphbraid.ops.spmm import TIES
 
 
-class PlannedAggregate(PlannedOperation[Aggregate]):
+class PlannedAggregate(PlannedOperation[ir.Aggregate]):
     """A sum over in-neighbours, added to the second input if there is one."""
 
     def forward(self) -> None:
@@ -91,12 +87,13 @@ _PartRun = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
 """A call that computes the gradients of a part's rows, and the other rows that it touches."""
 
 
-class PlannedMaximum(PlannedOperation[Maximum]):
+class PlannedMaximum(PlannedOperation[ir.Maximum]):
     """A maximum over in-neighbours; the winning edges, or how many tie, are stored if backward needs them."""
 
     def forward(self) -> None:
         """Plan the value."""
         plan, op, csc, ties = self.plan, self.op, self._csc, TIES.index(self.op.ties)
+        self.keeps_result = op.ties != "first"
         x, out = plan.rows(self.source), plan.result(op)
         width = plan.program.width(op.out)
         kept: list[Rows] = []
@@ -157,7 +154,7 @@ class PlannedMaximum(PlannedOperation[Maximum]):
         return run, (share, largest, x)
 
 
-class PlannedGine(PlannedOperation[Gine]):
+class PlannedGine(PlannedOperation[ir.Gine]):
     """GINE's rectified sum.
 
     If the edge features go through a linear map, the mapped rows are computed in every step and stored for
@@ -165,7 +162,7 @@ class PlannedGine(PlannedOperation[Gine]):
     a map, the graph's edge features are used in place, and backward computes the signs of the terms again.
     """
 
-    def __init__(self, plan: StepPlan, op: Gine) -> None:
+    def __init__(self, plan: StepPlan, op: ir.Gine) -> None:
         super().__init__(plan, op)
         self._level = plan.program.level(self.source)
         self._csc = plan.blocks[self._level].of(None).csc
@@ -237,7 +234,7 @@ class PlannedGine(PlannedOperation[Gine]):
             parameters.give(bias, into)
 
 
-class PlannedHoisted(PlannedOperation[Hoisted]):
+class PlannedHoisted(PlannedOperation[ir.Hoisted]):
     """A value that is computed once from the features, when the memory is allocated."""
 
     def forward(self) -> None:
@@ -255,17 +252,17 @@ class PlannedHoisted(PlannedOperation[Hoisted]):
 class _OfPart:
     """A rank's own rows of a hoisted value. Computed rows of the halo come from their owners."""
 
-    def __init__(self, plan: StepPlan, op: Hoisted) -> None:
+    def __init__(self, plan: StepPlan, op: ir.Hoisted) -> None:
         assert plan.request.part is not None
         assert plan.comm is not None
-        self._part, self._features, self._ops = plan.request.part, plan.features[INPUT], op.of
+        self._part, self._features, self._ops = plan.request.part, plan.features[ir.INPUT], op.of
         self._comm = plan.comm
         csc, num_own = plan.request.graph.csc, self._part.num_own
         own = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)
         self._maps = {
             other.adjacency: _of_rows(plan.whole_map(other.adjacency), own)
             for other in op.of
-            if isinstance(other, Aggregate)
+            if isinstance(other, ir.Aggregate)
         }
 
     def rows(self) -> Tensor:
@@ -274,25 +271,17 @@ class _OfPart:
         out = x.new_empty(self._part.num_own, x.shape[1])
         for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
             columns = slice(start, start + COLUMNS_AT_A_TIME)
-            values = {INPUT: x[:, columns]}
+            values = {ir.INPUT: x[:, columns]}
             for op in self._ops:
                 values[op.out] = self._run(op, [values[name] for name in op.inputs])
             out[:, columns] = values[self._ops[-1].out][: out.shape[0]]
         return out
 
-    def _run(self, op: Operation, inputs: list[Tensor]) -> Tensor:
-        assert isinstance(op, FOLDED)
+    def _run(self, op: ir.Operation, inputs: list[Tensor]) -> Tensor:
         own = [rows[: self._part.num_own] for rows in inputs]
-        if isinstance(op, Aggregate):
-            source = inputs[0] if op.inputs[0] == INPUT else self._with_halo(inputs[0])
-            return self._maps[op.adjacency].forward(source, addend=own[1] if len(own) > 1 else None)
-        if not isinstance(op, Add | Combine):  # a prefix of its source, which is all own rows
-            return own[0]
-        factors = op.factors if isinstance(op, Combine) else (1.0,) * len(own)
-        out = torch.mul(own[0], factors[0])
-        for value, factor in zip(own[1:], factors[1:], strict=True):
-            out.add_(value, alpha=factor)
-        return out
+        if isinstance(op, ir.Aggregate):
+            own[0] = inputs[0] if op.inputs[0] == ir.INPUT else self._with_halo(inputs[0])
+        return folded(op, self._maps, own)
 
     def _with_halo(self, own: Tensor) -> Tensor:
         route = self._part.route
@@ -308,10 +297,131 @@ def _of_rows(whole: Aggregation, own: Csc) -> Aggregation:
     return replace(whole, csc=own, dst_scale=scale, loop=loop)
 
 
-PLANNED: dict[type[Operation], PlannedClass] = {
-    Aggregate: PlannedAggregate,
-    Gine: PlannedGine,
-    Hoisted: PlannedHoisted,
-    Maximum: PlannedMaximum,
+class PlannedMessages(PlannedOperation[ir.Messages]):
+    """The reduction of a user's messages. Nothing is stored per edge; backward runs the messages again."""
+
+    def __init__(self, plan: StepPlan, op: ir.Messages) -> None:
+        super().__init__(plan, op)
+        self.keeps_result = op.reads_result
+        self._level = plan.program.level(self.source)
+        csc, self._computed = plan.blocks[self._level].of(None).csc, tuple[Tensor, ...]()
+        if op.edges is not None:
+            block = plan.request.blocks[self._level].of(None)
+            csc, self._computed = computed_between(op.edges, plan.request.whole_edges(None), block)
+        how: dict[str, Any] = {"parameters": op.used, "ties": op.ties}
+        self._how: BlockedMessages | FusedMessages
+        if op.steps:
+            how["heads"] = op.heads
+            self._how = FusedMessages(csc, op.steps, op.several or op.reduction, op.edge_width, **how)
+        else:
+            how |= {"by_destination": op.by_destination, "edge_width": op.edge_width}
+            self._how = BlockedMessages(csc, op.run, op.reduction, op.width_out, **how)
+        self._seed = plan.seeds.add() if op.draws else None
+        self._drawn: dict[str, Any] = {}
+        self._count: FirstRows | None = None
+        self._kept: list[FirstRows] = []
+
+    def forward(self) -> None:
+        """Plan the value."""
+        plan, op, out = self.plan, self.op, self.plan.result(self.op)
+        has_backward = plan.training and plan.program.learns(op.out)
+        if has_backward and (width := self._how.count_width):
+            self._count = plan.scratch(f"{op.out}: shares", out.count, width, dtype=torch.int32)
+        if isinstance(self._how, FusedMessages) and has_backward:
+            self._kept = [
+                plan.scratch(f"{op.out}: kept {number}", out.count, width)
+                for number, width in enumerate(self._how.kept_widths)
+            ]
+        inputs, count = self._inputs, self._count
+
+        def run() -> None:
+            self._drawn = {} if self._seed is None else {"seed": self._seed()}
+            self._how.forward(
+                self._rows(), out.tensor, None if count is None else count.tensor, **self._kept_rows()
+            )
+
+        plan.do(op.out, run, out, count, *self._kept, *inputs)
+
+    def backward(self) -> None:
+        """Plan one more run of the messages, which gives the gradients of the inputs and parameters."""
+        plan, op, grad = self.plan, self.op, self.grad
+        learned = [value for value in dict.fromkeys(op.inputs) if plan.program.learns(value)]
+        parts = {value: plan.part_of_grad(value) for value in learned}
+        if not learned and not any(parameter.requires_grad for parameter in op.used):
+            return
+        out, count = plan.values[op.out], self._count
+        targets = [target for target, _ in parts.values()]
+
+        def run() -> None:
+            for target in targets:
+                target.tensor.zero_()
+            lend = plan.parameters.lend
+            totals = [lend(parameter).zero_() if parameter.requires_grad else None for parameter in op.used]
+            tensors = {value: target.tensor for value, (target, _) in parts.items()}
+            sources, destinations = (
+                tuple(tensors.get(op.inputs[at]) for _, is_role, at in op.reads if is_role is role)
+                for role in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
+            )
+            rows = self._rows()
+            into = EdgeGradients(
+                sources=sources,
+                destinations=destinations,
+                edges=(None,) * len(rows.edges),
+                parameters=tuple(totals),
+            )
+            kept = None if count is None else count.tensor
+            self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept, **self._kept_rows())
+            for parameter, total in zip(op.used, totals, strict=True):
+                if total is not None:
+                    plan.parameters.give(parameter, total)
+
+        plan.do(f"gradient of {self.source}", run, grad, out, count, *self._kept, *self._inputs, *targets)
+        for value, (target, total) in parts.items():
+            plan.add_part(value, target, total)
+
+    def _kept_rows(self) -> dict[str, Any]:
+        """Return what forward keeps for backward beside a maximum's count."""
+        return {"kept": [rows.tensor for rows in self._kept]} if self._kept else self._drawn
+
+    @property
+    def _inputs(self) -> list[Rows]:
+        return [self.plan.rows(value) for value in self.op.inputs]
+
+    def _rows(self) -> EdgeRows:
+        """Return what the messages read, while a task runs."""
+        inputs, reads = self._inputs, self.op.reads
+        sources, destinations = (
+            tuple(inputs[at].tensor for _, is_role, at in reads if is_role is role)
+            for role in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
+        )
+        edges = []
+        for _, role, at in reads:
+            if role is ir.ReadRows.FEATURES:
+                edges.append(self.plan.edge_features.rows(self._level))
+            elif role is ir.ReadRows.COMPUTED:
+                edges.append(self._computed[at])
+            elif role is ir.ReadRows.WEIGHT:
+                edges.append(self._weights)
+        return EdgeRows(sources=sources, destinations=destinations, edges=tuple(edges))
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """The weights of the level's edges."""
+        whole = self.plan.request.whole_edges(None)
+        found = (
+            self.plan.request.blocks[self._level].of(None).bind(Aggregation(csc=whole, weight=whole.weight))
+        )
+        weight, copies = found.weight, self.plan.copies
+        assert weight is not None
+        weight = weight.detach().to(torch.float32)
+        return weight if copies is None else copies.matrix(weight)
+
+
+PLANNED: dict[type[ir.Operation], PlannedClass] = {
+    ir.Aggregate: PlannedAggregate,
+    ir.Gine: PlannedGine,
+    ir.Hoisted: PlannedHoisted,
+    ir.Maximum: PlannedMaximum,
+    ir.Messages: PlannedMessages,
 }
 """The classes of this module, by the operation that they plan."""

@@ -158,7 +158,8 @@ def plan_epilogue_backward(
     """
     bias, mask = op.bias, plan.mask_of(op)
     out = plan.values[op.out] if ids is None else _gathered(plan, op, ids)
-    nodes = None if ids is None else plan.nodes_at(op.out, ids)
+    all_nodes = plan.nodes_of(op.out)
+    nodes = ids if ids is None or all_nodes is None else all_nodes[ids]
     name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
 
     def of_backward() -> epilogues.Mask:

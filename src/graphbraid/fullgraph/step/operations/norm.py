@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
 
 
-def planned_norm(plan: StepPlan, op: Normalise) -> PlannedLayerNorm | PlannedBatchNorm:
-    """Return the planned form of a normalisation."""
-    return (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(plan, op)
+_Gradients = tuple[Tensor | None, Tensor | None]
+"""Those of a normalisation's weight and bias; None for one that it does not have or learn."""
 
 
 class _Norm(PlannedOperation[Normalise]):
@@ -48,9 +47,7 @@ class _Norm(PlannedOperation[Normalise]):
         """Normalise ``x`` into ``out``, which may be ``x``."""
 
     @abstractmethod
-    def _run_backward(
-        self, grad: Tensor, x: Tensor, grad_x: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _run_backward(self, grad: Tensor, x: Tensor, grad_x: Tensor | None) -> _Gradients:
         """Write the input's gradient to ``grad_x``, if given, and return the weight's and the bias's."""
 
     def forward(self) -> None:
@@ -121,9 +118,7 @@ class PlannedLayerNorm(_Norm):
         factors = as_factors(module.weight, x.dtype), as_factors(module.bias, x.dtype)
         backend(x).layer_norm(x, *factors, module.eps, out, mean, rstd)
 
-    def _run_backward(
-        self, grad: Tensor, x: Tensor, grad_x: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _run_backward(self, grad: Tensor, x: Tensor, grad_x: Tensor | None) -> _Gradients:
         weight = as_factors(self._module.weight, grad.dtype)
         mean, rstd = (rows.tensor for rows in self._statistics)
         grads = tuple(
@@ -164,9 +159,7 @@ class PlannedBatchNorm(_Norm):
             moments=None if self._columns is None else self._columns.moments,
         )
 
-    def _run_backward(
-        self, grad: Tensor, x: Tensor, grad_x: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _run_backward(self, grad: Tensor, x: Tensor, grad_x: Tensor | None) -> _Gradients:
         assert self._last is not None
         mean, rstd, from_rows = self._last
         weight = as_factors(self._module.weight, grad.dtype)
@@ -263,5 +256,7 @@ class RankColumns:
             grad_x.sub_(scratch)
 
 
-PLANNED: dict[type[Operation], PlannedClass] = {Normalise: planned_norm}
+PLANNED: dict[type[Operation], PlannedClass] = {
+    Normalise: lambda plan, op: (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(plan, op)
+}
 """The class of this module, by the operation that it plans."""

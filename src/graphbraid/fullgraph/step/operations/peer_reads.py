@@ -99,12 +99,8 @@ class PeerReads:
         rows = plan.count_of(self._source) + plan.count_of(self._reader.out) * learns
         plan.exchanges.nbytes += 4 * self.width * rows
 
-    def _make(self) -> tuple[PeerMap, PeerSum]:
-        """Make the sum and its map. If all ranks have made the same map before, they share it."""
-        mapped = self._mapped()
-        return mapped, PeerSum(mapped, self.width)
-
     def _mapped(self) -> PeerMap:
+        """Make the map. If all ranks have made the same one before, they share it."""
         assert self._plan.request.peers is not None
         made = self._plan.exchanges.made_maps
         same = next((place for place, (lazy, _) in enumerate(made) if lazy is self.lazy), -1)
@@ -125,7 +121,8 @@ class PeerReads:
 
         def run() -> None:
             if self._made is None:
-                self._made = self._make()
+                mapped = self._mapped()
+                self._made = mapped, PeerSum(mapped, self.width)
             mapped, summed = self._made
             mapped.config = plan.exchanges.pipeline
             summed.forward(x.tensor, addend=None if added is None else added.tensor, out=out.tensor)

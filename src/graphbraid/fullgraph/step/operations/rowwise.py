@@ -7,27 +7,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import (
-    Add,
-    Combine,
-    Concat,
-    DestinationRows,
-    Largest,
-    Learned,
-    Operation,
-    Prelu,
-    RowFunction,
-    Scale,
-    UnitRows,
-)
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
-from graphbraid.fullgraph.step.row_functions import FUNCTIONS
 from graphbraid.ops.kernels import recorded_whole
 
 
-class PlannedDestinationRows(PlannedOperation[DestinationRows]):
+class PlannedDestinationRows(PlannedOperation[ir.DestinationRows]):
     """The first rows of a value, as a view. Consumers write the gradient into the value's own."""
+
+    keeps_result = True
 
     def forward(self) -> None:
         """Plan no task."""
@@ -43,7 +32,7 @@ class PlannedDestinationRows(PlannedOperation[DestinationRows]):
             plan.values[op.out] = FirstRows(plan.values[source].buffer, count)
 
 
-class PlannedLearned(PlannedOperation[Learned]):
+class PlannedLearned(PlannedOperation[ir.Learned]):
     """Learned rows of nodes: the level's rows are copied, and their gradients given."""
 
     def forward(self) -> None:
@@ -75,7 +64,7 @@ class PlannedLearned(PlannedOperation[Learned]):
         plan.do(f"gradient of {op.out}'s rows", run, grad)
 
 
-class PlannedAdd(PlannedOperation[Add]):
+class PlannedAdd(PlannedOperation[ir.Add]):
     """A sum of two values, in place of the second one if nothing else reads that."""
 
     def forward(self) -> None:
@@ -90,7 +79,7 @@ class PlannedAdd(PlannedOperation[Add]):
             self.plan.pass_on(self.op, value)
 
 
-class PlannedCombine(PlannedOperation[Combine]):
+class PlannedCombine(PlannedOperation[ir.Combine]):
     """A linear combination, in place of the first input if nothing else reads that."""
 
     def forward(self) -> None:
@@ -121,10 +110,10 @@ def _add_times(grad: FirstRows, factor: float, out: Tensor, add: bool) -> None:
     out.add_(grad.tensor, alpha=factor) if add else torch.mul(grad.tensor, factor, out=out)
 
 
-class PlannedConcat(PlannedOperation[Concat]):
+class PlannedConcat(PlannedOperation[ir.Concat]):
     """The inputs' columns side by side."""
 
-    def __init__(self, plan: StepPlan, op: Concat) -> None:
+    def __init__(self, plan: StepPlan, op: ir.Concat) -> None:
         super().__init__(plan, op)
         self._columns: list[slice] = []
         start = 0
@@ -154,7 +143,7 @@ def _add_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> None:
     out.add_(columns) if add else out.copy_(columns)
 
 
-class PlannedLargest(PlannedOperation[Largest]):
+class PlannedLargest(PlannedOperation[ir.Largest]):
     """The largest input, element by element. The number of the winner is stored for backward."""
 
     def forward(self) -> None:
@@ -189,77 +178,7 @@ class PlannedLargest(PlannedOperation[Largest]):
         out.addcmul_(grad, is_won.tensor) if add else torch.mul(grad, is_won.tensor, out=out)
 
 
-class PlannedFunction(PlannedOperation[RowFunction]):
-    """A function of each row without parameters."""
-
-    def forward(self) -> None:
-        """Plan the value, in place if nothing else, nor backward, reads the input."""
-        plan, op, function = self.plan, self.op, FUNCTIONS[self.op.kind]
-        x = plan.rows(self.source)
-        in_place = plan.may_overwrite(self.source) and (function.reads_result or not plan.training)
-        out = plan.result(op, overwrites=self.source if in_place else None)
-        plan.do(op.out, lambda: function.forward(x.tensor, op.arguments, out.tensor), out, x)
-
-    def backward(self) -> None:
-        """Plan the input's gradient."""
-        plan, op, grad, function = self.plan, self.op, self.grad, FUNCTIONS[self.op.kind]
-        if not plan.program.learns(self.source):
-            return
-        kept = plan.rows(op.out if function.reads_result else self.source)
-
-        def run(out: Tensor) -> None:
-            function.backward(grad.tensor, kept.tensor, op.arguments, out)
-
-        plan.write_grad(self.source, run, grad, kept)
-
-
-class PlannedPrelu(PlannedOperation[Prelu]):
-    """PReLU, with one learned slope or one per column."""
-
-    def forward(self) -> None:
-        """Plan the value; backward reads the input."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op)
-        is_above = self._is_above(out.count)
-
-        def run() -> None:
-            rows = x.tensor
-            torch.gt(rows, 0, out=is_above.tensor)
-            torch.mul(rows, op.slope.detach(), out=out.tensor)
-            torch.where(is_above.tensor, rows, out.tensor, out=out.tensor)
-
-        plan.do(op.out, run, out, is_above, x)
-
-    def backward(self) -> None:
-        """Plan the gradients of the slope, ``sum(grad * min(x, 0))``, and of the input."""
-        plan, op, grad, x = self.plan, self.op, self.grad, self.plan.rows(self.source)
-        if op.slope.requires_grad:
-            products = plan.scratch(f"{op.out}: products", grad.count, plan.program.width(op.out))
-
-            def give() -> None:
-                torch.clamp(x.tensor, max=0, out=products.tensor)
-                rows, given = products.tensor.mul_(grad.tensor), plan.parameters.lend(op.slope)
-                torch.sum(rows if given.numel() > 1 else rows.view(-1, 1), 0, out=given)
-                plan.parameters.give(op.slope, given)
-
-            plan.do(f"gradient of {op.out}'s slope", give, grad, products, x)
-        if not plan.program.learns(self.source):
-            return
-        is_above = self._is_above(grad.count)
-
-        def run(out: Tensor) -> None:
-            torch.gt(x.tensor, 0, out=is_above.tensor)
-            torch.mul(grad.tensor, op.slope.detach(), out=out)
-            torch.where(is_above.tensor, grad.tensor, out, out=out)
-
-        plan.write_grad(self.source, run, grad, is_above, x)
-
-    def _is_above(self, count: int) -> FirstRows:
-        width = self.plan.program.width(self.op.out)
-        return self.plan.scratch(f"{self.op.out}: is above 0", count, width, dtype=torch.bool)
-
-
-class PlannedScale(PlannedOperation[Scale]):
+class PlannedScale(PlannedOperation[ir.Scale]):
     """A product of rows and ``1 + factor``, a learned number."""
 
     def forward(self) -> None:
@@ -304,8 +223,10 @@ def _factor_gradient(grad: Tensor, x: Tensor, products: Tensor, out: Tensor) -> 
     torch.sum(products.view(1, -1), 1, out=out)
 
 
-class PlannedUnitRows(PlannedOperation[UnitRows]):
+class PlannedUnitRows(PlannedOperation[ir.UnitRows]):
     """Rows of length 1, in place of the input if nothing else reads that; the lengths are stored."""
+
+    keeps_result = True
 
     def forward(self) -> None:
         """Plan the value."""
@@ -346,16 +267,165 @@ class PlannedUnitRows(PlannedOperation[UnitRows]):
         plan.write_grad(self.source, run, grad, out, lengths, along, is_long)
 
 
-PLANNED: dict[type[Operation], PlannedClass] = {
-    Add: PlannedAdd,
-    Combine: PlannedCombine,
-    Concat: PlannedConcat,
-    Largest: PlannedLargest,
-    Learned: PlannedLearned,
-    DestinationRows: PlannedDestinationRows,
-    RowFunction: PlannedFunction,
-    Prelu: PlannedPrelu,
-    Scale: PlannedScale,
-    UnitRows: PlannedUnitRows,
+class PlannedProduct(PlannedOperation[ir.Product]):
+    """A product of two values element by element; backward reads both."""
+
+    def forward(self) -> None:
+        """Plan the value."""
+        plan, op = self.plan, self.op
+        first, second = (plan.rows(value) for value in op.inputs)
+        out = plan.result(op)
+        plan.do(op.out, lambda: torch.mul(first.tensor, second.tensor, out=out.tensor), out, first, second)
+
+    def backward(self) -> None:
+        """Plan each factor's gradient: the result's gradient times the other factor."""
+        plan, op, grad = self.plan, self.op, self.grad
+        first, second = (plan.rows(value) for value in op.inputs)
+        plan.accumulate(
+            op.inputs[0], lambda out, add: _multiply(grad.tensor, second.tensor, out, add), grad, second
+        )
+        width = plan.program.width(op.out)
+        if plan.program.width(op.inputs[1]) == width:
+            plan.accumulate(
+                op.inputs[1], lambda out, add: _multiply(grad.tensor, first.tensor, out, add), grad, first
+            )
+            return
+        products = plan.scratch(f"{op.out}: products", grad.count, width)
+
+        def along(out: Tensor, add: bool) -> None:
+            torch.mul(grad.tensor, first.tensor, out=products.tensor)
+            if add:
+                out.add_(products.tensor.sum(1, keepdim=True))
+            else:
+                torch.sum(products.tensor, 1, keepdim=True, out=out)
+
+        plan.accumulate(op.inputs[1], along, grad, first, products)
+
+
+def _multiply(grad: Tensor, other: Tensor, out: Tensor, add: bool) -> None:
+    out.addcmul_(grad, other) if add else torch.mul(grad, other, out=out)
+
+
+class PlannedRowOfParameters(PlannedOperation[ir.RowOfParameters]):
+    """Rows times, or plus, a row that PyTorch computes of parameters, and differentiates, in each step."""
+
+    def forward(self) -> None:
+        """Plan the value; backward reads the input of a product."""
+        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
+        run = torch.add if op.adds else torch.mul
+        in_place = op.adds and plan.may_overwrite(self.source)
+        out = plan.result(op, overwrites=self.source if in_place else None)
+        plan.do(op.out, lambda: run(x.tensor, _row(op.row.tensor()), out=out.tensor), out, x)
+
+    def backward(self) -> None:
+        """Plan the gradients of the parameters and of the rows."""
+        plan, op, grad = self.plan, self.op, self.grad
+        if any(parameter.requires_grad for parameter in op.parameters()):
+            self._plan_parameters()
+        if op.adds:
+            plan.pass_on(op, self.source)
+            return
+
+        def spread(out: Tensor, add: bool) -> None:
+            _multiply(grad.tensor, _row(op.row.tensor()), out, add)
+
+        plan.accumulate(self.source, spread, grad)
+
+    def _plan_parameters(self) -> None:
+        plan, op, grad = self.plan, self.op, self.grad
+        wanted = [parameter for parameter in op.parameters() if parameter.requires_grad]
+        x = None if op.adds else plan.rows(self.source)
+        products = None if op.adds else plan.scratch(f"{op.out}: products", grad.count, grad.width)
+
+        def run() -> None:
+            rows = grad.tensor
+            if x is not None and products is not None:
+                rows = torch.mul(rows, x.tensor, out=products.tensor)
+            with torch.enable_grad():
+                row = op.row.tensor()
+            of_row = rows.sum() if row.numel() == 1 else rows.sum(0)
+            found = torch.autograd.grad(row, wanted, of_row.view(row.shape))
+            for parameter, gradient in zip(wanted, found, strict=True):
+                plan.parameters.give(parameter, gradient.clone())  # of p + q both are one tensor
+
+        plan.do(f"gradient of {op.out}'s row", run, grad, x, products)
+
+
+def _row(tensor: Tensor) -> Tensor:
+    """Return a ``(1,)`` or ``(width,)`` detached view of a row of parameters."""
+    return tensor.detach().reshape(-1)
+
+
+class PlannedColumns(PlannedOperation[ir.ColumnRange]):
+    """Some columns of a value, copied."""
+
+    def forward(self) -> None:
+        """Plan the copy."""
+        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
+        out = plan.result(op)
+        plan.do(op.out, lambda: out.tensor.copy_(x.tensor[:, op.first : op.last]), out, x)
+
+    def backward(self) -> None:
+        """Plan the input's gradient, 0 in the other columns."""
+        plan, op, grad = self.plan, self.op, self.grad
+        plan.accumulate(self.source, partial(_add_to_columns, grad, slice(op.first, op.last)), grad)
+
+
+def _add_to_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> None:
+    if add:
+        out[:, part].add_(grad.tensor)
+    else:
+        out.zero_()[:, part].copy_(grad.tensor)
+
+
+class PlannedAlongRow(PlannedOperation[ir.AlongRow]):
+    """The sum or the norm of each row."""
+
+    keeps_result = True
+
+    def forward(self) -> None:
+        """Plan the value."""
+        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
+        out = plan.result(op)
+        if op.kind == "sum":
+            plan.do(op.out, lambda: torch.sum(x.tensor, 1, keepdim=True, out=out.tensor), out, x)
+            return
+        norm = torch.linalg.vector_norm
+        plan.do(op.out, lambda: norm(x.tensor, dim=1, keepdim=True, out=out.tensor), out, x)
+
+    def backward(self) -> None:
+        """Plan the input's gradient: ``grad`` in each column, times ``x / norm`` for a norm that is not 0."""
+        plan, op, grad = self.plan, self.op, self.grad
+        if op.kind == "sum":
+            plan.accumulate(self.source, partial(_spread, grad), grad)
+            return
+        x, norm = plan.rows(self.source), plan.rows(op.out)
+        factor = plan.scratch(f"{op.out}: factor", grad.count, 1)
+
+        def run(out: Tensor, add: bool) -> None:
+            torch.div(grad.tensor, norm.tensor, out=factor.tensor)
+            factor.tensor.masked_fill_(norm.tensor == 0, 0.0)
+            _multiply(x.tensor, factor.tensor, out, add)
+
+        plan.accumulate(self.source, run, grad, x, norm, factor)
+
+
+def _spread(grad: FirstRows, out: Tensor, add: bool) -> None:
+    out.add_(grad.tensor) if add else out.copy_(grad.tensor.expand_as(out))
+
+
+PLANNED: dict[type[ir.Operation], PlannedClass] = {
+    ir.Add: PlannedAdd,
+    ir.AlongRow: PlannedAlongRow,
+    ir.ColumnRange: PlannedColumns,
+    ir.Combine: PlannedCombine,
+    ir.Concat: PlannedConcat,
+    ir.DestinationRows: PlannedDestinationRows,
+    ir.Largest: PlannedLargest,
+    ir.Learned: PlannedLearned,
+    ir.Product: PlannedProduct,
+    ir.RowOfParameters: PlannedRowOfParameters,
+    ir.Scale: PlannedScale,
+    ir.UnitRows: PlannedUnitRows,
 }
 """The classes of this module, by the operation that they plan."""
