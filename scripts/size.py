@@ -21,12 +21,12 @@ BUDGETS = {
         "files",
         "figures",
         "machine",
-    ): 3110,
+    ): 3120,
     ("graph",): 5_180,
     ("ops",): 10_960,
     ("sampling",): 6_880,
     ("features",): 4470,
-    ("datasets",): 7_140,
+    ("datasets",): 7_060,
     ("nn",): 3_870,
     ("loader",): 3_640,
     ("collective",): 4840,
@@ -61,6 +61,27 @@ def rooms() -> list[tuple[str, int, int, int | None]]:
     return rows
 
 
+TO_PREDICTIONS = [
+    *(f"datasets/tables/{name}.py" for name in ("column_types", "encoded", "encoding")),
+    *(f"nn/{name}.py" for name in ("pooled", "pyg_layers", "relation_predictors")),
+    *(f"train/{name}.py" for name in ("inference/embed", "step/graphs", "step/links/losses")),
+    *("graph/graph_set.py", "ops/distances.py", "cli/run/tasks.py"),
+]
+"""Modules that only the way from tables to predictions has: 3,000 lines at most, with docstrings."""
+LAST_IN = {
+    "nn/link_predictors.py": "class EdgeDecoder",
+    "sampling/links/link_seeds.py": "GIVEN, KIND",
+}
+"""Modules that have such lines behind their own -> the line that these begin with."""
+
+
+def to_predictions() -> int:
+    """Lines of :data:`TO_PREDICTIONS` and :data:`LAST_IN`."""
+    begins = dict.fromkeys(TO_PREDICTIONS, "") | LAST_IN
+    texts = ((begin, (PACKAGE / name).read_text(encoding="utf-8")) for name, begin in begins.items())
+    return sum(len(text[text.index(begin) :].splitlines()) for begin, text in texts)
+
+
 def main() -> None:
     """Print the tables."""
     line = "{:<75}{:>8}{:>8}{:>8}".format
@@ -69,6 +90,7 @@ def main() -> None:
         print(line(name, lines, files, budget or ""))
     lines, files = size(PACKAGE)
     print(line("src/graphbraid", lines, files, WHOLE_LINES), f"lines, {WHOLE_FILES} files")
+    print(line("tables to predictions", to_predictions(), len([*TO_PREDICTIONS, *LAST_IN]), 3000))
     print(line("tests", *size(ROOT / "tests"), TEST_LINES))
     print(line("benchmarks", *size(ROOT / "benchmarks"), ""))
     print(line("src/graphbraid/csrc (C++)", *size(PACKAGE / "csrc", ".cpp", ".h", ".inl"), ""))

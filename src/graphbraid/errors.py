@@ -1,7 +1,8 @@
 """What graphbraid raises. Each class also derives from the built-in error that a caller would expect."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class GraphbraidError(Exception):
@@ -54,6 +55,15 @@ class RankError(GraphbraidError, RuntimeError):
 
 class RunsAsWrittenWarning(UserWarning):
     """A compiled model, or a part of it, has no lowered form and runs as it is written: it lists which."""
+
+
+@contextmanager
+def needing(message: str) -> Iterator[None]:
+    """Raise MissingPackageError with ``message`` where an import fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(message) from error
 
 
 def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphbraid.datasets import from_frames, from_typed_tables, prepare, split_nodes
-from graphbraid.datasets.tables.column_types import HOWS, ColumnChoice
+from graphbraid.datasets.tables.column_types import HOWS, ColumnChoice, infer
 from graphbraid.datasets.tables.encoding import applied, fitted
 from graphbraid.errors import ConfigError, DataError
 
@@ -119,6 +119,23 @@ def test_unknown_groups_and_times_are_refused():
     times[4] = float("nan")
     with pytest.raises(DataError, match="node 4"):
         split_nodes(graph, "time:10,20", values=times)
+
+
+@pytest.mark.parametrize("ids", [[" b", "b"], ["b", "b "], ["b ", " b"]])
+def test_ids_of_a_node_table_that_differ_by_spaces_only_are_refused(ids):
+    table = pa.table({"id": ["a", *ids], "age": [1.0, 2.0, 3.0]})
+    with pytest.raises(DataError, match=r"column 'id': the ids ' ?b ?' and ' ?b ?' differ by spaces only"):
+        from_frames({"u": table}, EDGES)
+
+
+@pytest.mark.parametrize("date", ["31/01/20{:02}", "1.2.20{:02}", "01-31-20{:02} 10:30"])
+def test_dates_that_are_not_iso_are_told(date):
+    often, rare = ([date.format(i % count) for i in range(60)] for count in (3, 60))
+    for values in (often, rare):
+        kind, why = infer("at", pa.chunked_array([values]))
+        assert kind != "time"
+        assert why.endswith("dates are times if they are written as 2026-01-31")
+    assert "dates" not in infer("at", pa.chunked_array([[*often[:-1], "soon"]]))[1]
 
 
 @pytest.mark.parametrize(

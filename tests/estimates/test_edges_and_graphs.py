@@ -11,7 +11,7 @@ from tests.train.labelled_edges import own_model, people
 import graphbraid
 from graphbraid import GraphSet, Trainer, datasets
 from graphbraid import nn as gnn
-from graphbraid.graph.interop.pyg_graphs import JoinedAttribute
+from graphbraid.graph.graph_set import JoinedAttribute
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 64, "times": False}
 

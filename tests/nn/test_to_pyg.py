@@ -198,6 +198,33 @@ def test_encoders_of_relations_and_link_models_equal_their_copies() -> None:
     compare(alone, alone.to_pyg(), None, edges(), pairs, torch.tensor([0, 1, 2]))
 
 
+def test_models_of_edges_and_of_graphs_equal_their_copies() -> None:
+    torch.manual_seed(0)
+    x, pairs = features(NUM_NODES, 6), torch.tensor([[0, 5, 7], [3, 5, 1]])
+    decoder = nn.EdgeDecoder(8, 2, edge_channels=1)
+    of_edges = nn.EdgeModel(nn.GraphSAGE(6, 8, 8, 2, dropout=0.0), decoder).double()
+    compare(of_edges, of_edges.to_pyg(), x, edges(), pairs, features(3, 1))
+    graph_of_node = torch.arange(NUM_NODES) // 12 * 2  # the graphs between have no nodes
+    weight = torch.rand(edges().shape[1]).double()
+    for readout in ("sum", "mean", "max"):
+        model = nn.PooledModel(
+            nn.GCN(6, 8, 8, 2, dropout=0.0), torch.nn.Linear(9, 2), readout=readout
+        ).double()
+        made = model.to_pyg()
+        assert any(type(one).__module__.startswith("torch_geometric.nn.aggr") for one in made.modules())
+        given = {"edge_weight": weight, "edge_attr": weight[:, None], "graph_x": features(7, 1)}
+        compare(Named(model, given), Named(made, given), x, edges(), graph_of_node)
+
+
+class Named(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, given: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.model, self.given = model, given
+
+    def forward(self, *args: Any) -> Any:
+        return self.model(*args, **self.given)
+
+
 class Scaled(nn.GCN):
     """A user's model: its own forward must not be lost."""
 
@@ -241,6 +268,7 @@ def normed() -> torch.nn.Module:
         (UsersConv(), "UsersConv"),
         (nn.NodeEmbedding(9, 6, Scaled(6, 8, 3)), "Scaled"),
         (nn.LinkModel(torch.nn.Sequential(nn.SAGEConv(3, 3)), nn.DotProduct()), "Sequential holds SAGEConv"),
+        (nn.PooledModel(Scaled(6, 8, 3)), "Scaled"),
     ],
 )
 def test_what_has_no_equal_copy_is_refused(model: Any, why: str) -> None:

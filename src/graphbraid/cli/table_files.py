@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphbraid.errors import ConfigError, DataError, MissingPackageError
+from graphbraid.errors import ConfigError, DataError, needing
 from graphbraid.files.opening import read_text
 
 if TYPE_CHECKING:
@@ -205,12 +205,9 @@ def write_parquet(out: Path, table: Table) -> None:
 
 
 def _pyarrow() -> Any:
-    try:
+    with needing(
+        "writing Parquet needs the package pyarrow: pip install 'graphbraid[tabular]'; or choose .csv or .npz"
+    ):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingPackageError(
-            "writing Parquet needs the package pyarrow: pip install 'graphbraid[tabular]'; "
-            "or choose .csv or .npz"
-        ) from error
     return pyarrow

@@ -301,6 +301,12 @@ def indptr_of(counts: Tensor) -> Tensor:
     return indptr
 
 
+def ranges(begins: Tensor, counts: Tensor) -> Tensor:
+    """Return the int64 numbers ``[begin, begin + count)`` of each row, one row after the other."""
+    places = (begins - (counts.cumsum(0) - counts)).repeat_interleave(counts)
+    return places.add_(torch.arange(places.numel(), device=places.device))
+
+
 def _count_to_indptr(keys: Tensor, num_keys: int) -> Tensor:
     return indptr_of(torch.bincount(keys, minlength=num_keys))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.graph.csc import indptr_of
+from graphbraid.graph.csc import indptr_of, ranges
 from graphbraid.graph.graph import Graph
-from graphbraid.graph.interop.convert import as_labels, as_splits
-from graphbraid.graph.interop.pyg_graphs import JoinedAttribute, batch_of, listed, stacked
+from graphbraid.graph.interop.convert import as_labels, as_splits, is_plain
+from graphbraid.graph.interop.pyg import data_class
 from graphbraid.graph.interop.relations import edge_weights_of
 from graphbraid.graph.schema import Schema
 from graphbraid.graph.types import EdgeType, NodeSet
@@ -25,6 +26,38 @@ NODES, GRAPHS = "node", "graph"
 WITHIN: EdgeType = (NODES, "to", NODES)
 PART_OF: EdgeType = (NODES, "in", GRAPHS)
 X, EDGES, Y, GRAPH_X = "x", "edge_index", "y", "graph_x"
+_MADE = ("batch", "ptr")
+"""Attributes that every batch gets."""
+_NUMBERS = (int, float, Tensor)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class JoinedAttribute:
+    """One attribute of all graphs, joined along one dimension."""
+
+    values: Tensor
+    """The attribute of all graphs, one after the other."""
+    starts: Tensor
+    """``(num_graphs + 1,)`` int64: where that of each graph begins along :attr:`dim`."""
+    dim: int = 0
+    """Dimension that graphs are joined along."""
+    steps: Tensor | None = None
+    """``(num_graphs,)`` int64: by how much the attribute's ids rise from one graph to the next, as those of
+    ``edge_index`` by the number of nodes. None for an attribute without ids."""
+
+    def counts(self, ids: Tensor) -> Tensor:
+        """Return how many entries the graphs ``ids`` have along :attr:`dim`, ``(len(ids),)`` int64."""
+        return self.starts[ids + 1] - self.starts[ids]
+
+    def of(self, ids: Tensor) -> Tensor:
+        """Return the attribute of the graphs ``ids``, joined in this order; ids count from the first one."""
+        counts = self.counts(ids)
+        found = self.values.index_select(self.dim, ranges(self.starts[ids], counts))
+        if self.steps is None:
+            return found
+        steps = self.steps[ids]
+        rises = torch.repeat_interleave(steps.cumsum(0) - steps, counts).to(found.dtype)
+        return found + rises.reshape([-1 if at == self.dim else 1 for at in range(found.ndim)])
 
 
 class GraphBatch:
@@ -116,15 +149,24 @@ class GraphSet:
         class_names: Sequence[str] | None = None,
     ) -> None:
         self._arrays, self._num_nodes, self._data_class = dict(arrays), num_nodes, data_class
-        self._class_names = class_names
         count = num_nodes.numel()
         self._starts = indptr_of(num_nodes)
-        _check_edges(self._arrays[EDGES], num_nodes)
+        joined = self._arrays[EDGES]
+        if joined.values.ndim != 2 or joined.values.shape[0] != 2:
+            raise DataError(f"edge_index must have two rows; got shape {tuple(joined.values.shape)}")
+        limits = torch.repeat_interleave(num_nodes, joined.starts.diff())
+        wrong = ((joined.values < 0) | (joined.values >= limits)).any(0).nonzero().flatten()
+        if wrong.numel():
+            at = int(torch.searchsorted(joined.starts, wrong[0], right=True)) - 1
+            raise DataError(
+                f"an edge of graph {at} is {joined.values[:, wrong[0]].tolist()}, and the graph has "
+                f"{int(num_nodes[at])} nodes"
+            )
         x, y = self._arrays.get(X), as_labels(y)
         if y is not None and y.shape[0] != count:
             raise DataError(f"y must have a row for each of the {count} graphs; got {tuple(y.shape)}")
         of_nodes = torch.repeat_interleave(torch.arange(count), num_nodes)
-        edges = replace(self._arrays[EDGES], steps=num_nodes).of(torch.arange(count))
+        edges = replace(joined, steps=num_nodes).of(torch.arange(count))
         members = torch.stack([torch.arange(of_nodes.numel()), of_nodes])
         has_rows = x is not None and x.values.ndim == 2 and x.values.is_floating_point()
         self.graph: Graph = Graph.from_relations(
@@ -187,13 +229,19 @@ class GraphSet:
                 leaves its graph, which is named.
         """
         nodes, graphs = types_of_sets(graph)
-        lists, of_node = graph.to_edge_indices(), _graph_of_nodes(graph, nodes, graphs)
+        lists = graph.to_edge_indices()
+        members, of = next(pairs for one, pairs in lists.items() if (one[0], one[2]) == (nodes, graphs))
+        counts = torch.bincount(members, minlength=graph.nodes_of(nodes).num_nodes)
+        if (wrong := (counts != 1).nonzero().flatten()).numel():
+            raise DataError(
+                f"each {nodes} must belong to one {graphs}; {nodes} {int(wrong[0])} belongs to "
+                f"{int(counts[wrong[0]])}"
+            )
+        of_node = torch.empty_like(of)
+        of_node[members] = of
         num_nodes = torch.bincount(of_node, minlength=graph.nodes_of(graphs).num_nodes)
-        order = of_node.argsort(stable=True)
-        starts = indptr_of(num_nodes)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(order.numel())
-        local = place - starts[of_node]
+        order, starts = of_node.argsort(stable=True), indptr_of(num_nodes)
+        local = order.argsort() - starts[of_node]
         within = [one for one in graph.edge_types if (one[0], one[2]) == (nodes, nodes)]
         ends = torch.cat([lists[one] for one in within], 1)
         of_edge = of_node[ends[0]]
@@ -237,16 +285,12 @@ class GraphSet:
 
     def with_splits(self, splits: Mapping[str, Any]) -> GraphSet:
         """Return the same graphs with other splits: ids of graphs, or masks, by name."""
-        labels = self.labels
-        return GraphSet(
-            self._arrays,
-            self._num_nodes,
-            y=labels.y,
-            splits=splits,
-            name=self.graph.name,
-            data_class=self._data_class,
-            class_names=self._class_names,
-        )
+        made, types = copy.copy(self), self.graph.types
+        assert types is not None
+        labels = replace(self.labels, splits=as_splits(splits, len(self)))
+        types = replace(types, nodes={**types.nodes, GRAPHS: labels})
+        made.graph = self.graph.replace(types=types, schema=self.graph.schema)
+        return made
 
     @property
     def labels(self) -> NodeSet:
@@ -289,25 +333,16 @@ class GraphSet:
         """Return the graphs ``ids`` as one batch, in this order."""
         check_tensor(ids, "ids", ndim=1)
         counts = self._num_nodes[ids]
-        ptr = indptr_of(counts)
+        nodes, ptr = ranges(self._starts[ids], counts), indptr_of(counts)
         of_nodes = torch.repeat_interleave(torch.arange(ids.numel()), counts)
-        nodes = torch.repeat_interleave(self._starts[ids] - ptr[:-1], counts) + torch.arange(of_nodes.numel())
         values = {name: one.of(ids) for name, one in self._arrays.items()}
         y = self.labels.y
         return GraphBatch(
             values | {"batch": of_nodes, "ptr": ptr},
             nodes,
             None if y is None else y.index_select(0, ids),
-            lambda moved: self._to_pyg(moved, ids),
+            lambda moved: batch_of(moved, ids, self._arrays, counts, self._data_class),
         )
-
-    def _to_pyg(self, values: Mapping[str, Tensor], ids: Tensor) -> Any:
-        sizes = {name: (one.counts(ids), one.steps) for name, one in self._arrays.items()}
-        parts = {
-            name: (counts, torch.zeros_like(counts) if steps is None else steps[ids])
-            for name, (counts, steps) in sizes.items()
-        }
-        return batch_of(values, parts, self._num_nodes[ids], self._data_class)
 
 
 def types_of_sets(graph: Graph) -> tuple[str, str]:
@@ -336,30 +371,124 @@ def types_of_sets(graph: Graph) -> tuple[str, str]:
     return nodes, graphs
 
 
-def _graph_of_nodes(graph: Graph, nodes: str, graphs: str) -> Tensor:
-    """Return the number of the graph that each node belongs to."""
-    relation = next(one for one in graph.edge_types if (one[0], one[2]) == (nodes, graphs))
-    members, of = graph.to_edge_indices()[relation]
-    counts = torch.bincount(members, minlength=graph.nodes_of(nodes).num_nodes)
-    if (wrong := (counts != 1).nonzero().flatten()).numel():
-        raise DataError(
-            f"each {nodes} must belong to one {graphs}; {nodes} {int(wrong[0])} belongs to "
-            f"{int(counts[wrong[0]])}"
-        )
-    of_node = torch.empty_like(of)
-    of_node[members] = of
-    return of_node
+# ---- from PyG's graphs, attribute by attribute, and back
 
 
-def _check_edges(edges: JoinedAttribute, num_nodes: Tensor) -> None:
-    """Check that each edge joins nodes of its graph."""
-    if edges.values.ndim != 2 or edges.values.shape[0] != 2:
-        raise DataError(f"edge_index must have two rows; got shape {tuple(edges.values.shape)}")
-    limits = torch.repeat_interleave(num_nodes, edges.starts.diff())
-    wrong = ((edges.values < 0) | (edges.values >= limits)).any(0).nonzero().flatten()
-    if wrong.numel():
-        at = int(torch.searchsorted(edges.starts, wrong[0], right=True)) - 1
+def listed(graphs: Any) -> list[Any]:
+    """Return the graphs of a list, a dataset, a ``Batch`` or a ``DataLoader``.
+
+    Raises:
+        DataError: it is none of these, there are no graphs, or one is no graph of one type.
+    """
+    if isinstance(graphs, torch.utils.data.DataLoader):
+        graphs = graphs.dataset
+    if hasattr(graphs, "to_data_list"):
+        graphs = graphs.to_data_list()
+    if hasattr(graphs, "keys") or not (hasattr(graphs, "__len__") and hasattr(graphs, "__getitem__")):
         raise DataError(
-            f"an edge of graph {at} is {edges.values[:, wrong[0]].tolist()}, and the graph has "
-            f"{int(num_nodes[at])} nodes"
+            "many graphs are a list of PyG's Data, a dataset, a Batch or a DataLoader; got "
+            f"{type(graphs).__name__}"
         )
+    found = [graphs[at] for at in range(len(graphs))]
+    if not found:
+        raise DataError("many graphs are needed; got none")
+    for at, one in enumerate(found):
+        if hasattr(one, "node_types"):
+            raise DataError(f"graph {at} has types, and many graphs are of one type each")
+        if not hasattr(one, "keys") or getattr(one, "edge_index", None) is None:
+            raise DataError(f"graph {at} must be PyG's Data with an edge_index; got {type(one).__name__}")
+        if one.num_nodes is None:
+            raise DataError(f"graph {at} has no number of nodes; set num_nodes")
+    return found
+
+
+def stacked(graphs: Sequence[Any]) -> tuple[dict[str, JoinedAttribute], Tensor]:
+    """Return the attributes of all graphs by name, and their numbers of nodes.
+
+    Raises:
+        DataError: a graph lacks an attribute or has another one; or attributes do not fit each other.
+    """
+    names = set(graphs[0].keys()) - {"num_nodes"}
+    for at, one in enumerate(graphs):
+        if (others := names ^ (set(one.keys()) - {"num_nodes"})) or names & {*_MADE}:
+            name = min(others or names & {*_MADE})
+            raise DataError(
+                f"all graphs must have the same attributes, none of them called batch or ptr; {name!r} of "
+                f"graph {at} is not in all, or called so"
+            )
+    arrays = {}
+    for name in sorted(names):
+        values = [one[name] for one in graphs]
+        dim = graphs[0].__cat_dim__(name, values[0])
+        steps = [one.__inc__(name, value) for one, value in zip(graphs, values, strict=True)]
+        if (found := _joined(name, values, dim, steps)) is not None:
+            arrays[name] = found
+    return arrays, torch.tensor([int(one.num_nodes) for one in graphs], dtype=torch.int64)
+
+
+def _joined(
+    name: str, values: Iterable[Any], dim: int | None, steps: Iterable[Any]
+) -> JoinedAttribute | None:
+    """Return an attribute of all graphs, joined along ``dim`` or a new first one; None if none has numbers.
+
+    ``steps`` says by how much its ids rise after each graph.
+    """
+    found = [torch.as_tensor(one) if isinstance(one, _NUMBERS) else None for one in values]
+    if all(one is None for one in found):
+        return None
+    rows: list[Tensor] = []
+    for at, one in enumerate(found):
+        if one is None or not is_plain(one):
+            raise DataError(
+                f"{name} of graph {at} is no dense tensor of numbers without a gradient; give edges as "
+                "edge_index, and leave out attributes that some graphs alone have as tensors"
+            )
+        rows.append(one.cpu().unsqueeze(0) if dim is None or one.ndim == 0 else one.cpu())
+        where = 0 if dim is None or rows[0].ndim == 1 else dim % rows[0].ndim
+        kinds = [(one.dtype, one.shape[:where], one.shape[where + 1 :]) for one in (rows[0], rows[at])]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"{name} of graph {at} is {rows[at].dtype} of shape {tuple(rows[at].shape)}, and that of "
+                f"graph 0 {rows[0].dtype} of shape {tuple(rows[0].shape)}; all must be alike"
+            )
+    rises = [one if isinstance(one, int) else torch.as_tensor(one) for one in steps]
+    if any(isinstance(one, Tensor) and one.numel() != 1 for one in rises):
+        raise DataError(f"the ids in {name} rise by more than one number from graph to graph (__inc__)")
+    numbers = torch.tensor([int(one) for one in rises])
+    return JoinedAttribute(
+        values=torch.cat(rows, where),
+        starts=torch.tensor([0, *(one.shape[where] for one in rows)]).cumsum(0),
+        dim=where,
+        steps=numbers if bool(numbers.any()) else None,
+    )
+
+
+def batch_of(
+    values: Mapping[str, Tensor],
+    ids: Tensor,
+    arrays: Mapping[str, JoinedAttribute],
+    num_nodes: Tensor,
+    kind: type | None,
+) -> Any:
+    """Return PyG's ``Batch`` of the graphs ``ids``, as its ``DataLoader`` makes it.
+
+    Args:
+        values: attributes of these graphs by name, joined.
+        ids: the graphs.
+        arrays: attributes of all graphs by name.
+        num_nodes: number of nodes of each graph in the batch.
+        kind: class of each graph's data. If None, ``Data``.
+
+    Raises:
+        MissingPackageError: PyG is not installed.
+    """
+    made = data_class("Batch")(_base_cls=data_class() if kind is None else kind)
+    for name, value in values.items():
+        made[name] = value
+    if "x" not in values:
+        made.num_nodes = int(num_nodes.sum())
+    made._num_graphs = num_nodes.numel()
+    made._slice_dict = {name: indptr_of(one.counts(ids)) for name, one in arrays.items()}
+    steps = {name: ids * 0 if one.steps is None else one.steps[ids] for name, one in arrays.items()}
+    made._inc_dict = {name: one.cumsum(0) - one for name, one in steps.items()}
+    return made

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.graph.csc import ranges
+
 
 class KeyLookup:
     """The places of each key in a list.
@@ -29,6 +31,4 @@ class KeyLookup:
         starts = torch.searchsorted(self._keys, wanted)
         counts = torch.searchsorted(self._keys, wanted, right=True) - starts
         row = torch.arange(wanted.numel(), device=wanted.device).repeat_interleave(counts)
-        offset = torch.arange(row.numel(), device=wanted.device)
-        offset -= (counts.cumsum(0) - counts).repeat_interleave(counts)
-        return row, self._order[starts.repeat_interleave(counts) + offset]
+        return row, self._order[ranges(starts, counts)]

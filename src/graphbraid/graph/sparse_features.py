@@ -13,6 +13,7 @@ from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor, shown
 from graphbraid.errors import DataError
 from graphbraid.graph.arrays import as_shared, keep_shared, read_only
+from graphbraid.graph.csc import indptr_of, ranges
 from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, unchanged
 
 FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -88,12 +89,10 @@ class SparseFeatures(Versioned):
         check_ids(ids, self.shape[0], "row ids")
         ids = ids.long()
         starts = self.indptr[ids]
-        indptr = torch.zeros(ids.numel() + 1, dtype=torch.int64, device=ids.device)
-        torch.cumsum(self.indptr[ids + 1] - starts, 0, out=indptr[1:])
-        positions = torch.repeat_interleave(starts - indptr[:-1], indptr.diff())
-        positions += torch.arange(positions.numel(), device=ids.device)
+        counts = self.indptr[ids + 1] - starts
+        positions = ranges(starts, counts)
         return SparseFeatures(
-            indptr=indptr,
+            indptr=indptr_of(counts),
             indices=self.indices[positions],
             values=self.values[positions],
             num_cols=self.num_cols,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError, did_you_mean
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of, ranges
 from graphbraid.graph.labelled import LabelledNodes
 from graphbraid.graph.scaled_features import Features
 
@@ -233,8 +233,7 @@ def rows_of_nodes(relations: list[Relation], first_ids: list[int], ids: Tensor) 
     kinds = torch.bucketize(ids, torch.tensor(first_ids[1:-1]), right=True)
     counts = stride[kinds]
     begins = first_row[kinds] + (ids - torch.tensor(first_ids)[kinds]) * counts
-    ahead = begins - (counts.cumsum(0) - counts)
-    return torch.repeat_interleave(ahead, counts) + torch.arange(int(counts.sum())), counts
+    return ranges(begins, counts), counts
 
 
 def node_indptr(types: Types) -> Tensor:
@@ -259,10 +258,7 @@ def edges_of(types: Types, relation: Relation) -> tuple[Tensor, Tensor]:
     first, last = relation.first_row, relation.first_row + count * relation.stride
     begin = types.rows.indptr[first : last : relation.stride][:count]
     degree = types.rows.indptr[first + 1 : last + 1 : relation.stride][:count] - begin
-    indptr = torch.zeros(count + 1, dtype=torch.int64, device=begin.device)
-    torch.cumsum(degree, 0, out=indptr[1:])
-    positions = torch.repeat_interleave(begin - indptr[:-1], degree)
-    return positions.add_(torch.arange(positions.numel(), device=positions.device)), indptr
+    return ranges(begin, degree), indptr_of(degree)
 
 
 def csc_of(types: Types, relation: Relation) -> Csc:

@@ -15,7 +15,7 @@ from graphbraid.arguments import as_count, as_flag, check_choice, check_type
 from graphbraid.datasets.npy import read_npz
 from graphbraid.distributed.partitioning.choose import partition
 from graphbraid.distributed.partitioning.records import MOST_PARTS, Partition, Strategy
-from graphbraid.errors import ConfigError, DataError, MissingPackageError
+from graphbraid.errors import ConfigError, DataError, needing
 from graphbraid.files.checksums import check_zip, seal_zip
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
@@ -341,12 +341,8 @@ def _as_batch(sampled: MiniBatch) -> Batch:
 
 
 def _batch_class() -> Any:
-    try:
+    with needing("ShaDowKHopSampler's batches are PyG's: pip install 'graphbraid[pyg]'"):
         from torch_geometric.data import Batch
-    except ImportError as error:
-        raise MissingPackageError(
-            "ShaDowKHopSampler's batches are PyG's: pip install 'graphbraid[pyg]'"
-        ) from error
     return Batch
 
 

@@ -1,13 +1,19 @@
 """Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and semantics."""
 
 from graphbraid.nn.conv import Conv
-from graphbraid.nn.edge_model import EdgeDecoder, EdgeModel
 from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.graph_model import GraphModel
-from graphbraid.nn.link_predictors import DotProduct, LinkModel, LinkPredictor, MLPPredictor
+from graphbraid.nn.link_predictors import (
+    DotProduct,
+    EdgeDecoder,
+    EdgeModel,
+    LinkModel,
+    LinkPredictor,
+    MLPPredictor,
+)
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
 from graphbraid.nn.pooled import PooledModel
 from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_model, model_options

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, indptr_of
+from graphbraid.nn.pyg_layers import as_pyg, checked_copy, plain, pyg_nn
 from graphbraid.ops import spmm
 
 Readout = Literal["sum", "mean", "max"]
@@ -41,6 +42,23 @@ class PooledModel(nn.Module):
             check_type(head, "head", nn.Module, "a torch.nn.Module", error=ConfigError)
         check_choice(readout, "readout", ("sum", "mean", "max"))
         self.encoder, self.head, self.readout = encoder, head, readout
+        self.aggregation: nn.Module | None = None
+        """Reads out in place of graphbraid's operator."""
+        self._taken = frozenset(inspect.signature(encoder.forward).parameters)
+
+    def to_pyg(self) -> PooledModel:
+        """Return a model of the encoder's ``to_pyg()``, PyG's aggregation and the head.
+
+        Raises:
+            ConfigError: the class is a user's, there are hooks, or the encoder has no such form.
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        aggregations, head = pyg_nn(self).aggr, None if self.head is None else plain(self.head)
+        made = PooledModel(as_pyg(self.encoder), head, readout=self.readout)
+        made.aggregation = getattr(aggregations, f"{self.readout.capitalize()}Aggregation")()
+        made._taken = self._taken
+        checked_copy(made, self)
+        return made
 
     def forward(
         self,
@@ -69,10 +87,13 @@ class PooledModel(nn.Module):
             DataError: the numbers of graphs do not rise, or nodes and numbers differ.
         """
         given = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-        taken = inspect.signature(self.encoder.forward).parameters
-        named = {name: one for name, one in given.items() if one is not None and name in taken}
+        named = {name: one for name, one in given.items() if one is not None and name in self._taken}
         rows = self.encoder(x, edge_index, **named)
-        pooled = pool(rows, _starts(batch, rows.shape[0]) if ptr is None else ptr, self.readout)
+        ptr = _starts(batch, rows.shape[0]) if ptr is None else ptr
+        if self.aggregation is None:
+            pooled = pool(rows, ptr, self.readout)
+        else:
+            pooled = self.aggregation(rows, ptr=ptr)
         if graph_x is not None:
             pooled = torch.cat([pooled, graph_x.to(pooled.dtype)], 1)
         found: Tensor = pooled if self.head is None else self.head(pooled)

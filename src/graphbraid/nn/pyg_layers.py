@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.errors import ConfigError, MissingPackageError
+from graphbraid.errors import ConfigError, needing
 from graphbraid.nn.linear import Linear
 
 ACTIVATIONS = {"none": None, "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "gelu": nn.GELU}
@@ -32,12 +32,8 @@ def pyg_nn(module: nn.Module) -> Any:
         raise ConfigError(f"to_pyg would lose the hooks of {kind.__name__}; remove them, and set them again")
     if getattr(module, "ends_hidden", False):
         raise ConfigError("to_pyg takes a whole model, and not its hidden()")
-    try:
+    with needing("to_pyg needs the package torch-geometric: pip install 'graphbraid[pyg]'"):
         import torch_geometric.nn
-    except ImportError as error:
-        raise MissingPackageError(
-            "to_pyg needs the package torch-geometric: pip install 'graphbraid[pyg]'"
-        ) from error
     return torch_geometric.nn
 
 

@@ -36,6 +36,8 @@ class RelationPredictor(LinkPredictor):
 
     is_complex = False
     """Whether a row is one of complex numbers: their real parts, then their imaginary parts."""
+    columns_per_number = 1
+    """Columns of a node's row for each number in a relation's."""
     num_relations: int
 
     def __init__(self, num_relations: int, channels: int, *, reciprocal: bool = False) -> None:
@@ -48,7 +50,8 @@ class RelationPredictor(LinkPredictor):
                 f"channels must be even for {type(self).__name__}, whose rows are complex numbers; got "
                 f"{channels}"
             )
-        self.relations = nn.Parameter(torch.empty(num_relations * (1 + self.reciprocal), self._width))
+        width = self.channels // self.columns_per_number
+        self.relations = nn.Parameter(torch.empty(num_relations * (1 + self.reciprocal), width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -85,11 +88,6 @@ class RelationPredictor(LinkPredictor):
     def relation_rows(self, relation: Tensor, *, sources: bool) -> Tensor:
         """Return the rows of relations, ``(num, width)``, for questions of destinations or ``sources``."""
         return F.embedding(relation + self.num_relations * (sources and self.reciprocal), self.relations)
-
-    @property
-    def _width(self) -> int:
-        """Width of a relation's row."""
-        return self.channels
 
     def _check(self, src: Tensor, relation: Tensor | None) -> None:
         super()._check(src, relation)
@@ -166,11 +164,17 @@ class _Distance(RelationPredictor):
         self.margin = as_number(margin, "margin", least=0)
 
     def _near(self, query: Tensor, rows: Tensor) -> Tensor:
-        distance: Tensor = torch.linalg.vector_norm(query - rows, self.norm, dim=-1)
+        parts = query - rows
+        if self.is_complex and self.norm == 1:
+            moduli: Tensor = torch.linalg.vector_norm(torch.stack(parts.chunk(2, -1)), dim=0)
+            return self.margin - moduli.sum(-1)
+        distance: Tensor = torch.linalg.vector_norm(parts, self.norm, dim=-1)
         return self.margin - distance
 
     def _near_all(self, query: Tensor, rows: Tensor) -> Tensor:
-        return self.margin - distances(query, rows, "absolute" if self.norm == 1 else "euclidean")
+        return self.margin - distances(
+            query, rows, "euclidean" if self.norm == 2 else "moduli" if self.is_complex else "absolute"
+        )
 
 
 @typed
@@ -206,7 +210,7 @@ class RotatE(_Distance):
         ConfigError: an argument is out of its bounds.
     """
 
-    is_complex = True
+    is_complex, columns_per_number = True, 2
 
     def reset_parameters(self) -> None:
         """Draw the relations' angles anew."""
@@ -216,24 +220,8 @@ class RotatE(_Distance):
         """Return each node's sum of cubed moduli; a relation's are all 1 and cannot shrink: 0."""
         return super().cubes(rows) if rows.shape[-1] == self.channels else torch.zeros_like(rows[:, 0])
 
-    @property
-    def _width(self) -> int:
-        return self.channels // 2
-
     def _moved(self, given: Tensor, relation: Tensor, *, back: bool) -> Tensor:
         return _turned(given, relation.cos(), -relation.sin() if back else relation.sin())
-
-    def _near(self, query: Tensor, rows: Tensor) -> Tensor:
-        if self.norm == 2:
-            return super()._near(query, rows)
-        parts = torch.stack((query - rows).chunk(2, -1))
-        distance: Tensor = torch.linalg.vector_norm(parts, dim=0).sum(-1)
-        return self.margin - distance
-
-    def _near_all(self, query: Tensor, rows: Tensor) -> Tensor:
-        if self.norm == 2:
-            return super()._near_all(query, rows)
-        return self.margin - distances(query, rows, "moduli")
 
 
 def _turned(given: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:

@@ -48,9 +48,7 @@ class _Distances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         query, rows, out = ctx.saved_tensors
-        of_query, of_rows = (
-            torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in (query, rows)
-        )
+        of_query, of_rows = query.new_empty(query.shape), rows.new_empty(rows.shape)
         given = row_contiguous(plain(query)), row_contiguous(plain(rows))
         _kernels(query).distances_backward(*given, ctx.kind, out, grad.contiguous(), of_query, of_rows)
         return of_query, of_rows, None

@@ -162,14 +162,16 @@ def trained(
     if task in ("edge", "link"):
         check_values_of(graph, run.settings)
     graph = contract.matched(graph, labels=labels or (task == "edge" and (draws_split or splits_edges)))
-    if task == "node":
+    if task in ("node", "graph"):
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
     if task in ("edge", "graph"):
         from graphbraid.cli.run import tasks  # here: few runs have these
+        from graphbraid.graph.graph_set import GraphSet, types_of_sets
 
         if task == "graph":
-            graph, graph_type = tasks.graphs_to_predict(graph, run.settings)
+            graph_type = types_of_sets(graph)[1]
+            graph = GraphSet.from_graph(graph)
             model: nn.Module = tasks.build_graph_model(graph, run, outputs.width)
         else:
             model = tasks.build_edge_model(graph, run, outputs.width)

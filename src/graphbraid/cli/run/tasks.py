@@ -14,14 +14,13 @@ from graphbraid.cli.run.build import (
     build_encoder,
     built,
     check_classes,
-    check_predictable,
     check_values_of,
     learning,
     load_graph,
     made,
     refuse_learned,
 )
-from graphbraid.cli.run.settings import ResolvedRun, RunSettings
+from graphbraid.cli.run.settings import ResolvedRun
 from graphbraid.datasets import split_edges
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, Graph
@@ -140,12 +139,6 @@ def learning_graphs(run: ResolvedRun) -> Learning:
     return Learning(run=run, graph=graphs, labels=labels, model=model, outputs=outputs, source=source)
 
 
-def graphs_to_predict(graph: Graph, settings: RunSettings) -> tuple[GraphSet, str]:
-    """Return the set of graphs that a graph stands for, checked, and the node type that they are in it."""
-    check_predictable(graph, settings)
-    return GraphSet.from_graph(graph), types_of_sets(graph)[1]
-
-
 def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> PooledModel:
     """Make an encoder of nodes, a readout of each graph's rows, and a linear map of that.
 
@@ -167,9 +160,7 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
     def make(**of_encoder: Any) -> nn.Module:
         encoder = make_model(name, graphs.num_features, width, **of_encoder)
         head = nn.Linear(width + graphs.num_graph_features, num_outputs)
-        pooled = functools.partial(PooledModel, encoder, head)
-        model: nn.Module = made("the readout", pooled, settings.predictor_options)
-        return model
+        return made("the readout", functools.partial(PooledModel, encoder, head), settings.predictor_options)
 
     return cast("PooledModel", built(run, make))
 

@@ -24,7 +24,7 @@ from pydantic import (
 from torch import Tensor
 
 from graphbraid.arguments import MOST_COUNT
-from graphbraid.errors import DataError, MissingPackageError, ResourceError
+from graphbraid.errors import DataError, ResourceError, needing
 from graphbraid.files.schema import checked
 
 _Array = npt.NDArray[Any]
@@ -114,14 +114,12 @@ def read_processed(file: Path) -> dict[str, Any]:
     """
     import torch
 
-    try:
+    with needing(
+        f"reading {file} needs torch_geometric: pip install 'graphbraid[pyg]' (or keep the raw folder)"
+    ):
         import torch_geometric.data as pyg
         from torch_geometric.data import data as containers
         from torch_geometric.data import storage
-    except ImportError as error:
-        raise MissingPackageError(
-            f"reading {file} needs torch_geometric: pip install 'graphbraid[pyg]' (or keep the raw folder)"
-        ) from error
     _check_zip(file)
     allowed = [pyg.Data, storage.GlobalStorage, containers.DataEdgeAttr, containers.DataTensorAttr]
     try:

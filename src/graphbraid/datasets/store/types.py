@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError, needing
 from graphbraid.files.schema import Count
 from graphbraid.graph import Columns, Graph, ScaledFeatures, Schema, SparseFeatures
 from graphbraid.graph.csc import Csc
@@ -187,12 +187,8 @@ def with_stored_tables(schema: Schema, node_types: Sequence[str], tensors: Mappi
     for number, name in enumerate(node_types):
         if (array := tensors.get(f"node{number}_table")) is None:
             continue
-        try:
+        with needing("the store keeps tables, which need pyarrow: pip install 'graphbraid[tabular]'"):
             from pyarrow import ArrowInvalid, ipc, py_buffer
-        except ImportError as error:
-            raise MissingPackageError(
-                "the store keeps tables, which need pyarrow: pip install 'graphbraid[tabular]'"
-            ) from error
         try:
             table = ipc.open_file(py_buffer(array.numpy())).read_all()
         except ArrowInvalid as error:

@@ -1,28 +1,35 @@
-"""Types of columns: the user's choice, inference from the values, and the encoder of each."""
+"""Columns of tables: their plain values, and their types, which a user chooses or the values tell."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from graphbraid.arguments import shown
-from graphbraid.datasets.tables.column_values import (
-    LARGEST,
-    SEPARATOR,
-    arrow_compute,
-    counts_of,
-    numbers_of,
-    reading_column,
-    stored_as,
-    texts_of,
-)
+from graphbraid.arguments import check_type
 from graphbraid.datasets.tables.file import require_pyarrow
-from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+
+EncodedRows = npt.NDArray[Any]
+"""``(num_rows, width)`` float32 columns of features, or numbers of rows."""
+LARGEST = float(np.finfo(np.float32).max)
+SEPARATOR = r"\s*[|;,]\s*"
+"""Separator of the categories in a row."""
+HELD = {
+    "number": "numbers",
+    "text": "text",
+    "boolean": "true and false",
+    "time": "times",
+    "list": "lists",
+    "nothing": "nothing",
+    "other": "something else",
+}
 
 HOWS: dict[str, tuple[str, ...]] = {
     "number": ("standard", "quantile", "log", "buckets", "raw"),
@@ -41,6 +48,7 @@ MOST_ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100
 """Most entries that an encoder keeps, unless ``size`` says otherwise."""
 _MOST_CODES = 20  # integers with at most so many values, each often, are categories
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_DAY_FIRST = r"^\d{1,2}[./-]\d{1,2}[./-]\d{4}"
 _OFTEN = 5  # rows of a value that is no accident
 
 
@@ -65,13 +73,10 @@ class ColumnChoice(BaseModel):
         Raises:
             ConfigError: there is no such kind or encoding, or they do not go together.
         """
-        if isinstance(given, ColumnChoice):
-            choice = given
-        elif not isinstance(given, str):
-            raise ConfigError(f"the type or encoder of a column must be text; got {shown(given)}")
-        else:
-            choice = cls(type=given) if given in HOWS else cls(encoder=given)
-        kind = choice.type
+        check_type(given, "the type or encoder of a column", (str, cls), "text", error=ConfigError)
+        if isinstance(given, str):
+            given = cls(type=given) if given in HOWS else cls(encoder=given)
+        choice, kind = given, given.type
         if choice.encoder is not None and kind is None:
             kind = next((name for name, hows in HOWS.items() if choice.encoder in hows), None)
         known = [*HOWS, *(how for hows in HOWS.values() for how in hows)]
@@ -114,7 +119,7 @@ def infer(name: str, values: Any) -> tuple[str, str]:
         return _infer_list(values)
     if family == "other":
         return "ignore", f"{values.type} has no encoder"
-    distinct = int(arrow_compute().count_distinct(present).as_py())
+    distinct = int(require_pyarrow().compute.count_distinct(present).as_py())
     if distinct == 1:
         return "constant", "no different values"
     if family == "number":
@@ -123,12 +128,10 @@ def infer(name: str, values: Any) -> tuple[str, str]:
 
 
 def _infer_list(values: Any) -> tuple[str, str]:
-    compute, inner = arrow_compute(), values.type.value_type
-    if stored_as(inner) != "number":
-        return (
-            ("categories", "lists of texts") if stored_as(inner) == "text" else ("ignore", f"{values.type}")
-        )
-    lengths = compute.unique(compute.list_value_length(values.drop_null())).to_pylist()
+    inner = stored_as(values.type.value_type)
+    if inner != "number":
+        return ("categories", "lists of texts") if inner == "text" else ("ignore", f"{values.type}")
+    lengths = require_pyarrow().compute.list_value_length(values.drop_null()).unique().to_pylist()
     if len(lengths) == 1 and lengths[0]:
         return "embedding", f"lists of {lengths[0]} numbers"
     return "ignore", f"lists of {len(lengths)} different lengths"
@@ -147,7 +150,7 @@ def _infer_number(name: str, present: Any, distinct: int) -> tuple[str, str]:
 
 
 def _infer_text(name: str, present: Any, distinct: int) -> tuple[str, str]:
-    compute, count = arrow_compute(), len(present)
+    compute, count = require_pyarrow().compute, len(present)
     if _are_times(present):
         return "time", "dates as text"
     lengths = [compute.list_value_length(compute.split_pattern_regex(present, p)) for p in (r"[|;]", r"\s+")]
@@ -158,15 +161,17 @@ def _infer_text(name: str, present: Any, distinct: int) -> tuple[str, str]:
             return "categories", f"{parts:.1f} parts between | or ; in a row"
     share = float(compute.mean(compute.match_substring_regex(present, _NUMBER)).as_py())
     hint = f"; {int(100 * share)} % are numbers: empty the others to have numbers" if 0.5 < share < 1 else ""
+    if compute.all(compute.match_substring_regex(present, _DAY_FIRST)).as_py():
+        hint = "; dates are times if they are written as 2026-01-31"
     if distinct == count and words >= 3:
-        return "text", f"{words:.1f} words in a row"
+        return "text", f"{words:.1f} words in a row{hint}"
     if distinct == count or re.search(r"(^|_)(id|key)$", name.lower()):
         return "id", f"a name, or different in each row{hint}"
     is_repeated = count >= (2 if distinct <= MOST_ENTRIES["one-hot"] else _OFTEN) * distinct
     if is_repeated and (distinct <= MOST_ENTRIES["one-hot"] or words < 3):
         return "category", f"{distinct} different texts{hint}"
     return (
-        ("text", f"{words:.1f} words in a row")
+        ("text", f"{words:.1f} words in a row{hint}")
         if words > 1.5
         else ("ignore", f"{distinct} texts, most of them rare{hint}")
     )
@@ -218,7 +223,7 @@ def decide(
 def _default_how(kind: str, values: Any) -> str | None:
     hows = HOWS[kind]
     if kind == "category":
-        distinct = arrow_compute().count_distinct(texts_of(values)).as_py()
+        distinct = require_pyarrow().compute.count_distinct(texts_of(values)).as_py()
         return "one-hot" if distinct <= MOST_ENTRIES["one-hot"] else "learned"
     if kind == "number" and stored_as(values.type) == "number":
         numbers = numbers_of(values)
@@ -227,3 +232,98 @@ def _default_how(kind: str, values: Any) -> str | None:
         if len(numbers) and numbers.min() >= 0 and numbers.max() > numbers.mean() + 10 * numbers.std():
             return "log"
     return hows[0] if hows else None
+
+
+# ---- plain values: numbers, times and texts of pyarrow as arrays of NumPy
+
+
+def stored_as(kind: Any) -> str:
+    """Return the encoders' name of a pyarrow type, a key of :data:`HELD`."""
+    of = require_pyarrow().types
+    if of.is_dictionary(kind):
+        kind = kind.value_type
+    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
+        return "list"
+    tests = {
+        "boolean": (of.is_boolean,),
+        "number": (of.is_integer, of.is_floating, of.is_decimal),
+        "time": (of.is_timestamp, of.is_date),
+        "text": (of.is_string, of.is_large_string, of.is_string_view),
+        "nothing": (of.is_null,),
+    }
+    return next((name for name, checks in tests.items() if any(check(kind) for check in checks)), "other")
+
+
+def counts_of(values: Any) -> tuple[list[Any], EncodedRows]:
+    """Return the different values of a column, and in how many rows each is."""
+    found = values.value_counts()
+    return found.field("values").to_pylist(), found.field("counts").to_numpy(zero_copy_only=False)
+
+
+def texts_of(values: Any) -> Any:
+    """Return a column as text without spaces around it; an empty text is null, and 1.0 is ``1``."""
+    arrow, compute = require_pyarrow(), require_pyarrow().compute
+    if arrow.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if stored_as(values.type) == "number" and not arrow.types.is_integer(values.type):
+        values = values.cast(arrow.float64())
+        # one by one: what a number is called must not depend on the others of its column
+        whole = compute.and_(
+            compute.equal(compute.floor(values), values), compute.less(compute.abs(values), 2**53)
+        )
+        integers = values.cast(arrow.int64(), safe=False).cast(arrow.string())
+        values = compute.if_else(whole, integers, values.cast(arrow.string()))
+    texts = compute.utf8_trim_whitespace(values.cast(arrow.string()))
+    return compute.if_else(compute.equal(texts, ""), arrow.scalar(None, arrow.string()), texts)
+
+
+def numbers_of(values: Any) -> EncodedRows:
+    """Return a column of numbers as float64; empty fields are NaN."""
+    # not safe: integers beyond 2**53 are rounded, as all are to float32 in the end
+    texts = texts_of(values) if stored_as(values.type) == "text" else values
+    return as_numpy(texts.cast(require_pyarrow().float64(), safe=False))
+
+
+def times_of(column: str, values: Any) -> EncodedRows:
+    """Return times as float64 seconds since 1970; empty fields are NaN."""
+    arrow = require_pyarrow()
+    if stored_as(values.type) == "number":
+        seconds = numbers_of(values)
+        if (bad := np.flatnonzero(np.abs(seconds) > 2**53)).size:
+            raise DataError(f"column {column!r} is {seconds[bad[0]]} in row {bad[0]}, no time in seconds")
+        return seconds
+    texts = texts_of(values) if stored_as(values.type) == "text" else values
+    found = texts.cast(arrow.timestamp("s", tz=getattr(values.type, "tz", None)), safe=False)
+    return as_numpy(found.cast(arrow.int64()).cast(arrow.float64()))
+
+
+def as_numpy(values: Any) -> EncodedRows:
+    """Return the values of a pyarrow array, in one piece or in chunks; nulls of numbers are NaN."""
+    if hasattr(values, "num_chunks"):
+        values = values.combine_chunks()
+    found: EncodedRows = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+@contextmanager
+def reading_column(column: str, kind: str | None) -> Iterator[None]:
+    """Name the column in pyarrow's errors, such as about a value or type that the kind cannot be."""
+    try:
+        yield
+    except require_pyarrow().ArrowException as error:
+        what = "cannot be read" if kind is None else f"holds something that is no {kind}"
+        raise DataError(f"column {column!r} {what}: {error}") from error
+
+
+def list_width(column: str, values: Any) -> int:
+    """Return the length of a column's lists; 0 if all fields are empty.
+
+    Raises:
+        DataError: the lists have different lengths.
+    """
+    lengths = require_pyarrow().compute.list_value_length(values.drop_null()).unique().to_pylist()
+    if len(lengths) > 1:
+        raise DataError(
+            f"column {column!r} holds lists of {lengths[0]} and of {lengths[1]} numbers; all need one length"
+        )
+    return int(lengths[0]) if lengths else 0

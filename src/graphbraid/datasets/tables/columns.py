@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -334,12 +334,7 @@ class Numbering:
                 part[:] = np.searchsorted(values, part)
             return NodeIds(values)
         names = sorted(self._number)
-        for name in names:
-            if name != name.strip() and name.strip() in self._number:
-                raise DataError(
-                    f"the ids {name!r} and {name.strip()!r} differ by spaces only; are the table's columns "
-                    "aligned with spaces? Take them out, or write one delimiter between fields"
-                )
+        refuse_spaces(names)
         rank = np.empty(len(names), np.int64)
         rank[[self._number[name] for name in names]] = np.arange(len(names))
         for part in _slices(ends):
@@ -347,6 +342,21 @@ class Numbering:
         values = np.empty(len(names), object)
         values[:] = names
         return NodeIds(values)
+
+
+def refuse_spaces(names: Iterable[str]) -> None:
+    """Refuse ids that differ by spaces around them only.
+
+    Raises:
+        DataError: two do.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        if (other := found.setdefault(name.strip(), name)) != name:
+            raise DataError(
+                f"the ids {other!r} and {name!r} differ by spaces only; are the table's columns "
+                "aligned with spaces? Take them out, or write one delimiter between fields"
+            )
 
 
 def _slices(arrays: Sequence[NumberArray]) -> Iterator[NumberArray]:

@@ -9,14 +9,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from graphbraid.datasets.tables.column_types import ColumnChoice
-from graphbraid.datasets.tables.column_values import EncodedRows
+from graphbraid.datasets.tables.column_types import ColumnChoice, EncodedRows
 from graphbraid.datasets.tables.encoding import encoded, fitted, names_of
 from graphbraid.datasets.tables.reading import classes_of, targets_of
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph import Columns, Graph
 from graphbraid.graph.checks import named
-from graphbraid.graph.schema import Encoder, NodesOrEdges
+from graphbraid.graph.schema import Encoder
 from graphbraid.graph.types import NodeSet
 
 NOW = b"now"
@@ -133,12 +132,8 @@ def with_target(graph: Graph, target: str) -> Graph:
             "%s holds whole numbers: its %d values are learned as classes; --target %s%s learns numbers",
             *(target, count, target, AS_NUMBER),
         )
-    nodes: dict[str, NodeSet] = {
-        other: replace(
-            one, y=torch.from_numpy(y) if other == name else None, splits=one.splits if other == name else {}
-        )
-        for other, one in graph.types.nodes.items()
-    }
+    nodes = {other: replace(one, y=None, splits={}) for other, one in graph.types.nodes.items()}
+    nodes[name] = replace(graph.types.nodes[name], y=torch.from_numpy(y))
     if classes is not None and len(classes) > _MOST_ALONE and len(classes) == np.count_nonzero(y >= 0):
         raise DataError(
             f"the target {target} is a different text in each of {len(classes)} rows: no row tells the class "
@@ -146,8 +141,7 @@ def with_target(graph: Graph, target: str) -> Graph:
         )
     own = tables[name]
     kept = tuple(one for one in own.encoders or () if one.column != column)
-    columns: dict[NodesOrEdges, Columns] = dict(graph.schema.columns)
-    columns[name] = replace(own, encoders=kept)
+    columns = {**graph.schema.columns, name: replace(own, encoders=kept)}
     schema = replace(graph.schema, columns=columns, class_names={} if classes is None else {name: classes})
     return with_encoders(
         graph.replace(types=replace(graph.types, nodes=nodes), schema=schema, trusted=True), {name: kept}
@@ -172,8 +166,7 @@ def training_rows(graph: Graph, node_type: str) -> EncodedRows | None:
             ends.append(float(last))
     if nodes.time is None or not ends:
         return None
-    found: EncodedRows = torch.nonzero(nodes.time <= min(ends)).flatten().numpy()
-    return found
+    return torch.nonzero(nodes.time <= min(ends)).flatten().numpy()
 
 
 def reference_of(nodes: NodeSet, columns: Columns) -> EncodedRows | None:
@@ -182,9 +175,8 @@ def reference_of(nodes: NodeSet, columns: Columns) -> EncodedRows | None:
     if NOW not in metadata:
         return None
     if metadata[NOW] == b"time" and nodes.time is not None:
-        own: EncodedRows = nodes.time.double().numpy()
-        return own
-    return torch.full((nodes.num_nodes,), float(metadata[NOW]), dtype=torch.float64).numpy()
+        return nodes.time.double().numpy()
+    return np.full(nodes.num_nodes, float(metadata[NOW]))
 
 
 def _with_table(graph: Graph) -> dict[str, Columns]:

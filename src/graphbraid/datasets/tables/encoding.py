@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from graphbraid.datasets.memory import require_memory
-from graphbraid.datasets.tables.column_types import HOWS, MOST_ENTRIES, ColumnChoice
-from graphbraid.datasets.tables.column_values import (
+from graphbraid.datasets.tables.column_types import (
     HELD,
+    HOWS,
     LARGEST,
+    MOST_ENTRIES,
     SEPARATOR,
+    ColumnChoice,
     EncodedRows,
-    arrow_compute,
     as_numpy,
     counts_of,
-    is_empty,
     list_width,
     numbers_of,
     reading_column,
@@ -31,7 +31,7 @@ from graphbraid.datasets.tables.column_values import (
     times_of,
 )
 from graphbraid.datasets.tables.file import require_pyarrow
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError, needing
 from graphbraid.graph.schema import Encoder
 
 _QUANTILES = 101
@@ -56,43 +56,30 @@ def fitted(
     Raises:
         DataError: a value is not what the kind needs; names the column.
     """
-    if choice.encoder is None:
+    kind, how = choice.type, choice.encoder
+    if how is None:
         return None
-    assert choice.type is not None
-    with reading_column(column, choice.type):
-        return _fitted(column, values, rows, choice, reference)
-
-
-def _fitted(
-    column: str, values: Any, rows: EncodedRows | None, choice: ColumnChoice, reference: EncodedRows | None
-) -> Encoder:
-    assert choice.type is not None and choice.encoder is not None
-    here = values if rows is None else values.take(require_pyarrow().array(rows))
-    made = Encoder(
-        column=column, kind=choice.type, how=choice.encoder, stored=stored_as(values.type), size=choice.size
-    )
-    missing = bool(_readable(made, here).null_count)
-    made = replace(made, missing=missing)
-    if choice.type == "number":
-        return replace(made, numbers=_fit_numbers(made.how, _finite(made, numbers_of(here))))
-    if choice.type == "time":
-        at = reference if rows is None or reference is None else reference[rows]
-        seconds = times_of(column, here)
-        ages = _ages(seconds, at)
-        known = seconds[~np.isnan(seconds)]
-        return replace(made, numbers=_fit_buckets(ages), width=int((known % _DAY != 0).any()))
-    if choice.type == "embedding" or choice.encoder == "sentences":
-        entries = (choice.model or "",) if choice.encoder == "sentences" else ()
-        return replace(made, width=list_width(column, values), entries=entries)  # of any row: a type
-    if choice.type == "boolean":
-        return made
-    return _fit_entries(made, here, choice.size or MOST_ENTRIES[made.how])
+    assert kind is not None
+    with reading_column(column, kind):
+        here = values if rows is None else values.take(require_pyarrow().array(rows))
+        made = Encoder(column=column, kind=kind, how=how, stored=stored_as(values.type), size=choice.size)
+        made = replace(made, missing=bool(_readable(made, here).null_count))
+        if kind == "number":
+            return replace(made, numbers=_fit_numbers(how, _finite(made, numbers_of(here))))
+        if kind == "time":
+            seconds = times_of(column, here)
+            ages = _ages(seconds, reference if rows is None or reference is None else reference[rows])
+            has_hours = bool((seconds[~np.isnan(seconds)] % _DAY != 0).any())
+            return replace(made, numbers=_fit_buckets(ages), width=int(has_hours))
+        if kind == "embedding" or how == "sentences":
+            entries = (choice.model or "",) if how == "sentences" else ()
+            return replace(made, width=list_width(column, values), entries=entries)  # of any row: a type
+        return made if kind == "boolean" else _fit_entries(made, here, choice.size or MOST_ENTRIES[how])
 
 
 def _fit_numbers(how: str, numbers: EncodedRows) -> tuple[float, ...]:
-    known = numbers[~np.isnan(numbers)]
-    if how == "raw" or (not len(known) and how in ("standard", "log")):
-        return (0.0, 1.0)
+    if how == "raw":
+        return 0.0, 1.0
     if how in ("quantile", "buckets"):
         return _quantiles(numbers, _QUANTILES) if how == "quantile" else _fit_buckets(numbers)
     return _mean_and_deviation(_log(numbers) if how == "log" else numbers)
@@ -147,34 +134,24 @@ def _in_buckets(encoder: Encoder, numbers: EncodedRows) -> EncodedRows:
 
 
 def _log(numbers: EncodedRows) -> EncodedRows:
-    found: EncodedRows = np.sign(numbers) * np.log1p(np.abs(numbers))
-    return found
+    return np.sign(numbers) * np.log1p(np.abs(numbers))
 
 
 def _fit_entries(made: Encoder, here: Any, size: int) -> Encoder:
     """Keep the most frequent entries; those in one row alone stand for all that are not known."""
-    if made.how in ("one-hot", "learned"):
-        names, counts = counts_of(texts_of(here).drop_null())
-        total = len(here)
+    is_category = made.how in ("one-hot", "learned")
+    if is_category:
+        entries = texts_of(here).drop_null()
     else:
-        parents, parts = _parts(made, here)
-        encoded = parts.dictionary_encode()
-        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        names, total = encoded.dictionary.to_pylist(), len(here)
-        pairs = np.unique(parents * max(1, len(names)) + codes)  # a word counts once in a row
-        counts = np.bincount(pairs % max(1, len(names)), minlength=len(names))
+        pairs = require_pyarrow().table(_parts(made, here), names=["row", "entry"])
+        entries = pairs.group_by(pairs.column_names).aggregate([])["entry"]  # a word counts once in a row
+    names, counts = counts_of(entries)
     # Of words those are kept by which rows differ most; one in nearly all rows tells few rows apart.
-    says = counts * (total - counts) if made.how == "words" else counts
+    says = counts * (len(here) - counts) if made.how == "words" else counts
     order = sorted(range(len(names)), key=lambda at: (-says[at], names[at]))
     often = [at for at in order if counts[at] > 1 and says[at]]
     kept = [names[at] for at in often or order if names[at]][:size]
-    other = made.how in ("one-hot", "learned") and len(kept) < len(names)
-    return replace(made, entries=tuple(kept), width=int(other))
-
-
-def width_of(encoder: Encoder) -> int:
-    """Return how many columns of features an encoder makes."""
-    return len(names_of(encoder))
+    return replace(made, entries=tuple(kept), width=int(is_category and len(kept) < len(names)))
 
 
 def names_of(encoder: Encoder) -> list[str]:
@@ -207,35 +184,22 @@ def applied(encoder: Encoder, values: Any, reference: EncodedRows | None) -> Enc
             cannot encode; names the column and the first row.
     """
     with reading_column(encoder.column, encoder.kind):
-        return _applied(encoder, values, reference)
-
-
-def _applied(encoder: Encoder, values: Any, reference: EncodedRows | None) -> EncodedRows:
-    check_stored(encoder, values)
-    out = np.zeros((len(values), width_of(encoder)), np.float32)
-    if values.null_count == len(values):  # its type may be null
-        if encoder.missing:
-            out[:, -1] = len(encoder.entries) + 1 if encoder.how == "learned" else 1
+        now, count = stored_as(values.type), len(values)
+        if now not in (encoder.stored, "nothing") and values.null_count < count:
+            raise DataError(
+                f"column {encoder.column!r} ({encoder.kind}) held {HELD[encoder.stored]} when its encoder "
+                f"was fitted, and holds {HELD[now]} now ({values.type}). Write it as it was, or name its "
+                "type under columns: in both descriptions"
+            )
+        out = np.zeros((count, len(names_of(encoder))), np.float32)
+        if values.null_count == count:  # its type may be null
+            if encoder.missing:
+                out[:, -1] = len(encoder.entries) + 1 if encoder.how == "learned" else 1
+            return out
+        _FILL[encoder.how](encoder, values, reference, out)
+        if encoder.missing and encoder.how != "learned":
+            out[:, -1] = as_numpy(_readable(encoder, values).is_null())
         return out
-    _FILL[encoder.how](encoder, values, reference, out)
-    if encoder.missing and encoder.how != "learned":
-        out[:, -1] = is_empty(_readable(encoder, values))
-    return out
-
-
-def check_stored(encoder: Encoder, values: Any) -> None:
-    """Refuse a column of another type than the encoder was fitted on; an empty one fits all.
-
-    Raises:
-        DataError: it has another type.
-    """
-    now = stored_as(values.type)
-    if now not in (encoder.stored, "nothing") and values.null_count < len(values):
-        raise DataError(
-            f"column {encoder.column!r} ({encoder.kind}) held {HELD[encoder.stored]} when its encoder was "
-            f"fitted, and holds {HELD[now]} now ({values.type}). Write it as it was, or name its type under "
-            "columns: in both descriptions"
-        )
 
 
 def _fill_number(encoder: Encoder, values: Any, _: EncodedRows | None, out: EncodedRows) -> None:
@@ -272,7 +236,7 @@ def _fill_flag(encoder: Encoder, values: Any, _: EncodedRows | None, out: Encode
 def _fill_category(encoder: Encoder, values: Any, _: EncodedRows | None, out: EncodedRows) -> None:
     texts = texts_of(values)
     codes = _codes(encoder, texts)
-    count, empty = len(encoder.entries), is_empty(texts)
+    count, empty = len(encoder.entries), as_numpy(texts.is_null())
     if encoder.how == "learned":  # 0 stands for what is not known, and the last code for an empty field
         out[:, 0] = np.where(empty, count + 1 if encoder.missing else 0, codes + 1)
         return
@@ -289,15 +253,14 @@ def _fill_parts(encoder: Encoder, values: Any, _: EncodedRows | None, out: Encod
 
 
 def _fill_vector(encoder: Encoder, values: Any, _: EncodedRows | None, out: EncodedRows) -> None:
-    compute = arrow_compute()
     lists = values.combine_chunks()
     if len(lists) > lists.null_count and (width := list_width(encoder.column, values)) != encoder.width:
         raise DataError(
             f"column {encoder.column!r} held lists of {encoder.width} numbers when its encoder was fitted, "
             f"and holds lists of {width} now"
         )
-    known = np.flatnonzero(~is_empty(lists))
-    flat = compute.list_flatten(lists.drop_null()).cast(require_pyarrow().float32(), safe=False)
+    known = np.flatnonzero(~as_numpy(lists.is_null()))
+    flat = lists.drop_null().flatten().cast(require_pyarrow().float32(), safe=False)
     out[known, : encoder.width] = as_numpy(flat).reshape(len(known), encoder.width)
     if (bad := np.flatnonzero(~np.isfinite(out).all(axis=1))).size:
         raise DataError(f"column {encoder.column!r} holds a number that is not finite in row {bad[0]}")
@@ -313,8 +276,7 @@ def _fill_calendar(encoder: Encoder, values: Any, reference: EncodedRows | None,
     out[rows, _BUCKETS + weekday] = 1
     out[rows, _BUCKETS + 7 + month] = 1
     if encoder.width:
-        turn = 2 * np.pi * (seconds[rows] % _DAY) / _DAY
-        at = _BUCKETS + 7 + 12
+        turn, at = 2 * np.pi * (seconds[rows] % _DAY) / _DAY, _BUCKETS + 7 + 12
         out[rows, at], out[rows, at + 1] = np.sin(turn), np.cos(turn)
 
 
@@ -344,16 +306,13 @@ def encoded(table: Any, encoders: Sequence[Encoder], reference: EncodedRows | No
             f"the table lacks columns that its encoders were fitted on: {', '.join(lacking)}; it has "
             f"{', '.join(table.column_names)}"
         )
-    width = sum(width_of(one) for one in encoders)
-    if not width:
+    widths = [len(names_of(one)) for one in encoders]
+    if not (width := sum(widths)):
         return None
     require_memory(4 * table.num_rows * width, f"features of {table.num_rows:,} rows and {width} columns")
     out = np.empty((table.num_rows, width), np.float32)
-    at = 0
-    for one in encoders:
-        made = applied(one, table.column(one.column), reference)
-        out[:, at : at + made.shape[1]] = made
-        at += made.shape[1]
+    for one, part in zip(encoders, np.split(out, np.cumsum(widths)[:-1], 1), strict=True):
+        part[:] = applied(one, table.column(one.column), reference)
     return out
 
 
@@ -364,17 +323,15 @@ def sentences(values: Any, model: str) -> Any:
         MissingPackageError: sentence-transformers is not installed.
     """
     arrow = require_pyarrow()
-    try:
+    with needing(
+        "the encoder sentences needs sentence-transformers: pip install 'graphbraid[text]'; without it, "
+        "give the texts' embeddings as a column of lists, or take encoder: words"
+    ):
         from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingPackageError(
-            "the encoder sentences needs sentence-transformers: pip install 'graphbraid[text]'; without it, "
-            "give the texts' embeddings as a column of lists, or take encoder: words"
-        ) from error
     texts = texts_of(values)
     found = np.asarray(SentenceTransformer(model).encode(texts.fill_null("").to_pylist()), np.float32)
     lists = arrow.FixedSizeListArray.from_arrays(arrow.array(found.ravel()), found.shape[1])
-    return arrow.chunked_array([arrow_compute().if_else(texts.combine_chunks().is_valid(), lists, None)])
+    return arrow.chunked_array([arrow.compute.if_else(texts.combine_chunks().is_valid(), lists, None)])
 
 
 def _ages(seconds: EncodedRows, reference: EncodedRows | None) -> EncodedRows:
@@ -382,13 +339,12 @@ def _ages(seconds: EncodedRows, reference: EncodedRows | None) -> EncodedRows:
 
     They are on no log scale: in the first bucket, which begins at 0, the first days would be most of it.
     """
-    days: EncodedRows = (seconds if reference is None else reference - seconds) / _DAY
-    return days
+    return (seconds if reference is None else reference - seconds) / _DAY
 
 
 def _parts(encoder: Encoder, values: Any) -> tuple[EncodedRows, Any]:
     """Return the parts of a column of words or categories, each with the number of its row."""
-    compute = arrow_compute()
+    compute = require_pyarrow().compute
     lists = values.combine_chunks()
     if stored_as(values.type) != "list":
         texts = texts_of(values).combine_chunks()
@@ -405,21 +361,21 @@ def _codes(encoder: Encoder, texts: Any) -> EncodedRows:
     """Return the place of each text among the encoder's entries, -1 for others."""
     arrow = require_pyarrow()
     entries = arrow.array(encoder.entries, arrow.string())
-    found = arrow_compute().index_in(texts.cast(arrow.string()), value_set=entries).fill_null(-1)
-    return np.where(is_empty(texts), -1, as_numpy(found)).astype(np.int64)
+    found = arrow.compute.index_in(texts.cast(arrow.string()), value_set=entries).fill_null(-1)
+    return np.where(as_numpy(texts.is_null()), -1, as_numpy(found)).astype(np.int64)
 
 
 def _readable(encoder: Encoder, values: Any) -> Any:
     """Return a column whose empty fields are null, whatever its kind."""
     arrow = require_pyarrow()
     if encoder.kind == "boolean":
-        texts = arrow_compute().utf8_lower(texts_of(values))
+        texts = arrow.compute.utf8_lower(texts_of(values))
         known = arrow.array([*_TRUE, *_FALSE])
-        codes = arrow_compute().index_in(texts, value_set=known)
+        codes = arrow.compute.index_in(texts, value_set=known)
         if codes.null_count > texts.null_count:
-            unknown = texts.filter(arrow_compute().and_(codes.is_null(), texts.is_valid()))[0]
+            unknown = texts.filter(arrow.compute.and_(codes.is_null(), texts.is_valid()))[0]
             raise DataError(f"column {encoder.column!r} holds {unknown.as_py()!r}, neither true nor false")
-        return arrow_compute().less(codes, len(_TRUE))
+        return arrow.compute.less(codes, len(_TRUE))
     if encoder.kind in ("number", "time") and stored_as(values.type) == "number":
         return arrow.chunked_array([arrow.array(numbers_of(values), from_pandas=True)])
     return texts_of(values) if stored_as(values.type) == "text" else values

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphbraid.arguments import as_count
-from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError, did_you_mean
+from graphbraid.errors import ConfigError, DataError, ResourceError, did_you_mean, needing
 from graphbraid.files.progress import counted, stage
 from graphbraid.signatures import typed
 
@@ -398,15 +398,12 @@ def holds_numbers(kind: Any) -> bool:
 
 
 def require_pyarrow() -> Any:
-    """Return the pyarrow module.
+    """Return the pyarrow module, with its ``compute``.
 
     Raises:
         MissingPackageError: It is not installed; the message says how to install it.
     """
-    try:
+    with needing("reading CSV and Parquet tables needs pyarrow: pip install 'graphbraid[tabular]'"):
         import pyarrow as arrow
-    except ImportError as error:
-        raise MissingPackageError(
-            "reading CSV and Parquet tables needs pyarrow: pip install 'graphbraid[tabular]'"
-        ) from error
+        import pyarrow.compute
     return arrow

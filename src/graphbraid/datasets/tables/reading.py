@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.tables.column_values import numbers_of, stored_as
+from graphbraid.datasets.tables.column_types import numbers_of, stored_as
 from graphbraid.datasets.tables.columns import (
     Attributes,
     ColumnPart,
@@ -20,6 +20,7 @@ from graphbraid.datasets.tables.columns import (
     id_type_of,
     join,
     parts_of,
+    refuse_spaces,
     require_number,
     time_type,
     without_empty,
@@ -28,6 +29,7 @@ from graphbraid.datasets.tables.description import EdgeTableEntry
 from graphbraid.datasets.tables.file import TableFile, holds_numbers, require_pyarrow
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Schema
+from graphbraid.graph.checks import named
 
 _log = logging.getLogger(__name__)
 
@@ -247,6 +249,9 @@ def _refuse_repeats(file: TableFile, ids: NumberArray, column: str) -> None:
             f"{file.row(again)}: column {column!r} has the id {value!r} again, first at "
             f"{file.row(int(first[at]))}"
         )
+    if ids.dtype == object:
+        with named(f"{file.name}, column {column!r}"):
+            refuse_spaces(ids)
 
 
 def _labels(

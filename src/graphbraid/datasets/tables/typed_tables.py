@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphbraid.arguments import shown
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.store.manifest import StoreNames
-from graphbraid.datasets.tables.column_types import ColumnChoice, TypedColumn, decide
-from graphbraid.datasets.tables.column_values import latest_of, stored_as
+from graphbraid.datasets.tables.column_types import ColumnChoice, TypedColumn, decide, stored_as, times_of
 from graphbraid.datasets.tables.columns import NumberArray, Numbering, id_type_of
 from graphbraid.datasets.tables.description import (
     Description,
@@ -23,7 +24,7 @@ from graphbraid.datasets.tables.description import (
     read_description,
 )
 from graphbraid.datasets.tables.encoded import NOW, with_fitted_features
-from graphbraid.datasets.tables.encoding import sentences, width_of
+from graphbraid.datasets.tables.encoding import names_of, sentences
 from graphbraid.datasets.tables.file import TableFile, require_pyarrow
 from graphbraid.datasets.tables.reading import (
     EdgeTable,
@@ -202,8 +203,6 @@ def _plain(table: Any) -> Any:
 
     pandas writes an empty number as null, polars as NaN; what is stored must not say who wrote it.
     """
-    from pyarrow import compute
-
     arrow = require_pyarrow()
     for at, name in enumerate(table.column_names):
         values = table.column(at)
@@ -214,7 +213,7 @@ def _plain(table: Any) -> Any:
         if arrow.types.is_float16(values.type):
             values = values.cast(arrow.float32())
         if arrow.types.is_floating(values.type):
-            values = compute.if_else(compute.is_nan(values), arrow.scalar(None, values.type), values)
+            values = arrow.compute.if_else(values.is_nan(), arrow.scalar(None, values.type), values)
         if values is not table.column(at):
             table = table.set_column(at, name, values)
     return table
@@ -242,7 +241,7 @@ def _with_features(
     graph = with_fitted_features(graph, choices)
     found = {}
     for name, of in decided.items():
-        widths = {one.column: width_of(one) for one in graph.schema.columns[name].encoders or ()}
+        widths = {one.column: len(names_of(one)) for one in graph.schema.columns[name].encoders or ()}
         found[name] = tuple(
             TypedColumn(column, str(choice.type), choice.encoder or "", widths.get(column, 0), why)
             for column, (choice, why) in of.items()
@@ -257,7 +256,8 @@ def _latest(graph: Graph, raw: Mapping[str, Any]) -> float | None:
     times = [float(time.max()) for time in own if time is not None and time.numel()]
     if not times:
         every = [table.column(name) for table in raw.values() for name in table.column_names]
-        times = [latest_of(values) for values in every if stored_as(values.type) == "time"]
+        of_times = [times_of("", values) for values in every if stored_as(values.type) == "time"]
+        times = [float(np.fmax.reduce(one, initial=np.nan)) for one in of_times]
     return max((time for time in times if not math.isnan(time)), default=None)
 
 

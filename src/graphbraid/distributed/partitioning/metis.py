@@ -13,7 +13,7 @@ from graphbraid.distributed.partitioning.streaming import is_hub, place, relieve
 from graphbraid.errors import GraphbraidError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import edges
-from graphbraid.graph.csc import Csc, indptr_of
+from graphbraid.graph.csc import Csc, indptr_of, ranges
 from graphbraid.machine.hardware import free_memory_bytes
 
 INSTALL = 'pip install "graphbraid[metis]"'
@@ -187,9 +187,8 @@ def repaired(csc: Csc, part_of: Tensor, loads: Tensor, sums: Tensor, limit: int)
 def _rows(csc: Csc, nodes: Tensor) -> _Rows:
     """Return ``indptr``, ``indices`` and ``weight`` of the rows of some nodes."""
     counts = csc.degrees()[nodes]
-    indptr = indptr_of(counts)
-    at = torch.arange(int(indptr[-1])) + (csc.indptr[nodes] - indptr[:-1]).repeat_interleave(counts)
-    return indptr, csc.indices[at], None if csc.weight is None else csc.weight[at]
+    at = ranges(csc.indptr[nodes], counts)
+    return indptr_of(counts), csc.indices[at], None if csc.weight is None else csc.weight[at]
 
 
 def _inside(rows: _Rows, own: Tensor, part_of: Tensor) -> Tensor:

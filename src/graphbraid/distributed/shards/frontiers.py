@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.distributed.shards.exchange import Routed, swap
+from graphbraid.graph.csc import ranges
 from graphbraid.graph.types import Relation, first_ids
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
@@ -255,8 +256,7 @@ def _in_order(order: Tensor, drawn: _Drawn) -> _Drawn:
     place[order] = torch.arange(order.numel())
     counts = drawn.counts[place]
     begins = (drawn.counts.cumsum(0) - drawn.counts)[place]
-    ahead = begins - (counts.cumsum(0) - counts)
-    at = torch.repeat_interleave(ahead, counts) + torch.arange(drawn.sources.numel())
+    at = ranges(begins, counts)
     return _Drawn(
         counts, drawn.sources[at], drawn.positions[at] if drawn.positions.numel() else drawn.positions
     )

@@ -33,7 +33,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, ScaledFeatures
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, ranges
 from graphbraid.graph.identity import keep_mark
 from graphbraid.machine.hardware import free_memory_bytes, memory_group
 from graphbraid.machine.shared_tensors import machine_name
@@ -441,7 +441,5 @@ def _own_lists(own: list[PartRows], shared: SharedManifest) -> dict[str, Tensor]
             arrays[name] = parts[0].new_empty(sum(part.numel() for part in parts))
             for rows, values in zip(own, parts, strict=True):
                 assert rows.indptr is not None
-                ahead = indptr[rows.owned] - rows.indptr[:-1]
-                places = torch.repeat_interleave(ahead, rows.indptr.diff()) + torch.arange(values.numel())
-                arrays[name][places] = values
+                arrays[name][ranges(indptr[rows.owned], rows.indptr.diff())] = values
     return arrays

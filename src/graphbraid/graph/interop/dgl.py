@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError, needing
 from graphbraid.graph.csc import Csc, narrowed
 from graphbraid.graph.interop.convert import (
     as_features,
@@ -176,8 +176,6 @@ def _field(
 
 
 def _dgl() -> Any:
-    try:
+    with needing("to_dgl needs DGL; see https://www.dgl.ai/pages/start.html"):
         import dgl
-    except ImportError as error:
-        raise MissingPackageError("to_dgl needs DGL; see https://www.dgl.ai/pages/start.html") from error
     return dgl

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import check_tensor, shown
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError, needing
 from graphbraid.graph.checks import named
 from graphbraid.graph.interop.convert import (
     as_features,
@@ -60,12 +60,8 @@ def graph_from_networkx(
         MissingPackageError: PyG is not installed.
         DataError: Only some nodes, or edges, have an attribute, or it does not hold numbers.
     """
-    try:
+    with needing("Graph.from_networkx needs PyTorch Geometric: pip install 'graphbraid[pyg]'"):
         from torch_geometric.utils import from_networkx
-    except ImportError as error:
-        raise MissingPackageError(
-            "Graph.from_networkx needs PyTorch Geometric: pip install 'graphbraid[pyg]'"
-        ) from error
     try:
         data = from_networkx(graph, group_node_attrs=None if features is None else list(features))
     except (ValueError, KeyError, AttributeError) as error:
@@ -395,12 +391,8 @@ def data_class(name: str = "Data") -> Any:
     Raises:
         MissingPackageError: PyTorch Geometric is not installed.
     """
-    try:
+    with needing("to_pyg needs PyTorch Geometric; install it with: pip install torch-geometric"):
         import torch_geometric.data
-    except ImportError as error:
-        raise MissingPackageError(
-            "to_pyg needs PyTorch Geometric; install it with: pip install torch-geometric"
-        ) from error
     return getattr(torch_geometric.data, name)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph
+from graphbraid.graph.csc import ranges
 from graphbraid.graph.types import first_ids
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import BatchSeeds, Constraints, EdgeTimes
@@ -337,6 +338,4 @@ class QuestionSeeds:
 
     def _places(self, positions: Tensor) -> Tensor:
         """Return the places of some questions' answers among all answers, question by question."""
-        counts = self._counts[positions]
-        first = self._begins[positions] - (counts.cumsum(0) - counts)
-        return torch.arange(int(counts.sum())) + first.repeat_interleave(counts)
+        return ranges(self._begins[positions], self._counts[positions])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor, strided
 
-from graphbraid.errors import ConfigError, MissingPackageError
+from graphbraid.errors import ConfigError, needing
 from graphbraid.graph import EdgeType, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
@@ -296,10 +296,8 @@ class MiniBatch(TensorHolder):
             ConfigError: the graph has types, and the layout is ``blocks``.
             MissingPackageError: torch_geometric is not installed.
         """
-        try:
+        with needing("to_data needs PyG: pip install torch_geometric"):
             from torch_geometric.data import Data
-        except ImportError as error:
-            raise MissingPackageError("to_data needs PyG: pip install torch_geometric") from error
         if self._is_typed:
             return hetero_data(self, self._source)
         names = [name for name in self.keys() if name not in APART]

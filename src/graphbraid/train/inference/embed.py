@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import check_choice
-from graphbraid.errors import ConfigError, MissingPackageError, did_you_mean
+from graphbraid.errors import ConfigError, did_you_mean, needing
 from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.nn import MODELS, RGCN, GraphModel, NodeEmbedding, module_traits
@@ -47,18 +48,13 @@ def nodes_to_embed(
         if node_type is not None:
             raise ConfigError(f"node_type={node_type!r}: the graph has no types; leave it out")
         return None, node_ids(graph, nodes)
-    known = list(
-        dict.fromkeys(runner.data.ends.types if isinstance(runner, EndsRunner) else graph.node_types)
-    )
-    if node_type is None and isinstance(runner, EndsRunner):
-        if len(known) > 1:
-            raise ConfigError(
-                f"links join {' and '.join(known)}; say whose rows to return, with node_type "
-                "(--embeddings-of)"
-            )
-        node_type = known[0]
-    node_type = node_type or runner.node_type
-    check_choice(node_type, "node_type", known)
+    ends = list(dict.fromkeys(runner.data.ends.types)) if isinstance(runner, EndsRunner) else []
+    if node_type is None and len(ends) > 1:
+        raise ConfigError(
+            f"links join {' and '.join(ends)}; say whose rows to return, with node_type (--embeddings-of)"
+        )
+    node_type = node_type or (ends[0] if ends else runner.node_type)
+    check_choice(node_type, "node_type", ends or graph.node_types)
     return node_type, node_ids(graph.nodes_of(node_type), nodes)
 
 
@@ -111,7 +107,7 @@ def hidden_runner(
             )
         made: nn.Module = model.hidden(node_type) if isinstance(model, RGCN) else model.hidden()
         if model is not whole:  # learned rows are in front of it
-            made = _with_child(whole, "model", made)
+            made = _replaced(whole, ["model"], made)
         fanouts = config.eval_fanouts or config.fanouts
         fanouts = fanouts[1:] or fanouts  # those of the nodes that the last layer reads
         return runner.of_model(made, node_type), config.updated(fanouts=fanouts, eval_fanouts=None)
@@ -148,7 +144,7 @@ class _UpTo(nn.Module):
 
     def __init__(self, model: nn.Module, name: str) -> None:
         super().__init__()
-        self.model = _replaced(model, name.split("."))
+        self.model = _replaced(model, name.split("."), _EndsHere())
 
     def forward(self, *args: Any, **named: Any) -> Any:
         try:
@@ -160,35 +156,25 @@ class _UpTo(nn.Module):
         )
 
 
-def _replaced(module: nn.Module, path: list[str]) -> nn.Module:
-    """Return a copy of a module, of shared parts, in which the module at ``path`` ends the call."""
+def _replaced(module: nn.Module, path: list[str], new: nn.Module) -> nn.Module:
+    """Return a copy of a module, of shared parts, with another module at ``path``."""
     if not path:
-        return _EndsHere()
+        return new
     child = module._modules[path[0]]
     assert child is not None, "it was called"
-    return _with_child(module, path[0], _replaced(child, path[1:]))
-
-
-def _with_child(module: nn.Module, name: str, child: nn.Module) -> nn.Module:
-    """Return a copy of a module, of shared parts, with another child of that name."""
     made = copy.copy(module)
-    made._modules = module._modules | {name: child}
+    made._modules = module._modules | {path[0]: _replaced(child, path[1:], new)}
     return made
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Call:
-    """A call of a module, with the calls inside it."""
+    """A call of a module, inside another's or, of the model itself, in none."""
 
     name: str
     module: nn.Module
     rows: Any
-    calls: list[_Call] = field(default_factory=list)
-
-    def all_calls(self) -> Iterable[_Call]:
-        yield self
-        for one in self.calls:
-            yield from one.all_calls()
+    caller: _Call | None
 
 
 def _found_layer(runner: ModelRunner, layer: str | None) -> tuple[str, bool]:
@@ -198,15 +184,15 @@ def _found_layer(runner: ModelRunner, layer: str | None) -> tuple[str, bool]:
     own input, as the only part of a wrapper does, it is the last one that this module calls, unless it passes
     messages: then the model has one layer.
     """
-    call, batch = _tried(runner)
-    names = [one.name for one in call.all_calls() if one.name]
+    calls, batch = _tried(runner)
+    whole, names = calls[0], [one.name for one in calls if one.name]
     if layer is None:
-        found: _Call | None = call
-        while found is not None and (found is call or _same(found.rows, call.rows)):
-            inside = [] if hasattr(found.module, "propagate") else found.calls
-            found = next((one for one in reversed(inside) if _has_parameters(one.module)), None)
+        found: _Call | None = whole
+        while found is not None and (found is whole or _same(found.rows, whole.rows)):
+            inside = [one for one in calls if one.caller is found and [*one.module.parameters()]]
+            found = inside[-1] if inside and not hasattr(found.module, "propagate") else None
     else:
-        found = next((one for one in call.all_calls() if one.name == layer), None)
+        found = next((one for one in calls if one.name == layer), None)
     name = type(runner.model).__name__
     if found is None:
         known = [one for one in names if "." not in one or len(names) < 20]
@@ -236,19 +222,14 @@ def _same(rows: Any, others: Any) -> bool:
     return rows is others or (rows is not None and rows is getattr(others, "x", None))
 
 
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
-
-
 def _num_rows(runner: ModelRunner, batch: MiniBatch) -> int:
     if runner.by_blocks:
-        last = batch.blocks[-1]
-        return int(last.num_src)
+        return int(batch.blocks[-1].num_src)
     at = runner.graph.node_types.index(runner.node_type) if runner.graph.is_typed else 0
     return batch.sampled.n_id_by_type[at].numel()
 
 
-def _tried(runner: ModelRunner) -> tuple[_Call, MiniBatch]:
+def _tried(runner: ModelRunner) -> tuple[list[_Call], MiniBatch]:
     """Return the modules that the model calls on a small batch, as it is written."""
     from graphbraid.loader import LoaderSettings
 
@@ -256,31 +237,30 @@ def _tried(runner: ModelRunner) -> tuple[_Call, MiniBatch]:
     hops = module_traits.layers_of(model) if runner.by_blocks else 1
     seeds = runner.few_nodes(_TRIED_SEEDS)
     settings = LoaderSettings(num_neighbors=[2] * hops, batch_size=_TRIED_SEEDS, input_nodes=seeds)
-    open_calls = [root := _Call("", model, None)]
+    calls: list[_Call] = []
+    open_calls: list[_Call | None] = [None]
 
-    def hook(name: str, module: nn.Module, stack: ExitStack) -> None:
-        def begin(_: Any, args: Any, named: Any) -> None:
-            call = _Call(name, module, args[0] if args else next(iter(named.values()), None))
-            open_calls[-1].calls.append(call)
-            open_calls.append(call)
+    def begin(name: str, module: nn.Module, args: Any, named: Any) -> None:
+        rows = args[0] if args else next(iter(named.values()), None)
+        calls.append(_Call(name, module, rows, open_calls[-1]))
+        open_calls.append(calls[-1])
 
-        def end(*_: Any) -> None:
-            open_calls.pop()
-
-        stack.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
-        stack.enter_context(module.register_forward_hook(end, always_call=True))
+    def end(*_: Any) -> None:
+        open_calls.pop()
 
     tried = copy.copy(runner)
     tried.batches = None
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            hook(name, module, stack)
+            begins = functools.partial(begin, name)
+            stack.enter_context(module.register_forward_pre_hook(begins, with_kwargs=True))
+            stack.enter_context(module.register_forward_hook(end, always_call=True))
         stack.enter_context(in_mode(model, training=False))
         loader = stack.enter_context(runner.loader(settings))
         batch = next(loader.batches(0))
         with torch.no_grad():
             tried.on_batch(batch)
-    return root.calls[0], batch
+    return calls, batch
 
 
 # ---- files
@@ -310,8 +290,7 @@ def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapp
             with temporary.open("wb") as file:  # a mapping would meet a full disk by a signal
                 for start, rows in chunks:
                     if start == 0:
-                        shape = num_rows, rows.shape[1]
-                        head = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                        head = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, rows.shape[1])}
                         np.lib.format.write_array_header_1_0(file, head)
                     file.write(rows.contiguous().numpy().data)
             return
@@ -335,9 +314,7 @@ def check_name(path: Path) -> None:
     if path.suffix not in (".npy", ".parquet"):
         raise ConfigError(f"embeddings are written to .npy or .parquet; got {path}")
     if path.suffix == ".parquet":
-        try:
+        with needing(
+            "writing Parquet needs the package pyarrow: pip install 'graphbraid[tabular]'; or choose .npy"
+        ):
             import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise MissingPackageError(
-                "writing Parquet needs the package pyarrow: pip install 'graphbraid[tabular]'; or choose .npy"
-            ) from error

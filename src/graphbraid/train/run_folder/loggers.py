@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
+from graphbraid.errors import ConfigError, DataError, ResourceError, needing
 from graphbraid.files.opening import open_descriptor
 from graphbraid.files.writing import atomic_write, resource_error
 from graphbraid.signatures import typed
@@ -211,12 +211,8 @@ class TensorBoard(_Numbers):
         Raises:
             MissingPackageError: ``tensorboard`` is not installed.
         """
-        try:
+        with needing("tensorboard=True needs the package tensorboard: pip install 'graphbraid[tensorboard]'"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingPackageError(
-                "tensorboard=True needs the package tensorboard: pip install 'graphbraid[tensorboard]'"
-            ) from error
         self._make: Any = SummaryWriter
         self._folder = folder
         self._writer: Any = None

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from graphbraid.fullgraph.reading.calling import DATA, Calling, parameters_of
 from graphbraid.graph.graph_set import GRAPHS, NODES, GraphBatch, GraphSet
 from graphbraid.nn import PooledModel, module_traits
 from graphbraid.ops.dropout import given_rows
-from graphbraid.sampling.config import SeedSchedule, as_epoch
+from graphbraid.sampling.config import as_epoch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import ModelRunner
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from graphbraid.train.runtime import ModelPlace
 
 
-class GraphLoader:
+class GraphLoader(AbstractContextManager["GraphLoader"]):
     """Mini-batches of whole graphs: each is a function of (seed, epoch, step), as those of nodes are.
 
     Args:
@@ -43,14 +43,7 @@ class GraphLoader:
 
     def __init__(self, graphs: GraphSet, settings: LoaderSettings) -> None:
         self._graphs = graphs
-        self.schedule = SeedSchedule(
-            seeds=cast("Tensor", settings.input_nodes),
-            batch_size=settings.batch_size,
-            shuffle=settings.shuffle,
-            seed=settings.seed,
-            part=settings.part,
-            num_parts=settings.num_parts,
-        )
+        self.schedule = settings.schedule(cast("Tensor", settings.input_nodes))
         self._seconds, self._num_batches = 0.0, 0
 
     def __len__(self) -> int:
@@ -77,9 +70,6 @@ class GraphLoader:
 
     def close(self) -> None:
         """Do nothing, as there are no threads."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         pass

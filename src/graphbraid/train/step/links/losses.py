@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.nn import LinkModel, LinkPredictor, RelationPredictor
+from graphbraid.nn import LinkModel, RelationPredictor
 from graphbraid.ops.library import once_differentiable
 from graphbraid.sampling.links.link_seeds import ANSWERS, COUNTS, GIVEN, KIND, WEIGHT, LinkEnds
 
@@ -42,7 +43,8 @@ def one_vs_all(model: LinkModel, rows: Tensor, batch: Any, ends: LinkEnds, *, n3
         answers = torch.stack([(is_asked.cumsum(0) - 1)[question[at]], getattr(batch, ANSWERS)[at]])
         relation = None if predictor.num_relations is None else kind[is_asked] // 2
         of_given, candidates = rows[given[is_asked]], rows[part]
-        score = _scores_of(predictor, relation, sources=bool(sources))
+        ask = predictor.all_with if sources else predictor.with_all
+        score = functools.partial(_score, ask, relation)
         total = total + softmax_over_all(score, of_given, candidates, answers, [*predictor.parameters()])
         if n3:
             assert isinstance(predictor, RelationPredictor), "it was checked"
@@ -55,12 +57,8 @@ def one_vs_all(model: LinkModel, rows: Tensor, batch: Any, ends: LinkEnds, *, n3
     return mean
 
 
-def _scores_of(predictor: LinkPredictor, relation: Tensor | None, *, sources: bool) -> BlockScorer:
-    def score(given: Tensor, rows: Tensor, part: slice) -> Tensor:
-        ask = predictor.all_with if sources else predictor.with_all
-        return ask(given, rows, None if relation is None else relation[part])
-
-    return score
+def _score(ask: Any, relation: Tensor | None, given: Tensor, rows: Tensor, part: slice) -> Any:
+    return ask(given, rows, None if relation is None else relation[part])
 
 
 def softmax_over_all(
