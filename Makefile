@@ -124,7 +124,7 @@ rehearse: ## run on the CPU what a GPU machine will run, with its versions of Py
 wheels: ## download into .whl what a GPU machine without a network lacks, for benchmarks/gpu_suite.sh
 	benchmarks/gpu/wheels.sh
 
-peers: $(PEERS)/.installed ## make the environment of DGL and GraphBolt, which benchmarks compare with
+peers: $(PEERS)/pyg/.installed ## make the environment of DGL and GraphBolt, and PyG's sampler, which benchmarks compare with
 
 peers-pykeen: $(PYKEEN)/.installed ## make the environment of PyKEEN, which knowledge graphs are compared with
 
@@ -147,6 +147,11 @@ $(PEERS)/.installed: benchmarks/peers/constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip --disable-pip-version-check install --constraint $< $(PEER_PACKAGES)
 	$(PEERS)/bin/python -c 'import dgl.graphbolt'
+	touch $@
+
+# PyG samples by torch-sparse, which needs torch-scatter. Only PyG's benchmarks have this folder on their path.
+$(PEERS)/pyg/.installed: $(PEERS)/.installed $(VENV)/.installed-test
+	$(PIP_INSTALL) --no-deps --no-build-isolation --target $(PEERS)/pyg torch-scatter==2.1.2 torch-sparse==0.6.18
 	touch $@
 
 $(PYKEEN)/.installed: benchmarks/peers/constraints-pykeen.txt

@@ -3,7 +3,7 @@
     python -m benchmarks.peers.sampling graphbolt|dgl|pyg GRAPH [--workers 2] [--batches 40] [--no-features]
 
 Each draws 15 neighbours of the seeds, then 10, then 5, and gathers the features of all nodes of a batch;
-without features, those of one column. ``pyg`` needs pyg-lib or torch-sparse and expands only new nodes per
+without features, those of one column. ``pyg`` needs ``PYTHONPATH=.peers/pyg`` and expands only new nodes per
 hop (layout ``subgraph``), the others draw anew for every node of a layer (``blocks``). An epoch warms up,
 the next one counts.
 """

@@ -10,6 +10,8 @@ from benchmarks.tables.fullgraph import COMMAND
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
 
 PEERS = ("PyG", "DGL", "GraphBolt")
+SAMPLED = {"pyg": "PyG", "dgl": "DGL", "graphbolt": "GraphBolt"}
+"""What the rows of sampled epochs call the peers."""
 WHOLE_GRAPHS = ("arxiv-like", "products-lite", "coauthor_physics")
 """Graphs of the full-graph rows; docs/results.md has the others."""
 BAR, ROW, LABEL, WIDTH = 11, 8, 240, 780
@@ -31,7 +33,7 @@ def epochs() -> list[Epoch]:
     sampled: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows("epoch"):
         if "bfloat16" not in row["name"]:
-            peer = {"dgl": "DGL", "graphbolt": "GraphBolt"}.get(row["name"].split(",")[0], "graphbraid")
+            peer = SAMPLED.get(row["name"].split(",")[0], "graphbraid")
             sampled.setdefault(row["model"], {}).setdefault(peer, []).append(row)
     for model, by_name in sampled.items():
         best = {name: min(rows, key=lambda row: row["epoch_s"]) for name, rows in by_name.items()}
@@ -80,7 +82,8 @@ def speed() -> str:
     heads = ("an epoch, two cores", "graphbraid", *PEERS, "loss: graphbraid / " + " / ".join(PEERS))
     note = (
         "graphbraid runs PyG's own model, compiled. Of a peer's ways the fastest counts. Losses are those "
-        f"after the last epoch; DGL's GCN and GAT have no self-loops. {NOT_MEASURED}: not measured."
+        "after the last epoch; DGL's GCN and GAT have no self-loops. PyG samples by torch-sparse "
+        f"(pyg-lib is not on PyPI), so it cannot trim layers. {NOT_MEASURED}: not measured."
     )
     rows = [*read_rows("epoch"), *whole_graphs()]
     return "\n\n".join([table(heads, lines), note, where(rows, f"benchmarks.training.epoch`, `{COMMAND}")])

@@ -88,7 +88,7 @@ def train(way: str, mode: str) -> tuple[list[float], list[str]]:
 
 
 def peers(mode: str, graph: Path, options: argparse.Namespace) -> dict[str, list[str]]:
-    """The peers' commands; each prints the median of its epochs. PyG cannot sample without pyg-lib."""
+    """The peers' commands; each prints the median of its epochs."""
     if mode == "full":
         sizes = [str(graph), "--hidden", str(HIDDEN), "--layers", str(LAYERS), "--epochs", "5"]
         pythons = {"pyg": sys.executable, "pyg-csr": sys.executable, "dgl": options.peer_python}

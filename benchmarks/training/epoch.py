@@ -1,11 +1,11 @@
-"""Epochs of PyG's models on sampled mini-batches, compiled, side by side with DGL and GraphBolt, in one run.
+"""Epochs of PyG's models on sampled mini-batches, compiled, beside PyG, DGL and GraphBolt, in one run.
 
     python -m benchmarks.training.epoch --graphs GRAPHS
 
 CPU only, three layers, fanouts 15,10,5, 1,024 seeds, Adam. Every contender of GraphSAGE starts from the same
 weights, so the losses per epoch must lie on one curve. GCN and GAT draw their own weights, and DGL's have no
-self-loops, so there the losses stand beside the times. A peer runs with and without a loader process and
-counts with its better time.
+self-loops, so there the losses stand beside the times. PyG samples by torch-sparse, which ``make peers``
+compiles. A peer runs with and without a loader process and counts with its better time.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ def write_weights(graph: Path, path: Path, *, hidden: int, layers: int = LAYERS)
 
 def contenders(name: str, graph: Path, weights: Path, options: argparse.Namespace) -> list[Contender]:
     """Ours, ours in bfloat16, and the peers with 0 and 1 loader processes."""
+    sampler = Path(options.peer_python).parents[1] / "pyg"
+    with_pyg = ["env", f"PYTHONPATH={sampler}", *ours("peers.epoch_pyg")]
     model, hidden = MODELS[name]
     common = [str(graph), str(weights), "--epochs", str(options.epochs), "--model", model]
     common += ["--batch-size", str(options.batch_size), "--hidden", str(hidden)]
+    commands = {lib: peer(options.peer_python, "epoch", lib) for lib in ("dgl", "graphbolt")}
     peers = [
-        Contender(
-            f"{lib}, {n} loader processes", peer(options.peer_python, "epoch", lib, *common, "--loaders", n)
-        )
-        for lib in ("dgl", "graphbolt")
+        Contender(f"{lib}, {n} loader processes", [*command, *common, "--loaders", n])
+        for lib, command in {**commands, "pyg": with_pyg}.items()
         for n in ("0", "1")
     ]
     mine = Contender("graphbraid", ours("training.epoch_ours", *common))
