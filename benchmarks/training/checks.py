@@ -108,7 +108,7 @@ def seconds_of_ranks(checkout: Path) -> float:
     for rank, (_, errors) in zip(ranks, outputs, strict=True):
         if rank.returncode:
             raise SystemExit(f"two ranks of {checkout} ended with {rank.returncode}:\n{errors[-2000:]}")
-    epochs = json.loads(outputs[0][0])["result"]["epochs"]
+    epochs = json.loads(outputs[0][0])["result"]["history"]
     return float(statistics.median(epoch["epoch_seconds"] for epoch in epochs[1:]))
 
 
