@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import Compose, GCNNorm, ToSparseTensor
 
 import graphbraid
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 
 
 def quiet(test):
@@ -333,7 +333,12 @@ def test_torchscript(traced):
     call = data.x, data.edge_index
     model = torch.jit.trace(model, call) if traced else torch.jit.script(model)
     engine = graphbraid.compile(model, data, nodes=torch.arange(data.num_nodes))
+    batches = graphbraid.compile(model)
+    assert list(batches.state_dict()) == ["linear.weight", "linear.bias"]
+    with pytest.warns(RunsAsWrittenWarning):
+        batches(*call)
     for _ in range(2):
         torch.testing.assert_close(engine(), model(*call))
+        torch.testing.assert_close(batches(*call), model(*call))
         with torch.no_grad():
             model.linear.weight.mul_(2)

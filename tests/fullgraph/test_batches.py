@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import pickle
 import re
 import warnings
@@ -544,9 +545,29 @@ def test_an_edge_list_that_is_written_to_is_sorted_again():
 # ---- a module like the model
 
 
-def test_an_engine_has_the_models_parameters_and_state():
-    model = MODELS["GIN"](2, norm="BatchNorm")
+class Uncommon(nn.Module):
+    """A model without a lowered form, with submodules under names that engines use."""
+
+    def __init__(self):
+        super().__init__()
+        self.runner, self.why, self.model = pyg.GCNConv(CHANNELS, CLASSES), nn.Dropout(0.5), nn.Identity()
+
+    def forward(self, x, edge_index):
+        out = self.runner(x, edge_index)
+        return self.why(self.model(out if float(out.detach().sum()) < math.inf else x))
+
+
+@pytest.mark.parametrize("kind", ["batches", "whole graph", "as written"])
+def test_an_engine_has_the_models_parameters_and_state(kind):
+    data, model = data_of("untidy"), MODELS["GIN"](2, norm="BatchNorm")
     engine = graphbraid.compile(model)
+    if kind == "whole graph":
+        engine = graphbraid.compile(model, data, strict=True)
+    elif kind == "as written":
+        model = Uncommon()
+        with pytest.warns(RunsAsWrittenWarning):
+            engine = graphbraid.compile(model, data)
+    assert engine.model is model
     assert list(engine.state_dict()) == list(model.state_dict())
     assert all(a is b for a, b in zip(engine.parameters(), model.parameters(), strict=True))
     assert nn.Sequential(engine).load_state_dict({f"0.{k}": v for k, v in model.state_dict().items()})
@@ -554,6 +575,15 @@ def test_an_engine_has_the_models_parameters_and_state():
     assert not any(module.training for module in model.modules())
     assert engine.train().training
     assert all(module.training for module in model.modules())
+    if kind != "batches":
+        wanted = model.eval()(data.x, data.edge_index)[data.train_mask]
+        torch.testing.assert_close(engine.eval()(), wanted)
+        torch.testing.assert_close(engine.predict()[data.train_mask], wanted)
+        assert "_tracker" not in vars(model), "the engine's own attributes stay its own"
+    again = graphbraid.compile(engine, data)  # an engine stands for its model
+    assert again.model is graphbraid.compile(engine).model is graphbraid.Trainer(engine, data, epochs=1).model
+    assert again.model is model
+    torch.testing.assert_close(again.eval()(), model(data.x, data.edge_index)[data.train_mask])
     engine.double()
     assert {p.dtype for p in model.parameters()} == {torch.float64}
 

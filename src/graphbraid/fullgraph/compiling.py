@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.engine import BatchEngine
+from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import Engine, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
@@ -27,6 +28,7 @@ from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.fullgraph.model_tracker import TrainingNodes
 from graphbraid.fullgraph.program import NotLoweredError, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import in_mode, lock_of
 from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
@@ -37,7 +39,7 @@ from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 
 
-class Uncompiled:
+class Uncompiled(CompiledModule):
     """Stand-in for an :class:`Engine` that runs a model without a lowered form as it is written.
 
     Args:
@@ -48,6 +50,12 @@ class Uncompiled:
         place: device to run on.
     """
 
+    why: NotLoweredError
+    _source: Source
+    _nodes: TrainingNodes
+    _run: AsWritten
+    _place: torch.device
+
     def __init__(
         self,
         model: nn.Module,
@@ -56,26 +64,27 @@ class Uncompiled:
         why: NotLoweredError,
         place: torch.device,
     ) -> None:
-        self._model, self._nodes, self._run = model, nodes, source.as_written(model, place)
-        self.why, self._source, self._place = why, source, place
+        super().__init__(model)
+        run = source.as_written(model, place)
+        vars(self).update(_nodes=nodes, _run=run, why=why, _source=source, _place=place)
 
-    def __call__(self) -> Tensor:
+    def forward(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes; differentiable.
 
         If the model returns several tensors, return the same structure; tensors with one row per node are
         reduced to the training nodes' rows.
         """
-        with lock_of(self._model):
+        with lock_of(self.model):
             if self._nodes.have_changed(self._source):
-                self._source = self._source.anew()
-                self._nodes = TrainingNodes(self._nodes.given, self._source)
+                source = self._source.anew()
+                vars(self).update(_source=source, _nodes=TrainingNodes(self._nodes.given, source))
             out: Tensor = self._run.rows(self._nodes.ids.to(self._place))
             return out
 
     @torch.no_grad()
     def predict(self) -> Tensor:
         """Return the model's output for every node in evaluation mode, usually ``(num_nodes, width)``."""
-        with lock_of(self._model), in_mode(self._model, training=False):
+        with lock_of(self.model), in_mode(self.model, training=False):
             out: Tensor = self._run()
             return out
 
@@ -89,7 +98,7 @@ class Uncompiled:
     def _repr_html_(self) -> str:
         from graphbraid.figures.page import notebook, preformatted
 
-        return notebook(f"{type(self._model).__name__} runs as written", preformatted(self.explain()))
+        return notebook(f"{type(self.model).__name__} runs as written", preformatted(self.explain()))
 
 
 @overload
@@ -156,7 +165,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
-            Its parameters stay its own. Other parts run as they are written, between lowered ones, or the
+            Its parameters stay its own. An engine stands for its model. Other parts run as they are written, between lowered ones, or the
             whole model does; a warning says once per model which, and ``explain()`` why.
         graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take,
             or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`, and PyG's models of
@@ -199,6 +208,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
+    if isinstance(model, CompiledModule):
+        model = model.model
     if graph is None:
         given: dict[str, Any] = {"nodes": nodes, "passes": passes, "device": device, "storage": storage}
         given |= {"spare_bytes": spare_bytes, "evidence": evidence}

@@ -7,6 +7,7 @@ as it is written.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.device import device_for
+from graphbraid.fullgraph.compiled_module import CompiledModule
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import (
@@ -42,12 +44,12 @@ def strict_text(why: NotLoweredError | None) -> str:
     return "strict=True" if why is None else f"strict=True, and {why.explained()}"
 
 
-class Engine:
+class Engine(CompiledModule):
     """Trains one model on one whole graph.
 
     ``engine()`` returns the outputs of the training nodes; ``loss.backward()`` propagates from them to the
-    model's parameters; these stay the user's own, and any torch optimizer works. Create engines with
-    :func:`graphbraid.compile`. Calls are serialized: threads wait for each other.
+    model's parameters; these stay the user's own, under the model's names, and any torch optimizer works.
+    Create engines with :func:`graphbraid.compile`. Calls are serialized: threads wait for each other.
 
     Args:
         model: see :func:`graphbraid.fullgraph.reading.read.read_model`.
@@ -66,6 +68,14 @@ class Engine:
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
 
+    runner: Runner
+    """Runner of the program that was lowered last."""
+    _strict: bool
+    _ranks: Ranks | None
+    _device: Device
+    _lock: threading.RLock
+    _tracker: ModelTracker
+
     @typed
     def __init__(
         self,
@@ -79,23 +89,24 @@ class Engine:
         data: Any = None,
         strict: bool = False,
     ) -> None:
-        self.model, self._strict, self._ranks = model, strict, ranks
-        self._device = device_for(model, None if options is None else options.device)
-        options = options or CompileOptions(device=self._device)
-        if options.features is not None and (ranks is not None or not self._device.is_host):
-            who = f"a step on {self._device.place}" if ranks is None else "each of several ranks"
+        super().__init__(model)
+        device = device_for(model, None if options is None else options.device)
+        options = options or CompileOptions(device=device)
+        if options.features is not None and (ranks is not None or not device.is_host):
+            who = f"a step on {device.place}" if ranks is None else "each of several ranks"
             raise ConfigError(f"{who} reads features in memory; leave tiers and host out.")
-        self._lock = lock_of(model)
-        with self._lock, plain_tensors():
+        lock = lock_of(model)
+        with lock, plain_tensors():
             source = source_of(model, graph, data, node_type)
-            self._tracker = ModelTracker(model, source, nodes, options, ranks=ranks, strict=strict)
-            snapshot = self._tracker.now()
-            runner = self._tracker.runner_of(snapshot)
+            tracker = ModelTracker(model, source, nodes, options, ranks=ranks, strict=strict)
+            snapshot = tracker.now()
+            runner = tracker.runner_of(snapshot)
             if runner is None:
                 assert snapshot.why is not None
                 raise snapshot.why
-            self.runner: Runner = runner
-            """Runner of the program that was lowered last."""
+        vars(self).update(
+            _strict=strict, _ranks=ranks, _device=device, _lock=lock, _tracker=tracker, runner=runner
+        )
 
     def __reduce__(self) -> Any:
         """Refuse copies and pickles, which could not share the memory that steps run in.
@@ -110,7 +121,7 @@ class Engine:
 
     # ---- running
 
-    def __call__(self) -> Tensor:
+    def forward(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
 
         If the model returns several matrices, in tuples, lists or dicts, return the same structure of them.
@@ -123,7 +134,7 @@ class Engine:
             runner = self._tracker.runner_of(self._tracker.now())
             if runner is None:
                 return self._rows_as_written()
-            self.runner = runner
+            vars(self)["runner"] = runner
             program = runner.lowered.program
             written_again = partial(self._written_again, program.returned)
             return _as_returned(
@@ -279,7 +290,7 @@ class Engine:
             if runner is None:
                 assert snapshot.why is not None
                 return snapshot.why.explained()
-            self.runner = runner
+            vars(self)["runner"] = runner
             return runner.explain(measure=measure)
 
     def _repr_html_(self) -> str:

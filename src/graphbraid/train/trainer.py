@@ -20,6 +20,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
 from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
+from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.graph import Graph
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
@@ -107,6 +108,7 @@ class Trainer:
             raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
         given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
         graph, self.graphs = graph_to_learn(graph, overrides.get("task", given.task))
+        model = model.model if isinstance(model, CompiledModule) else model
         self.model = model
         learned = learned_by.get(model)
         if learned is not None:

@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm, call_of_batch, call_with
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
+from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.signatures import typed
 
 _TO_CALLER = 4
 """Frames from a call of the engine, which is a module, to its user."""
 
-_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What a module keeps its parameters, buffers and submodules in."""
 
-
-class BatchEngine(nn.Module):
+class BatchEngine(CompiledModule):
     """Runs a model on mini-batches, or on any nodes and edges, with graphbraid's operators.
 
     ``engine(batch)`` returns the rows of the batch's seeds, and ``engine(x, edge_index, ...)`` those of all
@@ -40,16 +38,8 @@ class BatchEngine(nn.Module):
 
     @typed
     def __init__(self, model: nn.Module, *, strict: bool = False) -> None:
-        super().__init__()
-        own = vars(self)  # nn.Module would look for these names among the model's submodules
-        own |= {name: vars(model)[name] for name in _SHARED}
-        own["_runner"], own["_callings"] = BatchRunner(model, strict=strict), dict[Any, BatchForm]()
-        own["training"] = model.training
-
-    @property
-    def model(self) -> nn.Module:
-        """The user's model."""
-        return self._runner.model
+        super().__init__(model)
+        vars(self).update(_runner=BatchRunner(model, strict=strict), _callings={})
 
     @property
     def why(self) -> NotLoweredError | None:
@@ -79,24 +69,6 @@ class BatchEngine(nn.Module):
         from graphbraid.figures.page import notebook, preformatted
 
         return notebook(f"Engine of {type(self.model).__name__} for batches", preformatted(self.explain()))
-
-    def train(self, mode: bool = True) -> BatchEngine:
-        """Set the mode of the model and of its modules."""
-        self.model.train(mode)
-        vars(self)["training"] = mode
-        return self
-
-    def state_dict(self, *args: Any, **named: Any) -> Any:
-        """Return the model's state, as its own ``state_dict`` gives it."""
-        return self.model.state_dict(*args, **named)
-
-    def load_state_dict(self, *args: Any, **named: Any) -> Any:
-        """Load a state of the model, as its own ``load_state_dict`` does."""
-        return self.model.load_state_dict(*args, **named)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        """Load the model's own part of the state of a module that holds this engine."""
-        self.model._load_from_state_dict(*args)
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """Call the model on a batch, or with the arguments of its own ``forward``.

@@ -284,7 +284,7 @@ def _place_of(model: nn.Module) -> str:
     try:
         lines = inspect.getsourcelines(type(model).forward)
         return f"{inspect.getsourcefile(type(model).forward)}:{lines[1]}"
-    except (OSError, TypeError):
+    except (OSError, TypeError, AttributeError):  # AttributeError: a ScriptModule's class
         return type(model).__module__
 
 
