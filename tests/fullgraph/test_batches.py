@@ -581,8 +581,8 @@ def test_an_engine_has_the_models_parameters_and_state(kind):
         torch.testing.assert_close(engine.predict()[data.train_mask], wanted)
         assert "_tracker" not in vars(model), "the engine's own attributes stay its own"
     again = graphbraid.compile(engine, data)  # an engine stands for its model
-    assert again.model is graphbraid.compile(engine).model is graphbraid.Trainer(engine, data, epochs=1).model
-    assert again.model is model
+    trainer = graphbraid.Trainer(engine, graphbraid.Graph.from_pyg(data), epochs=1)
+    assert again.model is graphbraid.compile(engine).model is trainer.model is model
     torch.testing.assert_close(again.eval()(), model(data.x, data.edge_index)[data.train_mask])
     engine.double()
     assert {p.dtype for p in model.parameters()} == {torch.float64}

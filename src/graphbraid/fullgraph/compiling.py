@@ -165,8 +165,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
-            Its parameters stay its own. An engine stands for its model. Other parts run as they are written, between lowered ones, or the
+            Its parameters stay its own. Other parts run as they are written, between lowered ones, or the
             whole model does; a warning says once per model which, and ``explain()`` why.
+            An engine stands for its model.
         graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take,
             or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`, and PyG's models of
             ``HeteroConv`` or made by ``to_hetero``, called as ``model(x_dict, edge_index_dict)``; layers over
