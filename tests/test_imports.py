@@ -74,7 +74,7 @@ INNER_FLOORS = {
     "datasets": ((...,), ("store",), ("npz", "ogb", "tables"), ("registry", "synthetic")),
     "distributed": (("partitioning", "ranks"), ("parts", "peers"), ("shards",)),
     "fullgraph": (
-        ("device", "program"),
+        ("compiled_module", "device", "program"),
         ("lowering", "reading"),
         ("ranks", "step", "batches"),
         ("measured", "explain"),

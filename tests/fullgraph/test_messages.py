@@ -1,6 +1,9 @@
 """Layers of a user's own in an engine, beside what the matrix of models compares."""
 
 import copy
+import importlib.util
+import sys
+import types
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from tests.extras import NO_PYG
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.cases_messages import own
+from tests.fullgraph.matrix.cases_messages import gated, own
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
@@ -338,3 +341,68 @@ def test_a_message_in_another_dtype_runs_as_it_is_written():
     assert out.dtype is torch.float32
     assert torch.equal(out, model(x, edges))
     assert "its message turns rows of torch.float64 into torch.float32" in str(engine.explain())
+
+
+# ---- aggregates that call torch-scatter, as layers did before PyG had a scatter of its own
+
+
+def _scatter_sum(src, index, dim=-1, out=None, dim_size=None):
+    shape = [*src.shape]
+    shape[dim] = dim_size
+    index = index.view(-1, *[1] * (src.ndim - 1)).expand_as(src)
+    return (src.new_zeros(shape) if out is None else out).scatter_add(dim, index, src)
+
+
+def _scatter_mean(src, index, dim=-1, out=None, dim_size=None):
+    counts = index.bincount(minlength=dim_size).clamp(min=1).view(-1, *[1] * (src.ndim - 1))
+    return _scatter_sum(src, index, dim, out, dim_size) / counts
+
+
+def _scatter(src, index, dim=-1, out=None, dim_size=None, reduce="sum"):
+    function = {"mean": _scatter_mean}.get(reduce, _scatter_sum)
+    return function(src, index, dim, out, dim_size)
+
+
+torch_scatter = None
+
+
+@pytest.fixture
+def _with_torch_scatter(monkeypatch):
+    """The package, which has no wheel on PyPI; where it is missing, its signatures on PyTorch's functions."""
+    if importlib.util.find_spec("torch_scatter") is not None:
+        monkeypatch.setitem(globals(), "torch_scatter", importlib.import_module("torch_scatter"))
+        return
+    module = types.ModuleType("torch_scatter")
+    vars(module).update(scatter=_scatter, scatter_sum=_scatter_sum, scatter_mean=_scatter_mean)
+    module.scatter_add = lambda src, index, dim=-1, out=None, dim_size=None: _scatter_sum(
+        src, index, dim, out, dim_size
+    )
+    monkeypatch.setitem(sys.modules, "torch_scatter", module)
+    monkeypatch.setitem(globals(), "torch_scatter", module)
+
+
+def _aggregating(name, **options):
+    def aggregate(self, inputs, index, dim_size=None):
+        given = {"dim": self.node_dim, "dim_size": dim_size} | options
+        return getattr(torch_scatter, name)(inputs, index, **given)
+
+    return gated(aggregate=aggregate)
+
+
+@pytest.mark.usefixtures("_with_torch_scatter")
+@pytest.mark.parametrize("name", ["scatter", "scatter_sum", "scatter_add", "scatter_mean"])
+def test_an_aggregate_that_calls_torch_scatter_is_lowered(name):
+    for options in ({}, {"reduce": "mean"}, {"reduce": "add", "dim": 0}) if name == "scatter" else ({},):
+        data, model = data_of("untidy"), Stack(_aggregating(name, **options))
+        twin, engine = copy.deepcopy(model), engine_of(model, data)
+        assert verdict(engine) == LOWERED
+        assert_alike(model, twin, data, engine)
+
+
+@pytest.mark.usefixtures("_with_torch_scatter")
+@pytest.mark.parametrize("options", [{"reduce": "max"}, {"out": torch.ones(24, 8)}, {"dim": 1}])
+def test_other_calls_of_torch_scatter_are_left_alone(options):
+    model = Stack(_aggregating("scatter", **options))
+    with pytest.warns(RunsAsWrittenWarning, match="aggregate of its own"):
+        engine = engine_of(model, data_of("untidy"))
+    assert verdict(engine) == LEFT_ALONE

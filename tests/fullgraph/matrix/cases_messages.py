@@ -252,7 +252,7 @@ _BY_ORDER = {
 """Calls that read the order of the edges, which a graph does not keep."""
 
 
-def _with(**members):
+def gated(**members):
     return layer(_made(message=_gate, **members))
 
 
@@ -278,10 +278,10 @@ def _propagated(self, edge_index, x):
 
 
 _OVERRIDDEN = {
-    "an aggregate of its own": (_with(aggregate=_aggregated), "aggregate of its own"),
-    "an aggregate that scatters twice": (_with(aggregate=_scattered_twice), "aggregate of its own"),
-    "an aggregate that keeps messages": (_with(aggregate=_scattered_and_kept), "'kept'|of its own"),
-    "a propagate of its own": (_with(propagate=_propagated), "propagate of its own"),
+    "an aggregate of its own": (gated(aggregate=_aggregated), "aggregate of its own"),
+    "an aggregate that scatters twice": (gated(aggregate=_scattered_twice), "aggregate of its own"),
+    "an aggregate that keeps messages": (gated(aggregate=_scattered_and_kept), "'kept'|of its own"),
+    "a propagate of its own": (gated(propagate=_propagated), "propagate of its own"),
     "flow='target_to_source'": (own(_gate, flow="target_to_source"), "flow"),
     "decomposed_layers=2": (own(_gate, decomposed_layers=2), "changes 'propagate'|decomposed_layers"),
     "an aggregation that is not known": (
@@ -327,7 +327,7 @@ MESSAGES = [
     Case(_PART, "edge weights, mean", lambda: Weighted(layer(WithWeights, aggr="mean"))),
     Case(_PART, "no edge weights", lambda: Stack(layer(WithWeights))),
     Case(_PART, "node_dim=0", lambda: Stack(own(_gate, node_dim=0))),
-    Case(_PART, "an aggregate that scatters", lambda: Stack(_with(aggregate=_scattered))),
+    Case(_PART, "an aggregate that scatters", lambda: Stack(gated(aggregate=_scattered))),
     *(
         left(_PART, name, lambda m=message: Stack(own(m)), reason)
         for name, (message, reason) in _LEFT.items()

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.message_trial import traced_message
+from graphbraid.fullgraph.reading.trace_context import TORCH_SCATTER
 from graphbraid.ops.message_reductions import REDUCTIONS_OF_SEVERAL, SCALERS, SeveralReductions
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import TIES, Ties
@@ -63,7 +64,7 @@ def why_not_reduced(layer: Any) -> tuple[str, str] | None:
     base = base_of(layer)
     definer = next(kind for kind in type(layer).__mro__ if "aggregate" in vars(kind))
     if definer is not base and _name_of(definer) not in _OWN_AGGREGATES:
-        needed = "a message of its own alone, or an aggregate that calls PyG's scatter"
+        needed = "a message of its own alone, or an aggregate that calls scatter"
         return ("it has an aggregate of its own", needed) if reduction_of(layer) is None else None
     for module in layer.aggr_module.modules():
         if _name_of(type(module)) not in _BY_DESTINATION | _INSIDE or not is_from(
@@ -89,7 +90,7 @@ def reduction_of(layer: Any) -> str | None:
 
 
 def _scattered(layer: Any) -> str | None:
-    """Return how an own ``aggregate`` reduces, if it only calls PyG's ``scatter`` with what it gets."""
+    """Return how an own ``aggregate`` reduces, if it only calls a ``scatter`` with what it gets."""
     # A trace runs the method, which may keep things in attributes: they are compared and put back.
     held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
     computed = frozenset(names) - {"ptr"}
@@ -104,15 +105,31 @@ def _scattered(layer: Any) -> str | None:
     if found.keys() != held.keys() or any(found[key] is not value for key, value in held.items()):
         return None  # it keeps something
     *calls, output = [node for node in graph.nodes if node.op != "placeholder"]
-    scatter = inspect.unwrap(sys.modules["torch_geometric.utils"].scatter)  # a trace has replaced it
-    if len(calls) != 1 or calls[0].target is not scatter or output.args[0] is not calls[0]:
+    target: Any = calls[0].target if len(calls) == 1 and output.args[0] is calls[0] else None
+    reductions = _scatters().get(target)
+    if reductions is None:
         return None
-    call = inspect.signature(scatter).bind(*calls[0].args, **calls[0].kwargs)
+    call = inspect.signature(target).bind(*calls[0].args, **calls[0].kwargs)
     call.apply_defaults()
-    src, index, dim, size, reduction = call.arguments.values()
-    ends = [str(getattr(one, "target", one)) for one in (src, index, size)]
-    fits = ends == [names[0], "index", "dim_size"] and dim in (0, layer.node_dim)
-    return reduction if fits and reduction in AGGREGATIONS else None
+    found = call.arguments
+    ends = [str(getattr(found[key], "target", found[key])) for key in ("src", "index", "dim_size")]
+    fits = ends == [names[0], "index", "dim_size"] and found["dim"] in (0, layer.node_dim)
+    reduction: str = found.get("reduce", reductions[0])
+    return reduction if fits and found.get("out") is None and reduction in reductions else None
+
+
+def _scatters() -> dict[Any, tuple[str, ...]]:
+    """Return the functions that reduce by index, with the reductions that are those of the kernels.
+
+    torch-scatter gives the whole gradient of a maximum to one message, which PyG's probed way need not.
+    """
+    utils, other = sys.modules["torch_geometric.utils"], sys.modules.get(TORCH_SCATTER)
+    reductions = {"scatter": ("sum", "add", "mean"), "scatter_mean": ("mean",)}
+    reductions |= {"scatter_sum": ("sum",), "scatter_add": ("sum",)}
+    # A trace has replaced them.
+    found: dict[Any, tuple[str, ...]] = {inspect.unwrap(utils.scatter): tuple(AGGREGATIONS)}
+    theirs = reductions.items() if other is not None else ()
+    return found | {inspect.unwrap(getattr(other, name)): kinds for name, kinds in theirs}
 
 
 # ---- several aggregations side by side, such as PNA's, as reductions of one kernel

@@ -155,6 +155,8 @@ _RECORDED = (
     *("add_self_loops", "remove_self_loops", "add_remaining_self_loops", "contains_self_loops"),
 )
 """Functions of ``torch_geometric.utils``."""
+TORCH_SCATTER = "torch_scatter"
+"""Module of torch-scatter, from which PyG's ``scatter`` came and older layers take it."""
 
 
 def softmax_of_edges() -> Any:
@@ -164,17 +166,20 @@ def softmax_of_edges() -> Any:
 
 @contextmanager
 def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Record functions of PyG over edges where a layer's methods name them, if a trace follows an argument.
+    """Record functions of PyG and torch-scatter over edges, where a layer's methods name them.
 
-    Any other call is left as it is.
+    Calls are recorded that a trace follows into, by an argument. Any other call is left as it is.
     """
     found = [vars(sys.modules.get(_UTILS, fx)).get(name) for name in _RECORDED]
     found.append(getattr(sys.modules.get("torch_geometric.nn.conv.gcn_conv"), "gcn_norm", None))
+    theirs = vars(sys.modules.get(TORCH_SCATTER, fx))
+    found += [theirs.get(name) for name in ("scatter", "scatter_sum", "scatter_add", "scatter_mean")]
     stand_ins = {id(one): recording(one) for one in found if one is not None}
     methods = (f for layer in layers for base in type(layer).__mro__ for f in vars(base).values())
     spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
-    if (utils := sys.modules.get(_UTILS)) is not None:
-        spaces[id(vars(utils))] = vars(utils)
+    for name in (_UTILS, TORCH_SCATTER):
+        if (module := sys.modules.get(name)) is not None:
+            spaces[id(vars(module))] = vars(module)
     replaced = [
         (names, key, value)
         for names in spaces.values()
