@@ -126,7 +126,10 @@ def run(op, inputs, parameters, graph):
     if isinstance(op, ColumnRange):
         return x[:, op.first : op.last]
     if isinstance(op, AlongRow):
-        return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
+        if op.kind == "norm":
+            return x.norm(dim=1, keepdim=True)
+        pieces = [x[:, at : at + op.width_out] for at in range(0, x.shape[1], op.width_out)]
+        return sum(pieces) / (1 if op.kind == "sum" else len(pieces))
     if isinstance(op, RowOfParameters):
         row = value_of(op.row, parameters).reshape(-1)
         return x + row if op.adds else x * row
@@ -220,7 +223,16 @@ def test_rows_times_and_plus_a_row_of_parameters(name, adds):
     assert_runs(program_of(first(), by_row, again, both), make_graph())
 
 
-@pytest.mark.parametrize("kind", ["sum", "norm"])
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+@pytest.mark.parametrize("width", [1, 2, 3, 6])
+def test_sums_of_each_row_s_pieces(kind, width):
+    pieces = AlongRow(out="n", inputs=("h",), kind=kind, width_out=width)
+    assert_runs(program_of(first(), pieces), make_graph())
+    again = AlongRow(out="m", inputs=("h",), kind=kind, width_out=width)
+    assert_runs(program_of(first(), pieces, again, Product(out="y", inputs=("n", "m"))), make_graph())
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "norm"])
 def test_rows_by_a_number_of_each(kind):
     ops = [first(), AlongRow(out="n", inputs=("h",), kind=kind)]
     ops.append(RowFunction(out="g", inputs=("n",), kind="clamp", arguments=(0.3, 0.9)))
@@ -241,6 +253,7 @@ def test_operands_that_do_not_fit_are_refused():
             RowOfParameters(out="y", inputs=("h",), row=SmallTensor(itself, (Leaf(parameter(4)),))),
             "4 numbers",
         ),
+        (AlongRow(out="y", inputs=("h",), kind="sum", width_out=4), "divides 6 columns into pieces of 4"),
         (Product(out="y", inputs=("h", INPUT)), f"6 columns by {CHANNELS}"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -384,7 +397,10 @@ def draw_ops(draw):
             op = ColumnRange(out=out, inputs=(x,), first=draw(st.integers(0, width - 1)), last=width)
             change = (level, width - op.first)
         elif kind == "along":
-            op, change = AlongRow(out=out, inputs=(x,), kind="sum"), (level, 1)
+            columns = draw(st.sampled_from([one for one in range(1, width + 1) if width % one == 0]))
+            kinds = st.sampled_from(["sum", "mean"])
+            op = AlongRow(out=out, inputs=(x,), kind=draw(kinds), width_out=columns)
+            change = (level, columns)
         elif kind == "row":
             row = SmallTensor(
                 torch.sigmoid, (Leaf(parameter(draw(st.sampled_from([1, width])), seed=number)),)

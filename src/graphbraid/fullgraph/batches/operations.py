@@ -447,7 +447,11 @@ def _row_of_parameters(op: ir.RowOfParameters, run: BatchRun) -> Tensor:
 @_runs(ir.AlongRow)
 def _along_row(op: ir.AlongRow, run: BatchRun) -> Tensor:
     x = run.read(op)
-    return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
+    if op.kind == "norm":
+        length: Tensor = x.norm(dim=1, keepdim=True)
+        return length
+    pieces = x.view(len(x), x.shape[1] // op.width_out, op.width_out)
+    return pieces.sum(1) if op.kind == "sum" else pieces.mean(1)
 
 
 # ---- single layers inside graph breaks: each runs by its own program on the edges that it is called with

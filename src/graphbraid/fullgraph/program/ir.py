@@ -318,8 +318,8 @@ def width_of(op: Operation, width: Callable[[str], int]) -> int:
         return op.heads * op.channels if op.concat else op.channels
     if isinstance(known := getattr(op, "width_out", None), int):
         return known
-    if isinstance(op, ColumnRange | AlongRow):
-        return op.last - op.first if isinstance(op, ColumnRange) else 1
+    if isinstance(op, ColumnRange):
+        return op.last - op.first
     return width(op.inputs[0])
 
 
@@ -349,6 +349,8 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         yield f"normalises {width} columns with a module for {op.channels}"
     if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
         yield f"has {op.slope.numel()} slopes for {width} columns"
+    if isinstance(op, AlongRow) and width % op.width_out:
+        yield f"divides {width} columns into pieces of {op.width_out}"
     if isinstance(op, Messages):
         yield from _errors_of_messages(program, op)
     elif isinstance(op, ColumnRange | RowOfParameters | Product | RelationAttention):

@@ -114,9 +114,11 @@ class ColumnRange(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class AlongRow(Operation):
-    """One number of each row, as a matrix of one column: its sum, or its Euclidean norm."""
+    """The sum or the mean of each row's pieces, ``width_out`` columns each, or its Euclidean norm."""
 
     kind: str
-    """``sum`` or ``norm``."""
+    """``sum``, ``mean`` or ``norm``."""
+    width_out: int = 1
+    """Number of columns of a piece, and of the result: 1 for one number of each row, as a norm is."""
     symbol = "along the row"
-    shown = "{op.kind}"
+    shown = "{op.kind}, {op.width_out} columns"

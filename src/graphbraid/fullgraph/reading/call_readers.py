@@ -197,16 +197,20 @@ def _stacked(call: FunctionCall) -> tuple[str, ...]:
     return stacked.values
 
 
-def _is_along_rows(call: FunctionCall) -> bool:
-    keeps, dim = call.arguments["keepdim"], call.arguments["dim"]
-    return isinstance(call.arguments["input"], NodeRows) and keeps is True and dim in (1, -1, [1], [-1])
+def _along_rows(call: FunctionCall, kind: str) -> str | None:
+    """Append the sum or mean of each row or of its heads; return None for a call of anything else."""
+    of, keeps, dim = (call.arguments[name] for name in ("input", "keepdim", "dim"))
+    if isinstance(of, NodeRows) and keeps is True and dim in (1, -1, [1], [-1]):
+        return call.writer.add(ir.AlongRow, of.value, kind=kind)
+    if isinstance(of, Heads) and of.heads > 1 and keeps is False and dim in (1, -2, [1], [-2]):
+        width = call.writer.width(of.value) // of.heads
+        return call.writer.add(ir.AlongRow, of.value, kind=kind, width_out=width)
+    return None
 
 
 @reads_calls(torch.sum, takes=_REDUCED, methods=("sum",))
 def _sum(call: FunctionCall) -> str:
-    if _is_along_rows(call):
-        return call.writer.add(ir.AlongRow, call.rows("input"), kind="sum")
-    return _total(call.writer, _stacked(call))
+    return _along_rows(call, "sum") or _total(call.writer, _stacked(call))
 
 
 def _total(writer: Writer, values: tuple[str, ...]) -> str:
@@ -220,11 +224,8 @@ def _total(writer: Writer, values: tuple[str, ...]) -> str:
 
 @reads_calls(torch.mean, takes=_REDUCED, methods=("mean",))
 def _mean(call: FunctionCall) -> str:
-    if _is_along_rows(call):
-        x = call.rows("input")
-        return call.writer.combine(
-            (1 / call.writer.width(x), call.writer.add(ir.AlongRow, x, kind="sum")),
-        )
+    if (found := _along_rows(call, "mean")) is not None:
+        return found
     values = _stacked(call)
     return call.writer.combine((1 / len(values), _total(call.writer, values)))
 

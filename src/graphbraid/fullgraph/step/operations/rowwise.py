@@ -379,25 +379,28 @@ def _add_to_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> Non
 
 
 class PlannedAlongRow(PlannedOperation[ir.AlongRow]):
-    """The sum or the norm of each row."""
+    """The sum or mean of each row's pieces, or the norm of each row."""
 
-    keeps_result = True
+    def __init__(self, plan: StepPlan, op: ir.AlongRow) -> None:
+        super().__init__(plan, op)
+        self.keeps_result = op.kind == "norm"
 
     def forward(self) -> None:
         """Plan the value."""
         plan, op, x = self.plan, self.op, self.plan.rows(self.source)
         out = plan.result(op)
-        if op.kind == "sum":
-            plan.do(op.out, lambda: torch.sum(x.tensor, 1, keepdim=True, out=out.tensor), out, x)
+        if op.kind != "norm":
+            run = torch.sum if op.kind == "sum" else torch.mean
+            plan.do(op.out, lambda: run(_pieces(op, x.tensor), 1, out=out.tensor), out, x)
             return
         norm = torch.linalg.vector_norm
         plan.do(op.out, lambda: norm(x.tensor, dim=1, keepdim=True, out=out.tensor), out, x)
 
     def backward(self) -> None:
-        """Plan the input's gradient: ``grad`` in each column, times ``x / norm`` for a norm that is not 0."""
+        """Plan the input's gradient: ``grad`` in each piece, times ``x / norm`` for a norm that is not 0."""
         plan, op, grad = self.plan, self.op, self.grad
-        if op.kind == "sum":
-            plan.accumulate(self.source, partial(_spread, grad), grad)
+        if op.kind != "norm":
+            plan.accumulate(self.source, lambda out, add: _spread(op, grad.tensor, out, add), grad)
             return
         x, norm = plan.rows(self.source), plan.rows(op.out)
         factor = plan.scratch(f"{op.out}: factor", grad.count, 1)
@@ -410,8 +413,14 @@ class PlannedAlongRow(PlannedOperation[ir.AlongRow]):
         plan.accumulate(self.source, run, grad, x, norm, factor)
 
 
-def _spread(grad: FirstRows, out: Tensor, add: bool) -> None:
-    out.add_(grad.tensor) if add else out.copy_(grad.tensor.expand_as(out))
+def _pieces(op: ir.AlongRow, rows: Tensor) -> Tensor:
+    return rows.view(len(rows), rows.shape[1] // op.width_out, op.width_out)
+
+
+def _spread(op: ir.AlongRow, grad: Tensor, out: Tensor, add: bool) -> None:
+    pieces = _pieces(op, out)
+    given, factor = grad[:, None].expand_as(pieces), 1.0 if op.kind == "sum" else 1 / pieces.shape[1]
+    pieces.add_(given, alpha=factor) if add else torch.mul(given, factor, out=pieces)
 
 
 PLANNED: dict[type[ir.Operation], PlannedClass] = {
