@@ -82,6 +82,50 @@ def assert_kernels_equal_twins(native, name, csc, inputs, heads, *, loops, p, ke
         close(actual.to(precision), expected.to(precision), terms=400 * (1 + x.shape[1] // heads))
 
 
+def made_logits(module, csc, x, heads, att, how, after=None):
+    """What the kernels write that make the logits themselves: in forward, and in backward of ``after``."""
+    sums, width = reference.sum_dtype(x.dtype), x.shape[1]
+    found = [torch.full((n, heads), torch.nan, dtype=sums) for n in (csc.num_src, csc.num_dst)]
+    found += [x.new_full((csc.num_dst, width), torch.nan), torch.full_like(found[1], torch.nan)]
+    found += [torch.full_like(found[2], torch.nan, dtype=sums), torch.full_like(found[1], torch.nan)]
+    module.gat_forward(csc.indptr, csc.indices, x, *found[:2], *how, *found[2:], None, None, att)
+    left, right, out, lse, above, share = after or found
+    grads = [torch.full_like(t, torch.nan) for t in (x, left, right, att)]
+    given = (*both_ways(csc), x, left, right, *how, out, lse, values(*out.shape, dtype=x.dtype, seed=4))
+    module.gat_backward(*given, *grads[:3], above, share, None, None, None, att, grads[3])
+    return found, grads
+
+
+def assert_made_logits_equal_twins(native, csc, heads, channels, dtype=torch.float32, *, loops=True, p=0.0):
+    x = values(csc.num_src, heads * channels, dtype=dtype)
+    att = values(2, heads * channels, dtype=reference.sum_dtype(dtype), seed=6) / channels**0.5
+    how = (0.2, min(csc.num_src, csc.num_dst) if loops else 0, p, 12345)
+    expected, expected_grads = made_logits(reference, csc, x, heads, att, how)
+    found, grads = made_logits(native, csc, x, heads, att, how, after=expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        close(ours, theirs, terms=64 * (1 + channels))
+    for ours, theirs in zip(grads, expected_grads, strict=True):
+        close(ours.to(dtype), theirs.to(dtype), terms=400 * (1 + channels) * (1 + csc.num_src))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "channels"), SHAPES)
+def test_logits_made_of_rows_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+    for loops, p in ((False, 0.0), (True, 0.4)):
+        assert_made_logits_equal_twins(compiled, skewed(), heads, channels, dtype, loops=loops, p=p)
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+def test_logits_made_of_rows_equal_twins_on_corner_graphs(compiled, corner):  # noqa: F811
+    assert_made_logits_equal_twins(compiled, CORNERS[corner](), 2, 5)
+
+
+def test_logits_of_destinations_that_are_no_sources_are_refused(compiled):  # noqa: F811
+    back = skewed().reversed()
+    with pytest.raises(ValueError, match="destinations must be the first sources"):
+        made_logits(compiled, back, values(back.num_src, 10), 2, values(2, 10), (0.2, 0, 0.0, 0))
+
+
 @pytest.mark.parametrize(("heads", "channels"), [(2, 1), (4, 32), (3, 17), (8, 5)])
 def test_one_gradient_may_serve_all_heads(compiled, heads, channels):  # noqa: F811
     csc = skewed()
@@ -235,7 +279,7 @@ def test_masks_belong_to_edges_wherever_their_rows_stand(rows, heads):
 
 @pytest.mark.parametrize("frozen", [(), (0,), (1, 2), (2,)])
 @pytest.mark.parametrize(("heads", "channels"), [(1, 7), (4, 16), (3, 5)])
-def test_logits_of_the_rows_themselves_change_no_bit(heads, channels, frozen):
+def test_logits_made_of_rows_equal_those_of_a_product(heads, channels, frozen):
     csc = skewed(40, 60)
     found = []
     for scored in (True, False):
@@ -255,7 +299,8 @@ def test_logits_of_the_rows_themselves_change_no_bit(heads, channels, frozen):
         found.append([out, *(one.grad for one in given)])
     assert [one is None for one in found[0][1:]] == [place in frozen for place in range(3)]
     for actual, expected in zip(*found, strict=True):
-        assert actual is expected is None or torch.equal(actual, expected)
+        if expected is not None:
+            close(actual, expected, terms=400 * (1 + channels))
 
 
 def test_huge_logits_stay_finite():
@@ -270,12 +315,17 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     gat = [t.requires_grad_() for t in gat_inputs(csc, 4, 9, torch.float32)]
     gatv2 = [t.requires_grad_() for t in gatv2_inputs(csc, 4, 9, torch.float32)]
 
+    vectors, block = [values(1, 4, 9, seed=7 + place, grad=True) for place in range(2)], skewed(1000, 2000)
+
     def run():
         torch.manual_seed(1)
+        scored = scored_attention(block, gat[0], gat[0], vectors, dropout=0.2)
         first, second = gat_attention(csc, *gat, dropout=0.2), gatv2_attention(csc, *gatv2, dropout=0.2)
         return [
+            scored.detach(),
             first.detach(),
             second.detach(),
+            *torch.autograd.grad(scored.square().sum(), (gat[0], *vectors)),
             *torch.autograd.grad(first.square().sum(), gat),
             *torch.autograd.grad(second.square().sum(), gatv2),
         ]

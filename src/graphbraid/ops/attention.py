@@ -18,7 +18,7 @@ from graphbraid.ops import reference
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
-from graphbraid.ops.linear import dense_linear, kernels_for, tall_gram, tall_product
+from graphbraid.ops.linear import dense_linear, kernels_for
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.signatures import typed
@@ -181,7 +181,8 @@ def scored_attention(
     how: dict[str, Any] = {"negative_slope": negative_slope, "self_loops": self_loops, "dropout": dropout}
     if x is scored and edge_logit is None and not tracing() and not torch.is_autocast_enabled(x.device.type):
         compiled = kernels_for(x, *(one[0] for one in vectors)) is not reference
-    if not compiled or x.shape != (csc.num_src, vectors[0].numel()):
+    fits = x.shape == (csc.num_src, vectors[0].numel()) and csc.num_dst <= csc.num_src
+    if not compiled or not fits:
         both = head_dot(scored, *vectors)
         logits = both[:, :heads], both[: csc.num_dst, heads:]
         return gat_attention(csc, x, *logits, edge_logit=edge_logit, **how)
@@ -299,12 +300,8 @@ class _Gat(torch.autograd.Function):
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
-        out = new_rows(x, csc.num_dst, x.shape[1])
-        kept = [dst_logit.new_empty(dst_logit.shape)]
-        if any(ctx.needs_input_grad):
-            kept += [new_rows(kept[0], *out.shape), torch.empty_like(kept[0])]
         edges = {} if edge_logit is None else {"edge_logit": edge_logit.detach().contiguous()}
-        return _forward(ctx, "gat_forward", (x, src_logit, dst_logit), edges, csc, how, out, *kept)
+        return _gat_forward(ctx, (x, src_logit, dst_logit), edges, csc, how)
 
     @staticmethod
     @once_differentiable
@@ -313,32 +310,37 @@ class _Gat(torch.autograd.Function):
         return *grads, to_edges, None, None
 
 
+def _gat_forward(
+    ctx: Any,
+    given: tuple[Tensor, Tensor, Tensor],
+    edges: dict[str, Tensor],
+    csc: Csc,
+    how: tuple[float, int, float, AnySeed],
+    **more: Tensor,
+) -> Tensor:
+    """Run GAT's forward kernel on rows and logits, like :func:`_forward`."""
+    x, _, dst_logit = given
+    out, kept = new_rows(x, csc.num_dst, x.shape[1]), [torch.empty_like(dst_logit)]
+    if any(ctx.needs_input_grad):
+        kept += [new_rows(kept[0], *out.shape), torch.empty_like(kept[0])]
+    return _forward(ctx, "gat_forward", given, edges, csc, how, out, *kept, **more)
+
+
 class _ScoredGat(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, x: Tensor, of_src: Tensor, of_dst: Tensor, csc: Csc, how: tuple[float, int, float, AnySeed]
     ) -> Tensor:
-        # Rows for each head of the sources, then of the destinations, with zeros in other heads' columns.
-        heads, channels = of_src.shape[1:]
-        ctx.matrix = of_src.new_zeros(2, heads, heads, channels)
-        ctx.matrix.diagonal(dim1=1, dim2=2).copy_(torch.cat((of_src.detach(), of_dst.detach())).mT)
-        both = tall_product(x, ctx.matrix.view(2 * heads, -1).t())
-        return _Gat.forward(ctx, x, both[:, :heads], both[: csc.num_dst, heads:], None, csc, how)
+        ctx.vectors = torch.cat((of_src.detach(), of_dst.detach())).flatten(1)
+        logits = new_rows(x, csc.num_src, of_src.shape[1]), x.new_empty(csc.num_dst, of_dst.shape[1])
+        return _gat_forward(ctx, (x, *logits), {}, csc, how, att=ctx.vectors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (to_x, to_src, to_dst), _ = _backward(ctx, "gat_backward", grad)
-        matrix, (_, heads, _, channels) = ctx.matrix, ctx.matrix.shape
-        both = new_rows(to_src, len(to_src), 2 * heads)
-        both[:, :heads], both[: len(to_dst), heads:], both[len(to_dst) :, heads:] = to_src, to_dst, 0
-        of_vectors: tuple[Tensor | None, ...] = (None, None)
-        if any(ctx.needs_input_grad[1:3]):
-            gram = tall_gram(both, ctx.saved_tensors[0]).view(2, heads, heads, channels)
-            of_vectors = torch.split(gram.diagonal(dim1=1, dim2=2).mT.contiguous(), 1)
-        if ctx.needs_input_grad[0]:
-            tall_product(both, matrix.view(2 * heads, -1), out=to_x, add=True)
-        return to_x, *of_vectors, None, None
+        att, grad_att = ctx.vectors, torch.empty_like(ctx.vectors)
+        (to_x, to_logits, _), _ = _backward(ctx, "gat_backward", grad, att=att, grad_att=grad_att)
+        return to_x, *grad_att.view(2, 1, to_logits.shape[1], -1), None, None
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
@@ -387,32 +389,39 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
     how: tuple[Any, ...],
     out: Tensor,
     *kept: Tensor,
+    **more: Tensor,
 ) -> Tensor:
     """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that.
 
-    ``edges`` is what the kernel reads for each edge, by name; the first is what gets a gradient.
+    ``edges`` is what the kernel reads for each edge, by name; the first is what gets a gradient. ``more`` is
+    what it takes beside these, which is not kept.
     """
     inputs = [t.detach().contiguous() for t in given]
     ids = row_ids(csc.num_dst) if how[2] > 0 else None
     ctx.first_keys = None if ids is None else ids << _EDGE_BITS
     call = getattr(backend(out), name)
-    call(csc.indptr, csc.indices, *inputs, *how, out, *kept, first_keys=ctx.first_keys, **edges)
+    call(csc.indptr, csc.indices, *inputs, *how, out, *kept, first_keys=ctx.first_keys, **edges, **more)
     ctx.csc, ctx.how, ctx.edges = csc, how, tuple(edges)
     ctx.save_for_backward(*edges.values(), *inputs, out, *kept)
     return out
 
 
-def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """Run a backward kernel; return the gradients of its rows and logits, and of what edges have, or None."""
+def _backward(ctx: Any, name: str, grad: Tensor, **more: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    """Run a backward kernel; return the gradients of its rows and logits, and of what edges have, or None.
+
+    ``more`` is what the kernel takes beside these, by name.
+    """
     saved, names = ctx.saved_tensors, ctx.edges  # read once: a checkpoint gives each tensor once
     edges, (*inputs, out, lse) = saved[: len(names)], saved[len(names) : len(names) + 5]
     grads = [new_rows(t, *t.shape) for t in inputs]
     to_edges = torch.empty_like(edges[0]) if edges else None
-    of_edges = dict(zip(names, edges, strict=True)) | ({f"grad_{names[0]}": to_edges} if names else {})
+    more |= zip(names, edges, strict=True)
+    if to_edges is not None:
+        more[f"grad_{names[0]}"] = to_edges
     ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]) or bool(edges))
     kernel, kept = getattr(backend(grad), name), saved[len(names) + 5 :]
     results = out.detach(), lse, grad.contiguous(), *grads, *kept
-    kernel(*ways, *inputs, *ctx.how, *results, first_keys=ctx.first_keys, **of_edges)
+    kernel(*ways, *inputs, *ctx.how, *results, first_keys=ctx.first_keys, **more)
     return grads, to_edges
 
 

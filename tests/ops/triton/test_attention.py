@@ -3,9 +3,10 @@
 import pytest
 import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
-from tests.ops.test_attention import gat_inputs, gatv2_inputs
+from tests.ops.test_attention import gat_inputs, gatv2_inputs, made_logits
 
 from graphbraid.graph.csc import Csc
+from graphbraid.ops import reference
 from graphbraid.ops.attention import both_ways
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -53,6 +54,19 @@ def test_kernels_equal_twins_at_every_shape(both, short_segments, name, heads, c
 def test_kernels_equal_twins_on_corner_graphs(both, short_segments, name, corner, loops):
     csc = SMALL_CORNERS[corner]()
     assert_kernels_equal_twins(both, name, csc, 2, 5, loops=loops, p=0.4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "channels"), [(3, 16), (1, 7)])
+def test_logits_made_of_rows_equal_twins(kernels, short_segments, heads, channels, dtype):
+    csc, how = skewed(5, 9), (0.2, 5, 0.4, 12345)
+    x, att = values(9, heads * channels, dtype=dtype), values(2, heads * channels, seed=6) / channels**0.5
+    expected, expected_grads = made_logits(reference, csc, x, heads, att, how)
+    found, grads = made_logits(kernels, csc, x, heads, att, how, after=expected)
+    for ours, theirs in zip(found[:4], expected[:4], strict=True):  # these kernels keep no more
+        close(ours, theirs, terms=64 * (1 + channels))
+    for ours, theirs in zip(grads, expected_grads, strict=True):
+        close(ours.to(dtype), theirs.to(dtype), terms=4000 * (1 + channels))
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -18,14 +18,16 @@
 
 namespace gb {
 
-static void gat_forward(const Indptr& indptr, const Ids& indices, const Matrix& src, const Matrix& src_logit,
-                        const Matrix& dst_logit, double slope, int64_t num_loops, double p, uint64_t seed,
-                        const WrittenMatrix& out, const WrittenMatrix& lse,
-                        const OptionalWrittenMatrix& above, const OptionalWrittenMatrix& share,
-                        const OptionalIds& first_keys, const OptionalMatrix& edge_logit) {
+static void gat_forward(const Indptr& indptr, const Ids& indices, const Matrix& src,
+                        const WrittenMatrix& src_logit, const WrittenMatrix& dst_logit, double slope,
+                        int64_t num_loops, double p, uint64_t seed, const WrittenMatrix& out,
+                        const WrittenMatrix& lse, const OptionalWrittenMatrix& above,
+                        const OptionalWrittenMatrix& share, const OptionalIds& first_keys,
+                        const OptionalMatrix& edge_logit, const OptionalMatrix& att) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_keys(a, first_keys);
   add_gat(a, src_logit, dst_logit);
+  add_vectors(a, att);
   add_above(a, above, share);
   a.edge_logit = edge_logits(a, edge_logit);
   nb::gil_scoped_release release;
@@ -49,7 +51,8 @@ void bind_attention(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "gat_forward", &gat_forward, "indptr"_a, "indices"_a, "src"_a, "src_logit"_a, "dst_logit"_a,
              "slope"_a, "num_loops"_a, "p"_a, "seed"_a, "out"_a, "lse"_a, "above"_a = nb::none(),
-             "share"_a = nb::none(), "first_keys"_a = nb::none(), "edge_logit"_a = nb::none());
+             "share"_a = nb::none(), "first_keys"_a = nb::none(), "edge_logit"_a = nb::none(),
+             "att"_a = nb::none());
   def_native(m, "gatv2_forward", &gatv2_forward, "indptr"_a, "indices"_a, "src"_a, "dst"_a, "att"_a,
              "slope"_a, "num_loops"_a, "p"_a, "seed"_a, "out"_a, "lse"_a, "first_keys"_a = nb::none(),
              "edge_features"_a = nb::none(), "loop_features"_a = nb::none(), "edge_weight"_a = nb::none());

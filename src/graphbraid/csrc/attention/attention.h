@@ -28,7 +28,9 @@ struct AttentionArgs {
   const void* dst = nullptr;         // GATv2, dot products: (num_dst, heads * channels)
   const void* key = nullptr;         // dot products: (num_src, heads * channels)
   double scale = 1;                  // dot products: of logits
-  const void* att = nullptr;         // GATv2: (heads * channels,)
+  // GATv2: (heads * channels,). GAT: (2, heads * channels), vectors that make the logits of sources and of
+  // destinations, which are the first sources, out of src: forward writes these; or null
+  const void* att = nullptr;
 
   // GATv2, where edges have features: these and their map; else null.
   Rows edge_features = {};            // (num_edges, edge_channels), dtype of the sums
@@ -59,7 +61,7 @@ struct AttentionBackwardArgs {
   void* grad_edge_logit = nullptr;   // GAT, with edge_logit
   void* grad_dst = nullptr;          // GATv2, dot products
   void* grad_key = nullptr;          // dot products
-  void* grad_att = nullptr;          // GATv2
+  void* grad_att = nullptr;          // as att
   void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
 };
 

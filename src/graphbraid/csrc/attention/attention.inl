@@ -17,6 +17,9 @@
 //          z[e] = src[u] + dst[v] (+ edge_features[e] * edge_weight)
 //   out[v, h, :] = sum of mask[e, h] * alpha[e, h] * src[u, h, :],  alpha: softmax over v's edges
 //
+// Given att (2, heads * channels), GAT's logits are made here: <att[0, h, :], src[u, h, :]> of sources, and
+// <att[1, h, :], src[v, h, :]> of destinations, which are the first sources.
+//
 // Only the log-sum-exp of each row and head is kept; backward computes the coefficients again. With
 // D[v, h] = <grad[v, h, :], out[v, h, :]> the gradient of a logit is
 //
@@ -31,6 +34,28 @@ namespace gb::GB_VARIANT {
 #include "attention/attention_rows.inl"
 #include "attention/attention_shared.inl"
 #include "attention/gatv2_rows.inl"
+
+// GAT given att: writes the logits.
+template <typename T>
+void make_logits(const Attention<T>& k) {
+  using A = Acc<T>;
+  constexpr int64_t together = 64;  // rows that stay in the cache for both
+  parallel_static(k.a.num_src, 1024, [&](int64_t first, int64_t last) {
+    for (; first < last; first += together)
+      for (const bool own : {false, true}) {
+        const int64_t end = std::min({first + together, last, own ? k.a.num_dst : last});
+        const A* vector = k.att + own * k.width;
+        A* to = const_cast<A*>(own ? k.dst_logit : k.src_logit) + first * k.a.heads;
+        sum_heads<T>(
+            end - first, k.a.heads, k.a.channels,
+            [&](int64_t i) GB_LAMBDA {
+              const T* row = k.rows[first + i];
+              return [=](int64_t c, auto n) GB_LAMBDA { return get(row + c, n) * get(vector + c, n); };
+            },
+            to);
+      }
+  });
+}
 
 // GAT: z of each edge into `above`, its logit into `value`.
 template <typename A>
@@ -101,6 +126,7 @@ void attention_forward_typed(const AttentionArgs& a) {
   const Attention<T> k{a};
   const HeadSlots<T> slots(a.heads, a.channels, false);
   const RowGroups groups(a.indptr, k.rows.bytes());
+  if (a.src_logit && a.att) make_logits(k);
   constexpr int64_t second_level_bytes = int64_t{1} << 18;  // of rows that stay there
   parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
     EdgeRows<A> rows;

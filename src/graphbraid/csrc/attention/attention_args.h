@@ -68,9 +68,17 @@ inline void add_keys(AttentionArgs& a, const OptionalIds& first_keys) {
   a.first_keys = data_or_null(first_keys);
 }
 
-inline void add_gat(AttentionArgs& a, const Matrix& src_logit, const Matrix& dst_logit) {
+template <typename Given>
+void add_gat(AttentionArgs& a, const Given& src_logit, const Given& dst_logit) {
   a.src_logit = as_sums(a, src_logit, a.num_src, a.heads);
   a.dst_logit = as_sums(a, dst_logit, a.num_dst, a.heads);
+}
+
+// GAT: the vectors that make the logits, if they are given.
+inline void add_vectors(AttentionArgs& a, const OptionalMatrix& att) {
+  if (!att) return;
+  need(a.num_dst <= a.num_src, "with att, destinations must be the first sources");
+  a.att = as_sums(a, *att, 2, a.heads * a.channels);
 }
 
 // GAT: what edges add of their own, or its gradient; the implicit self-loops' last.

@@ -278,6 +278,34 @@ GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, 
   add_edges(heads, rows, value, totals);
 }
 
+// Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
+// threads.
+constexpr int64_t kShares = 64;
+
+// body(share, first, last) for the rows [first, last) of each share; the shares have about equal work.
+template <typename Body>
+void parallel_shares(const int64_t* indptr, int64_t num_rows, const Body& body) {
+  constexpr int64_t row_cost = 4;
+  const int64_t work = indptr[num_rows] + num_rows * row_cost;
+  const auto begin = [&](int64_t share) {
+    return share == kShares ? num_rows : row_at_work(indptr, num_rows, row_cost, work * share / kShares);
+  };
+  parallel_dynamic(kShares, 1, [&](int64_t first, int64_t last) {
+    for (int64_t share = first; share < last; ++share) body(share, begin(share), begin(share + 1));
+  });
+}
+
+// to[d, c] = factor[c] * the sum of the shares' parts, in order.
+template <typename A>
+void sum_shares(const std::vector<A>& parts, const A* factor, int64_t rows, int64_t width, A* to) {
+  const int64_t size = rows * width;
+  std::fill(to, to + size, A{0});
+  for (int64_t share = 0; share < kShares; ++share)
+    for (int64_t c = 0; c < size; ++c) to[c] += parts[static_cast<size_t>(share * size + c)];
+  if (!factor) return;
+  for (int64_t c = 0; c < size; ++c) to[c] *= factor[c % width];
+}
+
 // What an edge's coefficients are found by. Knows nothing of how rows are stored: one code for all that are
 // summed in A.
 template <typename A>

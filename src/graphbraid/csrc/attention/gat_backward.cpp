@@ -25,7 +25,8 @@ static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr&
                          const WrittenMatrix& grad_src, const WrittenMatrix& grad_src_logit,
                          const WrittenMatrix& grad_dst_logit, const OptionalMatrix& above,
                          const OptionalMatrix& share, const OptionalIds& first_keys,
-                         const OptionalMatrix& edge_logit, const OptionalWrittenMatrix& grad_edge_logit) {
+                         const OptionalMatrix& edge_logit, const OptionalWrittenMatrix& grad_edge_logit,
+                         const OptionalMatrix& att, const OptionalWrittenMatrix& grad_att) {
   AttentionBackwardArgs b;
   b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   const AttentionArgs& a = b.forward;
@@ -36,6 +37,9 @@ static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr&
   b.forward.edge_logit = edge_logits(a, edge_logit);
   b.grad_edge_logit = edge_logits(a, grad_edge_logit);
   need(edge_logit.has_value() == grad_edge_logit.has_value(), "edge_logit and its gradient go together");
+  need(att.has_value() == grad_att.has_value(), "att and its gradient go together");
+  add_vectors(b.forward, att);
+  if (att) b.grad_att = as_sums(a, *grad_att, 2, a.heads * a.channels);
   b.narrow = a.heads > 1 && grad.num_columns() == a.channels;
   add_backward(b, t_indptr, t_indices, perm, grad, grad_src);
   b.grad_src_logit = as_sums(a, grad_src_logit, a.num_src, a.heads);
@@ -50,7 +54,7 @@ void bind_gat_backward(nb::module_& m) {
              "src"_a, "src_logit"_a, "dst_logit"_a, "slope"_a, "num_loops"_a, "p"_a, "seed"_a, "out"_a,
              "lse"_a, "grad"_a, "grad_src"_a, "grad_src_logit"_a, "grad_dst_logit"_a, "above"_a = nb::none(),
              "share"_a = nb::none(), "first_keys"_a = nb::none(), "edge_logit"_a = nb::none(),
-             "grad_edge_logit"_a = nb::none());
+             "grad_edge_logit"_a = nb::none(), "att"_a = nb::none(), "grad_att"_a = nb::none());
 }
 
 }  // namespace gb

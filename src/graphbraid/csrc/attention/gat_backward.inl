@@ -21,6 +21,13 @@
 // Where edges add numbers of their own to z, these have the gradient g * leaky'(z), for which every edge's
 // <grad[v, h, :], src[u, h, :]> is computed.
 //
+// Given att, the vectors that made the logits out of src, the rows' gradient has the logits' part, too, which
+// is added while the rows are in the cache, and the vectors get theirs. With s = 0 for logits of sources,
+// s = 1 for those of destinations, which are the first sources, and gl their gradients,
+//
+//   grad_src[u, h, :] += gl[s][u, h] * att[s, h, :]
+//   grad_att[s, h, :]  = sum over u of gl[s][u, h] * src[u, h, :]
+//
 // The formulas stand in attention.inl. Bound by reading num_edges rows of grad.
 
 namespace gb::GB_VARIANT {
@@ -109,13 +116,53 @@ void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<
   }
 }
 
+// What comes through the logits that att made of the rows [first, first + rows): adds it to their gradients,
+// and to `sums`, (2, width), what the vectors get. of_source, of_own: the logits' gradients, (rows, heads);
+// whole vectors are read from both.
+template <typename T>
+void add_through_logits(const Attention<T>& k, const HeadSlots<T>& slots, int64_t first, int64_t rows,
+                        const Acc<T>* of_source, const Acc<T>* of_own, T* grad_src, Acc<T>* sums) {
+  constexpr int most = 4;  // more do not fit the registers
+  slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
+    constexpr int NV = decltype(nv)::value;
+    using At = Columns<T, mixed, full>;
+    HeadSlot<T> slot[NV];
+    Vec<T> source[NV], own[NV], sum[NV], sum_own[NV];
+    unroll<NV>([&](auto s) GB_LAMBDA {
+      slot[s] = tile[s];
+      const At at{slot, s};
+      source[s] = at.read(k.att);
+      own[s] = at.read(k.att + k.width);
+      sum[s] = at.read(sums);
+      sum_own[s] = at.read(sums + k.width);
+    });
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = k.rows[first + r];
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        const At at{slot, s};
+        const Vec<T> x = at.read(row);
+        const Vec<T> g = at.numbers(of_source + r * slots.heads),
+                     g_own = at.numbers(of_own + r * slots.heads);
+        sum[s] += g * x;
+        sum_own[s] += g_own * x;
+        at.add(grad_src + r * k.width, g * source[s] + g_own * own[s]);
+      });
+    }
+    unroll<NV>([&](auto s) GB_LAMBDA {
+      const At at{slot, s};
+      at.write(sums, sum[s]);
+      at.write(sums + k.width, sum_own[s]);
+    });
+  });
+}
+
 template <typename T>
 void gat_backward_typed(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
   const Attention<T> k{a};
   const DestinationRecords<A> records = destination_records<T>(b);
-  const HeadSlots<T> slots(a.heads, a.channels, b.narrow);
+  const HeadSlots<T> slots(a.heads, a.channels, b.narrow), wide(a.heads, a.channels, false);
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
   const RowGroups groups(b.t_indptr, k.rows.bytes());
   const A rest = A{1} - k.slope;
@@ -123,9 +170,10 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
     A* to = static_cast<A*>(b.grad_edge_logit);
     std::fill(to, to + (a.num_edges + a.num_loops) * a.heads, A{0});
   }
-  parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
+  const auto walk = [&](int64_t first, int64_t last, A* att_sums) {
     EdgeRows<A> rows;
     Buffer<A> through(groups.most_rows * k.width), by_head(groups.most_rows * a.heads + kLanes<A>);
+    Buffer<A> of_own(groups.most_rows * a.heads + kLanes<A>);
     for (int64_t next; first < last; first = next) {
       next = groups.end(first, last);
       k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, b.perm, rows);
@@ -147,10 +195,23 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
             return [=](int64_t c, auto n) GB_LAMBDA { return get(left + c, n) * get(right + c, n); };
           },
           by_head.data());
-      for (int64_t i = 0; i < size; ++i) logit_grads[i] += by_head[i];
+      for (int64_t i = 0; i < size; ++i) by_head[i] = logit_grads[i] += by_head[i];
       if (b.grad_edge_logit) store_edge_logit_gradients(b, k, grads, rows);
+      if (!att_sums) continue;
+      const int64_t owned = std::clamp<int64_t>(a.num_dst - first, 0, next - first) * a.heads;
+      std::copy_n(static_cast<const A*>(b.grad_dst_logit) + first * a.heads, owned, of_own.data());
+      std::fill(of_own.data() + owned, of_own.data() + size, A{0});
+      add_through_logits(k, wide, first, next - first, by_head.data(), of_own.data(), grad_src, att_sums);
     }
+  };
+  if (!b.grad_att)
+    return parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads,
+                         [&](int64_t first, int64_t last) { walk(first, last, nullptr); });
+  std::vector<A> parts(static_cast<size_t>(kShares * 2 * k.width));
+  parallel_shares(b.t_indptr, a.num_src, [&](int64_t share, int64_t first, int64_t last) {
+    walk(first, last, parts.data() + share * 2 * k.width);
   });
+  sum_shares<A>(parts, nullptr, 2, k.width, static_cast<A*>(b.grad_att));
 }
 
 void gat_backward(const AttentionBackwardArgs& b) {

@@ -25,10 +25,6 @@ namespace gb::GB_VARIANT {
 #include "attention/attention_rows.inl"
 #include "attention/gatv2_rows.inl"
 
-// Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
-// threads.
-constexpr int64_t kShares = 64;
-
 // body(begin, end, is_last) for the edges of a row, some at a time; once where there are none.
 template <typename Body>
 GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const Body& body) {
@@ -165,17 +161,6 @@ GB_INLINE void store_through(const Attention<T>& k, const Acc<T>* sum, const Acc
   }
 }
 
-// to[d, c] = factor[c] * the sum of the shares' parts, in order.
-template <typename A>
-void sum_shares(const std::vector<A>& parts, const A* factor, int64_t rows, int64_t width, A* to) {
-  const int64_t size = rows * width;
-  std::fill(to, to + size, A{0});
-  for (int64_t share = 0; share < kShares; ++share)
-    for (int64_t c = 0; c < size; ++c) to[c] += parts[static_cast<size_t>(share * size + c)];
-  if (!factor) return;
-  for (int64_t c = 0; c < size; ++c) to[c] *= factor[c % width];
-}
-
 // The gradients of dst rows, of att and of the edges' map.
 template <typename T>
 void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T>& k,
@@ -188,42 +173,35 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
   std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
   std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
-  parallel_dynamic(kShares, 1, [&](int64_t first_share, int64_t last_share) {
+  parallel_shares(a.indptr, a.num_dst, [&](int64_t share, int64_t first, int64_t last) {
     EdgeRows<A> row;
     EdgeOwnRows<T> own_rows(a);
     std::vector<A> sums(static_cast<size_t>(2 * k.width));  // the first half stays 0
     A *none = sums.data(), *sum = none + k.width;
-    for (int64_t share = first_share; share < last_share; ++share) {
-      const int64_t work = a.num_edges + a.num_dst * 4;
-      const int64_t first = row_at_work(a.indptr, a.num_dst, 4, work * share / kShares);
-      const int64_t last = share + 1 == kShares
-                               ? a.num_dst
-                               : row_at_work(a.indptr, a.num_dst, 4, work * (share + 1) / kShares);
-      A *att_sum = att_parts.data() + share * k.width, *map_sum = map_parts.data() + share * map_size;
-      for (int64_t v = first; v < last; ++v) {
-        std::fill(sum, sum + k.width, A{0});
-        edge_blocks(
-            a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
-              k.collect(v, v + 1, a.indptr, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
-              A* z = block_logits(k, own_rows, k.rows, k.own[v], row);
-              edge_dots<T>(
-                  a.heads, a.channels, k.rows, 0, row, [&](int64_t) GB_LAMBDA { return grads[v]; },
-                  row.extra.data());
-              logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
-              if (z)
-                add_leaky_of_sums<A>(k, sum_slots, z, map_size > 0, row, sum, att_sum);
-              else
-                add_leaky(k, slots, k.rows, own_rows.wide(k.own[v], k.width), row,
-                          [&](const auto& at, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
-                            at.add(sum, steep);
-                            at.add(att_sum, whole);
-                          });
-              if (map_size) own_rows.add_gradients(row.count, false, map_sum);
-            });
-        store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
-      }
-      if (map_size) own_rows.add_gradients(0, true, map_sum);
+    A *att_sum = att_parts.data() + share * k.width, *map_sum = map_parts.data() + share * map_size;
+    for (int64_t v = first; v < last; ++v) {
+      std::fill(sum, sum + k.width, A{0});
+      edge_blocks(
+          a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
+            k.collect(v, v + 1, a.indptr, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
+            A* z = block_logits(k, own_rows, k.rows, k.own[v], row);
+            edge_dots<T>(
+                a.heads, a.channels, k.rows, 0, row, [&](int64_t) GB_LAMBDA { return grads[v]; },
+                row.extra.data());
+            logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
+            if (z)
+              add_leaky_of_sums<A>(k, sum_slots, z, map_size > 0, row, sum, att_sum);
+            else
+              add_leaky(k, slots, k.rows, own_rows.wide(k.own[v], k.width), row,
+                        [&](const auto& at, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
+                          at.add(sum, steep);
+                          at.add(att_sum, whole);
+                        });
+            if (map_size) own_rows.add_gradients(row.count, false, map_sum);
+          });
+      store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
     }
+    if (map_size) own_rows.add_gradients(0, true, map_sum);
   });
   sum_shares<A>(att_parts, nullptr, 1, k.width, static_cast<A*>(b.grad_att));
   if (map_size)

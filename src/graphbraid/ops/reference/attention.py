@@ -46,8 +46,11 @@ def gat_forward(
     share: Matrix | None = None,
     first_keys: Ids | None = None,
     edge_logit: Matrix | None = None,
+    att: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
+    if att is not None:
+        make_logits(src, att, (src_logit, dst_logit))
     edges = _edges(indptr, indices, num_loops, first_keys)
     z = src_logit[edges[0]] + dst_logit[edges[1]]
     if edge_logit is not None:
@@ -107,6 +110,8 @@ def gat_backward(
     first_keys: Ids | None = None,
     edge_logit: Matrix | None = None,
     grad_edge_logit: Matrix | None = None,
+    att: Matrix | None = None,
+    grad_att: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name; of the forward pass's results it needs only the log-sum-exp."""
     del t_indptr, t_indices, perm, above, share
@@ -119,11 +124,40 @@ def gat_backward(
     alpha = (F.leaky_relu(z, slope) - lse[edges[1]]).exp()
     rows, part = _softmax_grad(src, alpha, edges, p, seed, out, grad)
     part = torch.where(z > 0, part, part * slope)
-    grad_src.copy_(torch.zeros_like(grad_src, dtype=rows.dtype).index_add_(0, edges[0], rows))
+    to_rows = torch.zeros_like(grad_src, dtype=rows.dtype).index_add_(0, edges[0], rows)
     grad_src_logit.zero_().index_add_(0, edges[0], part)
     grad_dst_logit.zero_().index_add_(0, edges[1], part)
+    if att is not None and grad_att is not None:
+        add_through_logits(src, att, (grad_src_logit, grad_dst_logit), to_rows, grad_att)
+    grad_src.copy_(to_rows)
     if grad_edge_logit is not None:
         grad_edge_logit.zero_()[_places(indptr, indices, num_loops)] = part
+
+
+def make_logits(src: Tensor, att: Tensor, logits: tuple[Tensor, Tensor]) -> None:
+    """Write the logits that vectors give rows; arguments as :func:`add_through_logits` takes them."""
+    for vector, to in zip(att, logits, strict=True):
+        count, heads = to.shape
+        to.copy_((_heads(src[:count], heads) * _heads(vector[None], heads)).sum(-1))
+
+
+def add_through_logits(
+    src: Tensor, att: Tensor, grads: tuple[Tensor, Tensor], to_rows: Tensor, grad_att: Tensor
+) -> None:
+    """Add to the rows' gradient what comes through logits that vectors gave them; write the vectors' own.
+
+    Args:
+        src: ``(num_src, heads * channels)`` rows.
+        att: ``(2, heads * channels)`` vectors, for logits of sources and of the first rows, the destinations.
+        grads: gradients of both logits, ``(num_src, heads)`` and ``(num_dst, heads)``.
+        to_rows: ``(num_src, heads * channels)``, added to.
+        grad_att: ``(2, heads * channels)``, written.
+    """
+    for vector, of_logits, to in zip(att, grads, grad_att, strict=True):
+        count, heads = of_logits.shape
+        part = of_logits[:, :, None] * _heads(vector[None], heads)
+        to_rows[:count] += part.flatten(1).to(to_rows.dtype)
+        to.copy_(column_sums((of_logits[:, :, None] * _heads(src[:count], heads)).flatten(1)))
 
 
 def gatv2_backward(

@@ -353,6 +353,8 @@ def gat_forward(a: Any) -> None:
         NotImplementedError: edges have logits; on a device, models with such layers run uncompiled.
     """
     without_edges(a.edge_logit)
+    if a.att is not None:
+        reference.attention.make_logits(a.src, a.att, (a.src_logit, a.dst_logit))
     _attend(a, dst=None, att=None)
 
 

@@ -251,6 +251,9 @@ def gat_backward(a: Any) -> None:
     over_heads(gat_backward_kernel, a, a.t_indptr, (num_src, heads, width // heads), **buffers)
     row_sums(a.indptr, edge_grad[:num_edges], a.grad_dst_logit)
     a.grad_dst_logit[: a.num_loops] += edge_grad[num_edges:]
+    if a.att is not None:
+        both = a.grad_src_logit, a.grad_dst_logit
+        reference.attention.add_through_logits(a.src, a.att, both, a.grad_src, a.grad_att)
 
 
 @like(reference.gatv2_backward)
