@@ -121,4 +121,4 @@ class AlongRow(Operation):
     width_out: int = 1
     """Number of columns of a piece, and of the result: 1 for one number of each row, as a norm is."""
     symbol = "along the row"
-    shown = "{op.kind}, {op.width_out} columns"
+    shown = "{op.kind}, width {op.width_out}"
