@@ -31,15 +31,15 @@ BUDGETS = {
     ("loader",): 3_640,
     ("collective",): 4840,
     ("fullgraph",): 27_950,
-    ("distributed",): 8350,
+    ("distributed",): 8_375,
     ("synth",): 6_500,
-    ("train",): 11_180,
-    ("estimates",): 4_470,
+    ("train",): 11_190,
+    ("estimates",): 4_505,
     ("report",): 460,
     ("cli",): 4_950,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_000, 500, 93_800
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_080, 500, 93_800
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

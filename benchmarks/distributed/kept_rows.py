@@ -44,7 +44,6 @@ from benchmarks.distributed.planted import CLASSES, FEATURES, partition_of, skew
 from benchmarks.distributed.shaped import start
 from graphbraid import distributed
 from graphbraid.distributed.shards import pipeline
-from graphbraid.distributed.shards.feature_rows import RowTraffic
 from graphbraid.nn import GraphSAGE
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train import Callback, EpochRecord, TrainConfig, Trainer
@@ -58,20 +57,20 @@ NOTED_BYTES = 32
 """Bytes beside each kept row."""
 WAYS = ("each batch", "groups", "kept", "all kept")
 COUNTED = 2
-"""Epochs of each way that a round measures. One epoch before them fills the cache."""
+"""Epochs of each way that a round measures. One epoch before them fills the cache. One after them lets the
+last of them send the first rows of the next one, as any other epoch does."""
 ROW_SECONDS = 75
 """No round begins after so many seconds of a row."""
 
 
 class _Notes(Callback):
-    """Notes the rows read, the bytes sent, and the processor time of this process, after each epoch."""
+    """Notes the processor time of this process after each epoch."""
 
-    def __init__(self, graph: distributed.ShardedGraph) -> None:
-        self._graph, self.traffic, self.processor = graph, list[RowTraffic](), list[float]()
+    def __init__(self) -> None:
+        self.processor = list[float]()
 
     def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
-        """Note them."""
-        self.traffic.append(self._graph.shards.rows.traffic)
+        """Note it."""
         self.processor.append(time.process_time())
 
 
@@ -85,12 +84,12 @@ def budget_of(graph: distributed.ShardedGraph, way: str) -> int | str:
 def as_rank(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
     """Train on the ranks that were started, by each way in turn; what all of them found, on the first one."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
-    foreseen, group = {}, pipeline.GROUP
+    foreseen, group = dict[str, dict[str, float]](), pipeline.GROUP
     with distributed.init() as comm:
         graph = distributed.ShardedGraph.open(folder)
         for way in WAYS:
             pipeline.GROUP = 1 if way == "each batch" else group
-            foreseen[way] = foreseen_bytes(graph, comm, way)
+            foreseen[way] = foreseen_traffic(graph, comm, way)
         started = time.monotonic()
         for _ in range(rounds):
             for way in WAYS:
@@ -98,13 +97,13 @@ def as_rank(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
                 found[way].append(trained(graph, way))
             if comm.share(time.monotonic() - started > ROW_SECONDS):
                 break
-        own = {way: joined(found[way]) | {"foreseen_in_all": foreseen[way]} for way in WAYS}
+        own = {way: joined(found[way]) | foreseen[way] for way in WAYS}
         every = comm.gather(own)
     return {way: {"loss": own[way]["loss"], "ranks": [of_rank[way] for of_rank in every]} for way in WAYS}
 
 
 def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return this rank's rounds as one: all seconds, and bytes, which are the same in every round."""
+    """Return this rank's rounds as one: all seconds, and what is the same in every round."""
     seconds = {
         name: [one for row in rounds for one in row[name]] for name in ("seconds", "processor_seconds")
     }
@@ -114,7 +113,7 @@ def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def config_of(graph: distributed.ShardedGraph, way: str) -> TrainConfig:
     """Return the options of a round."""
     return TrainConfig(
-        epochs=1 + COUNTED,
+        epochs=2 + COUNTED,
         batch_size=BATCH,
         fanouts=FANOUTS,
         layout="blocks",
@@ -125,27 +124,26 @@ def config_of(graph: distributed.ShardedGraph, way: str) -> TrainConfig:
 
 
 def trained(graph: distributed.ShardedGraph, way: str) -> dict[str, Any]:
-    """Train a round by one way; what this rank took and sent in each epoch but the first."""
+    """Train a round by one way; what this rank took in each epoch but the first and the last."""
     torch.manual_seed(0)
     model: nn.Module = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=2, dropout=0.0)
-    notes = _Notes(graph)
+    notes = _Notes()
     result = Trainer(model, graph, config=config_of(graph, way), callbacks=[notes]).fit()
-    later = notes.traffic[-1].since(notes.traffic[0])
     return {
         "loss": result.history[0]["train_loss"],
-        "seconds": [row["epoch_seconds"] for row in result.history[1:]],
-        "processor_seconds": [after - before for before, after in itertools.pairwise(notes.processor)],
-        "sent_bytes": later.sent_bytes / COUNTED,
-        "received_bytes": later.sent_ids * graph.shards.only.row_bytes / COUNTED,
-        "sent_in_all": notes.traffic[-1].sent_bytes,
-        "remote_share": later.remote_reads / max(later.reads, 1),
-        "hits": later.hits / max(later.asked, 1),
-        "messages": later.messages / COUNTED,
+        "seconds": [row["epoch_seconds"] for row in result.history[1:-1]],
+        "processor_seconds": [after - before for before, after in itertools.pairwise(notes.processor[:-1])],
+        "sent_in_all": graph.shards.rows.traffic.sent_bytes,
     }
 
 
-def foreseen_bytes(graph: distributed.ShardedGraph, comm: distributed.Communicator, way: str) -> int:
-    """Return the bytes that this rank will have sent after a round, from batches drawn in advance."""
+def foreseen_traffic(
+    graph: distributed.ShardedGraph, comm: distributed.Communicator, way: str
+) -> dict[str, float]:
+    """Return what this rank sends in a round, and in a counted epoch, from batches drawn in advance.
+
+    Rows of an epoch begin to travel in the epoch before, so that no clock tells them apart.
+    """
     config = config_of(graph, way)
     graph.shards.keep(distributed.KeptRows(budget=config.remote or 0))
     schedule = SeedSchedule(
@@ -157,7 +155,18 @@ def foreseen_bytes(graph: distributed.ShardedGraph, comm: distributed.Communicat
         num_parts=comm.size,
     )
     sampler = SamplerConfig(fanouts=FANOUTS, layout="blocks")
-    return pipeline.foreseen(graph, sampler, schedule, range(config.epochs)).sent_bytes
+    first, counted, every = (
+        pipeline.foreseen(graph, sampler, schedule, range(count)) for count in (1, 1 + COUNTED, config.epochs)
+    )
+    later = counted.since(first)
+    return {
+        "foreseen_in_all": every.sent_bytes,
+        "sent_bytes": later.sent_bytes / COUNTED,
+        "received_bytes": later.sent_ids * graph.shards.only.row_bytes / COUNTED,
+        "remote_share": later.remote_reads / max(later.reads, 1),
+        "hits": later.hits / max(later.asked, 1),
+        "messages": later.messages / COUNTED,
+    }
 
 
 def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from graphbraid.distributed.shards.feature_rows import (
     RowTraffic,
     forecast,
     known_ahead,
-    reads_of,
     table_of,
 )
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
@@ -38,6 +37,13 @@ group_of_batches = st.lists(st.lists(st.integers(0, NUM_NODES - 1), max_size=12)
 def budget_of(num_rows: int) -> int:
     """Return the bytes that so many kept rows take."""
     return NOTES_BYTES + num_rows * (ROW_BYTES + SLOT_BYTES) if num_rows else 0
+
+
+def reads_of(groups: list[list[Tensor]]) -> Tensor:
+    """Return how often each row is asked for by groups, as a score."""
+    none = torch.empty(0, dtype=torch.int64)
+    distinct = (torch.cat([none, *batches]).unique() for batches in groups)
+    return torch.bincount(torch.cat([none, *distinct]), minlength=NUM_NODES)
 
 
 def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]]:
@@ -74,7 +80,7 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
     def on_rank(comm: Communicator) -> tuple[RowTraffic, RowTraffic, int]:
         shards = ShardedGraph.open(folder, comm).shards.only
         own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
-        kept = KeptRows(budget=budget_of(num_kept), policy=policy, score=reads_of(own, NUM_NODES))
+        kept = KeptRows(budget=budget_of(num_kept), policy=policy, score=reads_of(own))
         rows = FeatureRows(shards, comm, kept)
         expected = forecast(rows, [own])
         before = comm.sent_bytes
@@ -180,8 +186,8 @@ def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, policy: str
         expected = foreseen(sharded, config, schedule, range(2))
         assert sharded.shards.rows.traffic == filled  # nothing travelled for it
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
-        for epoch in range(2):
-            assert len(list(pipeline.run(schedule, epoch, 0, schedule.num_steps))) == schedule.num_steps
+        num_batches = len(list(pipeline.run(schedule, 0, 0, schedule.num_steps, then=1)))
+        assert num_batches == 2 * schedule.num_steps
         assert sharded.shards.rows.traffic == expected
         assert len(table_of([expected]).splitlines()) == 2
         return [expected.sent_bytes, expected.hits]
@@ -198,7 +204,7 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
 
     def on_rank(comm: Communicator) -> list[int]:
         shards = ShardedGraph.open(folder, comm).shards.only
-        score = reads_of(groups, NUM_NODES)
+        score = reads_of(groups)
         sent = []
         for policy in ("belady", "static"):
             rows = FeatureRows(shards, comm, KeptRows(budget=budget_of(6), policy=policy, score=score))

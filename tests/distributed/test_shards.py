@@ -17,6 +17,7 @@ from tests.distributed.threads import run_threads
 from graphbraid import Graph, datasets, native
 from graphbraid.distributed import Communicator, Partition, partition, save_partition
 from graphbraid.distributed.shards import sharded_graph
+from graphbraid.distributed.shards.feature_rows import KeptRows
 from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError
@@ -148,14 +149,18 @@ def check_ranks(
             num_parts=comm.size,
             reach=reach,
         )
-        for epoch in range(epochs):
-            args = schedule, epoch, 0, schedule.num_steps
-            for found, expected in zip_longest(pipeline.run(*args), whole.run(*args)):
-                check_equal(found, expected)
-                if not graph.is_typed:
-                    check_edge_rows(found, graph, source, config.layout)
-                elif config.return_edge_id:
-                    check_edges_by_relation(found, graph, source, config.layout)
+        num_steps = schedule.num_steps
+        # Where each rank has a share of some batch, epochs may follow each other in one iteration.
+        joins = min(batch_size, seeds.numel()) >= num_ranks
+        runs = [(0, epochs - 1)] if joins else [(epoch, 0) for epoch in range(epochs)]
+        drawn = (batch for epoch, then in runs for batch in pipeline.run(schedule, epoch, 0, num_steps, then))
+        wanted = (batch for epoch in range(epochs) for batch in whole.run(schedule, epoch, 0, num_steps))
+        for found, expected in zip_longest(drawn, wanted):
+            check_equal(found, expected)
+            if not graph.is_typed:
+                check_edge_rows(found, graph, source, config.layout)
+            elif config.return_edge_id:
+                check_edges_by_relation(found, graph, source, config.layout)
 
     run_threads(num_ranks, on_rank)
 
@@ -260,6 +265,39 @@ def test_an_iteration_that_all_ranks_leave_early_does_not_disturb_the_next(tmp_p
             for expected in list(whole.run(schedule, 0, 0, schedule.num_steps))[:stop]:
                 check_equal(next(left), expected)
             left.close()  # type: ignore[attr-defined]
+
+    run_threads(2, on_rank)
+
+
+@pytest.mark.parametrize("num_kept", [0, 9])
+@pytest.mark.parametrize("after", [3, 6, 7])  # within an epoch, before and after its last step
+def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each_other(
+    tmp_path: Path, num_kept: int, after: int
+) -> None:
+    """As an evaluation does, which a callback asks for."""
+    graph = graph_of(44, 300, 2)
+    assert len(graph.split("train")) == 22  # a last batch of one, which the first rank does not share
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(44) % 2, 2)
+    config = SamplerConfig(fanouts=(3, 3))
+
+    def on_rank(comm: Communicator) -> None:
+        sharded = ShardedGraph.open(folder, comm)
+        if num_kept:
+            sharded.shards.keep(KeptRows(budget=8 * 44 + num_kept * (5 * 4 + 32)))
+        training, other = (ShardedPipeline(sharded, config, gathers=True, num_threads=1) for _ in range(2))
+        schedule = SeedSchedule(seeds=graph.split("train"), batch_size=3, part=comm.rank, num_parts=2)
+        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        num_steps = schedule.num_steps
+        assert num_steps == 7 + comm.rank
+        drawn = training.run(schedule, 0, 0, num_steps, then=2)
+        for epoch in range(3):
+            for step, expected in enumerate(whole.run(schedule, epoch, 0, num_steps)):
+                if step == after:
+                    check_equal(next(other.run(schedule, 9, 0, 1)), next(whole.run(schedule, 9, 0, 1)))
+                check_equal(next(drawn), expected)
+            if num_steps == after:
+                next(other.run(schedule, 9, 0, 1))
+        assert next(drawn, None) is None
 
     run_threads(2, on_rank)
 

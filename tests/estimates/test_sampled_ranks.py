@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from statistics import fmean
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.cluster import Cluster
-from graphbraid.estimates.sampled_ranks import ShareTimes, forecast_sampled, predict_sampled
+from graphbraid.estimates.sampled_ranks import ShareTimes, forecast_sampled, late_seconds, predict_sampled
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig
 
@@ -69,6 +70,8 @@ def changed(**fields):
         ),  # a quarter of backward hides 3
         (changed(num_batches=3.0), 2 * 2.0 + 6.0, 4.0),  # the first two batches are only added up
         (changed(num_batches=1.5, num_steps=2), 1.5 * 2.0 + 2 * 4.0, 8.0),  # the last batch is half of one
+        (changed(sum_seconds=1.0), 2.0 + 1.0 + 4.0, 4.0),
+        (changed(late_seconds=1.0), 2.0 + 1.0 + 4.0, 5.0),
         (changed(num_ranks=1), 2.0, 0.0),
         (changed(outputs_seconds=1.0, output_bytes=8, eval_every=2), 6.0 + 0.5 * (1.0 + 4.0), 4.0 + 2.0),
     ],
@@ -87,6 +90,19 @@ def test_moving_bytes_takes_cores_from_preparing_but_not_from_waiting():
     assert (found.seconds, found.moving_seconds) == (6.0, 2.0)
     found = predict_sampled(changed(cycle_seconds=5.0), busy)
     assert found.seconds == 7.0
+
+
+@given(steps=st.lists(st.floats(1e-3, 1.0), max_size=20), num_ranks=st.integers(1, 64))
+def test_the_latest_rank_is_no_later_than_the_longest_step_and_later_among_more_ranks(steps, num_ranks):
+    late = late_seconds(steps, num_ranks)
+    assert 0 <= late <= late_seconds(steps, num_ranks + 1) + 1e-9
+    assert late <= max(steps, default=0) - fmean(steps or [0]) + 1e-9
+    assert late_seconds(steps, 1) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_latest_of_two_ranks_by_hand():
+    assert late_seconds([1.0, 3.0], 2) == 0.5  # of four pairs three have a 3
+    assert late_seconds([1.0, 3.0], 2, accumulate=2) == 0.0  # ranks meet after both
 
 
 @given(times=share_times(), cost=st.sampled_from([0.0, 1e-9]))
@@ -130,7 +146,10 @@ def test_a_forecast_changes_neither_model_nor_random_numbers_and_says_what_it_re
     times = said["predictions"][2]["times"]
     assert times["buckets"] == [4 * sum(p.numel() for p in before)]
     assert times["tail_bytes"] == 8 * (2 * len(before) + 4)
-    assert min(times["step_seconds"], times["cycle_seconds"]) > 0
+    assert min(times["step_seconds"], times["cycle_seconds"], times["sum_seconds"]) > 0
+    assert (
+        said["predictions"][0]["times"]["sum_seconds"] == said["predictions"][0]["times"]["late_seconds"] == 0
+    )
     assert any("every 1 epochs" in sentence for sentence in found.assumptions)
 
 

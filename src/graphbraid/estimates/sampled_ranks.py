@@ -7,6 +7,7 @@ share hides the last.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from statistics import fmean
 
 from torch import nn
 
-from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets, tail_bytes
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.gradients import GradientSum, bytes_of, in_buckets, tail_bytes
+from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast, exchange, ring_sum
 from graphbraid.estimates.memory import sampled_needs
@@ -57,6 +60,10 @@ class ShareTimes:
     nodes: float
     """Mean number of nodes in some shares."""
     memory_bytes: int
+    sum_seconds: float = 0.0
+    """What a rank itself does for the sums of a step: copies of gradients there and back."""
+    late_seconds: float = 0.0
+    """How much later than a mean rank the latest one ends its share, in the mean over the steps."""
     outputs_seconds: float = 0.0
     """Seconds of a rank's part of a validation's outputs; 0 without validation."""
     output_bytes: int = 0
@@ -81,9 +88,10 @@ def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | Non
     count = times.num_steps
     part = min(1.0, times.num_batches / count)
     epoch.run(cluster, times.cycle_seconds, times=times.num_batches - part * count)
-    epoch.run(cluster, part * step, *early, hiding=part * after_first, times=count)
+    epoch.run(cluster, part * step + times.sum_seconds, *early, hiding=part * after_first, times=count)
     tail = ring_sum(ranks, times.tail_bytes)
     epoch.run(cluster, part * (times.cycle_seconds - step), last, tail, times=count)
+    epoch.waiting_seconds += count * part * times.late_seconds / cluster.speed
     trained = epoch.seconds
     if times.outputs_seconds:
         outputs = exchange(ranks, times.output_bytes * (ranks - 1) / ranks)
@@ -185,8 +193,14 @@ def _measured(
         first = next(batches)
         nodes = fmean([first.num_nodes, *(batch.num_nodes for batch in batches)])
     step = repeated(lambda: timed(lambda: trial.step(first)), most=seconds / 3)
+    sums = 0.0
+    if num_ranks > 1:
+        alone = GradientSum(Communicator(Alone()), trial.runner.model.parameters(), num_extra=NUM_EXTRA)
+        with contextlib.closing(alone):
+            sums = repeated(lambda: timed(lambda: alone.finish([0.0] * NUM_EXTRA)), most=seconds / 10)
     # The trial's epoch has a step for each rank and batch.
-    epoch, _ = tried_epoch(trial, seconds=seconds)
+    steps = list[float]()
+    epoch, _ = tried_epoch(trial, seconds=seconds, steps_seconds=steps)
     outputs_seconds, output_bytes = _validation(trial, num_ranks) if validates else (0.0, 0)
     memory = sampled_needs(trial).host.must_bytes
     return ShareTimes(
@@ -199,10 +213,33 @@ def _measured(
         tail_bytes=tail_bytes(sum(map(len, groups)), NUM_EXTRA),
         nodes=nodes,
         memory_bytes=memory + (sum(buckets) if num_ranks > 1 else 0),
+        sum_seconds=sums,
+        late_seconds=late_seconds(steps, num_ranks, config.accumulate),
         outputs_seconds=outputs_seconds,
         output_bytes=output_bytes,
         eval_every=max(1, config.eval_every),
     )
+
+
+def late_seconds(steps: Sequence[float], num_ranks: int, accumulate: int = 1) -> float:
+    """Return how much longer than a mean rank the latest of some takes for a batch, in the mean.
+
+    Ranks are taken to be slow in different steps, as one rank is. They meet at the sums alone: between two of
+    these, long and short batches even out.
+
+    Args:
+        steps: seconds of one rank's batches, one after another; there may be none.
+        num_ranks: number of ranks.
+        accumulate: batches between two sums.
+    """
+    between = sorted(map(fmean, zip(*[iter(steps)] * accumulate, strict=False)))
+    count = len(between)
+    if not count:
+        return 0.0
+    # The largest of as many independent draws is the place-th value or a smaller one with this chance.
+    chances = [((place + 1) / count) ** num_ranks - (place / count) ** num_ranks for place in range(count)]
+    largest = sum(chance * seconds for chance, seconds in zip(chances, between, strict=True))
+    return max(0.0, largest - fmean(between))
 
 
 def _validation(trial: Trial, num_ranks: int) -> tuple[float, int]:
@@ -252,8 +289,8 @@ SAMPLED_ASSUMPTIONS = (
     "Ranks are alike and reach each other at their full rate; what they share on one machine, such as its "
     "memory, is not in it.",
     "Gradients go round a ring in buckets while backward computes the next ones; preparing the next share "
-    "hides the last bucket. To copy and to add gradients is not in it.",
-    "What makes a rank later than the others, such as a larger share, is not in it.",
+    "hides the last bucket. Copies of gradients are timed, and to add them is not in it.",
+    "In each step ranks wait for the latest one, which is late by how much one rank's steps differ.",
     "Read by: the mean number of ranks that read a node of a batch.",
     "What ranks agree on between epochs is not in it.",
 )

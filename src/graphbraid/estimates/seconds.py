@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import tempfile
 import time
@@ -84,7 +85,9 @@ def evaluations(trial: Trial, mode: EvalMode) -> tuple[PartSeconds | None, PartS
 # ---- steps
 
 
-def tried_epoch(trial: Trial, share: Share = ALONE, *, seconds: float = SECONDS) -> tuple[PartSeconds, float]:
+def tried_epoch(
+    trial: Trial, share: Share = ALONE, *, seconds: float = SECONDS, steps_seconds: list[float] | None = None
+) -> tuple[PartSeconds, float]:
     """Return the time of an epoch's training, and how much longer a run's first epoch takes.
 
     Steps are made on mini-batches that are prepared as a run's are. A short epoch is run to its end, and
@@ -95,6 +98,7 @@ def tried_epoch(trial: Trial, share: Share = ALONE, *, seconds: float = SECONDS)
         trial: the run.
         share: of each batch that is trained on here.
         seconds: that this takes, about.
+        steps_seconds: a list to which the seconds of the steps are added.
     """
     config = trial.config.updated(plan=None)
     with make_loader(trial.runner, config, trial.nodes, share=share) as loader:
@@ -110,6 +114,8 @@ def tried_epoch(trial: Trial, share: Share = ALONE, *, seconds: float = SECONDS)
         while not epochs or sum(epochs) + epochs[-1] <= seconds:
             limit = math.inf if epochs else seconds
             marks = _marks(trial, loader.batches(1 + len(epochs)), seconds=limit, most=most)
+            if steps_seconds is not None:
+                steps_seconds += (end - begin for begin, end in itertools.pairwise(marks))
             count = min(len(cold), len(marks))
             first = max(0.0, cold[count - 1] - marks[count - 1])
             if len(marks) < steps:

@@ -113,10 +113,13 @@ class BatchLoader:
         """Return the number of batches in an epoch."""
         return self.schedule.num_steps
 
-    def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Generator[MiniBatch]:
+    def batches(
+        self, epoch: int, start_step: int = 0, stop_step: int | None = None, *, then: int = 0
+    ) -> Generator[MiniBatch]:
         """Yield the batches of steps ``[start_step, stop_step)`` of an epoch in order.
 
-        Every call with the same epoch and steps yields the same batches.
+        Every call with the same epoch and steps yields the same batches. Batches that ranks draw from parts
+        may be followed by those of ``then`` whole epochs, whose first ones are prepared meanwhile.
 
         Raises:
             ConfigError: the steps are outside the epoch.
@@ -125,7 +128,7 @@ class BatchLoader:
         epoch = as_epoch(epoch)
         if not 0 <= start_step <= last <= len(self):
             raise ConfigError(f"an epoch has steps in [0, {len(self)}]; got steps {start_step} to {last}")
-        return self._opened(self._iterate(epoch, start_step, last))
+        return self._opened(self._iterate(epoch, start_step, last, then))
 
     def batches_of(
         self, positions: Iterable[Tensor], epoch: int, first_step: int = 0
@@ -150,7 +153,7 @@ class BatchLoader:
         self._open.add(iterator)
         return iterator
 
-    def _iterate(self, epoch: int, start_step: int, last: int) -> Generator[MiniBatch]:
+    def _iterate(self, epoch: int, start_step: int, last: int, then: int) -> Generator[MiniBatch]:
         if self._planned is not None:
             yield from self._planned.batches(self.context(self.num_workers), epoch, start_step, last)
             return
@@ -158,11 +161,15 @@ class BatchLoader:
             steps = (self.schedule.whole.positions_of(epoch, step) for step in range(start_step, last))
             yield from self._iterate_positions(steps, epoch, start_step)
             return
-        source = self._source
-        batches: Iterator[Any] = self._running().run(self.schedule, epoch, start_step, last)
+        source, left, running = self._source, last - start_step, self._running().run
+        more: Any = [then] if then else []  # pipelines of ranks alone take it
+        batches: Iterator[Any] = running(self.schedule, epoch, start_step, last, *more)
         if source.rows is not None and self.settings.gather:
             batches = GatherAhead(batches, source.rows, self._depth, self._count_gather).batches()
         for prepared in batches:
+            if not left:
+                epoch, left = epoch + 1, len(self)
+            left -= 1
             batch = self._as_batch(source, prepared, epoch)
             del prepared  # so that its buffer can be reused before the next batch
             yield batch

@@ -24,7 +24,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.budgets import order_of, require_free, row_bytes_kept
 from graphbraid.features.rows.caches import RowCache, checked_score
 from graphbraid.features.rows.disk import BroughtRows
-from graphbraid.features.scores.reads import count_reads
+from graphbraid.features.tiers.tier_report import aligned
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.csc import index_dtype
 from graphbraid.ops.gather import put_rows, take_rows
@@ -487,12 +487,6 @@ def forecast(rows: FeatureRows, epochs: Iterable[Iterable[Sequence[Tensor]]]) ->
     )
 
 
-def reads_of(groups: Iterable[Sequence[Tensor]], num_nodes: int) -> Tensor:
-    """Return how often each row is asked for by groups, as a score: ``(num_nodes,)`` float64."""
-    distinct = (torch.unique(torch.cat([*batches])) for batches in groups if batches)
-    return count_reads(distinct, num_nodes).double()
-
-
 def table_of(of_ranks: Sequence[RowTraffic]) -> str:
     """Return a table in text of each rank's reads and transfers."""
     heads = ("rank", "rows read", "others'", "asked", "kept here", "sent rows", "sent", "messages")
@@ -509,8 +503,4 @@ def table_of(of_ranks: Sequence[RowTraffic]) -> str:
         )
         for rank, one in enumerate(of_ranks)
     ]
-    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        for line in (heads, *lines)
-    )
+    return "\n".join(aligned([heads, *lines]))

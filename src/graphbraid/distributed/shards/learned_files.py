@@ -19,15 +19,13 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, create_default_global_save_plan
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo  # what its index is made of
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
-    Metadata,
     MetadataIndex,
     TensorProperties,
-    TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
@@ -138,7 +136,7 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
     comm = learned.comm
     if comm.rank == 0:
         aside.mkdir()
-    writer, planner = FileSystemWriter(aside), _Pieces()
+    writer, items, found = FileSystemWriter(aside), list[WriteItem](), dict[MetadataIndex, Tensor]()
     counts = comm.gather([ids.numel() for ids in learned.owned])
     seen = comm.gather(aside.is_dir())
     if not all(seen):
@@ -148,20 +146,30 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
         )
     firsts = [sum(of_type[: comm.rank]) for of_type in zip(*counts, strict=True)]
     num_rows = [sum(of_type) for of_type in zip(*counts, strict=True)]
-    tensors = {name: (rows, num_rows[at]) for name, rows, at in _tensors(learned)}
-    items = [
-        item
-        for name, rows, at in _tensors(learned)
-        for item in planner.add(name, rows, firsts[at], num_rows[at])
-    ]
+    tensors = {name: rows for name, rows, _ in _tensors(learned)}
+    totals = {name: num_rows[at] for name, _, at in _tensors(learned)}
+    for name, rows, at in _tensors(learned):
+        first = firsts[at]
+        for part in torch.split(rows, max(1, _PIECE_BYTES // max(1, rows[:1].nbytes))):
+            if part.shape[0]:
+                items.append(_item(name, part, first, part.shape[0], totals[name]))
+                found[items[-1].index] = part
+                first += part.shape[0]
     writer.set_up_storage_writer(comm.rank == 0)
     plans = writer.prepare_global_plan([SavePlan([])] * comm.rank + [SavePlan(items)])
-    results = writer.write_data(plans[-1], planner).wait() if items else []
-    own = [_piece(result, planner.found[result.index]) for result in results]
+    results = writer.write_data(plans[-1], _Pieces(found)).wait() if items else []
+    own = [_piece(result, found[result.index]) for result in results]
     said = [piece for of_rank in comm.gather([piece.model_dump() for piece in own]) for piece in of_rank]
     pieces = [Piece(**piece) for piece in said]
     if comm.rank == 0:
-        writer.finish(_metadata(tensors, pieces), [_results(tensors, pieces)])
+        # The library's index describes what all ranks have written.
+        items = [
+            _item(one.tensor, tensors[one.tensor], one.first, one.count, totals[one.tensor]) for one in pieces
+        ]
+        _, metadata = create_default_global_save_plan([SavePlan(items)], rewrite_index_hints=False)
+        storage = [StorageInfo(one.file, one.begin, one.num_bytes) for one in pieces]
+        written = [WriteResult(one.index, at.length, at) for one, at in zip(items, storage, strict=True)]
+        writer.finish(metadata, [written])
         sync_folder(aside)
     return pieces
 
@@ -196,37 +204,27 @@ def _checksum(rows: Tensor) -> str:
     return checksum.text
 
 
-def _index(tensor: Tensor, piece: Piece) -> MetadataIndex:
-    return MetadataIndex(piece.tensor, torch.Size([piece.first, *[0] * (tensor.ndim - 1)]))
+def _item(name: str, rows: Tensor, first: int, count: int, num_rows: int) -> WriteItem:
+    """Return what the library calls a piece of a tensor.
 
-
-def _results(tensors: dict[str, tuple[Tensor, int]], pieces: list[Piece]) -> list[WriteResult]:
-    """Return the library's results of the writes of all ranks."""
-    return [
-        WriteResult(
-            _index(tensors[one.tensor][0], one),
-            one.num_bytes,
-            StorageInfo(one.file, one.begin, one.num_bytes),
-        )
-        for one in pieces
-    ]
-
-
-def _metadata(tensors: dict[str, tuple[Tensor, int]], pieces: list[Piece]) -> Metadata:
-    """Return the library's index: sizes, dtypes and pieces of all tensors; numbers are those of all rows."""
-    found: dict[str, Any] = {
-        name: TensorStorageMetadata(
-            TensorProperties(dtype=rows.dtype), torch.Size([num_rows, *rows.shape[1:]]), []
-        )
-        for name, (rows, num_rows) in tensors.items()
-    }
-    for one in pieces:
-        rows, _ = tensors[one.tensor]
-        offsets = _index(rows, one).offset
-        assert offsets is not None
-        chunk = ChunkStorageMetadata(offsets, torch.Size([one.count, *rows.shape[1:]]))
-        found[one.tensor].chunks.append(chunk)
-    return Metadata(found)
+    Args:
+        name: name of the tensor.
+        rows: rows of it, for width and dtype.
+        first: place of the first row of the piece among those of all ranks.
+        count: number of rows of the piece.
+        num_rows: number of rows of all ranks.
+    """
+    width = rows.shape[1:]
+    offsets = torch.Size([first, *[0] * len(width)])
+    return WriteItem(
+        index=MetadataIndex(name, offsets),
+        type=WriteItemType.SHARD,
+        tensor_data=TensorWriteData(
+            chunk=ChunkStorageMetadata(offsets=offsets, sizes=torch.Size([count, *width])),
+            properties=TensorProperties(dtype=rows.dtype),
+            size=torch.Size([num_rows, *width]),
+        ),
+    )
 
 
 def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> None:
@@ -341,39 +339,16 @@ def _rows_of(folder: Path, piece: Piece, shape: torch.Size, dtype: torch.dtype) 
 
 
 class _Pieces(DefaultSavePlanner):
-    """Says which tensor is behind each item that is written."""
+    """Gives the writer the rows of each piece.
 
-    def __init__(self) -> None:
+    Args:
+        found: the rows by the pieces' index.
+    """
+
+    def __init__(self, found: dict[MetadataIndex, Tensor]) -> None:
         super().__init__()
-        self.found: dict[MetadataIndex, Tensor] = {}
-
-    def add(self, name: str, tensor: Tensor, first: int, num_rows: int) -> Iterator[WriteItem]:
-        """Yield the pieces of this rank's rows of a tensor.
-
-        Args:
-            name: name of the tensor.
-            tensor: the rows.
-            first: place of the first of them among those of all ranks.
-            num_rows: number of rows of all ranks.
-        """
-        width = tensor.shape[1:].numel() * tensor.element_size()
-        for part in torch.split(tensor, max(1, _PIECE_BYTES // max(1, width))):
-            if part.shape[0] == 0:
-                continue
-            offsets = torch.Size([first, *[0] * (tensor.ndim - 1)])
-            index = MetadataIndex(name, offsets)
-            self.found[index] = part
-            yield WriteItem(
-                index=index,
-                type=WriteItemType.SHARD,
-                tensor_data=TensorWriteData(
-                    chunk=ChunkStorageMetadata(offsets=offsets, sizes=part.shape),
-                    properties=TensorProperties(dtype=tensor.dtype),
-                    size=torch.Size([num_rows, *tensor.shape[1:]]),
-                ),
-            )
-            first += part.shape[0]
+        self._found = found
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         """Return the rows of a piece."""
-        return self.found[write_item.index]
+        return self._found[write_item.index]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import threading
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,12 +39,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Group = list[PreparedBatch]
+_Span = tuple[int, range, list[int]]
+"""An epoch, this rank's steps of it, and the batches of each group, on the rank that has most."""
 _Asked = list[AskedRows | None] | None
 _Coming = list[ComingRows | None] | None
 GROUP = 4
 """Number of batches in a group. Their messages travel together."""
 _FIRST_GROUPS = (1, 1, 2)
-"""Batches in the first groups: training waits for the first one alone, and the link begins early."""
+"""Batches in the first groups: training waits for the first one alone, and the link begins early. Epochs that
+follow without a pause have none, as their first groups travel while the epoch before trains."""
 AHEAD = 2
 """Groups that are prepared or waiting while one is used."""
 UNDER_WAY = GROUP * (2 + AHEAD)
@@ -72,10 +75,10 @@ class _Turns:
             self._changed.wait_for(lambda: number < self._allowed or self._is_closed)
             return number < self._allowed
 
-    def allow_next(self, *, all_others: bool) -> None:
-        """Allow one more group after one was used, or all: a rank without steps left still answers others."""
+    def allow(self, count: float) -> None:
+        """Allow more groups: one for each that was used, or all, as a rank without steps answers others."""
         with self._changed:
-            self._allowed = float("inf") if all_others else self._allowed + 1
+            self._allowed += count
             self._changed.notify_all()
 
     def close(self) -> bool:
@@ -83,13 +86,45 @@ class _Turns:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            return self._allowed < float("inf")
+            return self._allowed < math.inf
 
 
-def group_sizes() -> Iterator[int]:
-    """Yield how many batches each group has, from the first one of an epoch on; the last has what is left."""
-    yield from (min(count, GROUP) for count in _FIRST_GROUPS)
-    yield from itertools.repeat(GROUP)
+class Iteration(NamedTuple):
+    """The threads that prepare batches. They use the communicators of the graph, which has one at a time."""
+
+    turns: _Turns
+    groups: Iterator[_Group]
+    """Those that are ready, in their order."""
+    threads: list[threading.Thread]
+
+    def end(self) -> None:
+        """End the threads, which finish what all ranks have begun."""
+        self.turns.close()
+        for thread in self.threads:
+            thread.join()
+
+
+def group_sizes(count: int, *, is_first: bool) -> list[int]:
+    """Return how many batches each group of an epoch has; the last one has what is left.
+
+    Args:
+        count: batches of the epoch, on the rank that has most.
+        is_first: whether training waits for the first group.
+    """
+    begins = [0, *itertools.accumulate(min(size, GROUP) for size in _FIRST_GROUPS if is_first)]
+    begins += range(begins[-1] + GROUP, count, GROUP)
+    ends = itertools.pairwise([*(begin for begin in begins if begin < count), count])
+    return [end - begin for begin, end in ends]
+
+
+def _allowed_after(sizes: Sequence[int]) -> Counter[int]:
+    """Return how many groups may begin once so many batches of an epoch are used, the same on all ranks.
+
+    One may for each group that is used. A rank may have no share of the last batch, so that the last group
+    counts as used without it.
+    """
+    ends = [*itertools.accumulate(sizes)]
+    return Counter(min(end, max(1, ends[-1] - 1)) for end in ends)
 
 
 class _Passed(queue.SimpleQueue[T | BaseException | None]):
@@ -121,25 +156,30 @@ def foreseen(
     *,
     seed_type: str | None = None,
 ) -> RowTraffic:
-    """Return what training will have read and sent after some epochs; all ranks call it together.
+    """Return what training will have read and sent after some epochs that follow each other without a pause.
+
+    All ranks call it together.
 
     Args:
         graph: the graph, with the cache that training will use. No row of it was read yet.
         config: options of the sampler.
         schedule: seeds of this rank's share of each step.
-        epochs: the epochs, the first of the run first.
+        epochs: the epochs.
         num_threads: number of threads that draw.
         seed_type: node type of the seeds; None in a graph without types.
     """
     pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
 
-    def groups(number: int, epoch: int) -> Iterator[list[Tensor]]:
-        batches, sizes = pipeline.run(schedule, epoch, 0, schedule.num_steps), group_sizes()
-        while group := [one.sampled.n_id_by_type[number] for one in itertools.islice(batches, next(sizes))]:
-            yield group
+    most = int(graph.shards.ranks.all_reduce(torch.tensor([schedule.num_steps]), "max").wait())
+
+    def groups(number: int) -> Iterator[list[Tensor]]:
+        for epoch in epochs:
+            batches = pipeline.run(schedule, epoch, 0, schedule.num_steps)
+            for size in group_sizes(most, is_first=epoch == epochs[0]):
+                yield [one.sampled.n_id_by_type[number] for one in itertools.islice(batches, size)]
 
     return total(  # batches are drawn once for each node type
-        forecast(rows, map(partial(groups, number), epochs))
+        forecast(rows, [groups(number)])
         for number, rows in enumerate(graph.shards.rows.by_type)
         if rows is not None
     )
@@ -200,58 +240,81 @@ class ShardedPipeline:
         else:
             self._frontiers = Frontiers(graph, config, num_threads)
         self._seconds = dict.fromkeys(COUNTED, 0.0)
-        self._threads = list[threading.Thread]()
 
     def run(
-        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int, then: int = 0
     ) -> Iterator[PreparedBatch]:
-        """Yield the batches of the steps ``[first_step, last_step)`` in order; all ranks call it together."""
-        for thread in self._threads:
-            thread.join()  # it finishes what all ranks have begun
+        """Yield the batches of the steps ``[first_step, last_step)`` in order; all ranks call it together.
+
+        Another pipeline of the graph may run meanwhile, as for an evaluation. Then nothing more is prepared
+        ahead until all that was is used.
+
+        Args:
+            schedule: seeds of this rank's share of each step; it has a share in at least one.
+            epoch: index of the epoch.
+            first_step: the first step.
+            last_step: step to stop before.
+            then: whole epochs whose batches follow. Their first groups travel while the epoch before trains.
+        """
+        shards, last_epoch = self._graph.shards, epoch + then
+        counts = torch.tensor([last_step - first_step, schedule.num_steps])
+        if shards.iteration is not None:
+            shards.iteration.end()
+        most = shards.comm.all_reduce(counts, "max").wait().tolist()
+        spans = [(epoch, range(first_step, last_step), group_sizes(most[0], is_first=True))]
+        later = group_sizes(most[1], is_first=False)
+        spans += [(one, range(schedule.num_steps), later) for one in range(epoch + 1, last_epoch + 1)]
+        mine = shards.iteration = self._begin(schedule, spans)
+        try:
+            for now, steps, sizes in spans:
+                used, allowed = 0, _allowed_after(sizes)
+                for _ in sizes:
+                    if now == last_epoch and used == len(steps):
+                        break
+                    if (group := next(mine.groups, None)) is None:  # another iteration has begun
+                        begin = steps.start + used
+                        yield from self.run(schedule, now, begin, steps.stop, last_epoch - now)
+                        return
+                    group.reverse()
+                    while group:
+                        used += 1
+                        is_over = now == last_epoch and used == len(steps)
+                        mine.turns.allow(math.inf if is_over else allowed[used])
+                        yield group.pop()
+            mine.turns.allow(math.inf)
+        finally:
+            if mine.turns.close():
+                for thread in mine.threads:
+                    thread.join(_CLOSING_SECONDS)
+
+    def _begin(self, schedule: SeedSchedule, spans: list[_Span]) -> Iteration:
+        """Start the threads that prepare the groups of some epochs."""
         rows = self._graph.shards.rows if self._gathers else None
-        lookahead = 0 if rows is None else rows.lookahead
-        steps, turns = range(first_step, last_step), _Turns()
+        lookahead, turns = 0 if rows is None else rows.lookahead, _Turns()
         drawn, asked, done = _Passed[_Group](), _Passed[tuple[_Group, _Asked]](), _Passed[_Group]()
         works: dict[str, tuple[_Passed[Any], Iterable[Any]]] = {
-            "draw": (drawn, self._draw(schedule, epoch, steps, turns, lookahead)),
+            "draw": (drawn, self._draw(schedule, spans, turns, lookahead)),
             "ask": (asked, self._ask(drawn.items(), rows, turns)),
             "gather": (done, self._put_together(asked, rows)),
         }
-        self._threads = [
+        threads = [
             threading.Thread(target=passed.put_all, args=(items,), name=f"graphbraid-{name}", daemon=True)
             for name, (passed, items) in works.items()
         ]
-        for thread in self._threads:
+        for thread in threads:
             thread.start()
-        groups = done.items()
-        left = len(steps)
-        try:
-            while left:
-                group = next(groups)
-                left -= len(group)
-                group.reverse()
-                while group:
-                    if len(group) == 1:
-                        turns.allow_next(all_others=not left)
-                    yield group.pop()
-            turns.allow_next(all_others=True)
-        finally:
-            if turns.close():
-                for thread in self._threads:
-                    thread.join(_CLOSING_SECONDS)
+        return Iteration(turns, done.items(), threads)
 
     def _draw(
-        self, schedule: SeedSchedule, epoch: int, steps: range, turns: _Turns, lookahead: int
+        self, schedule: SeedSchedule, spans: list[_Span], turns: _Turns, lookahead: int
     ) -> Iterator[_Group]:
         """Draw this rank's batches of each group, as far ahead as rows of groups are known."""
-        most = torch.tensor([len(steps)])
-        num_steps = int(self._graph.shards.comm.all_reduce(most, "max").wait())
-        begin = 0
-        for number, size in enumerate(group_sizes()):
-            if begin >= num_steps or not turns.wait_for(number - 1 - lookahead):
-                return
-            yield self._drawn(schedule, epoch, steps[begin : begin + size], min(size, num_steps - begin))
-            begin += size
+        numbers = itertools.count()
+        for epoch, steps, sizes in spans:
+            for begin, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
+                if not turns.wait_for(next(numbers) - 1 - lookahead):
+                    return
+                yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
     def _ask(
         self, drawn: Iterator[_Group], rows: RowsByType | None, turns: _Turns

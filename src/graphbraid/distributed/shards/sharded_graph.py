@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.config import part_of as bounds_of_part
 from graphbraid.signatures import typed
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.shards.pipeline import Iteration
 
 _SHARE_OF_ROWS = 0.75
 """Share of the free memory that mapped feature rows may fill; the rest is for batches and the model."""
@@ -188,7 +191,6 @@ class Shards:
         rows: the feature rows of batches, of this rank's nodes and of others'.
         edges: weights and features of the batches' edges; for lists that are with their nodes.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes in the whole graph, ascending.
-        num_parts: number of parts of the partition.
         num_edges: number of edges of the whole graph.
         lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
         has_edge_ids: whether edge ids differ from the positions of the edges. Such ids are not held here.
@@ -196,6 +198,7 @@ class Shards:
         src_loop: ``(num_nodes,)`` float32 weights of self-loops for the same layers; None if there are none.
         first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None
             where lists are whole.
+        iteration: the threads that prepare batches, or did last.
     """
 
     def __init__(
@@ -209,8 +212,8 @@ class Shards:
         scales: list[Tensor | None],
     ) -> None:
         self.ranks, self.comm = ranks, ranks.twin()
+        self.iteration: Iteration | None = None
         self._asks, self._rows_comm = ranks.twin(), ranks.twin()  # ids do not wait behind rows
-        self.num_parts, self.num_nodes = num_parts, part_of.numel()
         self.has_edge_ids = shared.has_edge_ids
         self.num_edges, self.lists = shared.graph.num_edges, shared.lists
         self.src_degree: Tensor | None = None

@@ -116,7 +116,7 @@ class TierReport:
         whole = format_bytes(self.num_rows * self.row_bytes)
         lines = [
             f"{self.num_rows:,} rows of {format_bytes(self.row_bytes)} ({self.dtype}, {whole})",
-            *_aligned([_HEADER, *(self._cells(tier) for tier in self.tiers)]),
+            *aligned([_HEADER, *(self._cells(tier) for tier in self.tiers)]),
         ]
         lines += [f"{tier.name}: {tier.detail}" for tier in self.tiers if tier.detail]
         if self.filled_by:
@@ -127,7 +127,7 @@ class TierReport:
             lines += [_read(self.epoch, "in the last epoch"), *_sectors(self.epoch, "in the last epoch")]
         if self.curve:
             lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
-            lines += _aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
+            lines += aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
         return "\n".join(lines)
 
     def _cells(self, tier: TierRow) -> list[str]:
@@ -222,7 +222,7 @@ def _bytes(value: float | None) -> str:
     return "" if value is None else format_bytes(int(value))
 
 
-def _aligned(cells: list[list[str]]) -> list[str]:
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: names to the left, figures to the right, empty columns left out."""
     columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]

@@ -195,7 +195,11 @@ class FitRun:
         sources = (self._runner.rows, self._runner.lists) if progress.step == 0 else ()
         tiers = [one for one in sources if isinstance(one, TieredFeatures | TieredTopology)]
         before = [tier.counts for tier in tiers]
-        with contextlib.closing(PrefetchIterator(feed.batches(progress.epoch, first))) as batches:
+        end, every_epochs = self._config.epochs, self._config.eval_every
+        if self._parts.val_nodes is not None:
+            end = min(end, progress.epoch - progress.epoch % every_epochs + every_epochs)
+        then = end - 1 - progress.epoch  # epochs that follow without an evaluation between
+        with contextlib.closing(PrefetchIterator(feed.batches(progress.epoch, first, then))) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
                 if self._saving.log is not None:

@@ -182,11 +182,22 @@ class SampledFeed:
         self._trace = config.trace if loader.plan is not None else None
         self._whole = loader.schedule.whole
         self._late_gather_seconds = 0.0
+        self._begun: dict[int, Generator[MiniBatch]] = {}  # the next epoch, which all ranks prepare
         self.num_batches = self._whole.num_steps
 
-    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
-        """Yield the epoch's mini-batches, or this rank's share of each, from ``start`` on."""
-        own = self._loader.batches(epoch, min(start, len(self._loader)))
+    def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
+        """Yield the epoch's mini-batches, or this rank's share of each, from ``start`` on.
+
+        Args:
+            epoch: index of the epoch.
+            start: the first mini-batch.
+            then: epochs that follow without a pause. Ranks that draw from parts begin the next one meanwhile.
+        """
+        schedule = self._loader.schedule
+        has_all = min(schedule.batch_size, schedule.seeds.numel()) >= schedule.num_parts
+        then = then if has_all and start == 0 and not self._loader.graph.is_whole else 0
+        own = self._begun.pop(epoch, None)
+        own = own or self._loader.batches(epoch, min(start, len(self._loader)), then=then)
         if start >= len(self._loader):
             next(own, None)  # where batches are drawn by all ranks together, others need this one's answers
         try:
@@ -196,8 +207,11 @@ class SampledFeed:
                     self._sharing.before_batch()
                 yield share
                 del share  # so that the threads can reuse its buffer before the next batch
+            if then:
+                self._begun[epoch + 1] = own
         finally:
-            own.close()
+            if not self._begun:
+                own.close()
             if self._sharing is not None:
                 self._sharing.after_epoch()
             self._write_trace()
@@ -273,7 +287,7 @@ class WholeGraphFeed:
             num_seeds=nodes.numel(),
         )
 
-    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
+    def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
         """Yield the batch, unless ``start`` is past it."""
         if start == 0:
             yield self._share
