@@ -34,6 +34,7 @@ from graphbraid import datasets, native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.synth import (
     OptimizerRecipe,
+    ProgramError,
     Recipe,
     Synthesis,
     from_model,
@@ -271,30 +272,33 @@ def test_a_program_refuses_what_goes_wrong_while_it_trains(
     store: Path, parts: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("graphbraid.synth.running.MOST_ROUNDS", 1000)  # those in C++ are quick
+    early = program().replace(
+        "    for (int l = 0;", "    if (epoch == 0) { print(gnn.loss()); }\n    for (int l = 0;", 1
+    )
     wrong = {
-        "rate": (program(optimizer='"sgd", 0.1 - epoch'), "the learning rate of epoch 1 is -0.9"),
-        "zero": (program(after_epoch="int x = 6 / (3 - epoch);"), "the program divides by zero"),
+        "rate": (program(optimizer='"sgd", 0.1 - epoch'), "line 13: the learning rate of epoch 1 is -0.9"),
+        "zero": (program(after_epoch="int x =\n6 / (3 - epoch);"), "line 15: division by zero"),
+        "rest": (program(after_epoch="if (epoch > 1 &&\n7 % (epoch - 2) == 0) { }"), "line 15: division by"),
+        "real": (program(after_epoch="float x = 1.5 / (epoch - 1);"), "line 14: division by zero"),
         "large": (
             program(before="int x = 9;", after_epoch="x = x * x;"),
-            "an integer of the program is too large",
+            "the integer is too large: at most",
         ),
         "stuck": (
-            program(after_epoch="float l = gnn.loss(); while (l > 0) { l *= 1.0; }"),
-            "the loop in line 14 goes on after 1000000 rounds without training",
+            program(after_epoch="float l = gnn.loss();\nwhile (l > 0) { l *= 1.0; }"),
+            "line 15: the loop goes on after 1,000,000 rounds without training: does it end?",
         ),
-        "early": (
-            program().replace(
-                "    for (int l = 0;", "    if (epoch == 0) { print(gnn.loss()); }\n    for (int l = 0;", 1
-            ),
-            "the loss is asked for before the first forward pass",
-        ),
-        "lost": (program(optimizer='"sgd", 1e30'), "the loss of epoch 1 is nan: the features or the weights"),
+        "early": (early, "line 6: the loss is asked for before the first forward pass"),
+        "lost": (program(optimizer='"sgd", 1e30'), "line 7: the loss of epoch 1 is nan: the features or the"),
     }
     for name, (text, message) in wrong.items():
         folder = built(of_example(text), store, parts, tmp_path / name)
         assert f"train: {message}" in run(folder, "--data", str(store), code=1)
-        with pytest.raises(ConfigError):
+        with pytest.raises(ProgramError) as raised:
             train(of_example(text), GRAPH)
+        at, said = re.fullmatch(r"(?:line (\d+): )?(.*)", message).groups()
+        assert at is None or raised.value.place.line == int(at)
+        assert said.startswith(raised.value.message[:20])
     text = program().replace("epoch < totalEpoch", "epoch < 3")
     folder = built(of_example(text), store, parts, tmp_path / "own")
     assert len(losses_of(run(folder, "--data", str(store)))) == 3

@@ -82,6 +82,28 @@ def test_a_program_has_the_engines_losses(
     assert numbers_of(said, "peak memory")[0] > 1e6
 
 
+@pytest.mark.slow
+def test_a_program_drifts_from_the_engine_as_the_engine_drifts_from_itself(
+    store: Path, parts: Compiled, tmp_path: Path
+):
+    """At a high rate rounding grows with each epoch: a start that differs by a rounding shows how fast."""
+    options = {"after_layer": "", "after_epoch": "", "optimizer": '"adam", 0.1'}
+    synthesis, graph = made("GIN", "Sum", **options), datasets.open_store(store)
+    folder = built(synthesis, store, parts, tmp_path / "out")
+    said = losses_of(run(folder, "--data", str(store)))
+    ours, spread = train(synthesis, graph).losses, [1e-6] * len(said)
+    for seed in range(4):
+        near, draw = made("GIN", "Sum", **options), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for weight in near.model.parameters():
+                weight.mul_(1 + 1.2e-7 * (2 * torch.rand(weight.shape, generator=draw) - 1))
+        losses = train(near, graph).losses
+        spread = [max(s, abs(a / b - 1)) for s, a, b in zip(spread, losses, ours, strict=True)]
+    off = [abs(a / b - 1) for a, b in zip(said, ours, strict=True)]
+    assert max(off[:3]) < 1e-6
+    assert all(one <= 10 * most for one, most in zip(off, spread, strict=True)), (off, spread)
+
+
 @pytest.mark.parametrize(
     ("model", "aggregation", "trains", "evaluates", "shared"),
     [

@@ -533,6 +533,19 @@ def test_a_parameter_needs_a_value() -> None:
     assert from_program(parse_program(text), LAYERS, {"rate": 1}).recipe.epochs == 200
 
 
+def test_the_line_that_an_error_shows_is_the_one_it_names() -> None:
+    """Other characters than a line feed end lines for Python, and not for the parser."""
+    for mark in ("\u2028", "\x0c", "\x85"):
+        with pytest.raises(ProgramError) as raised:
+            parse_program(f"{HEAD[:-1]} // {mark}\r\nint x = 1.5;\r\n}}")
+        assert str(raised.value).splitlines()[-2:] == ["  int x = 1.5;", "          ^"]
+
+
+def test_files_of_windows_are_read(tmp_path) -> None:
+    (tmp_path / "a.gnn").write_bytes(b"\xef\xbb\xbf" + LISTING.replace("\n", "\r\n").encode())
+    assert read_program(tmp_path / "a.gnn").text == LISTING
+
+
 def test_files_that_are_no_programs(tmp_path) -> None:
     with pytest.raises(DataError, match=r"cannot read the program .*: No such file"):
         read_program(tmp_path / "none.gnn")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
@@ -19,21 +15,11 @@ from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.linear import Linear
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages
+from graphbraid.ops.reference.messages import COMPUTED
 from graphbraid.synth.language.aggregating import OwnAggregation
 
 _WEIGHT = "weight"
 """What the message gets of an edge; names of rows end in ``_j`` and ``_i``, as PyG's do."""
-_FUNCTIONS: dict[MessageOp, Callable[..., Tensor]] = {
-    MessageOp.ADD: torch.add,
-    MessageOp.SUBTRACT: torch.sub,
-    MessageOp.MULTIPLY: torch.mul,
-    MessageOp.DIVIDE: torch.div,
-    MessageOp.RELU: torch.relu,
-    MessageOp.SIGMOID: torch.sigmoid,
-    MessageOp.TANH: torch.tanh,
-    MessageOp.EXP: torch.exp,
-    MessageOp.ABS: torch.abs,
-}
 
 
 class OwnConv(nn.Module):
@@ -65,9 +51,10 @@ class OwnConv(nn.Module):
         if self.takes_weights and csc.weight is None:
             raise ConfigError(f"{self.form.name} reads the weights of edges; the edges have none")
         rows = {name: self.maps[f"{name}_"](x) for name in self.form.properties}
+        names = [name for name, _, _ in self.reads]
         out = aggregate_messages(
             csc,
-            lambda *given: self.message(**dict(zip(self.reads, given, strict=True))),
+            lambda *given: self.message(**dict(zip(names, given, strict=True))),
             sources=[rows[name] for name in self.form.sources],
             destinations=[rows[name] for name in self.form.destinations],
             edges=[csc.weight] if csc.weight is not None and self.takes_weights else [],
@@ -79,11 +66,14 @@ class OwnConv(nn.Module):
         return out
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The names of what the message gets."""
+    def reads(self) -> list[tuple[str, ReadRows, str]]:
+        """What the message gets: its name, where it comes from, and its property."""
         sources, destinations = self.form.sources, self.form.destinations
-        weight = (_WEIGHT,) if self.takes_weights else ()
-        return (*(f"{name}_j" for name in sources), *(f"{name}_i" for name in destinations), *weight)
+        return [
+            *((f"{name}_j", ReadRows.SOURCE, name) for name in sources),
+            *((f"{name}_i", ReadRows.DESTINATION, name) for name in destinations),
+            *([(_WEIGHT, ReadRows.WEIGHT, "")] if self.takes_weights else []),
+        ]
 
     def message(self, **rows: Tensor) -> Tensor:
         """Return the messages of some edges, ``(num_edges, out_channels)``."""
@@ -98,11 +88,9 @@ class OwnConv(nn.Module):
                 made.append(rows[_WEIGHT].view(-1, 1))
             elif step.op is MessageOp.NUMBER:
                 made.append(like.new_full((), step.number))
-            elif step.op is MessageOp.LEAKY_RELU:
-                made.append(F.leaky_relu(made[step.first], step.number))
             else:
-                second = (made[step.second],) if step.op <= MessageOp.DIVIDE else ()
-                made.append(_FUNCTIONS[step.op](made[step.first], *second))
+                compute = COMPUTED[step.op - MessageOp.ADD]
+                made.append(compute(made[step.first], made[step.second], step.number))
         return made[-1].expand(len(like), self.out_channels)
 
     def extra_repr(self) -> str:
@@ -130,15 +118,10 @@ def _read_own_layer(call: LayerCall) -> str:
         return writer.linear(x, linear)
 
     rows = {name: mapped(call.x, name) for name in dict.fromkeys((*form.sources, *form.destinations))}
-    values = list(rows.values())
-    reads: list[tuple[str, ReadRows, int]] = [
-        *((f"{name}_j", ReadRows.SOURCE, values.index(rows[name])) for name in form.sources),
-        *((f"{name}_i", ReadRows.DESTINATION, values.index(rows[name])) for name in form.destinations),
-        *([(_WEIGHT, ReadRows.WEIGHT, 0)] if form.reads_weights else []),
-    ]
-    width = (conv.out_channels,)
+    values, order = list(rows.values()), list(rows)
+    reads = [(name, role, order.index(of) if of else 0) for name, role, of in conv.reads]
     shapes: dict[str, tuple[int, ...]] = {
-        name: () if role is ReadRows.WEIGHT else width for name, role, _ in reads
+        name: () if role is ReadRows.WEIGHT else (conv.out_channels,) for name, role, _ in reads
     }
     plain = plain_sum(form.steps, reads, shapes, None, form.reduction, dtype=None)
     if plain is not None:

@@ -46,26 +46,17 @@ def read_program(path: str | os.PathLike[str]) -> Function:
         ProgramError: the program is wrong.
         DataError: the file cannot be read, or is no text in UTF-8.
     """
-    return parse_program(text_of(path), source=Path(path).name)
-
-
-def text_of(path: str | os.PathLike[str]) -> str:
-    """Return the text of a program's file.
-
-    Raises:
-        DataError: the file cannot be read, or is no text in UTF-8.
-    """
     file = Path(path)
     try:
         if file.stat().st_size > 4 * MOST_CHARACTERS:
             raise DataError(f"{file} is too large for a program: {file.stat().st_size:,} bytes")
-        return read_text(file)
+        text = read_text(file).removeprefix("\ufeff")  # a mark that Windows puts before texts
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file} is not text in UTF-8: byte {error.start} is none of a character's"
-        ) from error
+        what = f"byte {error.start} is none of a character's"
+        raise DataError(f"{file} is not text in UTF-8: {what}") from error
     except OSError as error:
         raise DataError(f"cannot read the program {file}: {error.strerror or error}") from error
+    return parse_program(text, source=file.name)
 
 
 _TEXT = """\

@@ -83,6 +83,8 @@ class Script:
     """Name of the parameter that is trained."""
     reads_total: bool = True
     """Whether ``totalEpoch`` matters."""
+    is_written: bool = False
+    """Whether it is a program's, whose lines errors name."""
 
     @property
     def splits(self) -> list[str]:

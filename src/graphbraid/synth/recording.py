@@ -14,23 +14,10 @@ from typing import Any
 from graphbraid.arguments import MOST_WIDTH
 from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.syntax import Call, Place, ProgramError, Statement, Train
-from graphbraid.synth.language.words import (
-    ACTIVATIONS,
-    AGGREGATIONS,
-    ATTENTION,
-    INITIALISERS,
-    LOSSES,
-    MODELS,
-    NORMALIZATIONS,
-    OPTIMIZERS,
-    SPLITS,
-    USUAL,
-    word_of,
-)
+from graphbraid.synth.language.words import ATTENTION, LOSSES, METHODS, OPTIMIZERS, USUAL, Argument, word_of
 from graphbraid.synth.recipe import EarlyStop, LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe, split_of
 
 MOST_LAYERS = 64
-_MOST_HEADS = 1 << 10
 _SETTINGS = {"sgd": ("momentum", "weight decay"), "adam": ("beta1", "beta2", "weight decay")}
 """The numbers that may follow an optimizer's learning rate; AdamW has Adam's."""
 
@@ -87,14 +74,26 @@ class Recorder:
             raise ProgramError(call.method.place, message, "initialise the layers first")
         if is_looped and method in _SETUP:
             raise ProgramError(call.method.place, f"{method} after training has begun", "call it before")
-        self._last = call.method.place
-        passes = len(self._forward), self._num_back
-        _CALLS[method](self, call, *arguments)
-        if (len(self._forward), self._num_back) == passes:
-            return []
-        if len(self._forward) == self.num_layers and self._num_back in (0, self.num_layers):
+        self._last, before, every = call.method.place, self.progress[:2], self.num_layers
+        pairs = zip(METHODS["GNN"][method].arguments, arguments, strict=False)
+        taken = [self._taken(call, at, argument, value) for at, (argument, value) in enumerate(pairs)]
+        _CALLS[method](self, call, *taken)
+        if self.progress[:2] != before and self.progress[:2] in ((every, 0), (every, every)):
             return [Train(call.place, "backward" if self._num_back else "forward")]
         return []
+
+    def _taken(self, call: Call, at: int, argument: Argument, value: Any) -> Any:
+        """Return an argument in its usual spelling, once it is known to be possible."""
+        if argument.choices:
+            return word_of(value, (*argument.choices, *self._own))
+        if argument.name == "layer" and not 0 <= value < self.num_layers:
+            message, hint = f"there is no layer {value}", f"there are 0 to {self.num_layers - 1}"
+        elif argument.bounds and value not in argument.bounds:
+            message = f"{call.method.name} of {value}"
+            hint = f"{argument.bounds[0]} to {argument.bounds[-1]} are possible"
+        else:
+            return value
+        raise ProgramError(call.arguments[at].place, message, hint)
 
     def require_begun(self, call: Call, *, is_looped: bool) -> None:
         """Require that what training gives is asked for where there is some.
@@ -121,9 +120,8 @@ class Recorder:
         if self._forward:
             raise ProgramError(self._last, "the program ends in the middle of an epoch", "call the optimizer")
         if self._epoch is None or self._optimizer is None:
-            raise ProgramError(
-                end, "the program trains nothing", "call forwardPass, backPropagation, optimizer"
-            )
+            hint = "call forwardPass, backPropagation, optimizer"
+            raise ProgramError(end, "the program trains nothing", hint)
         model = ModelRecipe(
             layers=self._epoch,
             widths=self._widths,
@@ -139,7 +137,13 @@ class Recorder:
             loss=self._once.get("minimize", LOSSES[0]),
             seed=self._once.get("seed", 0),
         )
-        self._check_early_stop(recipe, end)
+        stop = recipe.early_stop
+        if stop is not None and recipe.loss == "mean squared":
+            hint = "compare what evaluate gives, and leave the loop by break"
+            raise ProgramError(self._once_at["earlyStop"], "earlyStop looks for a higher accuracy", hint)
+        if stop is not None and stop.split not in self._evaluated:
+            message = f'earlyStop looks at "{stop.split}", which is never evaluated'
+            raise ProgramError(end, message, f'call evaluate("{stop.split}") in each epoch')
         return model, recipe
 
     # ---- before training
@@ -154,12 +158,11 @@ class Recorder:
             raise ProgramError(call.method.place, "initializeLayers before load", "load the graph first")
         if self._initialiser:
             raise ProgramError(call.method.place, "the layers are initialised already")
-        self._initialiser = word_of(initialiser, INITIALISERS) or ""
+        self._initialiser = initialiser
         where, widths = call.arguments[0].place, self._widths
         if not 1 <= self.num_layers <= MOST_LAYERS:
-            raise ProgramError(
-                where, f"{len(widths)} widths", f"2 to {MOST_LAYERS + 1} make 1 to {MOST_LAYERS} layers"
-            )
+            hint = f"2 to {MOST_LAYERS + 1} make 1 to {MOST_LAYERS} layers"
+            raise ProgramError(where, f"{len(widths)} widths", hint)
         if wrong := [width for width in widths if not 1 <= width <= MOST_WIDTH]:
             raise ProgramError(where, f"a layer of {wrong[0]} columns", f"1 to {MOST_WIDTH} are possible")
 
@@ -171,60 +174,25 @@ class Recorder:
             raise ProgramError(call.method.place, f"{name} is called twice")
         self._once[name], self._once_at[name] = value, call.method.place
 
-    def _seed(self, call: Call, seed: int) -> None:
-        self._set_once(call, _between(call, 0, seed, 0, 2**32 - 1))
-
-    def _heads(self, call: Call, heads: int) -> None:
-        self._set_once(call, _between(call, 0, heads, 1, _MOST_HEADS))
-
-    def _train_on(self, call: Call, split: str) -> None:
-        self._set_once(call, word_of(split, SPLITS))
-
-    def _minimize(self, call: Call, loss: str) -> None:
-        self._set_once(call, word_of(loss, LOSSES))
-
     def _early_stop(self, call: Call, split: str, patience: int) -> None:
-        patience = _between(call, 1, patience, 1, 2**31 - 1)
-        self._set_once(call, EarlyStop(split=word_of(split, SPLITS) or "", patience=patience))
-
-    def _check_early_stop(self, recipe: Recipe, end: Place) -> None:
-        stop = recipe.early_stop
-        if stop is not None and recipe.loss == "mean squared":
-            hint = "compare what evaluate gives, and leave the loop by break"
-            raise ProgramError(self._once_at["earlyStop"], "earlyStop looks for a higher accuracy", hint)
-        if stop is not None and stop.split not in self._evaluated:
-            message = f'earlyStop looks at "{stop.split}", which is never evaluated'
-            raise ProgramError(end, message, f'call evaluate("{stop.split}") in each epoch')
+        self._set_once(call, EarlyStop(split=split, patience=patience))
 
     # ---- one epoch
 
-    def _forward_pass(self, call: Call, layer: int, model: str, aggregation: str | None = None) -> None:
-        kind = word_of(model, (*MODELS, *self._own)) or ""
-        own = self._own.get(kind)
-        reduction = (aggregation or USUAL[kind]) if own is None else own.reduction
-        chosen = (kind, (word_of(reduction, AGGREGATIONS) or reduction).lower())
-        self._layer(call, layer)
+    def _forward_pass(self, call: Call, layer: int, kind: str, aggregation: str | None = None) -> None:
         if self._num_back:
-            raise ProgramError(
-                call.method.place, "forwardPass after backPropagation", "call the optimizer first"
-            )
+            hint = "call the optimizer first"
+            raise ProgramError(call.method.place, "forwardPass after backPropagation", hint)
         if layer != len(self._forward):
             message = f"forwardPass of layer {layer}; layer {len(self._forward)} is next"
             raise ProgramError(call.arguments[0].place, message)
-        if (
-            kind in ATTENTION
-            and layer < self.num_layers - 1
-            and self._widths[layer + 1] % self._once.get("heads", 1)
-        ):
-            message = f"{self._widths[layer + 1]} columns cannot be shared by {self._once['heads']} heads"
+        width, heads = self._widths[layer + 1], self._once.get("heads", 1)
+        if kind in ATTENTION and layer < self.num_layers - 1 and width % heads:
+            message = f"{width} columns cannot be shared by {heads} heads"
             raise ProgramError(call.arguments[1].place, message, "take a multiple")
-        self._forward.append(chosen)
-
-    def _normalization(self, call: Call, layer: int, normalization: str) -> None:
-        self._follow(call, layer, word_of(normalization, NORMALIZATIONS))
-
-    def _activation(self, call: Call, layer: int, activation: str) -> None:
-        self._follow(call, layer, word_of(activation, ACTIVATIONS))
+        own = self._own.get(kind)
+        reduction = (aggregation or USUAL[kind]) if own is None else own.reduction
+        self._forward.append((kind, reduction.lower()))
 
     def _dropout(self, call: Call, layer: int, p: float) -> None:
         if not 0 <= p < 1:
@@ -233,20 +201,17 @@ class Recorder:
 
     def _follow(self, call: Call, layer: int, value: Any) -> None:
         name = call.method.name
-        self._layer(call, layer)
         if layer != len(self._forward) - 1 or self._num_back:
             message = f"{name} of layer {layer} does not follow its forwardPass"
             raise ProgramError(call.arguments[0].place, message)
         if layer == self.num_layers - 1:
-            raise ProgramError(
-                call.arguments[0].place, f"{name} after the last layer", "its rows are the result"
-            )
+            hint = "its rows are the result"
+            raise ProgramError(call.arguments[0].place, f"{name} after the last layer", hint)
         if (name, layer) in self._between:
             raise ProgramError(call.method.place, f"{name} of layer {layer} is called twice")
         self._between[name, layer] = value
 
     def _back(self, call: Call, layer: int) -> None:
-        self._layer(call, layer)
         if len(self._forward) != self.num_layers:
             message = f"backPropagation after {len(self._forward)} of {self.num_layers} forward passes"
             raise ProgramError(call.method.place, message)
@@ -256,13 +221,13 @@ class Recorder:
             raise ProgramError(call.arguments[0].place, f"backPropagation of layer {layer}{next_one}")
         self._num_back += 1
 
-    def update(self, call: Call, kind: str, learning_rate: float | None, settings: list[float]) -> None:
-        """Take a call of the optimizer; None for a learning rate that is known only while it trains."""
+    def update(self, call: Call, kind: str, learning_rate: float, settings: list[float]) -> None:
+        """Take a call of the optimizer; 0 for a learning rate that is known only while it trains."""
         self._last = call.method.place
         if not self._initialiser or self._num_back != self.num_layers:
             message = f"optimizer after {self._num_back} of {self.num_layers} backward passes"
             raise ProgramError(call.method.place, message)
-        found = _optimizer(call, word_of(kind, OPTIMIZERS) or "", learning_rate or 0.0, settings)
+        found = _optimizer(call, word_of(kind, OPTIMIZERS) or "", learning_rate, settings)
         first = found if self._optimizer is None else self._optimizer
         if first != replace(found, learning_rate=first.learning_rate):
             hint = "only its learning rate may change"
@@ -285,56 +250,37 @@ class Recorder:
         self._optimizer, self._epoch = first, epoch
         self._forward, self._between, self._num_back = [], {}, 0
 
-    def _layer(self, call: Call, layer: int) -> None:
-        if not 0 <= layer < self.num_layers:
-            message = f"there is no layer {layer}"
-            raise ProgramError(call.arguments[0].place, message, f"there are 0 to {self.num_layers - 1}")
-
 
 _SETUP = ("load", "initializeLayers", "seed", "heads", "trainOn", "minimize", "earlyStop")
 _BETWEEN = ("normalization", "activation", "dropout")
 _CALLS: dict[str, Callable[..., None]] = {
     "load": Recorder._load,
     "initializeLayers": Recorder._initialize,
-    "seed": Recorder._seed,
-    "heads": Recorder._heads,
-    "trainOn": Recorder._train_on,
-    "minimize": Recorder._minimize,
+    **dict.fromkeys(("seed", "heads", "trainOn", "minimize"), Recorder._set_once),
     "earlyStop": Recorder._early_stop,
     "forwardPass": Recorder._forward_pass,
-    "normalization": Recorder._normalization,
-    "activation": Recorder._activation,
+    **dict.fromkeys(("normalization", "activation"), Recorder._follow),
     "dropout": Recorder._dropout,
     "backPropagation": Recorder._back,
 }
 
 
-def _between(call: Call, at: int, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        message = f"{call.method.name} of {value}"
-        raise ProgramError(call.arguments[at].place, message, f"{least} to {most} are possible")
-    return value
-
-
 def _optimizer(call: Call, kind: str, learning_rate: float, settings: list[float]) -> OptimizerRecipe:
     names = ("learning rate", *_SETTINGS["sgd" if kind == "sgd" else "adam"])
     if len(settings) >= len(names):
-        given = ", ".join(names)
-        raise ProgramError(
-            call.arguments[len(names) + 1].place, f"{kind} takes {len(names)} numbers", f"they are {given}"
-        )
+        message, hint = f"{kind} takes {len(names)} numbers", f"they are {', '.join(names)}"
+        raise ProgramError(call.arguments[len(names) + 1].place, message, hint)
     numbers = dict(zip(names, (learning_rate, *settings), strict=False))
     for at, (name, value) in enumerate(numbers.items(), 1):
         below_one = name in ("beta1", "beta2")
+        hint = "it is at least 0 and below 1" if below_one else "it is a finite number of at least 0"
         if not 0 <= value < (1 if below_one else math.inf):
-            raise ProgramError(
-                call.arguments[at].place,
-                f"a {name} of {value:g}",
-                f"it is {'at least 0 and below 1' if below_one else 'a finite number of at least 0'}",
-            )
-    if kind == "sgd":
-        momentum, decay = numbers.get("momentum", 0.0), numbers.get("weight decay", 0.0)
-        return OptimizerRecipe(kind=kind, learning_rate=learning_rate, momentum=momentum, weight_decay=decay)
-    decay = numbers.get("weight decay", 0.01 if kind == "adamw" else 0.0)
-    betas = numbers.get("beta1", 0.9), numbers.get("beta2", 0.999)
-    return OptimizerRecipe(kind=kind, learning_rate=learning_rate, betas=betas, weight_decay=decay)
+            raise ProgramError(call.arguments[at].place, f"a {name} of {value:g}", hint)
+    decay = 0.01 if kind == "adamw" else 0.0
+    return OptimizerRecipe(
+        kind=kind,
+        learning_rate=learning_rate,
+        momentum=numbers.get("momentum", 0.0),
+        betas=(numbers.get("beta1", 0.9), numbers.get("beta2", 0.999)),
+        weight_decay=numbers.get("weight decay", decay),
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal, Protocol
 
-from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language import syntax
 from graphbraid.synth.language.parsing import MOST
 from graphbraid.synth.language.syntax import Place, ProgramError, trains_in, walk
 
@@ -22,10 +23,10 @@ _Left = Literal["", "break", "continue", "return"]
 class CallHost(Protocol):
     """What the calls of a program act on: the record of its layers, or the engine that trains them."""
 
-    def call(self, call: ast.Call, arguments: tuple[Any, ...]) -> Any:
+    def call(self, call: syntax.Call, arguments: tuple[Any, ...]) -> Any:
         """Take a call with the values of its arguments; return its value."""
 
-    def train(self, step: ast.Train, rate: float) -> None:
+    def train(self, step: syntax.Train, rate: float) -> None:
         """Run a pass or an update."""
 
     def say(self, text: str) -> None:
@@ -45,7 +46,7 @@ class Interpreter:
     def __init__(
         self,
         host: CallHost,
-        helpers: Sequence[ast.Helper],
+        helpers: Sequence[syntax.Helper],
         values: Mapping[str, Any],
         limit: int | None = MOST_STATEMENTS,
     ) -> None:
@@ -58,44 +59,43 @@ class Interpreter:
 
     # ---- statements
 
-    def block(self, statements: Sequence[ast.Statement]) -> _Left:
+    def block(self, statements: Sequence[syntax.Statement]) -> _Left:
         """Run statements; return how the block was left."""
         for statement in statements:
             if left := self.statement(statement):
                 return left
         return ""
 
-    def statement(self, statement: ast.Statement) -> _Left:
+    def statement(self, statement: syntax.Statement) -> _Left:
         """Run a statement; return how it was left."""
         self._count(statement.place, "program")
         match statement:
-            case ast.Declare():
+            case syntax.Declare():
                 self.types[statement.name.name] = statement.type
                 self._set(statement.name.name, self.value(statement.value))
-            case ast.Assign():
+            case syntax.Assign():
                 self.assign(statement)
-            case ast.Do(call=call):
+            case syntax.Do(call=call):
                 self.value(call)
-            case ast.For():
+            case syntax.For():
                 return self._loop(statement)
-            case ast.If():
+            case syntax.If():
                 for condition, body in statement.branches:
                     if self.value(condition):
                         return self.block(body)
                 return self.block(statement.otherwise)
-            case ast.Leave():
+            case syntax.Leave():
                 return statement.word
-            case ast.Give():
+            case syntax.Give():
                 self._given = self.value(statement.value)
                 return "return"
-            case ast.Say():
+            case syntax.Say():
                 self._host.say(" ".join(shown(self.value(value)) for value in statement.values))
-            case ast.Train():
+            case syntax.Train():
                 if statement.what == "forward":
                     self._num_rounds = 0
-                self._host.train(
-                    statement, 0.0 if statement.rate is None else float(self.value(statement.rate))
-                )
+                rate = 0.0 if statement.rate is None else float(self.value(statement.rate))
+                self._host.train(statement, rate)
         return ""
 
     def _count(self, place: Place, what: str) -> None:
@@ -104,7 +104,7 @@ class Interpreter:
             message = f"the {what} has run {self._limit:,} statements and goes on"
             raise ProgramError(place, message, "does it end?" if what == "loop" else "does its loop end?")
 
-    def _loop(self, loop: ast.For) -> _Left:
+    def _loop(self, loop: syntax.For) -> _Left:
         if loop.first is not None:
             self.statement(loop.first)
         trains = trains_in(loop.body)
@@ -122,45 +122,41 @@ class Interpreter:
                 self.assign(loop.step)
         return ""
 
-    def assign(self, assigned: ast.Assign) -> None:
+    def assign(self, assigned: syntax.Assign) -> None:
         """Give a variable a new value."""
-        value = self.value(assigned.value)
-        name = assigned.name.name
-        if assigned.operator:
-            value = _joined(assigned.operator, self.values[name], self._number(value), assigned.place)
-        self._set(name, value)
+        self._set(assigned.name.name, self.value(assigned.new))
 
     def _set(self, name: str, value: Any) -> None:
         self.values[name] = float(value) if self.types.get(name) == "float" else value
 
     # ---- expressions
 
-    def value(self, value: ast.Expression) -> Any:  # noqa: PLR0911 - one for each kind of node
+    def value(self, value: syntax.Expression) -> Any:  # noqa: PLR0911 - one for each kind of node
         """Return the value of an expression."""
         match value:
-            case ast.Literally():
+            case syntax.Literally():
                 return value.value
-            case ast.Name():
+            case syntax.Name():
                 return self.values[value.name]
-            case ast.Item():
+            case syntax.Item():
                 return self._item(value)
-            case ast.Call():
+            case syntax.Call():
                 container = self.values.get(value.receiver.name)
                 if isinstance(container, tuple):  # size, the only method of containers
                     return len(container)
                 return self._host.call(value, tuple(self.value(argument) for argument in value.arguments))
-            case ast.Apply():
+            case syntax.Apply():
                 return self._applied(value)
-            case ast.Unary():
+            case syntax.Unary():
                 inner = self.value(value.operand)
                 return not inner if value.operator == "!" else -inner if value.operator == "-" else inner
-            case ast.Binary():
+            case syntax.Binary():
                 return self._binary(value)
 
-    def _applied(self, call: ast.Apply) -> Number:
+    def _applied(self, call: syntax.Apply) -> Number:
         helper = self._helpers[call.function]
-        inside = Interpreter(self._host, (), {}, self._limit)
-        inside._helpers, inside._num_run, inside._num_rounds = self._helpers, self._num_run, self._num_rounds
+        inside = copy(self)
+        inside.values, inside.types = {}, {}
         for parameter, argument in zip(helper.parameters, call.arguments, strict=True):
             inside.types[parameter.name] = parameter.type
             inside._set(parameter.name, self._number(self.value(argument)))
@@ -171,7 +167,7 @@ class Interpreter:
         self._num_run, self._num_rounds = inside._num_run, inside._num_rounds
         return float(inside._given) if helper.returns == "float" else inside._given
 
-    def _item(self, item: ast.Item) -> int:
+    def _item(self, item: syntax.Item) -> int:
         container, index = self.values[item.container.name], self.value(item.index)
         if not 0 <= index < len(container):
             message = f'"{item.container.name}" has no entry {index}'
@@ -179,7 +175,7 @@ class Interpreter:
         entry: int = container[index]
         return entry
 
-    def _binary(self, value: ast.Binary) -> Any:
+    def _binary(self, value: syntax.Binary) -> Any:
         left = self.value(value.left)
         if value.operator == "&&":
             return left and self.value(value.right)
@@ -200,36 +196,37 @@ def shown(value: str | Number) -> str:
     return format(value, ".9g") if isinstance(value, float) else str(value)
 
 
-def speaking(helpers: Sequence[ast.Helper]) -> set[str]:
+def speaking(helpers: Sequence[syntax.Helper]) -> set[str]:
     """Return the names of the functions that print, or call one that does."""
     found = set[str]()
     for helper in helpers:  # each calls those before it
         if any(
-            isinstance(n, ast.Say) or (isinstance(n, ast.Apply) and n.function in found) for n in walk(helper)
+            isinstance(n, syntax.Say) or (isinstance(n, syntax.Apply) and n.function in found)
+            for n in walk(helper)
         ):
             found.add(helper.name)
     return found
 
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+_JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
 }
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
     """Join numbers as C does: an integer and a float as two floats, integers in 64 bits."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
-    if symbol in _COMPARE:
-        return _COMPARE[symbol](left, right)
-    if symbol in _ARITHMETIC:
-        found = _ARITHMETIC[symbol](left, right)
+    if symbol in _JOINED:
+        found = _JOINED[symbol](left, right)
     elif right == 0:
         raise ProgramError(place, "division by zero")
     elif isinstance(left, int):
@@ -248,13 +245,9 @@ def checked_setting(kind: str, name: str, value: Number) -> Number:
     Raises:
         ProgramError: it is of another type, or no finite number.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_right = {
-        "bool": isinstance(value, bool),
-        "int": isinstance(value, int) and is_number and abs(value) <= MOST,
-        "float": is_number,
-    }
-    if not is_right[kind]:
+    types: dict[str, Any] = {"bool": bool, "int": int, "float": int | float}
+    is_right = isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool")
+    if not is_right or (kind == "int" and abs(value) > MOST):
         raise ProgramError(None, f'the setting "{name}" must be {kind}; got {value!r}')
     if kind == "float" and not math.isfinite(value):
         raise ProgramError(None, f'the setting "{name}" must be a finite number; got {value!r}')

@@ -20,10 +20,11 @@ from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.graph import Graph
-from graphbraid.nn import GAT, GCN, GIN, GATv2, GraphSAGE
 from graphbraid.nn.graph_model import NORMS, GraphModel
 from graphbraid.nn.linear import glorot, kaiming
 from graphbraid.nn.module_traits import takes_weights
+from graphbraid.nn.pyg_layers import ACTIVATIONS
+from graphbraid.nn.registry import MODELS
 from graphbraid.signatures import typed
 from graphbraid.synth.language.syntax import Function, ProgramError
 from graphbraid.synth.language.words import ATTENTION, LOSSES
@@ -71,7 +72,7 @@ class LayerStack(nn.Module):
 
 def _behind(layer: LayerRecipe, width: int) -> nn.Sequential:
     """Return what follows a hidden layer."""
-    make_norm, activation = NORMS[layer.normalization], _ACTIVATIONS[layer.activation]
+    make_norm, activation = NORMS[layer.normalization], ACTIVATIONS[layer.activation]
     return nn.Sequential(
         *([] if make_norm is None else [make_norm(width)]),
         *([] if activation is None else [activation()]),
@@ -86,18 +87,16 @@ def make_model(recipe: ModelRecipe, seed: int) -> nn.Module:
         recipe: the model. Hidden layers that are alike make a model of their kind.
         seed: seed of the draws. Biases are drawn, or zero, as the model's class does.
     """
-    is_alike = len({(one.kind, one.aggregation) for one in recipe.layers}) == 1
-    is_alike &= (
-        all(one.own is None for one in recipe.layers)
-        and len(set(recipe.layers[:-1])) <= 1
-        and len(set(recipe.widths[1:-1])) <= 1
-    )
+    kinds = {(one.kind, one.aggregation, one.own is None) for one in recipe.layers}
+    hidden = set(recipe.layers[:-1]), set(recipe.widths[1:-1])
+    is_alike = len(kinds) == 1 and recipe.layers[0].own is None and all(len(each) <= 1 for each in hidden)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         alone = _model_of(recipe.layers[0], recipe.widths, recipe.heads) if is_alike else None
         model = LayerStack(recipe) if alone is None else alone
-        for parameter in _weights_of(model):
-            _INITIALISERS[recipe.initialiser](parameter)
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:  # a matrix, or one for each attention head
+                _INITIALISERS[recipe.initialiser](parameter)
     return model
 
 
@@ -106,7 +105,7 @@ def _model_of(layer: LayerRecipe, widths: Sequence[int], heads: int) -> GraphMod
     options: dict[str, Any] = {"aggr": layer.aggregation} if layer.kind == "SAGE" else {}
     if layer.kind in ATTENTION:
         options["heads"] = heads
-    return _CLASSES[layer.kind](
+    return MODELS[layer.kind.lower()](
         widths[0],
         widths[1] if len(widths) > 2 else heads,  # without a hidden layer it is not used
         widths[-1],
@@ -118,35 +117,10 @@ def _model_of(layer: LayerRecipe, widths: Sequence[int], heads: int) -> GraphMod
     )
 
 
-def _weights_of(model: nn.Module) -> list[Tensor]:
-    """Return the parameters that are matrices, or one for each attention head."""
-    return [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-
-
-def _uniform(weight: Tensor) -> None:
-    with torch.no_grad():
-        weight.uniform_(-UNIFORM_BOUND, UNIFORM_BOUND)
-
-
-_CLASSES: dict[str, type[GraphModel]] = {
-    "GCN": GCN,
-    "SAGE": GraphSAGE,
-    "GIN": GIN,
-    "GAT": GAT,
-    "GATv2": GATv2,
-}
-_INITIALISERS: dict[str, Callable[[Tensor], None]] = {
+_INITIALISERS: dict[str, Callable[[Tensor], object]] = {
     "xavier": glorot,
     "kaiming": kaiming,
-    "uniform": _uniform,
-}
-
-
-_ACTIVATIONS: dict[str, type[nn.Module] | None] = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "leaky_relu": nn.LeakyReLU,
-    "none": None,
+    "uniform": lambda weight: nn.init.uniform_(weight, -UNIFORM_BOUND, UNIFORM_BOUND),
 }
 
 

@@ -16,7 +16,7 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
-from graphbraid.synth.language.syntax import Call, ProgramError, Train
+from graphbraid.synth.language.syntax import Call, Node, Place, ProgramError, Train
 from graphbraid.synth.language.words import LOSSES, TOTAL_EPOCHS
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe, split_of
 from graphbraid.synth.running import Interpreter
@@ -110,14 +110,16 @@ class _Followed:
             if not math.isfinite(self._loss.item()):
                 message = f"the loss of epoch {len(self.losses)} is {self._loss.item():g}"
                 hint = "the features or the weights are not finite, or the learning rate is too large"
-                raise ProgramError(step.place, message, hint)
+                raise ProgramError(self._place(step), message, hint)
             return
         assert self._loss is not None
         if step.what == "backward":
             self._loss.backward()  # type: ignore[no-untyped-call]
             return
         if not 0 <= rate < math.inf:
-            raise ProgramError(step.place, f"the learning rate of epoch {len(self.losses)} is {rate:g}")
+            raise ProgramError(
+                self._place(step), f"the learning rate of epoch {len(self.losses)} is {rate:g}"
+            )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
@@ -128,10 +130,10 @@ class _Followed:
     def call(self, call: Call, arguments: tuple[Any, ...]) -> float:
         if call.method.name == "loss":
             if self._loss is None:
-                raise ProgramError(call.place, "the loss is asked for before the first forward pass")
+                raise ProgramError(self._place(call), "the loss is asked for before the first forward pass")
             return self._loss.item()
         if not self.losses:
-            raise ProgramError(call.place, "an accuracy is asked for before the first epoch")
+            raise ProgramError(self._place(call), "an accuracy is asked for before the first epoch")
         if self._judged is None:
             self._judged = _JUDGES[self._recipe.loss](
                 self._engine.predict(), targets_of(self._graph, self._recipe)
@@ -143,29 +145,21 @@ class _Followed:
             raise _StoppedEarly
         return found
 
+    def _place(self, node: Node) -> Place | None:
+        """Return where a node is written; None for the statements of a recipe without a program."""
+        return node.place if self._recipe.steps.is_written else None
+
     def say(self, text: str) -> None:
         self.said.append(text)
 
 
 def make_optimizer(recipe: OptimizerRecipe, parameters: list[Tensor]) -> torch.optim.Optimizer:
     """Make PyTorch's optimizer of a recipe."""
+    usual: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": True}
     if recipe.kind == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=recipe.learning_rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
+        return torch.optim.SGD(parameters, momentum=recipe.momentum, **usual)
     make = torch.optim.AdamW if recipe.kind == "adamw" else torch.optim.Adam
-    return make(
-        parameters,
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
+    return make(parameters, betas=recipe.betas, eps=recipe.eps, **usual)
 
 
 def is_over(stop: EarlyStop, accuracies: list[dict[str, float]]) -> bool:

@@ -20,7 +20,7 @@ from graphbraid.ops.reference.kinds import (
     WordMatrix,
 )
 
-_COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
+COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
     lambda x, y, _: x + y,
     lambda x, y, _: x - y,
     lambda x, y, _: x * y,
@@ -40,7 +40,7 @@ _COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
     lambda x, _, __: x.abs(),
 )
 """What steps from number 6 on compute from rows as wide as theirs, in the order of :class:`.MessageOp`."""
-_SUM_COLUMNS = 6 + len(_COMPUTED)
+_SUM_COLUMNS = 6 + len(COMPUTED)
 """The step that sums each head's columns; the one behind it spreads its number over them."""
 _LOG_SUM_EXP, _OVER_ALL = 3, 4
 """The results that are logarithms of sums of exponentials, and those that are sums over all edges."""
@@ -106,7 +106,7 @@ def reduce_messages(
             values.append(values[first].repeat_interleave(width // heads, 1))
         else:
             given = [values[i][:, :columns] for i in (first, second)]
-            values.append(_COMPUTED[op - 6](*given, number))
+            values.append(COMPUTED[op - 6](*given, number))
     to, counted = (out, out2, out3, out4), 0
     for kind, step, place in results.tolist():
         found = values[step][:, : heads if given_steps[step][3] else width]

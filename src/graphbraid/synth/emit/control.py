@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphbraid.synth.emit.layout import WIDTH
-from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import trains_in, walk
 from graphbraid.synth.language.words import TOTAL_EPOCHS
 from graphbraid.synth.recipe import Script, split_of
@@ -16,9 +16,9 @@ from graphbraid.synth.running import shown, speaking
 
 # The types of numbers have the names of Python's in the language too.
 _TYPES = {"int": "Int", "float": "double", "bool": "bool"}
-_PASSES = {"forward": "forward_pass()", "backward": "back_propagation()"}
 _LEVELS = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4, "+": 5, "-": 5}
 _PRODUCT, _SIGNED, _ATOM = 6, 7, 8
+_DIVISIONS = {"/": "quotient", "%": "remainder"}
 _TAKEN = re.compile(
     r"""
     alignas | alignof | and | and_eq | asm | assert | auto | bitand | bitor | case | catch | char |
@@ -26,11 +26,11 @@ _TAKEN = re.compile(
     | const_cast | co_await | co_return | co_yield | decltype | default | delete | do | dynamic_cast |
     enum | errno | explicit | export | extern | friend | goto | inline | linux | long | mutable |
     namespace | new | noexcept | not | not_eq | nullptr | operator | or | or_eq | private | protected |
-    public | quotient | real | register | reinterpret_cast | requires | say | short | shown | signed |
-    sizeof | static | static_assert | static_cast | stderr | stdin | stdout | struct | switch | template
-    | this | thread_local | throw | try | typedef | typeid | typename | union | unix | unsigned | using
-    | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | count_round | follow
-    | _.* | v_.* | [A-Z_0-9]+  # also names that macros may have
+    public | quotient | real | register | reinterpret_cast | remainder | requires | say | short | shown |
+    signed | sizeof | static | static_assert | static_cast | stderr | stdin | stdout | struct | switch |
+    template | this | thread_local | throw | try | typedef | typeid | typename | union | unix | unsigned |
+    using | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | count_round |
+    follow | _.* | v_.* | [A-Z_0-9]+  # also names that macros may have
     """,
     re.VERBOSE,
 )
@@ -82,7 +82,7 @@ class _Writer:
                 yield f"const {_TYPES[self._kinds[name]]} {cpp_variable(name)} = {_number(value)};"
         yield from self.block(self._script.statements)
 
-    def helper(self, helper: ast.Helper) -> list[str]:
+    def helper(self, helper: syntax.Helper) -> list[str]:
         """Return a function of numbers."""
         self._kinds, self._read = {}, _read(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
@@ -95,63 +95,62 @@ class _Writer:
         self._kinds[name] = kind
         return f"{'' if name in self._read else '[[maybe_unused]] '}{_TYPES[kind]} {cpp_variable(name)}"
 
-    def block(self, statements: Sequence[ast.Statement], returns: str = "") -> Iterator[str]:
+    def block(self, statements: Sequence[syntax.Statement], returns: str = "") -> Iterator[str]:
         """Yield the lines of statements."""
         for statement in statements:
             yield from self._statement(statement, returns)
 
-    def _inside(self, statements: Sequence[ast.Statement], returns: str) -> Iterator[str]:
+    def _inside(self, statements: Sequence[syntax.Statement], returns: str) -> Iterator[str]:
         return (f"  {line}" for line in self.block(statements, returns))
 
-    def _statement(self, statement: ast.Statement, returns: str) -> Iterator[str]:
+    def _statement(self, statement: syntax.Statement, returns: str) -> Iterator[str]:
         match statement:
-            case ast.For():
+            case syntax.For():
                 yield f"{self._head(statement)} {{"
                 if not trains_in(statement.body):
                     yield f"  count_round({statement.place.line});"
                 yield from self._inside(statement.body, returns)
                 yield "}"
-            case ast.If():
+            case syntax.If():
                 yield from self._choice(statement, returns)
-            case ast.Give():
+            case syntax.Give():
                 yield f"return {self._as(statement.value, returns)};"
             case _:
                 yield f"{self._simple(statement)};"
 
     def _simple(  # noqa: PLR0911 - one for each kind of node
-        self, statement: ast.Statement | None
+        self, statement: syntax.Statement | None
     ) -> str:
         """Return a statement of one line, without its semicolon."""
         gnn = cpp_variable(self._script.gnn)
         match statement:
-            case ast.Declare():
+            case syntax.Declare():
                 declared = self._declared(statement.type, statement.name.name)
                 return f"{declared} = {self._as(statement.value, statement.type)}"
-            case ast.Assign():
+            case syntax.Assign():
                 return self._assigned(statement)
-            case ast.Do():
+            case syntax.Do():
                 return self._text(statement.call).code
-            case ast.Leave():
+            case syntax.Leave():
                 return statement.word
-            case ast.Say():
+            case syntax.Say():
                 return f"say({{{', '.join(self._shown(value) for value in statement.values)}}})"
-            case ast.Train(what="update", rate=rate) if rate is not None:
-                return f"{gnn}.optimizer({self._as(rate, 'float')})"
-            case ast.Train():
-                return f"{gnn}.{_PASSES[statement.what]}"
+            case syntax.Train(what="update", rate=rate) if rate is not None:
+                return f"{gnn}.optimizer({self._placed(statement, self._as(rate, 'float'))})"
+            case syntax.Train(what="forward"):
+                return f"{gnn}.forward_pass({self._placed(statement)})"
+            case syntax.Train():
+                return f"{gnn}.back_propagation()"
         return ""
 
-    def _assigned(self, assigned: ast.Assign) -> str:
+    def _assigned(self, assigned: syntax.Assign) -> str:
         name, kind = cpp_variable(assigned.name.name), self._kinds[assigned.name.name]
-        is_one = isinstance(assigned.value, ast.Literally) and assigned.value.value == 1 and kind == "int"
+        is_one = isinstance(assigned.value, syntax.Literally) and assigned.value.value == 1 and kind == "int"
         if is_one and assigned.operator in {"+", "-"}:
             return f"{assigned.operator * 2}{name}"
-        value = assigned.value
-        if assigned.operator:
-            value = ast.Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
-        return f"{name} = {self._as(value, kind)}"
+        return f"{name} = {self._as(assigned.new, kind)}"
 
-    def _head(self, loop: ast.For) -> str:
+    def _head(self, loop: syntax.For) -> str:
         if loop.first is None and loop.step is None and loop.condition is not None:
             return f"while ({self._text(loop.condition).code})"
         first = self._simple(loop.first)
@@ -159,7 +158,7 @@ class _Writer:
         step = "" if loop.step is None else f" {self._simple(loop.step)}"
         return f"for ({first};{condition};{step})"
 
-    def _choice(self, choice: ast.If, returns: str) -> Iterator[str]:
+    def _choice(self, choice: syntax.If, returns: str) -> Iterator[str]:
         start = ""
         for condition, body in choice.branches:
             yield f"{start}if ({self._text(condition).code}) {{"
@@ -172,27 +171,27 @@ class _Writer:
 
     # ---- expressions
 
-    def _as(self, value: ast.Expression, wanted: str) -> str:
+    def _as(self, value: syntax.Expression, wanted: str) -> str:
         """Return an expression of a wanted type; an integer may stand for a float."""
         return _converted(self._text(value), wanted).code
 
-    def _shown(self, value: ast.Expression) -> str:
+    def _shown(self, value: syntax.Expression) -> str:
         """Return the text of a value that is printed."""
-        if isinstance(value, ast.Literally):
+        if isinstance(value, syntax.Literally):
             return _quoted(shown(value.value))
         text = self._text(value)
         is_plain = text.is_literal and text.kind == "int"
         return f"shown(Int({text.code}))" if is_plain else f"shown({text.code})"
 
-    def _acts(self, value: ast.Expression) -> bool:
+    def _acts(self, value: syntax.Expression) -> bool:
         """Return whether a value prints lines, or ends the training, so that its turn matters."""
         return any(
-            (isinstance(node, ast.Call) and node.method.name == "evaluate")
-            or (isinstance(node, ast.Apply) and node.function in self._speakers)
+            (isinstance(node, syntax.Call) and node.method.name == "evaluate")
+            or (isinstance(node, syntax.Apply) and node.function in self._speakers)
             for node in walk(value)
         )
 
-    def _in_turn(self, values: Sequence[ast.Expression], codes: Sequence[str], form: str) -> str:
+    def _in_turn(self, values: Sequence[syntax.Expression], codes: Sequence[str], form: str) -> str:
         """Return ``form`` of codes; those that act run before it, since C++ has no order of arguments."""
         acts = [self._acts(value) for value in values]
         if not any(acts) or sum(act or _may_fail(value) for act, value in zip(acts, values, strict=True)) < 2:
@@ -200,48 +199,53 @@ class _Writer:
         first = "".join(f"const auto v_{at} = {code}; " for at, code in enumerate(codes))
         return f"[&] {{ {first}return {form.format(*(f'v_{at}' for at in range(len(codes))))}; }}()"
 
-    def _text(self, value: ast.Expression) -> _Text:
+    def _text(self, value: syntax.Expression) -> _Text:
         match value:
-            case ast.Literally(value=number):
+            case syntax.Literally(value=number):
                 assert not isinstance(number, str)
                 kind = type(number).__name__
                 return _Text(_number(number), kind, _SIGNED if _number(number)[0] == "-" else _ATOM, True)
-            case ast.Name():
+            case syntax.Name():
                 return _Text(cpp_variable(value.name), self._kinds[value.name])
-            case ast.Call():
+            case syntax.Call():
                 return _Text(self._call(value), "float")
-            case ast.Apply():
+            case syntax.Apply():
                 helper = self._helpers[value.function]
                 pairs = zip(value.arguments, helper.parameters, strict=True)
                 given = [self._as(argument, parameter.type) for argument, parameter in pairs]
                 form = f"script::{cpp_variable(helper.name)}({', '.join(['{}'] * len(given))})"
                 return _Text(self._in_turn(value.arguments, given, form), helper.returns)
-            case ast.Unary():
+            case syntax.Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"
                 return _Text(f"{value.operator}{code}", inner.kind, _SIGNED, inner.is_literal)
-            case ast.Binary():
+            case syntax.Binary():
                 return self._binary(value)
         raise AssertionError(value)
 
-    def _call(self, call: ast.Call) -> str:
+    def _call(self, call: syntax.Call) -> str:
         gnn = cpp_variable(call.receiver.name)
         if call.method.name == "loss":
-            return f"{gnn}.loss()"
+            return f"{gnn}.loss({self._placed(call)})"
         split = split_of(call)
-        return f"{gnn}.evaluate({_quoted(split)}, &Program::split_{split})"
+        given = self._placed(call, _quoted(split), f"&Program::split_{split}")
+        return f"{gnn}.evaluate({given})"
 
-    def _binary(self, value: ast.Binary) -> _Text:
+    def _placed(self, node: syntax.Node, *given: str) -> str:
+        """Return arguments with the line of a node behind them, which errors name."""
+        return ", ".join((*given, str(node.place.line)) if self._script.is_written else given)
+
+    def _binary(self, value: syntax.Binary) -> _Text:
         left, right, sign = self._text(value.left), self._text(value.right), value.operator
         if "float" in {left.kind, right.kind}:
             left, right = _converted(left, "float"), _converted(right, "float")
         level = _LEVELS.get(sign, _PRODUCT)
         joins = level >= _LEVELS["+"]
-        if sign == "/" and left.kind == "float":
-            form = self._in_turn((value.left, value.right), (left.code, right.code), "quotient({}, {})")
-            return _Text(form, "float")
         if joins and left.kind == "int" and left.is_literal and right.is_literal:
             left = _Text(f"Int({left.code})", "int")  # two plain integers of C++ would have 32 bits
+        if sign in _DIVISIONS and not (isinstance(value.right, syntax.Literally) and value.right.value):
+            form = f"{_DIVISIONS[sign]}({self._placed(value, '{}', '{}')})"
+            return _Text(self._in_turn((value.left, value.right), (left.code, right.code), form), left.kind)
         codes = [
             f"({part.code})" if _needs_brackets(part.level, level, side) else part.code
             for side, part in enumerate((left, right))
@@ -254,9 +258,9 @@ class _Writer:
         return _Text(code, left.kind if joins else "bool", _ATOM if code[0] == "[" else level)
 
 
-def _may_fail(value: ast.Expression) -> bool:
+def _may_fail(value: syntax.Expression) -> bool:
     return any(
-        isinstance(node, ast.Apply) or (isinstance(node, ast.Binary) and node.operator in "/%")
+        isinstance(node, syntax.Apply) or (isinstance(node, syntax.Binary) and node.operator in "/%")
         for node in walk(value)
     )
 
@@ -278,9 +282,9 @@ def _converted(text: _Text, wanted: str) -> _Text:
 
 def _read(part: object) -> set[str]:
     """Return the variables whose values are read: not those that are only given one."""
-    names = [node.name for node in walk(part) if isinstance(node, ast.Name)]
+    names = [node.name for node in walk(part) if isinstance(node, syntax.Name)]
     for node in walk(part):
-        if isinstance(node, ast.Declare) or (isinstance(node, ast.Assign) and not node.operator):
+        if isinstance(node, syntax.Declare) or (isinstance(node, syntax.Assign) and not node.operator):
             names.remove(node.name.name)
     return set(names)
 
@@ -294,8 +298,5 @@ def _number(value: float) -> str:
 def _quoted(text: str) -> str:
     """Return a text of C++; a question mark is escaped, since two of them begin a trigraph."""
     escaped = re.sub(r'[\\"?]', lambda found: f"\\{found[0]}", text)
-    return '"' + re.sub(r"[^\x20-\x7e]", lambda found: _octal(found[0]), escaped) + '"'
-
-
-def _octal(character: str) -> str:
-    return "".join(f"\\{byte:03o}" for byte in character.encode())
+    plain = (c if " " <= c <= "~" else "".join(f"\\{byte:03o}" for byte in c.encode()) for c in escaped)
+    return f'"{"".join(plain)}"'

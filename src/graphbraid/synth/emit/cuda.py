@@ -9,8 +9,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,21 +21,19 @@ from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.ops.message_steps import MessageOp
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.calls import (
+    CallForm,
     CallWriter,
     Written,
-    call,
-    factors_of,
-    loops_of,
-    message_arguments,
-    message_fields,
+    arguments_of,
+    write_messages,
     write_spmm,
 )
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
-from graphbraid.synth.emit.message_types import MessageTypes
 from graphbraid.synth.emit.recorded import RecordedTask, address_of
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
@@ -45,6 +45,9 @@ _MOST_PARTS = 512
 """Parts of rows in which columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
 _CHUNK_FLOATS = 1 << 24
 """Numbers that are gathered at a time, as in ``runtime_cuda/kernels_dense.cu``."""
+_KINDS = ("kSum", "kMax", "kMin")
+_MATRICES = {MessageOp.SOURCE: ("source", "x"), MessageOp.DESTINATION: ("destination", "y")}
+_WITH_NUMBER = (MessageOp.LEAKY_RELU, MessageOp.LEAKY_RELU_GRADIENT)
 _READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward", "gatv2_backward"})
 
 
@@ -88,6 +91,73 @@ class LongRows:
         return self._found[key]
 
 
+class MessageTypes:
+    """The types of a program's messages, each once."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The lines of each type."""
+        return [body.replace("MESSAGE", name).splitlines() for body, name in self._names.items()]
+
+    def name(self, steps: Tensor, numbers: Tensor, results: Tensor) -> str:
+        """Return the name of a message's type.
+
+        Args:
+            steps: ``(num_steps, 4)`` int64, as :class:`.MessageOp` has them: what, two steps, is narrow.
+            numbers: ``(num_steps,)`` float32.
+            results: ``(num_results, 3)`` int64: kind, step and place.
+
+        Raises:
+            NotLoweredError: rows are narrow, or a result is no sum, maximum or minimum of a row.
+        """
+        rows = [(MessageOp(op), first, second) for op, first, second, _ in steps.tolist()]
+        wanted = results.tolist()
+        if bool(steps[:, 3].any()) or any(kind >= len(_KINDS) for kind, _, _ in wanted):
+            what = "messages with heads, a softmax or parameters, which programs for a GPU do not have"
+            raise NotLoweredError("synthesis", what, "the target openmp or mpi")
+        assert [place for _, _, place in wanted] == list(range(len(wanted)))
+        body = [
+            f"    const float s{i} = {_code(*row, number)};"
+            for i, (row, number) in enumerate(zip(rows, numbers.numpy(), strict=True))
+        ]
+        body += [f"    result[{place}] = s{step};" for _, step, place in wanted]
+        reads = any("edge." in line for line in body)
+        kinds = ", ".join(f"MessageResult::{_KINDS[kind]}" for kind, _, _ in wanted)
+        lines = [
+            "struct MESSAGE {",
+            f"  using Kinds = MessageResults<{kinds}>;",
+            "  __device__ static void compute("
+            f"{'' if reads else '[[maybe_unused]] '}const MessageEdge& edge, float* result) {{",
+            *body,
+            "  }",
+            "};",
+        ]
+        return self._names.setdefault("\n".join(lines), f"Message{len(self._names)}")
+
+
+def _code(op: MessageOp, first: int, second: int, number: np.float32) -> str:
+    """Return a step as an expression of C++."""
+    if op in _MATRICES:
+        side, letter = _MATRICES[op]
+        return f"edge.{side}(&Messages::{letter}{first + 1 if first else ''})"
+    if op is MessageOp.WEIGHT:
+        return "edge.weight()"
+    if op is MessageOp.NUMBER:
+        return _number(number)
+    given = [f"s{first}", *([f"s{second}"] if op <= MessageOp.WHERE else [])]
+    given += [_number(number)] if op in _WITH_NUMBER else []
+    return f"steps::{op.name.lower()}({', '.join(given)})"
+
+
+def _number(value: np.float32) -> str:
+    if not np.isfinite(value):
+        return "NAN" if np.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+    return f"{value}f"
+
+
 class GpuCallWriter(CallWriter):
     """Writes the calls of one step.
 
@@ -107,23 +177,26 @@ class GpuCallWriter(CallWriter):
         """Floats that a kernel needs at most while it runs."""
         self.num_scattered = 0
         """Number of the aggregations over transposes that are not stored."""
-        self._forward = _aggregations(memory.standing.recording.forward) if is_implicit else []
+        calls = (call for task in memory.standing.recording.forward for call in task.calls)
+        self._forward = [(a[0], a[1], a[3]) for name, a in calls if name == "spmm" and is_implicit]
 
     def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements; see :meth:`.CallWriter.written`."""
-        for name, arguments in task.calls:
-            if name in _WORKSPACES:
-                self.workspace = max(self.workspace, _WORKSPACES[name](self, arguments))
-            if self._is_implicit and (name in _READ_TRANSPOSES or _walks_sources(name, arguments)):
-                what = f"the task {task.name!r} calls {name}, which reads the transpose of the edges"
+        for kernel, given in task.calls:
+            a = arguments_of(kernel, given) if self.writer_of(kernel) else SimpleNamespace()
+            if kernel in _WORKSPACES:
+                self.workspace = max(self.workspace, int(_WORKSPACES[kernel](self, a)))
+            walks_sources = kernel == "reduce_messages" and a.by_source and a.perm is not None
+            if self._is_implicit and (walks_sources or kernel in _READ_TRANSPOSES):
+                what = f"the task {task.name!r} calls {kernel}, which reads the transpose of the edges"
                 raise NotLoweredError("synthesis", what, "transpose='stored'")
         return super().written(task)
 
-    def writer_of(self, name: str) -> Callable[..., CppStatement | list[CppStatement]] | None:
-        """Return what writes the calls of a kernel; None if the target does not have it."""
-        if name == "reduce_messages":
+    def writer_of(self, kernel: str) -> CallForm | None:
+        """Return how the calls of a kernel are written; None if the target does not have it."""
+        if kernel == "reduce_messages":
             return _write_messages
-        return _write_spmm if self._is_implicit and name == "spmm" else super().writer_of(name)
+        return _write_spmm if self._is_implicit and kernel == "spmm" else super().writer_of(kernel)
 
     def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
         """Return the edges into some rows."""
@@ -150,11 +223,6 @@ class GpuCallWriter(CallWriter):
         return None
 
 
-def _aggregations(tasks: Sequence[RecordedTask]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    calls = (call for task in tasks for call in task.calls)
-    return [(given[0], given[1], given[3]) for name, given in calls if name == "spmm"]
-
-
 def _is_transpose(
     these: tuple[Tensor, Tensor, Tensor | None], those: tuple[Tensor, Tensor, Tensor | None]
 ) -> bool:
@@ -171,114 +239,44 @@ def _is_transpose(
     return is_same and torch.equal(of_weight[perm], weight)
 
 
-def _write_spmm(
-    w: GpuCallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any
-) -> CppStatement:
+def _write_spmm(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
     """Write an aggregation; over a transpose, one that scatters along the edges of the forward pass."""
-    weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
-    forward = None if mean or after is not None else w.forward_of(indptr, indices, weight)
+    is_plain = not a.mean and a.after is None
+    forward = w.forward_of(a.indptr, a.indices, a.weight) if is_plain else None
     if forward is None:
-        return write_spmm(w, at, indptr, indices, x, *rest)
+        return write_spmm(w, at, a)
     w.num_scattered += 1
-    return call(
-        "spmm_transposed",
-        edges=w.edges(*forward[:2]),
-        **w.matrices(at, x=x),
-        factors=factors_of(w, at, forward[2], src, dst, loop),
-        **loops_of(loop_scale, num_loops, skip_loops),
-        **w.matrices(at, addend=addend, out=out),
-    )
+    a.indptr, a.indices, a.weight = forward
+    return write_spmm(w, at, a, "spmm_transposed")
 
 
-def _walks_sources(name: str, given: Sequence[Any]) -> bool:
-    """Return whether a call reads messages along the transpose of the edges."""
-    if name != "reduce_messages":
-        return False
-    a = message_arguments(given)
-    return bool(a.by_source) and a.perm is not None
-
-
-def _write_messages(w: GpuCallWriter, at: int, *given: Any) -> CppStatement:
+def _write_messages(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
     """Write messages, whose steps and results are a type of the program."""
-    a = message_arguments(given)
-    name = w.messages.name(a.steps, a.numbers, a.results)
-    return call(f"reduce_messages<{name}>", **message_fields(w, at, a))
+    return write_messages(w, at, a, f"reduce_messages<{w.messages.name(a.steps, a.numbers, a.results)}>")
 
 
-# ---- Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments
+def _gathered(ids: Tensor | None, rows: int, columns: int) -> int:
+    return 0 if ids is None else min(rows, max(1, _CHUNK_FLOATS // columns)) * columns
 
 
-def _of_spmm(w: GpuCallWriter, given: Sequence[Any]) -> int:
-    return w.num_parts(given[0]) * int(given[12].shape[1])
-
-
-def _of_spmm_max(w: GpuCallWriter, given: Sequence[Any]) -> int:
-    return 2 * w.num_parts(given[0]) * int(given[5].shape[1])
-
-
-def _of_spmm_max_back(w: GpuCallWriter, given: Sequence[Any]) -> int:
-    return w.num_parts(given[0]) * int(given[6].shape[1])
-
-
-def _of_product(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    a, _b, out, _add, ids, _after = given
-    return 0 if ids is None else _gathered(out.shape[0], a.shape[1])
-
-
-def _of_gram(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    a, b, _out, ids = given
-    return 0 if ids is None else _gathered(a.shape[0], b.shape[1])
-
-
-def _of_bit_product(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    b: Tensor = given[2]
-    return 0 if b.stride(1) == 1 else b.numel()
-
-
-def _of_epilogue_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    grad, grad_bias = given[0], given[7]
-    return 0 if grad_bias is None else _MOST_PARTS * int(grad.shape[1])
-
-
-def _of_columns(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    return (_MOST_PARTS + 2) * int(given[0].shape[1])
-
-
-def _of_gat_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    dst_logit: Tensor = given[7]  # one for each row and head
-    return dst_logit.numel()
-
-
-def _of_gatv2_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
-    src, lse = given[5], given[13]
-    return _MOST_PARTS * int(src.shape[1]) + int(lse.numel())
-
-
-def _of_messages(w: GpuCallWriter, given: Sequence[Any]) -> int:
-    a = message_arguments(given)
-    return 2 * w.num_parts(a.indptr) * len(a.results) * int(a.parameters.shape[1])
-
-
-def _gathered(rows: int, columns: int) -> int:
-    return min(rows, max(1, _CHUNK_FLOATS // columns)) * columns
-
-
-_WORKSPACES: dict[str, Callable[[GpuCallWriter, Sequence[Any]], int]] = {
-    "spmm": _of_spmm,
-    "spmm_max": _of_spmm_max,
-    "spmm_max_shared_backward": _of_spmm_max_back,
-    "tall_product": _of_product,
-    "tall_gram": _of_gram,
-    "bit_product": _of_bit_product,
-    "epilogue_backward": _of_epilogue_backward,
-    "batch_statistics": _of_columns,
-    "batch_norm_backward": _of_columns,
-    "layer_norm_backward": _of_columns,
-    "gat_backward": _of_gat_backward,
-    "gatv2_backward": _of_gatv2_backward,
-    "factor_gradient": _of_columns,
-    "reduce_messages": _of_messages,
+_WORKSPACES: dict[str, Callable[[GpuCallWriter, SimpleNamespace], int]] = {
+    "spmm": lambda w, a: w.num_parts(a.indptr) * a.out.shape[1],
+    "spmm_max": lambda w, a: 2 * w.num_parts(a.indptr) * a.out.shape[1],
+    "spmm_max_shared_backward": lambda w, a: w.num_parts(a.indptr) * a.out.shape[1],
+    "tall_product": lambda _, a: _gathered(a.ids, a.out.shape[0], a.a.shape[1]),
+    "tall_gram": lambda _, a: _gathered(a.ids, a.a.shape[0], a.b.shape[1]),
+    "bit_product": lambda _, a: 0 if a.b.stride(1) == 1 else a.b.numel(),
+    "epilogue_backward": lambda _, a: 0 if a.grad_bias is None else _MOST_PARTS * a.grad.shape[1],
+    "batch_statistics": lambda _, a: (_MOST_PARTS + 2) * a.x.shape[1],
+    **dict.fromkeys(
+        ("batch_norm_backward", "layer_norm_backward", "factor_gradient"),
+        lambda _, a: (_MOST_PARTS + 2) * a.grad.shape[1],
+    ),
+    "gat_backward": lambda _, a: a.dst_logit.numel(),
+    "gatv2_backward": lambda _, a: _MOST_PARTS * a.src.shape[1] + a.lse.numel(),
+    "reduce_messages": lambda w, a: 2 * w.num_parts(a.indptr) * len(a.results) * a.parameters.shape[1],
 }
+"""Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments."""
 
 
 TRANSPOSES = ("stored", "implicit")
@@ -336,11 +334,9 @@ def sources_for_gpu(
         made.append(GpuCallWriter(memory, long_rows, messages, is_implicit=transpose == "implicit"))
         return made[-1]
 
-    with torch.random.fork_rng(devices=[]):
-        share = whole(lowered, synthesis.program(graph, training=False))
-        writer = TemplateWriter(synthesis, share, lowered.nodes.numel(), calls)
-        context = writer.context()
-    files = writer.arrays.files
+    share = whole(lowered, synthesis.program(graph, training=False))
+    writer = TemplateWriter(synthesis, share, lowered.nodes.numel(), calls)
+    context, files = writer.context(), writer.arrays.files
     memory = _memory(context, files, _workspace(made, context))
     context |= {
         "graph": graph.name,

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.arena import Buffer
 from graphbraid.graph import Graph
-from graphbraid.synth.emit.recorded import Standing, address_of, flat
+from graphbraid.synth.emit.recorded import Standing, address_of
 
 READERS = {torch.float32: "floats", torch.int32: "int32s", torch.int64: "int64s"}
 """The dtypes of a program's arrays, as its functions name them."""
@@ -48,8 +48,6 @@ def digest_of(tensor: Tensor) -> int:
 
 _Place = tuple[int, torch.dtype]
 """Where an array begins, and its dtype: arrays without elements may all begin at the same place."""
-
-
 Content = tuple[torch.dtype, tuple[int, ...], int]
 """Dtype, shape and digest of an array."""
 
@@ -81,13 +79,10 @@ class Arrays:
 
     def look_at(self, standing: Standing) -> None:
         """Find the largest tensor at each address that a step reads, whose prefixes are not stored again."""
-        for task in (*standing.recording.forward, *standing.recording.backward):
-            for _, arguments in task.calls:
-                for given in flat(arguments):
-                    if isinstance(given, Tensor):
-                        known = self._largest.get(_place(given))
-                        if known is None or known.numel() < given.numel():
-                            self._largest[_place(given)] = given
+        for given in standing.recording.tensors():
+            known = self._largest.get(_place(given))
+            if known is None or known.numel() < given.numel():
+                self._largest[_place(given)] = given
 
     def add(self, tensor: Tensor, role: str) -> ArrayFile:
         """Return the file of a tensor."""
@@ -177,10 +172,17 @@ class Memory:
             read = "int32s" if tensor.dtype == torch.int32 else "floats"
             return f"{self._tensor(address, at)}.{read}()"
         if address in self.standing.gradients:
-            return self._gradient(address, at)
+            name = self.standing.gradients[address]
+            self.last_use[name] = max(at, self.last_use.get(name, at))
+            return f"gradient({cpp_name(name)})"
         if address in self._made:
             return f"{self._made[address]}.data()"
-        return self._floats(tensor, role)
+        if address in self.standing.weights:
+            return f"value({cpp_name(self.standing.weights[address])})"
+        if address not in self.standing.arrays:
+            what = f"a step's {role} are in memory that is not planned"
+            raise NotLoweredError("synthesis", what, "training in Python")
+        return f"{self.array(tensor, role)}.{READERS[tensor.dtype]}()"
 
     def counter(self, tensor: Tensor) -> str:
         """Return a number of steps that is saved with the weights."""
@@ -189,20 +191,6 @@ class Memory:
     def array(self, tensor: Tensor, role: str) -> str:
         """Return a constant array."""
         return f"plan.{self._arrays.add(tensor, role).name}"
-
-    def _gradient(self, address: int, at: int) -> str:
-        name = self.standing.gradients[address]
-        self.last_use[name] = max(at, self.last_use.get(name, at))
-        return f"gradient({cpp_name(name)})"
-
-    def _floats(self, tensor: Tensor, role: str) -> str:
-        address = address_of(tensor)
-        if address in self.standing.weights:
-            return f"value({cpp_name(self.standing.weights[address])})"
-        if address not in self.standing.arrays:
-            what = f"a step's {role} are in memory that is not planned"
-            raise NotLoweredError("synthesis", what, "training in Python")
-        return f"{self.array(tensor, role)}.{READERS[tensor.dtype]}()"
 
     def _tensor(self, address: int, at: int) -> str:
         """Return the buffer of the arena that is live at a task, or a place in it."""

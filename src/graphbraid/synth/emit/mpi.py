@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
-from graphbraid.synth.emit.layout import CppStatement, Fields
+from graphbraid.synth.emit.layout import CppStatement
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
 from graphbraid.synth.emit.shares import RankShare, share_of
 from graphbraid.synth.emit.writer import PassText, TaskText, TemplateWriter
@@ -77,13 +78,15 @@ class Merging:
         """Number of sizes."""
         return len(self._sizes)
 
-    def merged(self, values: Sequence[Any], where: str = "the program") -> Any:
-        """Return what the template shows of all ranks, from what it would show of each.
+    def merged(  # noqa: PLR0911 - one for each kind of value
+        self, values: Sequence[Any], where: str = "the program"
+    ) -> Any:
+        """Return what the template shows of all ranks, from what it would show of each that comes there.
 
         Raises:
             NotLoweredError: the ranks differ in more than numbers and arrays.
         """
-        first = values[0]
+        first = next((value for value in values if value is not None), None)
         if isinstance(first, str):
             return self._text(values, where)
         if isinstance(first, int) and not isinstance(first, bool):
@@ -91,16 +94,24 @@ class Merging:
         if isinstance(first, PassText):
             tasks = [self._task(each) for each in zip(*(of_rank.tasks for of_rank in values), strict=True)]
             return replace(first, tasks=tasks)
+        if isinstance(first, CppStatement):
+            begin = self._text(_each(values, attrgetter("begin")), where)
+            return replace(first, begin=begin, fields=self.merged(_each(values, attrgetter("fields")), where))
         if isinstance(first, dict):
-            if wrong := next((of_rank for of_rank in values if of_rank.keys() != first.keys()), None):
+            there = [value for value in values if value is not None]
+            if wrong := next((of_rank for of_rank in there if of_rank.keys() != first.keys()), None):
                 raise _differ(where, ", ".join(first), ", ".join(wrong))
-            return {key: self._entry(key, [of_rank[key] for of_rank in values], where) for key in first}
+            parts = {key: _each(values, itemgetter(key)) for key in first}
+            return {
+                key: _comment(each) if key == "what" else self.merged(each, f"{where}, {key}")
+                for key, each in parts.items()
+            }
         if isinstance(first, list | tuple):
-            return type(first)(self.merged(each, where) for each in zip(*values, strict=True))
+            lists = [[None] * len(first) if value is None else value for value in values]
+            if wrong := next((of_rank for of_rank in lists if len(of_rank) != len(first)), None):
+                raise _differ(where, f"{len(first)} entries", f"{len(wrong)}")
+            return type(first)(self.merged(each, where) for each in zip(*lists, strict=True))
         return first  # records that ranks have in common
-
-    def _entry(self, key: str, values: Sequence[Any], where: str) -> Any:
-        return _comment(values) if key == "what" else self.merged(values, f"{where}, {key}")
 
     def _task(self, tasks: Sequence[TaskText]) -> TaskText:
         where = f"the task {tasks[0].comment!r}"
@@ -109,42 +120,22 @@ class Merging:
         calls = []
         for number, call in enumerate(wanted):
             found = [of_rank[number] for of_rank in aligned]
-            statements = [
-                self._statement([None if one is None else one.statements[i] for one in found], where)
-                for i in range(len(call.statements))
-            ]
+            statements = self.merged(_each(found, attrgetter("statements")), where)
             condition = ""
             if None in found:
                 condition = f"{self._number([int(one is not None) for one in found])} != 0"
             calls.append(Written(call.kernel, statements, condition))
         return TaskText(_comment([task.comment for task in tasks]), calls, tasks[0].complete)
 
-    def _statement(self, statements: Sequence[CppStatement | None], where: str) -> CppStatement:
-        """Merge statements; None is that of a rank that does not make it."""
-        begin = self._text([None if one is None else one.begin for one in statements], where)
-        fields = [None if one is None or one.fields is None else one.fields for one in statements]
-        return CppStatement(begin, None if not any(fields) else self._fields(fields, where))
-
-    def _fields(self, fields: Sequence[Fields | None], where: str) -> Fields:
-        there = [of_rank for of_rank in fields if of_rank is not None]
-        if wrong := next((of_rank for of_rank in there if of_rank.keys() != there[0].keys()), None):
-            raise _differ(where, ", ".join(there[0]), ", ".join(wrong))
-        merged: Fields = {}
-        for name, value in there[0].items():
-            each = [None if of_rank is None else of_rank[name] for of_rank in fields]
-            merge: Any = self._fields if isinstance(value, dict) else self._text
-            merged[name] = merge(each, where)
-        return merged
-
     def _text(self, texts: Sequence[str | None], where: str) -> str:
         """Merge texts; None is that of a rank that does not come here."""
-        tokens = [None if text is None else _TOKEN.findall(text) for text in texts]
+        tokens = _each(texts, _TOKEN.findall)
         wanted = next(of_rank for of_rank in tokens if of_rank is not None)
         if any(of_rank is not None and len(of_rank) != len(wanted) for of_rank in tokens):
             raise _differ(where, *[text for text in texts if text is not None][:2])
         found = []
         for number, token in enumerate(wanted):
-            each = [None if of_rank is None else of_rank[number] for of_rank in tokens]
+            each = _each(tokens, itemgetter(number))
             there = [one for one in each if one is not None]
             if token.startswith("plan."):
                 found.append(self._array_token(each, where))
@@ -162,16 +153,13 @@ class Merging:
         return f"sizes[{self._sizes.setdefault(tuple(numbers), len(self._sizes))}]"
 
     def _array_token(self, tokens: Sequence[str | None], where: str) -> str:
-        names = [None if token is None else token.removeprefix("plan.") for token in tokens]
-        return f"plan.{self._array(names, where).name}"
-
-    def _array(self, names: Sequence[str | None], where: str) -> RankArray:
+        names = _each(tokens, lambda token: token.removeprefix("plan."))
         key = tuple(names)
         if key not in self._arrays:
             pairs = zip(names, self._files, strict=True)
             files = [None if name is None else of_rank[name] for name, of_rank in pairs]
             number, first = len(self._arrays), next(file for file in files if file is not None)
-            tensors = _of_one_shape([None if file is None else file.tensor.detach() for file in files])
+            tensors = _of_one_shape(_each(files, lambda file: file.tensor.detach()))
             if len({tensor.ndim for tensor in tensors}) > 1:
                 raise _differ(where, *(f"an array {tuple(tensor.shape)}" for tensor in tensors[:2]))
             lengths = zip(*(tensor.shape for tensor in tensors), strict=True)
@@ -182,7 +170,12 @@ class Merging:
                 digest=f"digests[{number}]",
                 tensors=tensors,
             )
-        return self._arrays[key]
+        return f"plan.{self._arrays[key].name}"
+
+
+def _each(values: Sequence[Any], part: Callable[[Any], Any]) -> list[Any]:
+    """Return a part of each rank's value; None is that of a rank that does not come there."""
+    return [None if value is None else part(value) for value in values]
 
 
 def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -270,9 +263,8 @@ def sources_of_ranks(
     decisions.append(f"Divided among {num_ranks} ranks by {partition.strategy}")
     for rank in range(num_ranks):
         share = share_of(lowered, read, partition, rank)
-        with torch.random.fork_rng(devices=[]):
-            writer = TemplateWriter(synthesis, share, lowered.nodes.numel())
-            contexts.append(writer.context())
+        writer = TemplateWriter(synthesis, share, lowered.nodes.numel())
+        contexts.append(writer.context())
         files.append(writer.arrays.files)
         kernels |= writer.kernels
         decisions.append(f"  rank {rank}: {_rows(share)}")

@@ -29,7 +29,6 @@ from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
-from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import ArrayFile, Arrays, Content
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
@@ -131,27 +130,6 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
         rows=(files[0], files[1], files[2]),
         spared=spared,
     )
-
-
-def shown(inputs: InputPaths, trial: PathTrial | None) -> dict[str, Any]:
-    """Return what the template shows of the paths."""
-    table = [] if trial is None else [_entry(name, trial) for name in inputs.names]
-    return {"names": inputs.names, "why": inputs.why, "trial": trial, "table": table}
-
-
-def _entry(name: str, trial: PathTrial) -> Fields:
-    """Return a path's entry in the table of ``runtime/input_choice.h``."""
-    rows, channels, width = trial.shape
-    rows = trial.dense_rows if name == "dense" else rows
-    spared = 0 if name == "dense" else trial.spared
-    return {
-        "name": f'"{name}"',
-        "shape": f"{{.rows = {rows}, .channels = {channels}, .width = {width}}}",
-        "seconds": f"{name}_seconds",
-        "sources": str(trial.shape[0]),
-        "aggregated_floats": str(spared),
-        "run": f"run<{name}::Program>",
-    }
 
 
 def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
@@ -266,54 +244,27 @@ def sources_of(
     """Plan, record and write down a program without making a file."""
     usual, program = synthesis.lower(graph, options), synthesis.program(graph)
     paths = inputs_of(program, usual, inputs)
-    made = _Made(synthesis, graph)
-    if len(paths.names) == 1 and not paths.is_asked:
-        made.add(paths.names[0], usual, None)
-    else:
-        for name in paths.names:
-            made.add(name, synthesis.lower(graph, options, input_path=LOWERED[name]), LOWERED[name])
-    trial = trial_of(program, made.lowered) if len(paths.names) > 1 else None
-    tried = trial.rows if trial else ()
-    context = made.contexts[0] | {
+    is_alone = len(paths.names) == 1 and not paths.is_asked
+    lowered, contexts, plan = dict[str, Lowered](), list[dict[str, Any]](), dict[str, Tensor]()
+    kernels, written = set[str](), dict[Content, str]()
+    for name in paths.names:
+        path = None if is_alone else LOWERED[name]  # of one that is alone, the evaluation has its own
+        step = usual if is_alone else synthesis.lower(graph, options, input_path=path)
+        arrays = Arrays(step.graph, "" if is_alone else f"{name}/", None if is_alone else written)
+        read = synthesis.program(graph, training=False, input_path=path)
+        writer = TemplateWriter(synthesis, whole(step, read), step.nodes.numel(), arrays=arrays)
+        about = {"name": name, "decisions": str(step).splitlines(), "arrays": arrays.files}
+        contexts.append(writer.context() | about)
+        lowered[name] = step
+        kernels |= writer.kernels
+        plan |= {array.file: array.tensor for array in arrays.files if not array.in_store}
+    trial = trial_of(program, lowered) if len(paths.names) > 1 else None
+    plan |= {array.file: array.tensor for array in (trial.rows if trial else ())}
+    context = contexts[0] | {
         "graph": graph.name,
         "ranks": 0,
         "gpu": None,
-        "paths": made.contexts,
-        "inputs": shown(paths, trial),
+        "paths": contexts,
+        "inputs": {"names": paths.names, "why": paths.why, "trial": trial},
     }
-    plan = made.plan | {array.file: array.tensor for array in tried}
-    return rendered(context, files_of(openmp_sources(made.kernels, paths.names)), plan)
-
-
-class _Made:
-    """The training steps of a program, one for each input path, in one folder."""
-
-    def __init__(self, synthesis: Synthesis, graph: Graph) -> None:
-        self._synthesis, self._graph = synthesis, graph
-        self._written: dict[Content, str] = {}
-        self.lowered: dict[str, Lowered] = {}
-        self.contexts: list[dict[str, Any]] = []
-        self.kernels: set[str] = set()
-        self.plan: dict[str, Tensor] = {}
-
-    def add(self, name: str, lowered: Lowered, input_path: str | None) -> None:
-        """Record the step of a lowered program.
-
-        Args:
-            name: the input path's.
-            lowered: the program.
-            input_path: what lowering was asked for; if None, the evaluation has a path of its own.
-        """
-        is_alone = input_path is None
-        arrays = Arrays(lowered.graph, "" if is_alone else f"{name}/", None if is_alone else self._written)
-        read = self._synthesis.program(self._graph, training=False, input_path=input_path)
-        with torch.random.fork_rng(devices=[]):
-            writer = TemplateWriter(
-                self._synthesis, whole(lowered, read), lowered.nodes.numel(), arrays=arrays
-            )
-            context = writer.context()
-        context |= {"name": name, "decisions": str(lowered).splitlines(), "arrays": arrays.files}
-        self.lowered[name] = lowered
-        self.contexts.append(context)
-        self.kernels |= writer.kernels
-        self.plan |= {array.file: array.tensor for array in arrays.files if not array.in_store}
+    return rendered(context, files_of(openmp_sources(kernels, paths.names)), plan)

@@ -61,6 +61,12 @@ class Recording:
     backward: tuple[RecordedTask, ...] = ()
     gradients: dict[int, Tensor] = field(default_factory=dict)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield what the kernels were given."""
+        for task in (*self.forward, *self.backward):
+            for _, arguments in task.calls:
+                yield from (given for given in _flat(arguments) if isinstance(given, Tensor))
+
 
 class RecordedStep(PlannedStep):
     """A planned step on the host that can be recorded.
@@ -81,7 +87,10 @@ class RecordedStep(PlannedStep):
         self.gap = 0
         """Bytes after each buffer of the arena that belong to it, too."""
         if request.comm is not None:
-            self._refuse_constants_that_travel()
+            for op in self.program.ops:
+                if isinstance(op, Exchange) and op.out in self._plan.constants:
+                    what = f"ranks exchange {op.inputs[0]}, which no step changes, before the first epoch"
+                    raise NotLoweredError("synthesis", what, "more memory for what is computed once")
             self._keep_apart()
 
     def allocate(self) -> None:
@@ -89,12 +98,6 @@ class RecordedStep(PlannedStep):
         super().allocate()
         if self._plan.comm is not None:
             self._plan.features[INPUT].gather()
-
-    def _refuse_constants_that_travel(self) -> None:
-        for op in self.program.ops:
-            if isinstance(op, Exchange) and op.out in self._plan.constants:
-                what = f"ranks exchange {op.inputs[0]}, which no step changes, before the first epoch"
-                raise NotLoweredError("synthesis", what, "more memory for what is computed once")
 
     def _keep_apart(self) -> None:
         """Place the buffers anew with gaps, so that an address names its buffer where it has no rows, too."""
@@ -180,8 +183,8 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
     names = {id(p): name for name, p in model.named_parameters()}
     weights = {address_of(weight): name for name, weight in weights_of(model).items()}
     gradients = {address_of(grad): names[key] for key, grad in second.gradients.items()}
-    arrays = _addresses(first) & _addresses(second)
-    return Standing(step, second, weights, gradients, frozenset(arrays))
+    arrays = ({address_of(tensor) for tensor in each.tensors()} for each in (first, second))
+    return Standing(step, second, weights, gradients, frozenset.intersection(*map(frozenset, arrays)))
 
 
 @contextmanager
@@ -195,27 +198,17 @@ def _statistics_kept(model: nn.Module) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def _addresses(recording: Recording) -> set[int]:
-    found: set[int] = set()
-    for task in (*recording.forward, *recording.backward):
-        for _, arguments in task.calls:
-            for given in flat(arguments):
-                if isinstance(given, Tensor):
-                    found.add(address_of(given))
-    return found
-
-
 def address_of(tensor: Tensor) -> int:
     """Return where a tensor begins, also one without elements, whose ``data_ptr()`` is 0."""
     return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.element_size()
 
 
-def flat(arguments: Sequence[Any]) -> list[Any]:
+def _flat(arguments: Sequence[Any]) -> list[Any]:
     """Return the arguments of a call with those of its epilogue, and those given by name, among them."""
     out: list[Any] = []
     for given in arguments:
         if isinstance(given, dict):
             out.extend(given.values())
         else:
-            out.extend(flat(given) if isinstance(given, tuple) else [given])
+            out.extend(_flat(given) if isinstance(given, tuple) else [given])
     return out

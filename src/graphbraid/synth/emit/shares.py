@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed import Communicator, Partition
-from graphbraid.distributed.ranks.transport import Finished, Pending, Reduction
+from graphbraid.distributed.ranks.transport import Alone, Finished, Pending, Reduction
 from graphbraid.fullgraph import Lowered, distribute
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
@@ -68,12 +68,11 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
     )
 
 
-class Unheard:
+class Unheard(Alone):
     """The transport of a rank whose step is recorded alone: what it receives is made up."""
 
-    name = "none"
-
     def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
         self.rank, self.size = rank, size
 
     def twin(self) -> Unheard:
@@ -91,21 +90,3 @@ class Unheard:
         """Receive zeros."""
         receive.zero_()
         return Finished()
-
-    def broadcast(self, data: Tensor, root: int) -> Pending:
-        """Leave ``data`` as it is."""
-        return Finished()
-
-    def send(self, data: Tensor, to: int, tag: int) -> Pending:
-        """Do nothing."""
-        return Finished()
-
-    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Do nothing."""
-        return Finished()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def abort(self) -> None:
-        """Do nothing."""

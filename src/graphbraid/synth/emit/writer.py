@@ -20,7 +20,6 @@ from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
 from graphbraid.synth.emit.shares import RankShare
 from graphbraid.synth.language.words import LOSSES
-from graphbraid.synth.recipe import OptimizerRecipe
 from graphbraid.synth.synthesis import Synthesis, targets_of
 from graphbraid.synth.weights import weights_of
 
@@ -75,7 +74,8 @@ class TemplateWriter:
         )
         train = RecordedStep(request)
         evaluate = RecordedStep(replace(request, program=share.program, blocks=share.blocks, training=False))
-        self._steps = record(train, self._model), record(evaluate, self._model)
+        with torch.random.fork_rng(devices=[]):
+            self._steps = record(train, self._model), record(evaluate, self._model)
         self.arrays = arrays or Arrays(graph if share.comm is None else None)
         self._calls = [
             make_calls(Memory(standing, self.arrays, arena))
@@ -113,7 +113,6 @@ class TemplateWriter:
             "splits": splits,
             "columns": 1 if self._recipe.loss == LOSSES[0] else self._targets.shape[1],
             "prediction": output,
-            "optimizer": _optimizer(self._recipe.optimizer),
             **self._weights(),
             "num_seeds": len(trains.seeds),
         }
@@ -152,18 +151,13 @@ class TemplateWriter:
     def _step(
         self, title: str, calls: CallWriter, step: RecordedStep, passes: list[PassText]
     ) -> dict[str, Any]:
-        places = [
-            {"name": name, "offset": buffer.offset, "what": _shown(buffer)}
-            for buffer, name in calls.memory.names
-        ]
-        arena = calls.memory.arena
         return {
             "title": title,
-            "arena": arena,
-            "places": places,
+            "arena": calls.memory.arena,
+            "places": [_place(buffer, name) for buffer, name in calls.memory.names],
             "nbytes": step.arena.nbytes,
             "made": calls.memory.made,
-            "exchanges": [(exchange.name, exchange.fields) for exchange in calls.exchanges.made],
+            "exchanges": list(calls.exchanges.values()),
             "passes": passes,
         }
 
@@ -192,19 +186,16 @@ class TemplateWriter:
         width = self._steps[0].step.output.tensor.shape[1]
         if is_class and labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < width:
             wrong = int(labels.min() if labels.min() < 0 else labels.max())
-            raise DataError(
-                f"a label in the rows {name!r} is {wrong}, and the model has {width} classes; leave out nodes"
-                " without one"
-            )
-        made = [
-            self.arrays.add(rows.clone(), f"{name}_rows"),
-            self.arrays.add(labels.clone(), f"{name}_labels"),
-        ]
-        compared = {
-            "labels" if is_class else "targets": f"plan.{made[1].name}.{'int64s' if is_class else 'floats'}()"
+            what = f"a label in the rows {name!r} is {wrong}, and the model has {width} classes"
+            raise DataError(f"{what}; leave out nodes without one")
+        ids = self.arrays.add(rows.clone(), f"{name}_rows").name
+        of_ids = self.arrays.add(labels.clone(), f"{name}_labels")
+        return {
+            "rows": f"plan.{ids}.int64s()",
+            "labels" if is_class else "targets": f"plan.{of_ids.name}.{of_ids.reader}()",
+            "count": str(rows.numel()),
+            "total": str(total),
         }
-        count = {"count": str(rows.numel()), "total": str(total)}
-        return {"rows": f"plan.{made[0].name}.int64s()", **compared, **count}
 
     def _splits(self) -> list[str]:
         """Return the splits whose accuracy is shown at the end, or in between."""
@@ -212,25 +203,12 @@ class TemplateWriter:
         return list(dict.fromkeys((*usual, *self._recipe.steps.splits)))
 
 
-def _shown(buffer: Buffer) -> str:
-    shape = " x ".join(map(str, buffer.shape))
-    return f"{shape}, tasks {buffer.first} to {buffer.last}"
+def _place(buffer: Buffer, name: str) -> dict[str, Any]:
+    what = f"{' x '.join(map(str, buffer.shape))}, tasks {buffer.first} to {buffer.last}"
+    return {"name": name, "offset": buffer.offset, "what": what}
 
 
 def operation_texts(program: Program) -> dict[str, str]:
     """Return the lines of a program by the value that they compute."""
     lines = str(program).splitlines()[1:]
     return {line.split(" = ", 1)[0]: line for line in lines}
-
-
-def _optimizer(recipe: OptimizerRecipe) -> Fields:
-    kind = {"sgd": "kSgd", "adam": "kAdam", "adamw": "kAdamW"}[recipe.kind]
-    return {
-        "kind": f"Optimizer::{kind}",
-        "learning_rate": repr(recipe.learning_rate),
-        "momentum": repr(recipe.momentum),
-        "beta1": repr(recipe.betas[0]),
-        "beta2": repr(recipe.betas[1]),
-        "weight_decay": repr(recipe.weight_decay),
-        "eps": repr(recipe.eps),
-    }

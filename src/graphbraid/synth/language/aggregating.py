@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, cast
 
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_steps import MOST_MATRICES, MOST_STEPS, MessageOp, MessageStep
-from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import Place, ProgramError, hint_of
 from graphbraid.synth.language.words import MODELS, word_of
 
@@ -21,12 +21,7 @@ FUNCTIONS: dict[str, MessageOp] = {
     "exp": MessageOp.EXP,
     "abs": MessageOp.ABS,
 }
-_OPERATORS = {
-    "+": MessageOp.ADD,
-    "-": MessageOp.SUBTRACT,
-    "*": MessageOp.MULTIPLY,
-    "/": MessageOp.DIVIDE,
-}
+_OPERATORS = {"+": MessageOp.ADD, "-": MessageOp.SUBTRACT, "*": MessageOp.MULTIPLY, "/": MessageOp.DIVIDE}
 _SHAPE = "forall (v in g.nodes()) { forall (u in g.neighbors(v)) { v.out += u.x; } }"
 
 
@@ -55,7 +50,7 @@ class OwnAggregation:
         return any(step.op is MessageOp.WEIGHT for step in self.steps)
 
 
-def aggregation_of(function: ast.Function) -> OwnAggregation:
+def aggregation_of(function: syntax.Function) -> OwnAggregation:
     """Check an own layer and return what it computes.
 
     Raises:
@@ -67,7 +62,7 @@ def aggregation_of(function: ast.Function) -> OwnAggregation:
 class _Layer:
     """Walks an own layer in the order of its text."""
 
-    def __init__(self, function: ast.Function) -> None:
+    def __init__(self, function: syntax.Function) -> None:
         self._function = function
         if word_of(function.name, MODELS) is not None:
             _refuse(function.place, f'"{function.name}" is the name of a model', "rename the function")
@@ -91,10 +86,10 @@ class _Layer:
         outer = self._forall(self._function.body, self._function.place, "nodes")
         inner = self._forall(outer.body[:1], outer.place, "neighbors")
         *declared, last = inner.body or (None,)
-        if not isinstance(last, ast.Put):
+        if not isinstance(last, syntax.Put):
             _refuse((last or inner).place, "no message", f"the block ends as v.{self._out} += ...")
-        for statement in cast("Iterable[ast.Statement]", declared):
-            if not isinstance(statement, ast.Declare) or statement.type != "float":
+        for statement in cast("Iterable[syntax.Statement]", declared):
+            if not isinstance(statement, syntax.Declare) or statement.type != "float":
                 _refuse(statement.place, "a statement that is no part of a message", "float name = ...;")
             self._declare(statement.name)
             self._rows[statement.name.name] = self._value(statement.value)
@@ -106,9 +101,8 @@ class _Layer:
         if not sources and not destinations:
             _refuse(last.place, "the message reads no property", f"as in u.{self._read[0]}")
         if not fits_kernel(self._steps, (), cast("Any", reduction)):
-            _refuse(
-                last.place, f"a message of {len(self._steps)} steps", f"at most {MOST_STEPS} are possible"
-            )
+            hint = f"at most {MOST_STEPS} are possible"
+            _refuse(last.place, f"a message of {len(self._steps)} steps", hint)
         self._nodes.pop()  # the neighbour
         found = OwnAggregation(
             name=self._function.name,
@@ -125,77 +119,74 @@ class _Layer:
 
     # ---- statements
 
-    def _forall(self, body: tuple[ast.Statement, ...], place: Place, method: str) -> ast.Forall:
+    def _forall(self, body: tuple[syntax.Statement, ...], place: Place, method: str) -> syntax.Forall:
         arguments = self._nodes[:]
         shown = f"{self._graph}.{method}({''.join(arguments)})"
-        if len(body) != 1 or not isinstance(body[0], ast.Forall):
-            at = next((one.place for one in body if not isinstance(one, ast.Forall)), place)
+        if len(body) != 1 or not isinstance(body[0], syntax.Forall):
+            at = next((one.place for one in body if not isinstance(one, syntax.Forall)), place)
             _refuse(at, f"a layer is one forall over {shown}", f"as in {_SHAPE}")
         loop = body[0]
-        over = loop.over
-        given = [one.name if isinstance(one, ast.Name) else "" for one in over.arguments]
-        if (over.receiver.name, over.method.name, given) != (self._graph, method, arguments):
-            _refuse(over.place, f"forall over something else than {shown}", f"as in {_SHAPE}")
+        if not self._calls_graph(loop.over, method, arguments):
+            _refuse(loop.over.place, f"forall over something else than {shown}", f"as in {_SHAPE}")
         self._declare(loop.name)
         self._nodes.append(loop.name.name)
         return loop
 
-    def _declare(self, name: ast.Name) -> None:
+    def _declare(self, name: syntax.Name) -> None:
         if name.name in (self._graph, self._out, *self._read, *self._nodes, *self._rows):
             _refuse(name.place, f'"{name.name}" is declared already', "rename one")
 
-    def _put_to(self, statement: ast.Put) -> None:
+    def _calls_graph(self, call: syntax.Call, method: str, nodes: list[str]) -> bool:
+        given = [one.name if isinstance(one, syntax.Name) else "" for one in call.arguments]
+        return (call.receiver.name, call.method.name, given) == (self._graph, method, nodes)
+
+    def _is_out(self, row: syntax.Property) -> bool:
+        return (row.node.name, row.name.name) == (self._nodes[0], self._out)
+
+    def _put_to(self, statement: syntax.Put) -> None:
         to = statement.to
-        if (to.node.name, to.name.name) != (self._nodes[0], self._out):
+        if not self._is_out(to):
             hint = f"only {self._nodes[0]}.{self._out} is written"
             _refuse(to.place, f"{to.node.name}.{to.name.name} is changed", hint)
 
-    def _own_row(self, statement: ast.Statement) -> str:
-        value = statement.value if isinstance(statement, ast.Put) else None
-        if (
-            not isinstance(statement, ast.Put)
-            or statement.operator != "+"
-            or not isinstance(value, ast.Property)
-        ):
-            hint = f"{self._nodes[0]}.{self._out} += {self._nodes[0]}.{self._read[0]};"
-            _refuse(statement.place, "behind the neighbours only own rows are added", hint)
-        self._put_to(statement)
-        self._side(value)
-        return value.name.name
+    def _own_row(self, statement: syntax.Statement) -> str:
+        match statement:
+            case syntax.Put(operator="+", value=syntax.Property() as row):
+                self._put_to(statement)
+                self._side(row)
+                return row.name.name
+        hint = f"{self._nodes[0]}.{self._out} += {self._nodes[0]}.{self._read[0]};"
+        return _refuse(statement.place, "behind the neighbours only own rows are added", hint)
 
-    def _reduced(self, last: ast.Put) -> tuple[str, ast.Expression]:
+    def _reduced(self, last: syntax.Put) -> tuple[str, syntax.Expression]:
         self._put_to(last)
-        value, out = last.value, f"{self._nodes[0]}.{self._out}"
-        if last.operator == "+":
-            return "sum", value
-        if not last.operator and isinstance(value, ast.Apply):
-            if value.function not in REDUCTIONS:
-                _refuse(
-                    value.place, f'unknown reduction "{value.function}"', hint_of(value.function, REDUCTIONS)
-                )
-            old = value.arguments[0] if len(value.arguments) == 2 else None
-            if isinstance(old, ast.Property) and (old.node.name, old.name.name) == (
-                self._nodes[0],
-                self._out,
-            ):
-                return value.function.lower(), value.arguments[1]
-        hint = f"{out} += ...; or {out} = Max({out}, ...);"
-        return _refuse(last.place, "a message is reduced in another way", hint)
+        match last:
+            case syntax.Put(operator="+"):
+                return "sum", last.value
+            case syntax.Put(operator="", value=syntax.Apply(function=name, arguments=given) as how):
+                if name not in REDUCTIONS:
+                    _refuse(how.place, f'unknown reduction "{name}"', hint_of(name, REDUCTIONS))
+                if len(given) == 2 and isinstance(given[0], syntax.Property) and self._is_out(given[0]):
+                    return name.lower(), given[1]
+        out = f"{self._nodes[0]}.{self._out}"
+        return _refuse(
+            last.place, "a message is reduced in another way", f"{out} += ...; or {out} = Max({out}, ...);"
+        )
 
     # ---- the message
 
-    def _value(self, value: ast.Expression) -> int:  # noqa: PLR0911 - one for each kind of node
+    def _value(self, value: syntax.Expression) -> int:  # noqa: PLR0911 - one for each kind of node
         """Return the number of the step that computes an expression."""
         match value:
-            case ast.Literally(value=int() | float() as number) if not isinstance(number, bool):
+            case syntax.Literally(value=int() | float() as number) if not isinstance(number, bool):
                 return self._entered(MessageOp.NUMBER, number=float(number))
-            case ast.Name(name=name):
+            case syntax.Name(name=name):
                 if name not in self._rows:
-                    _refuse(
-                        value.place, f'unknown name "{name}"', _known(self._rows, self._nodes, self._read)
-                    )
+                    known = (f"{node}.{each}" for node in self._nodes for each in self._read)
+                    hint = f"known are {', '.join((*self._rows, *known))}"
+                    _refuse(value.place, f'unknown name "{name}"', hint)
                 return self._rows[name]
-            case ast.Property():
+            case syntax.Property():
                 op = self._side(value)
                 names = self._of[op]
                 if value.name.name not in names:
@@ -204,43 +195,39 @@ class _Layer:
                         _refuse(value.place, "a message reads too many properties of one end", hint)
                     names.append(value.name.name)
                 return self._entered(op, names.index(value.name.name))
-            case ast.Call():
-                given = [one.name if isinstance(one, ast.Name) else "" for one in value.arguments]
-                wanted = f"{self._graph}.weight({self._nodes[1]}, {self._nodes[0]})"
-                if (value.receiver.name, value.method.name) != (self._graph, "weight") or given != [
-                    self._nodes[1],
-                    self._nodes[0],
-                ]:
-                    _refuse(value.place, "a call that is no part of a message", f"an edge has {wanted}")
+            case syntax.Call():
+                v, u = self._nodes
+                if not self._calls_graph(value, "weight", [u, v]):
+                    hint = f"an edge has {self._graph}.weight({u}, {v})"
+                    _refuse(value.place, "a call that is no part of a message", hint)
                 return self._entered(MessageOp.WEIGHT)
-            case ast.Apply():
+            case syntax.Apply():
                 return self._applied(value)
-            case ast.Unary(operator="+"):
+            case syntax.Unary(operator="+"):
                 return self._value(value.operand)
-            case ast.Unary(operator="-"):
+            case syntax.Unary(operator="-"):
                 minus = self._entered(MessageOp.NUMBER, number=-1.0)
                 return self._entered(MessageOp.MULTIPLY, self._value(value.operand), minus)
-            case ast.Binary(operator=operator) if operator in _OPERATORS:
+            case syntax.Binary(operator=operator) if operator in _OPERATORS:
                 left, right = self._value(value.left), self._value(value.right)
                 return self._entered(_OPERATORS[operator], left, right)
         hint = f"it has numbers, rows, {' '.join(_OPERATORS)} and {', '.join(FUNCTIONS)}"
         return _refuse(value.place, "a value that is no part of a message", hint)
 
-    def _applied(self, call: ast.Apply) -> int:
+    def _applied(self, call: syntax.Apply) -> int:
         op = FUNCTIONS.get(call.function)
         if op is None:
             _refuse(call.place, f'unknown function "{call.function}"', hint_of(call.function, FUNCTIONS))
         slope = call.arguments[1] if op is MessageOp.LEAKY_RELU and len(call.arguments) == 2 else None
-        if len(call.arguments) != 1 and not (
-            isinstance(slope, ast.Literally) and type(slope.value) in (int, float)
-        ):
+        has_slope = isinstance(slope, syntax.Literally) and type(slope.value) in (int, float)
+        if len(call.arguments) != 1 and not has_slope:
             hint = "a slope may follow, as a number" if op is MessageOp.LEAKY_RELU else "it takes one value"
             _refuse(call.place, f"{call.function} of {len(call.arguments)} values", hint)
         x = self._value(call.arguments[0])
-        number = float(cast("ast.Literally", slope).value) if slope is not None else 0.01
+        number = float(cast("syntax.Literally", slope).value) if slope is not None else 0.01
         return self._entered(op, x, number=number if op is MessageOp.LEAKY_RELU else 0.0)
 
-    def _side(self, row: ast.Property) -> MessageOp:
+    def _side(self, row: syntax.Property) -> MessageOp:
         node, name = row.node.name, row.name.name
         if node not in self._nodes:
             _refuse(row.node.place, f'unknown node "{node}"', hint_of(node, self._nodes))
@@ -253,10 +240,6 @@ class _Layer:
     def _entered(self, op: MessageOp, first: int = 0, second: int = 0, number: float = 0.0) -> int:
         self._steps.append(MessageStep(op, first, second, number))
         return len(self._steps) - 1
-
-
-def _known(rows: Iterable[str], nodes: list[str], read: list[str]) -> str:
-    return f"known are {', '.join((*rows, *(f'{node}.{name}' for node in nodes for name in read)))}"
 
 
 def _refuse(place: Place, message: str, hint: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language import syntax
 from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
     MOST_SHOWN,
@@ -22,16 +22,17 @@ from graphbraid.synth.language.words import METHODS, MODELS, OF_MODEL, TOTAL_EPO
 _NUMBERS = ("int", "float")
 _VARIABLES = ("int", "float", "bool")
 _OF_LAYERS = "rows of nodes are those of an own layer", "a function with propNode<float> parameters is one"
+_LITERALS: dict[type, Type] = {bool: "bool", int: "int", float: "float", str: "String"}
 _ONCE = ("Graph", "GNN", "container<int>", "String")
 
 
-def check(function: ast.Function) -> None:
+def check(function: syntax.Function) -> None:
     """Check the names, types and calls of a program.
 
     Raises:
         ProgramError: the first mistake.
     """
-    helpers: dict[str, ast.Helper] = {}
+    helpers: dict[str, syntax.Helper] = {}
     names = [helper.name for helper in function.helpers]
     for helper in function.helpers:
         _Checker(helpers, helper.returns, below=names[len(helpers) :]).helper(helper)
@@ -59,7 +60,7 @@ class _Checker:
 
     def __init__(
         self,
-        helpers: dict[str, ast.Helper],
+        helpers: dict[str, syntax.Helper],
         returns: Type | None = None,
         layers: tuple[str, ...] = (),
         below: Sequence[str] = (),
@@ -70,7 +71,7 @@ class _Checker:
         self._helpers, self._returns, self._layers = helpers, returns, layers
         self._below = below
 
-    def helper(self, helper: ast.Helper) -> None:
+    def helper(self, helper: syntax.Helper) -> None:
         if helper.name in self._helpers:
             raise ProgramError(helper.place, f'a second function "{helper.name}"', "rename one")
         self._scopes = [{}, {}]
@@ -85,7 +86,7 @@ class _Checker:
             hint = "end it with return, in every branch"
             raise ProgramError(helper.place, f'"{helper.name}" may end without a value', hint)
 
-    def parameters(self, function: ast.Function) -> None:
+    def parameters(self, function: syntax.Function) -> None:
         taken: dict[Type, str] = {}
         self._scopes.append({})
         for parameter in function.parameters:
@@ -97,55 +98,53 @@ class _Checker:
             self._fixed.add(parameter.name)
         for needed in ("Graph", "GNN"):
             if needed not in taken:
-                message = f'"{function.name}" has no {needed} parameter'
-                raise ProgramError(
-                    function.place, message, "it begins as function Name(Graph g, GNN gnn, ...)"
-                )
+                hint = "it begins as function Name(Graph g, GNN gnn, ...)"
+                raise ProgramError(function.place, f'"{function.name}" has no {needed} parameter', hint)
 
     # ---- statements
 
-    def block(self, statements: Iterable[ast.Statement]) -> None:
+    def block(self, statements: Iterable[syntax.Statement]) -> None:
         self._scopes.append({})
         for statement in statements:
             self._statement(statement)
         self._scopes.pop()
 
-    def _statement(self, statement: ast.Statement) -> None:  # noqa: PLR0912 - one for each kind of node
+    def _statement(self, statement: syntax.Statement) -> None:  # noqa: PLR0912 - one for each kind of node
         match statement:
-            case ast.Declare():
+            case syntax.Declare():
                 self._declaration(statement)
-            case ast.Assign():
+            case syntax.Assign():
                 self._assignment(statement)
-            case ast.Do(call=call):
+            case syntax.Do(call=call):
                 returned = self._call(call)
                 if returned is not None and not self._method(call).has_effect:
                     message = f"the value of {call.method.name} is not used"
                     raise ProgramError(call.method.place, message)
-            case ast.For():
+            case syntax.For():
                 self._loop(statement)
-            case ast.If():
+            case syntax.If():
                 for condition, body in statement.branches:
                     self._condition(condition)
                     self.block(body)
                 self.block(statement.otherwise)
-            case ast.Leave():
+            case syntax.Leave():
                 if self._num_loops == 0:
                     raise ProgramError(statement.place, f'"{statement.word}" outside of a loop')
-            case ast.Give():
+            case syntax.Give():
                 if self._returns is None:
                     hint = "leave a loop with break"
                     raise ProgramError(statement.place, "return in the function that trains", hint)
                 self._fits(statement.value, self._returns, "the value")
-            case ast.Forall() | ast.Put():
+            case syntax.Forall() | syntax.Put():
                 raise ProgramError(statement.place, *_OF_LAYERS)
-            case ast.Say():
+            case syntax.Say():
                 for value in statement.values:
-                    is_text = isinstance(value, ast.Literally) and isinstance(value.value, str)
+                    is_text = isinstance(value, syntax.Literally) and isinstance(value.value, str)
                     if not is_text and (kind := self._type(value)) not in _VARIABLES:
                         hint = f"it prints texts, {', '.join(_VARIABLES)}"
                         raise ProgramError(value.place, f"print of {kind}", hint)
 
-    def _loop(self, loop: ast.For) -> None:
+    def _loop(self, loop: syntax.For) -> None:
         self._scopes.append({})
         if loop.first is not None:
             self._statement(loop.first)
@@ -165,7 +164,7 @@ class _Checker:
         self._num_loops -= 1
         self._scopes.pop()
 
-    def _declaration(self, declared: ast.Declare) -> None:
+    def _declaration(self, declared: syntax.Declare) -> None:
         if declared.type not in _VARIABLES:
             message = f"a variable of type {declared.type}"
             raise ProgramError(declared.place, message, f"variables are {', '.join(_VARIABLES)}")
@@ -175,18 +174,14 @@ class _Checker:
             raise ProgramError(declared.name.place, message, "rename one")
         self._declare(declared.name.name, declared.type, declared.name.place)
 
-    def _assignment(self, assigned: ast.Assign) -> None:
+    def _assignment(self, assigned: syntax.Assign) -> None:
         name = assigned.name.name
         kind = self._variable(assigned.name)
         if name in self._fixed:
             raise ProgramError(assigned.place, f'"{name}" cannot be changed', "declare a variable of its own")
-        if assigned.operator:
-            joined = ast.Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
-            self._fits(joined, kind)
-        else:
-            self._fits(assigned.value, kind)
+        self._fits(assigned.new, kind)
 
-    def _condition(self, condition: ast.Expression) -> None:
+    def _condition(self, condition: syntax.Expression) -> None:
         if (kind := self._type(condition)) != "bool":
             raise ProgramError(condition.place, f"a condition must be bool; this is {kind}", "compare it")
 
@@ -195,12 +190,11 @@ class _Checker:
     def _declare(self, name: str, kind: Type, place: Place) -> None:
         for scope in self._scopes[1:]:
             if name in scope and (before := scope[name][1]) is not None:
-                raise ProgramError(
-                    place, f'"{name}" is declared already, at line {before.line}', "rename one"
-                )
+                message = f'"{name}" is declared already, at line {before.line}'
+                raise ProgramError(place, message, "rename one")
         self._scopes[-1][name] = kind, place
 
-    def _variable(self, name: ast.Name) -> Type:
+    def _variable(self, name: syntax.Name) -> Type:
         for scope in reversed(self._scopes):
             if name.name in scope:
                 return scope[name.name][0]
@@ -209,47 +203,44 @@ class _Checker:
 
     # ---- expressions
 
-    def _fits(self, value: ast.Expression, wanted: Type, what: str = "") -> None:
+    def _fits(self, value: syntax.Expression, wanted: Type, what: str = "") -> None:
         kind = self._type(value)
         if kind == wanted or (wanted == "float" and kind == "int"):
             return
         of = f"{what} must be {wanted}" if what else f"{wanted} is needed here"
         raise ProgramError(value.place, f"{of}; this is {kind}")
 
-    def _type(self, value: ast.Expression) -> Type:  # noqa: PLR0911 - one for each kind of node
+    def _type(self, value: syntax.Expression) -> Type:  # noqa: PLR0911 - one for each kind of node
         match value:
-            case ast.Literally():
-                return _type_of(value)
-            case ast.Name():
+            case syntax.Literally(value=known):
+                return _LITERALS[type(known)]
+            case syntax.Name():
                 return self._variable(value)
-            case ast.Item():
+            case syntax.Item():
                 kind = self._variable(value.container)
                 if kind != "container<int>":
                     raise ProgramError(value.place, f'"{value.container.name}" is {kind}, not a container')
                 self._fits(value.index, "int", "an index")
                 return "int"
-            case ast.Call():
+            case syntax.Call():
                 returned = self._call(value)
                 if returned is None:
                     message = f"{value.method.name} gives no value"
                     raise ProgramError(value.method.place, message, "call it in a statement of its own")
                 return returned
-            case ast.Apply():
+            case syntax.Apply():
                 return self._applied(value)
-            case ast.Property():
+            case syntax.Property():
                 raise ProgramError(value.place, *_OF_LAYERS)
-            case ast.Unary():
-                return self._unary(value)
-            case ast.Binary():
+            case syntax.Unary(operator=operator):
+                kind = self._type(value.operand)
+                if (kind != "bool") if operator == "!" else (kind not in _NUMBERS):
+                    raise ProgramError(value.place, f'"{operator}" of {kind}')
+                return kind
+            case syntax.Binary():
                 return self._binary(value)
 
-    def _unary(self, value: ast.Unary) -> Type:
-        kind = self._type(value.operand)
-        if (kind != "bool") if value.operator == "!" else (kind not in _NUMBERS):
-            raise ProgramError(value.place, f'"{value.operator}" of {kind}')
-        return kind
-
-    def _binary(self, value: ast.Binary) -> Type:
+    def _binary(self, value: syntax.Binary) -> Type:
         operator = value.operator
         left, right = (self._operand(side, operator) for side in (value.left, value.right))
         if operator in ("&&", "||"):
@@ -264,19 +255,19 @@ class _Checker:
             raise ProgramError(value.place, f'"{operator}" between {left} and {right}')
         return result  # type: ignore[return-value]
 
-    def _operand(self, value: ast.Expression, operator: str) -> Type:
+    def _operand(self, value: syntax.Expression, operator: str) -> Type:
         """Return the type of an operand; a container counts as its number of layers."""
         kind = self._type(value)
         return "int" if kind == "container<int>" and operator not in ("&&", "||") else kind
 
     # ---- calls
 
-    def _call(self, call: ast.Call) -> Type | None:
+    def _call(self, call: syntax.Call) -> Type | None:
         method = self._method(call)
         self._arguments(call, method)
         return method.returns
 
-    def _method(self, call: ast.Call) -> Method:
+    def _method(self, call: syntax.Call) -> Method:
         kind = self._variable(call.receiver)
         methods = METHODS.get(kind)
         if methods is None:
@@ -287,7 +278,7 @@ class _Checker:
             raise ProgramError(call.method.place, message, hint_of(call.method.name, methods))
         return method
 
-    def _applied(self, call: ast.Apply) -> Type:
+    def _applied(self, call: syntax.Apply) -> Type:
         helper = self._helpers.get(call.function)
         if helper is None and call.function in self._below:
             hint = "a function can call those above it, and not itself"
@@ -295,28 +286,18 @@ class _Checker:
         if helper is None:
             hint = hint_of(call.function, self._helpers) if self._helpers else "the program has none"
             raise ProgramError(call.place, f'unknown function "{call.function}"', hint)
-        given, needed = len(call.arguments), len(helper.parameters)
-        if given != needed:
-            message = f"{helper.name} takes {needed} argument{'' if needed == 1 else 's'}; {given} given"
-            raise ProgramError(
-                call.place, message, f"they are {', '.join(p.name for p in helper.parameters)}"
-            )
+        _check_count(call, call.place, call.function, [each.name for each in helper.parameters])
         for value, parameter in zip(call.arguments, helper.parameters, strict=True):
             self._fits(value, parameter.type, parameter.name)
         return helper.returns
 
-    def _arguments(self, call: ast.Call, method: Method) -> None:
-        given, most = len(call.arguments), len(method.arguments)
-        if not method.required <= given <= most:
-            needed = str(most) if method.required == most else f"{method.required} to {most}"
-            names = ", ".join(argument.name for argument in method.arguments)
-            plural = "" if needed == "1" else "s"
-            message = f"{call.method.name} takes {needed} argument{plural}; {given} given"
-            raise ProgramError(call.method.place, message, f"they are {names}" if names else "")
+    def _arguments(self, call: syntax.Call, method: Method) -> None:
+        names = [argument.name for argument in method.arguments]
+        _check_count(call, call.method.place, call.method.name, names, method.least)
         for value, argument in zip(call.arguments, method.arguments, strict=False):
             if argument.choices:
                 self._choice(value, argument)
-            elif argument.type == "String" and isinstance(value, ast.Literally):
+            elif argument.type == "String" and isinstance(value, syntax.Literally):
                 hint = "write the name of the String parameter"
                 raise ProgramError(value.place, f"the {argument.name} is what the program is given", hint)
             else:
@@ -324,9 +305,9 @@ class _Checker:
         if call.method.name == "forwardPass":
             _check_aggregation(call)
 
-    def _choice(self, value: ast.Expression, argument: Argument) -> None:
+    def _choice(self, value: syntax.Expression, argument: Argument) -> None:
         choices = argument.choices + (self._layers if argument.name == "model" else ())
-        if not isinstance(value, ast.Literally) or not isinstance(value.value, str):
+        if not isinstance(value, syntax.Literally) or not isinstance(value.value, str):
             hint = "as in " + f'"{argument.choices[0]}"'
             raise ProgramError(value.place, f"the {argument.name} must be written here as a text", hint)
         if word_of(value.value, choices) is None:
@@ -334,33 +315,37 @@ class _Checker:
             raise ProgramError(value.place, message, hint_of(value.value, choices))
 
 
-def _always_gives(body: tuple[ast.Statement, ...]) -> bool:
+def _check_count(
+    call: syntax.Call | syntax.Apply, place: Place, name: str, known: list[str], least: int | None = None
+) -> None:
+    """Check the number of a call's arguments; those behind the first ``least`` may be left out."""
+    given, most = len(call.arguments), len(known)
+    if (most if least is None else least) <= given <= most:
+        return
+    needed = f"{most}" if least is None else f"{least} to {most}"
+    message = f"{name} takes {needed} argument{'' if needed == '1' else 's'}; {given} given"
+    raise ProgramError(place, message, f"they are {', '.join(known)}" if known else "")
+
+
+def _always_gives(body: tuple[syntax.Statement, ...]) -> bool:
     """Return whether every way through a block meets a return."""
     last = body[-1] if body else None
-    if isinstance(last, ast.For):
+    if isinstance(last, syntax.For):
         return is_endless(last) and not leaves_loop(last.body, by_return=False)
-    if isinstance(last, ast.If):
+    if isinstance(last, syntax.If):
         return all(_always_gives(block) for block in (*(b for _, b in last.branches), last.otherwise))
-    return isinstance(last, ast.Give)
+    return isinstance(last, syntax.Give)
 
 
-def _check_aggregation(call: ast.Call) -> None:
+def _check_aggregation(call: syntax.Call) -> None:
     if len(call.arguments) < 3:
         return
-    words = [argument.value for argument in call.arguments[1:3] if isinstance(argument, ast.Literally)]
-    model = word_of(str(words[0]), MODELS)
+    place = call.arguments[2].place
+    layer, word = (str(each.value) for each in call.arguments[1:3] if isinstance(each, syntax.Literally))
+    model = word_of(layer, MODELS)
     if model is None:
         hint = "its function says how messages are reduced"
-        raise ProgramError(call.arguments[2].place, f"an aggregation of the layer {words[0]}", hint)
-    allowed = OF_MODEL[model]
-    if word_of(str(words[1]), allowed) is None:
-        raise ProgramError(
-            call.arguments[2].place,
-            f'{model} has no aggregation "{words[1]}"',
-            f"it has {', '.join(allowed)}",
-        )
-
-
-def _type_of(value: ast.Literally) -> Type:
-    names: dict[type, Type] = {bool: "bool", int: "int", float: "float", str: "String"}
-    return names[type(value.value)]
+        raise ProgramError(place, f"an aggregation of the layer {layer}", hint)
+    if word_of(word, OF_MODEL[model]) is None:
+        hint = f"it has {', '.join(OF_MODEL[model])}"
+        raise ProgramError(place, f'{model} has no aggregation "{word}"', hint)

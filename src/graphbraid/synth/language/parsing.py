@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import resources
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
+from lark import Lark, Token, Transformer, Tree, UnexpectedCharacters, UnexpectedToken
 
 from graphbraid.errors import did_you_mean
-from graphbraid.synth.language import syntax as ast
+from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import MOST_SHOWN, Place, ProgramError, Type
 
 MOST_NESTED = 50
@@ -108,202 +108,122 @@ def _loop_over_the_same(tokens: Sequence[Token]) -> tuple[int, int] | None:
 
 MOST = 2**63 - 1
 """Largest integer of the language."""
-Statements = tuple[ast.Statement, ...]
 
 
-@v_args(inline=True)
-class Builder(Transformer[Token, Any]):
-    """Makes a node of each rule of the grammar."""
-
-    def start(self, *functions: ast.Function | ast.Helper) -> ast.Function:
-        """Return the program."""
-        helpers = tuple(each for each in functions if isinstance(each, ast.Helper))
-        layers = tuple(
-            each
-            for each in functions
-            if isinstance(each, ast.Function) and any(p.type == "propNode<float>" for p in each.parameters)
-        )
-        others = [each for each in functions if isinstance(each, ast.Function) and each not in layers]
-        if len(others) != 1:
-            hint = "one begins as function Name(Graph g, GNN gnn, ...)"
-            if not others:
-                raise ProgramError(functions[-1].place, "no function trains", hint)
-            raise ProgramError(others[1].place, "a second function that trains", "a program has one")
-        return replace(others[0], helpers=helpers, layers=layers)
-
-    def helper(self, _: Token, kind: Token, name: Token, *parts: Any) -> ast.Helper:
-        """Make a function of numbers."""
-        *parameters, body = parts
-        given = tuple(p for p in parameters if p is not None)
-        return ast.Helper(place_of(name), _type(kind), str(name), given, body)
-
-    def function(self, word: Token, name: Token, *parts: Any) -> ast.Function:
-        """Make the program of its parameters and block."""
-        *parameters, body = parts
-        return ast.Function(place_of(word), str(name), tuple(p for p in parameters if p is not None), body)
-
-    def parameter(self, kind: tuple[Token, Type], name: Token) -> ast.Parameter:
-        """Make a parameter."""
-        return ast.Parameter(place_of(name), kind[1], str(name))
-
-    def plain_type(self, word: Token) -> tuple[Token, Type]:
-        """Return a type of one word."""
-        return word, _type(word)
-
-    def container_type(self, word: Token) -> tuple[Token, Type]:
-        """Return a container's type."""
-        if word != "int":
-            raise ProgramError(place_of(word), f"a container of {word}", "containers hold int")
-        return word, "container<int>"
-
-    def property_type(self, word: Token) -> tuple[Token, Type]:
-        """Return the type of a property."""
-        if _type(word) != "float":
-            raise ProgramError(place_of(word), f"a property of {word}", "properties hold float")
-        return word, "propNode<float>"
-
-    def block(self, *statements: ast.Statement) -> Statements:
-        """Return the statements of a block."""
-        return statements
-
-    def do(self, call: ast.Call) -> ast.Do:
-        """Make a call for its effect."""
-        return ast.Do(call.place, call)
-
-    def leave(self, word: Token) -> ast.Leave:
-        """Make a jump out of a loop's body."""
-        return ast.Leave(place_of(word), cast("Literal['break', 'continue']", str(word)))
-
-    def give(self, word: Token, value: ast.Expression) -> ast.Give:
-        """Make a function's return."""
-        return ast.Give(place_of(word), value)
-
-    def say(self, word: Token, *values: ast.Expression | None) -> ast.Say:
-        """Make a line of output."""
-        return ast.Say(place_of(word), tuple(value for value in values if value is not None))
-
-    def declaration(self, kind: Token, name: Token, value: ast.Expression) -> ast.Declare:
-        """Make a declaration."""
-        return ast.Declare(place_of(kind), _type(kind), _name(name), value)
-
-    def assign(self, name: Token, operator: Token, value: ast.Expression) -> ast.Assign:
-        """Make an assignment that joins the old value with another."""
-        return ast.Assign(place_of(name), _name(name), operator[0], value)
-
-    def set(self, name: Token, value: ast.Expression) -> ast.Assign:
-        """Make an assignment."""
-        return ast.Assign(place_of(name), _name(name), "", value)
-
-    def step_after(self, name: Token, step: Token) -> ast.Assign:
-        """Make ``i++`` or ``i--``."""
-        return ast.Assign(place_of(name), _name(name), step[0], ast.Literally(place_of(step), 1))
-
-    def step_before(self, step: Token, name: Token) -> ast.Assign:
-        """Make ``++i`` or ``--i``."""
-        return self.step_after(name, step)
-
-    def loop(
-        self,
-        word: Token,
-        first: ast.Declare | ast.Assign | None,
-        condition: ast.Expression | None,
-        step: ast.Assign | None,
-        body: Statements,
-    ) -> ast.For:
-        """Make a loop."""
-        return ast.For(place_of(word), first, condition, step, body)
-
-    def forall(self, word: Token, name: Token, over: ast.Call, body: Statements) -> ast.Forall:
-        """Make a block for each node."""
-        return ast.Forall(place_of(word), _name(name), over, body)
-
-    def property(self, node: Token, name: Token) -> ast.Property:
-        """Make a node's row."""
-        return ast.Property(place_of(node), _name(node), _name(name))
-
-    def put(self, to: ast.Property, operator: Token, value: ast.Expression) -> ast.Put:
-        """Make a new row of a node."""
-        return ast.Put(to.place, to, operator.rstrip("="), value)
-
-    def while_loop(self, word: Token, condition: ast.Expression, body: Statements) -> ast.For:
-        """Make a loop of a condition alone."""
-        return ast.For(place_of(word), None, condition, None, body)
-
-    def choice(self, word: Token, condition: ast.Expression, body: Statements, *others: Any) -> ast.If:
-        """Make a chain of branches."""
-        *branches, otherwise = others
-        return ast.If(place_of(word), ((condition, body), *branches), otherwise or ())
-
-    def other_if(
-        self, _: Token, condition: ast.Expression, body: Statements
-    ) -> tuple[ast.Expression, Statements]:
-        """Return a further branch."""
-        return condition, body
-
-    def otherwise(self, body: Statements) -> Statements:
-        """Return the last branch."""
-        return body
-
-    def order(self, word: Token) -> Token:
-        """Return an operator."""
-        return word
-
-    def binary(self, left: ast.Expression, operator: Token, right: ast.Expression) -> ast.Binary:
-        """Make a node of two values."""
-        return ast.Binary(place_of(operator), str(operator), left, right)
-
-    def unary(self, operator: Token, operand: ast.Expression) -> ast.Unary:
-        """Make a node of one value."""
-        return ast.Unary(place_of(operator), str(operator), operand)
-
-    def integer(self, word: Token) -> ast.Literally:
-        """Make an integer."""
-        digits = word.lstrip("0") or "0"
-        if len(digits) > len(str(MOST)) or int(digits) > MOST:
-            raise ProgramError(place_of(word), f"the integer is too large: at most {MOST}")
-        return ast.Literally(place_of(word), int(digits))
-
-    def decimal(self, word: Token) -> ast.Literally:
-        """Make a decimal number."""
-        if math.isinf(float(word)):
-            raise ProgramError(place_of(word), "the number is too large", "at most 1.797e308")
-        return ast.Literally(place_of(word), float(word))
-
-    def text(self, word: Token) -> ast.Literally:
-        """Make a text."""
-        if "\0" in word:
-            raise ProgramError(place_of(word), "a text with the character of number 0")
-        return ast.Literally(place_of(word), str(word)[1:-1])
-
-    def truth(self, word: Token) -> ast.Literally:
-        """Make a truth value."""
-        return ast.Literally(place_of(word), word == "true")
-
-    def name(self, word: Token) -> ast.Name:
-        """Make a variable's value."""
-        return _name(word)
-
-    def apply(self, function: Token, *arguments: ast.Expression | None) -> ast.Apply:
-        """Make a call of one of the program's functions."""
-        given = tuple(argument for argument in arguments if argument is not None)
-        return ast.Apply(place_of(function), str(function), given)
-
-    def item(self, container: Token, index: ast.Expression) -> ast.Item:
-        """Make an entry of a container."""
-        return ast.Item(place_of(container), _name(container), index)
-
-    def call(self, receiver: Token, method: Token, *arguments: ast.Expression | None) -> ast.Call:
-        """Make a call."""
-        given = tuple(argument for argument in arguments if argument is not None)
-        return ast.Call(place_of(receiver), _name(receiver), _name(method), given)
-
-
-def _name(word: Token) -> ast.Name:
-    return ast.Name(place_of(word), str(word))
+def _name(word: Token) -> syntax.Name:
+    return syntax.Name(place_of(word), str(word))
 
 
 def _type(word: Token) -> Type:
     return "float" if word == "double" else cast("Type", str(word))
+
+
+def _program(*functions: syntax.Function | syntax.Helper) -> syntax.Function:
+    helpers = tuple(each for each in functions if isinstance(each, syntax.Helper))
+    others = [each for each in functions if isinstance(each, syntax.Function)]
+    layers = tuple(each for each in others if any(p.type == "propNode<float>" for p in each.parameters))
+    trains = [each for each in others if each not in layers]
+    if not trains:
+        hint = "one begins as function Name(Graph g, GNN gnn, ...)"
+        raise ProgramError(functions[-1].place, "no function trains", hint)
+    if len(trains) > 1:
+        raise ProgramError(trains[1].place, "a second function that trains", "a program has one")
+    return replace(trains[0], helpers=helpers, layers=layers)
+
+
+def _container(word: Token) -> Type:
+    if word != "int":
+        raise ProgramError(place_of(word), f"a container of {word}", "containers hold int")
+    return "container<int>"
+
+
+def _property(word: Token) -> Type:
+    if _type(word) != "float":
+        raise ProgramError(place_of(word), f"a property of {word}", "properties hold float")
+    return "propNode<float>"
+
+
+def _step(name: Token, step: Token) -> syntax.Assign:
+    return syntax.Assign(place_of(name), _name(name), step[0], syntax.Literally(place_of(step), 1))
+
+
+def _integer(word: Token) -> syntax.Literally:
+    digits = word.lstrip("0") or "0"
+    if len(digits) > len(str(MOST)) or int(digits) > MOST:
+        raise ProgramError(place_of(word), f"the integer is too large: at most {MOST}")
+    return syntax.Literally(place_of(word), int(digits))
+
+
+def _decimal(word: Token) -> syntax.Literally:
+    if math.isinf(float(word)):
+        raise ProgramError(place_of(word), "the number is too large", "at most 1.797e308")
+    return syntax.Literally(place_of(word), float(word))
+
+
+def _text(word: Token) -> syntax.Literally:
+    if "\0" in word:
+        raise ProgramError(place_of(word), "a text with the character of number 0")
+    return syntax.Literally(place_of(word), str(word)[1:-1])
+
+
+def _given(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the parts of a list; the parser has None for an empty one."""
+    return tuple(part for part in parts if part is not None)
+
+
+_NODES: dict[str, Callable[..., Any]] = {
+    "start": _program,
+    "helper": lambda _, kind, name, *parts: syntax.Helper(
+        place_of(name), _type(kind), str(name), _given(parts[:-1]), parts[-1]
+    ),
+    "function": lambda word, name, *parts: syntax.Function(
+        place_of(word), str(name), _given(parts[:-1]), parts[-1]
+    ),
+    "parameter": lambda kind, name: syntax.Parameter(place_of(name), kind, str(name)),
+    "plain_type": _type,
+    "container_type": _container,
+    "property_type": _property,
+    "block": lambda *statements: statements,
+    "do": lambda call: syntax.Do(call.place, call),
+    "leave": lambda word: syntax.Leave(place_of(word), str(word)),  # type: ignore[arg-type]
+    "give": lambda word, value: syntax.Give(place_of(word), value),
+    "say": lambda word, *values: syntax.Say(place_of(word), _given(values)),
+    "declaration": lambda kind, name, value: syntax.Declare(place_of(kind), _type(kind), _name(name), value),
+    "assign": lambda name, sign, value: syntax.Assign(place_of(name), _name(name), sign[0], value),
+    "set": lambda name, value: syntax.Assign(place_of(name), _name(name), "", value),
+    "step_after": _step,
+    "step_before": lambda step, name: _step(name, step),
+    "loop": lambda word, *parts: syntax.For(place_of(word), *parts),
+    "while_loop": lambda word, condition, body: syntax.For(place_of(word), None, condition, None, body),
+    "forall": lambda word, name, over, body: syntax.Forall(place_of(word), _name(name), over, body),
+    "property": lambda node, name: syntax.Property(place_of(node), _name(node), _name(name)),
+    "put": lambda to, sign, value: syntax.Put(to.place, to, sign.rstrip("="), value),
+    "choice": lambda word, condition, body, *others: syntax.If(
+        place_of(word), ((condition, body), *others[:-1]), others[-1] or ()
+    ),
+    "other_if": lambda _, condition, body: (condition, body),
+    "otherwise": lambda body: body,
+    "order": lambda word: word,
+    "binary": lambda left, sign, right: syntax.Binary(place_of(sign), str(sign), left, right),
+    "unary": lambda sign, operand: syntax.Unary(place_of(sign), str(sign), operand),
+    "integer": _integer,
+    "decimal": _decimal,
+    "text": _text,
+    "truth": lambda word: syntax.Literally(place_of(word), word == "true"),
+    "name": _name,
+    "apply": lambda name, *arguments: syntax.Apply(place_of(name), str(name), _given(arguments)),
+    "item": lambda container, index: syntax.Item(place_of(container), _name(container), index),
+    "call": lambda receiver, method, *arguments: syntax.Call(
+        place_of(receiver), _name(receiver), _name(method), _given(arguments)
+    ),
+}
+"""What each rule of the grammar becomes, by the tokens and nodes in it."""
+
+
+class _Builder(Transformer[Token, Any]):
+    def __default__(self, data: str, children: list[Any], meta: object) -> Any:
+        # A repetition is a rule of the parser's own, which expects a tree of it.
+        return _NODES[data](*children) if data in _NODES else Tree(data, children)
 
 
 MOST_CHARACTERS = 1 << 20
@@ -325,22 +245,13 @@ _WORDS = {
 """The names of marks in errors, the likeliest to be missing first."""
 _BEGIN_VALUES = {"INTEGER", "TEXT", "TRUTH"}
 _KEYWORDS = (
-    "function",
-    "for",
-    "forall",
-    "while",
-    "if",
-    "else",
-    "break",
-    "continue",
-    "return",
-    "print",
+    *("function", "for", "forall", "while", "if", "else", "break", "continue", "return", "print"),
     "container",
 )
 _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNode")
 
 
-def parse(text: str) -> ast.Function:
+def parse(text: str) -> syntax.Function:
     """Parse a program without checking what its names and types mean.
 
     Raises:
@@ -356,7 +267,7 @@ def parse(text: str) -> ast.Function:
         for token in tokens:
             parser.feed_token(token)
             before = token
-        found: ast.Function = parser.feed_eof(tokens[-1])  # type: ignore[no-untyped-call]
+        found: syntax.Function = parser.feed_eof(tokens[-1])  # type: ignore[no-untyped-call]
     except UnexpectedToken as error:
         raise _unexpected(error, text, before) from None
     return replace(found, notes=notes)
@@ -365,7 +276,7 @@ def parse(text: str) -> ast.Function:
 @functools.cache
 def _parser() -> Lark:
     grammar = resources.files(__package__).joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", lexer="basic", transformer=Builder(), maybe_placeholders=True)
+    return Lark(grammar, parser="lalr", lexer="basic", transformer=_Builder(), maybe_placeholders=True)
 
 
 def _tokens(text: str) -> list[Token]:

@@ -41,8 +41,8 @@ class ProgramError(ConfigError):
         """Return this error with the name of the file and the line it is in."""
         self.source = source
         if self.place is not None:
-            lines = text.splitlines()
-            self.text = lines[self.place.line - 1] if self.place.line <= len(lines) else ""
+            lines = text.split("\n")  # as the parser counts them
+            self.text = lines[self.place.line - 1].rstrip("\r") if self.place.line <= len(lines) else ""
         return self
 
     def __str__(self) -> str:
@@ -168,6 +168,11 @@ class Assign(Node):
     operator: str
     """``""`` for ``=``, else ``+``, ``-``, ``*``, ``/`` or ``%``."""
     value: Expression
+
+    @property
+    def new(self) -> Expression:
+        """The new value, of which the old one may be a part."""
+        return Binary(self.place, self.operator, self.name, self.value) if self.operator else self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,9 @@ MODELS = ("GCN", "SAGE", "GIN", "GAT", "GATv2")
 ATTENTION = ("GAT", "GATv2")
 """The models that have heads."""
 AGGREGATIONS = ("Sum", "Mean", "Max")
-OF_MODEL: dict[str, tuple[str, ...]] = {
-    "GCN": ("Sum",),
-    "SAGE": ("Sum", "Mean", "Max"),
-    "GIN": ("Sum",),
-    "GAT": ("Sum",),
-    "GATv2": ("Sum",),
-}
+OF_MODEL: dict[str, tuple[str, ...]] = dict.fromkeys(MODELS, ("Sum",)) | {"SAGE": AGGREGATIONS}
 """The aggregations of each model: GCN's sum is weighted by degrees, GAT's and GATv2's by attention."""
-USUAL = {"GCN": "Sum", "SAGE": "Mean", "GIN": "Sum", "GAT": "Sum", "GATv2": "Sum"}
+USUAL = dict.fromkeys(MODELS, "Sum") | {"SAGE": "Mean"}
 """The aggregation of each model where a program names none."""
 INITIALISERS = ("xavier", "kaiming", "uniform")
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -42,6 +36,8 @@ class Argument:
     type: Type
     choices: tuple[str, ...] = ()
     """The words that it may be; empty if it is no choice."""
+    bounds: range = range(0)
+    """The integers that it may be; empty if it may be any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,6 @@ class Method:
     """Type of its value; None if it is called for its effect alone."""
     has_effect: bool = False
     """Whether it may be called without use of its value."""
-    at_run_time: bool = False
-    """Whether its effect or value is known only while the program trains."""
-
-    @property
-    def required(self) -> int:
-        """Number of arguments that must be given."""
-        return len(self.arguments) if self.least is None else self.least
 
 
 _LAYER = Argument("layer", "int")
@@ -72,11 +61,11 @@ _GNN = {
         (Argument("layers", "container<int>"), Argument("initialiser", "String", INITIALISERS))
     ),
     "getLayers": Method(returns="int"),
-    "seed": Method((Argument("seed", "int"),)),
-    "heads": Method((Argument("heads", "int"),)),
+    "seed": Method((Argument("seed", "int", bounds=range(2**32)),)),
+    "heads": Method((Argument("heads", "int", bounds=range(1, 1025)),)),
     "trainOn": Method((_SPLIT,)),
     "minimize": Method((Argument("loss", "String", LOSSES),)),
-    "earlyStop": Method((_SPLIT, Argument("patience", "int"))),
+    "earlyStop": Method((_SPLIT, Argument("patience", "int", bounds=range(1, 2**31)))),
     "forwardPass": Method(
         (_LAYER, Argument("model", "String", MODELS), Argument("aggregation", "String", AGGREGATIONS)), 2
     ),
@@ -91,15 +80,13 @@ _GNN = {
             *(Argument("setting", "float") for _ in range(3)),
         ),
         2,
-        at_run_time=True,
     ),
-    "loss": Method(returns="float", at_run_time=True),
-    "evaluate": Method((_SPLIT,), returns="float", has_effect=True, at_run_time=True),
+    "loss": Method(returns="float"),
+    "evaluate": Method((_SPLIT,), returns="float", has_effect=True),
 }
-METHODS: dict[Type, dict[str, Method]] = {
-    "GNN": _GNN,
-    "container<int>": {"size": Method(returns="int")},
-}
+AT_RUN_TIME = ("optimizer", "loss", "evaluate")
+"""The methods of GNN that have an effect or a value only while the program trains."""
+METHODS: dict[Type, dict[str, Method]] = {"GNN": _GNN, "container<int>": {"size": Method(returns="int")}}
 
 
 def word_of(text: str, choices: tuple[str, ...]) -> str | None:

@@ -351,11 +351,11 @@ class Program {
 
 void follow(Training<Program>& gnn, [[maybe_unused]] Int totalEpoch) {
   for (Int epoch = 0; epoch < totalEpoch; ++epoch) {
-    gnn.forward_pass();
+    gnn.forward_pass(7);
     gnn.back_propagation();
-    gnn.optimizer(0.01);
+    gnn.optimizer(0.01, 13);
     if (epoch % 5 == 4) {
-      gnn.evaluate("val", &Program::split_val);
+      gnn.evaluate("val", &Program::split_val, 14);
     }
   }
 }

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <string>
 
 #include "numbers.h"
 
 namespace program {
 
-void require_finite(double loss, int64_t epoch) {
+void require_finite(double loss, int64_t epoch, int line) {
   if (std::isfinite(loss)) return;
-  throw std::runtime_error("the loss of epoch " + std::to_string(epoch) + " is " + shown(loss) +
-                           ": the features or the weights are not finite, or the learning rate is too large");
+  fail(line, "the loss of epoch " + std::to_string(epoch) + " is " + shown(loss) +
+                 ": the features or the weights are not finite, or the learning rate is too large");
 }
 
 uint64_t Seeds::draw() {

@@ -7,8 +7,8 @@
 
 namespace program {
 
-// Throws std::runtime_error if a loss is infinite or no number: training cannot go on from it.
-void require_finite(double loss, int64_t epoch);
+// Throws std::runtime_error if the loss of a line's pass is infinite or no number: training cannot go on.
+void require_finite(double loss, int64_t epoch, int line);
 
 // The seeds of dropout's masks, which are those that PyTorch draws after torch.manual_seed(seed).
 class Seeds {

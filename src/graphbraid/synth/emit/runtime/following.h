@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -33,22 +32,22 @@ class Training {
  public:
   explicit Training(Program& program, EarlyStop stop = {}) : program_(program), stop_(std::move(stop)) {}
 
-  void forward_pass() {
+  // Here and below, `line` is that of the program's call, or 0.
+  void forward_pass(int line = 0) {
     if constexpr (kHasRanks) program_.ranks.forget_sent();
     num_rounds = 0;
     begin_ = seconds();
     program_.forward();
     loss_ = program_.loss();
     has_loss_ = true;
-    require_finite(loss_, num_epochs_);
+    require_finite(loss_, num_epochs_, line);
   }
 
   void back_propagation() { program_.backward(); }
 
-  void optimizer(double rate) {
+  void optimizer(double rate, int line = 0) {
     if (!(rate >= 0) || std::isinf(rate))
-      throw std::runtime_error("the learning rate of epoch " + std::to_string(num_epochs_) + " is " +
-                               shown(rate));
+      fail(line, "the learning rate of epoch " + std::to_string(num_epochs_) + " is " + shown(rate));
     program_.update(rate);
     const double taken = seconds() - begin_;
     total_seconds_ += taken;
@@ -59,14 +58,14 @@ class Training {
   }
 
   // The loss of the latest forward pass.
-  double loss() const {
-    if (!has_loss_) throw std::runtime_error("the loss is asked for before the first forward pass");
+  double loss(int line = 0) const {
+    if (!has_loss_) fail(line, "the loss is asked for before the first forward pass");
     return loss_;
   }
 
   // The accuracy on a split after the latest update, which is printed.
-  double evaluate(const char* split, const LabelledRows Program::* nodes) {
-    if (num_epochs_ == 0) throw std::runtime_error("an accuracy is asked for before the first epoch");
+  double evaluate(const char* split, const LabelledRows Program::* nodes, int line = 0) {
+    if (num_epochs_ == 0) fail(line, "an accuracy is asked for before the first epoch");
     if (!is_predicted_) program_.predict();
     is_predicted_ = true;
     const double found = program_.accuracy(program_.*nodes);

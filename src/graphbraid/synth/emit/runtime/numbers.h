@@ -11,6 +11,11 @@
 
 namespace program {
 
+// Ends the program by what one of its lines does; 0 for none.
+[[noreturn]] inline void fail(int line, const std::string& why) {
+  throw std::runtime_error((line > 0 ? "line " + std::to_string(line) + ": " : "") + why);
+}
+
 // An integer of 64 bits, whose sums and products throw std::runtime_error where they would not fit.
 class Int {
  public:
@@ -35,22 +40,26 @@ class Int {
     const bool overflows = __builtin_mul_overflow(a.value_, b.value_, &product);
     return fitting(overflows, product);
   }
-  friend Int operator/(Int a, Int b) { return a.value_ / divisor(b); }
-  friend Int operator%(Int a, Int b) { return a.value_ % divisor(b); }
+  friend Int operator/(Int a, Int b) { return quotient(a, b); }
+  friend Int operator%(Int a, Int b) { return remainder(a, b); }
   friend Int operator-(Int a) { return -a.value_; }
   friend Int operator+(Int a) { return a; }
   friend Int& operator++(Int& a) { return a = a + 1; }
   friend Int& operator--(Int& a) { return a = a - 1; }
+  friend Int quotient(Int a, Int b, int line = 0) {
+    if (b == 0) fail(line, "division by zero");
+    return a.value_ / b.value_;
+  }
+  friend Int remainder(Int a, Int b, int line = 0) {
+    if (b == 0) fail(line, "division by zero");
+    return a.value_ % b.value_;
+  }
 
  private:
   // The smallest integer has no opposite, so that it counts as one that does not fit.
   static Int fitting(bool overflows, int64_t value) {
-    if (overflows || value == INT64_MIN) throw std::runtime_error("an integer of the program is too large");
+    if (overflows || value == INT64_MIN) fail(0, "the integer is too large: at most 9223372036854775807");
     return value;
-  }
-  static int64_t divisor(Int b) {
-    if (b.value_ == 0) throw std::runtime_error("the program divides by zero");
-    return b.value_;
   }
 
   int64_t value_;
@@ -58,8 +67,8 @@ class Int {
 
 inline double real(Int number) { return static_cast<double>(number.value()); }
 
-inline double quotient(double a, double b) {
-  if (b == 0) throw std::runtime_error("the program divides by zero");
+inline double quotient(double a, double b, int line = 0) {
+  if (b == 0) fail(line, "division by zero");
   return a / b;
 }
 
@@ -80,8 +89,7 @@ inline int64_t num_rounds = 0;
 // Counts a round of a loop that trains nothing, and ends the program if the loop does not end.
 inline void count_round(int line) {
   if (++num_rounds > kMostRounds)
-    throw std::runtime_error("the loop in line " + std::to_string(line) + " goes on after " +
-                             std::to_string(kMostRounds) + " rounds without training; does it end?");
+    fail(line, "the loop goes on after 1,000,000 rounds without training: does it end?");
 }
 
 // Prints a line, with a space between its parts.
