@@ -97,17 +97,20 @@ def test_models_that_no_program_describes_have_the_engines_losses(
 
 
 @pytest.mark.parametrize(
-    "part_of",
+    ("model", "aggregation", "part_of"),
     [
-        [0] * NUM_NODES,
-        [0] * (NUM_NODES // 2) + [1] * (NUM_NODES // 2),
-        [2 * int(node in GRAPH.splits["train"].tolist()) for node in range(NUM_NODES)],
+        ("SAGE", "Mean", [0] * NUM_NODES),
+        ("SAGE", "Max", [0] * (NUM_NODES // 2) + [1] * (NUM_NODES // 2)),
+        ("GAT", "Sum", [2 * int(node > NUM_NODES // 3) for node in range(NUM_NODES)]),
+        ("SAGE", "Mean", [2 * int(node in GRAPH.splits["train"].tolist()) for node in range(NUM_NODES)]),
     ],
-    ids=["only the first owns nodes", "the last owns none", "one has all training nodes"],
+    ids=["the first owns all", "the last owns none", "the second owns none", "one has all training nodes"],
 )
 @pytest.mark.slow
-def test_ranks_may_have_nothing_to_do(part_of: list[int], parts: Parts, tmp_path: Path):
-    synthesis, partition = made("SAGE", "Mean"), owners(part_of, 3)
+def test_ranks_may_have_nothing_to_do(
+    model: str, aggregation: str, part_of: list[int], parts: Parts, tmp_path: Path
+):
+    synthesis, partition = made(model, aggregation), owners(part_of, 3)
     folder = built_for_ranks(synthesis, GRAPH, partition, parts, tmp_path / "out")
     losses = losses_of(run_ranks(folder, 3))
     assert losses == pytest.approx(train(synthesis, GRAPH).losses, rel=1e-5)

@@ -33,6 +33,7 @@ from graphbraid.synth.emit.writer import PassText, TaskText, TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
 
 _TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")
+_AT_PLACE = re.compile(r"^(?:train|evaluate)\.\w+(?=\()")
 _MAY_LACK = "spmm"
 """The kernel that is not called where it would write no rows."""
 
@@ -129,6 +130,8 @@ class Merging:
 
     def _text(self, texts: Sequence[str | None], where: str) -> str:
         """Merge texts; None is that of a rank that does not come here."""
+        if any(text is not None and ".behind(" in text for text in texts):  # others begin at the place itself
+            texts = _each(texts, lambda text: _AT_PLACE.sub(r"\g<0>.behind(0)", text))
         tokens = _each(texts, _TOKEN.findall)
         wanted = next(of_rank for of_rank in tokens if of_rank is not None)
         if any(of_rank is not None and len(of_rank) != len(wanted) for of_rank in tokens):
