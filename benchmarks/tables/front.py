@@ -81,7 +81,7 @@ def speed() -> str:
         lines.append([epoch.name, f"**{mine:.3g} s**", *cells, " / ".join(losses)])
     heads = ("an epoch, two cores", "graphbraid", *PEERS, "loss: graphbraid / " + " / ".join(PEERS))
     note = (
-        "graphbraid runs PyG's own model, compiled. Of a peer's ways the fastest counts. Losses are those "
+        "graphbraid runs PyG's own model, compiled. For each peer, its fastest way counts. Losses are those "
         "after the last epoch; DGL's GCN and GAT have no self-loops. PyG samples by torch-sparse "
         f"(pyg-lib is not on PyPI), so it cannot trim layers. {NOT_MEASURED}: not measured."
     )

@@ -141,7 +141,7 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
             tries.append(timed(lambda: trial.step(batch)))  # kernels' arguments are bound in the first steps
             count = min(_MOST_STEPS, int(SECONDS / max(min(tries), 1e-9)))
             tries = [timed(lambda: trial.step(batch)) for _ in range(max(1, count))]
-        train = PartSeconds(median(tries), f"the median of {len(tries)} steps tried")
+        train = PartSeconds(median(tries), f"the median of {len(tries)} step{'s' * (len(tries) > 1)} tried")
         validation, test = evaluations(trial, "exact")
     finally:
         trial.runner.engine = None

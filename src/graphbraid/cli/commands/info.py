@@ -80,8 +80,11 @@ def graph_facts(graph: Graph | GraphSet, labels: Graph | NodeSet | EdgeSet | Non
         parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges", _features(graph)]
         labels = graph if labels is None else labels
     else:
-        parts = [f"{graph.num_nodes:,} nodes of {len(graph.node_types)} types"]
-        parts.append(f"{graph.num_edges:,} edges of {len(graph.edge_types)} relations")
+        kinds = (
+            ("nodes", graph.num_nodes, "type", graph.node_types),
+            ("edges", graph.num_edges, "relation", graph.edge_types),
+        )
+        parts = [f"{n:,} {what} of {len(of)} {kind}{'s' * (len(of) > 1)}" for what, n, kind, of in kinds]
     parts += [] if labels is None else [_labels(labels)]
     parts.append(format_bytes(graph.nbytes))
     return ", ".join(parts + ([] if labels is None else _splits(labels.splits)))
