@@ -2,6 +2,7 @@
 #   docker build -t graphbraid .
 #   docker run --rm -v "$PWD:/data" graphbraid train --data braid-100k --epochs 5 --out /data/runs/first
 # For NVIDIA GPUs, PyTorch's own wheels: --build-arg TORCH_INDEX=https://pypi.org/simple, and run with --gpus all.
+# Without Docker Hub: --build-arg BASE=IMAGE, any image with Python 3.11 or newer, its headers and pip.
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
