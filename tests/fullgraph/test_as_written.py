@@ -326,7 +326,7 @@ class Summed(nn.Module):
         return h.index_add(0, edge_index[1], h[edge_index[0]])
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.torch.jit:FutureWarning")  # 2.15
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("traced", [True, False])
 def test_torchscript(traced):
     data, model = data_of("untidy"), Summed()
