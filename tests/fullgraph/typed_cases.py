@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.extras import to_hetero
 from torch import Tensor, nn
 from torch_geometric.nn import (
     GATConv,
@@ -15,7 +16,6 @@ from torch_geometric.nn import (
     HeteroConv,
     HGTConv,
     SAGEConv,
-    to_hetero,
 )
 
 from graphbraid.graph import Graph

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphbraid import Graph, nn
 from graphbraid.errors import ConfigError
+from graphbraid.nn.module_traits import copy_of
 from graphbraid.nn.typed_models import ColumnsLinear
 
 pyg_nn = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
@@ -303,3 +304,14 @@ def test_hooks_of_gradients_are_not_lost(where: str) -> None:
         hooked.register_full_backward_hook(lambda *_: None)
     with pytest.raises(ConfigError, match="would lose the hooks"):
         model.to_pyg()
+
+
+def test_a_copy_draws_none_of_the_users_random_numbers():
+    class Drawing(torch.nn.Linear):  # as PyG 2.6's linear layers
+        def __deepcopy__(self, memo):
+            return Drawing(self.in_features, self.out_features)
+
+    made = Drawing(2, 3)
+    state = torch.get_rng_state()
+    assert copy_of(made).weight.shape == (3, 2)
+    assert torch.equal(state, torch.get_rng_state())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, to_hetero
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from torch import Tensor, nn
 
@@ -121,7 +121,7 @@ def of_types(make: Any) -> Any:
             return out
 
     graph = with_venue_features(bibliography())
-    return lambda: pyg.to_hetero(Plain(), (list(graph.node_types), list(graph.edge_types)))
+    return lambda: to_hetero(Plain(), (list(graph.node_types), list(graph.edge_types)))
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, to_hetero
 from tests.train.communities import community_graph, new_model
 from tests.train.recorded import losses
 from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
@@ -151,7 +151,7 @@ def test_a_model_that_takes_ids_gets_those_of_the_rows() -> None:
 
 def pyg_model(graph: Graph, kind: str) -> nn.Module:
     pytest.importorskip("torch_geometric", reason=NO_PYG)
-    from torch_geometric.nn import GraphConv, HeteroConv, HGTConv, SAGEConv, to_hetero
+    from torch_geometric.nn import GraphConv, HeteroConv, HGTConv, SAGEConv
 
     class Hetero(nn.Module):
         def __init__(self) -> None:

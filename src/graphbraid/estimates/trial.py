@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from graphbraid.estimates.machine import allocation_of
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
+from graphbraid.nn.module_traits import copy_of
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
@@ -80,7 +81,7 @@ class TrialStep:
     def on_copy(cls, runner: ModelRunner, task: Task, config: TrainConfig) -> TrialStep:
         """Return the steps of a copy of the runner's model, which itself does not change."""
         copied = copy.copy(runner)
-        copied.model, copied.norms = copy.deepcopy(runner.model).train(), None  # no other rank takes part
+        copied.model, copied.norms = copy_of(runner.model).train(), None  # no other rank takes part
         return cls(copied, task, config)
 
     def __call__(self, batch: Batch) -> StepRecord:
@@ -118,7 +119,7 @@ class Trial:
         self.graphs: GraphSet | None = None if isinstance(graph, Graph) else graph
         self.graph = graph = graph if isinstance(graph, Graph) else graph.graph
         self.config = without_ready_optimizer(config).updated(scheduler=None, trace=None)
-        copied, place = copy.deepcopy(model).train(), runtime.place_of(config)
+        copied, place = copy_of(model).train(), runtime.place_of(config)
         rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
         if self.graphs is None:
             self.runner = runner_of(copied, graph, place, config, rows=rows, lists=lists)
@@ -148,7 +149,7 @@ class Trial:
             return model
         held = [t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t)]
         of_nodes = [t for t in held if t.shape[:1] == (self.graph.num_nodes,)]
-        return copy.deepcopy(model, {id(t): _first_rows(t, count) for t in of_nodes})
+        return copy_of(model, {id(t): _first_rows(t, count) for t in of_nodes})
 
     def runner_on(self, graph: Graph) -> ModelRunner:
         """Return a runner of :meth:`model_on` a graph of the first nodes."""
@@ -166,14 +167,14 @@ class Trial:
 
     def state_bytes(self) -> int:
         """Return the bytes of the optimizer's state, made by a step on gradients of zero."""
-        model = copy.deepcopy(self.runner.model)
+        model = copy_of(self.runner.model)
         kept: list[Optimizer] = []
         made = allocation_of(lambda: kept.append(self._optimizer_of(model)), self.device)
         return max(made.kept, 0)
 
     def learned(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of model and optimizer, of the size that it has after a step."""
-        model = copy.deepcopy(self.runner.model)
+        model = copy_of(self.runner.model)
         return {"optimizer": self._optimizer_of(model).state_dict(), "model": model.state_dict()}
 
     def _optimizer_of(self, model: nn.Module) -> Optimizer:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from numbers import Integral
+from typing import Any, TypeVar
+
+import torch
 
 from graphbraid.errors import ConfigError
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+def copy_of(module: M, memo: dict[int, Any] | None = None) -> M:
+    """Return a deep copy. No random numbers of the user's are drawn: PyG 2.6's linear layers draw some."""
+    with torch.random.fork_rng([]):
+        return copy.deepcopy(module, memo)
 
 
 def takes_blocks(model: object) -> bool:

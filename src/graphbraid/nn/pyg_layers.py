@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, needing
 from graphbraid.nn.linear import Linear
+from graphbraid.nn.module_traits import copy_of
 
 ACTIVATIONS = {"none": None, "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "gelu": nn.GELU}
 
@@ -75,7 +75,7 @@ def checked_copy(made: nn.Module, of: nn.Module) -> nn.Module:
 
 def plain(module: nn.Module) -> nn.Module:
     """Return a copy of a module with PyTorch's linear layers in place of graphbraid's."""
-    made = copy.deepcopy(module)
+    made = copy_of(module)
     for one in made.modules():
         if type(one) is Linear:
             one.__class__ = nn.Linear  # type: ignore[assignment]  # the same weights; its forward is torch's

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, to_hetero
 from tests.graph.typed_cases import ABOUT, CITES, FIELDS, PAPERS, WRITES, bibliography
 from tests.sampling.test_pyg_batches import KINDS, same_as_pygs
 
@@ -13,7 +13,7 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric
 from torch_geometric.data import HeteroData
 from torch_geometric.loader.utils import filter_hetero_data
-from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv, to_hetero
+from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv
 from torch_geometric.sampler import NumNeighbors
 
 from graphbraid.errors import ConfigError, DataError

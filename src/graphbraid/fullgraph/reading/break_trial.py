@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.trace_context import generators, put_back
 from graphbraid.fullgraph.reading.tracer import TracedCalls
+from graphbraid.nn.module_traits import copy_of
 
 _HOST = torch.device("cpu")
 
@@ -373,7 +373,7 @@ class CallTrials:
                 if isinstance(weight, Tensor):  # which has a graph, and cannot be copied
                     self._copies.setdefault(id(weight), weight.detach().clone())
         try:
-            return copy.deepcopy(module, self._copies)
+            return copy_of(module, self._copies)
         except Exception as error:  # whatever a user's attributes may raise
             raise NoBreakError("state", "it holds what cannot be copied") from error
 
