@@ -17,14 +17,21 @@ PATIENCE = 240.0
 LEAST_ATTEMPTS = 8
 
 
-def to_hetero(model: Any, *more: Any) -> Any:
-    """PyG's ``to_hetero``, where it runs: with PyG 2.6 it reads a name that PyTorch 2.9 no longer has."""
+def require_to_hetero() -> None:
+    """Skip a test where PyG's ``to_hetero`` fails: PyG 2.6 reads a name that PyTorch 2.9 no longer has."""
     import pytest
     from torch import fx
-    from torch_geometric import __version__, nn
+    from torch_geometric import __version__
 
     if __version__.startswith("2.6.") and not hasattr(fx._symbolic_trace, "List"):
         pytest.skip("to_hetero of PyG 2.6 fails with this PyTorch: pip install 'torch-geometric>=2.7'")
+
+
+def to_hetero(model: Any, *more: Any) -> Any:
+    """PyG's ``to_hetero``, where it runs."""
+    from torch_geometric import nn
+
+    require_to_hetero()
     return nn.to_hetero(model, *more)
 
 

@@ -1,7 +1,7 @@
 """The listed models equal PyG, and none is lowered less than the committed table says."""
 
 import pytest
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, require_to_hetero
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from benchmarks.common.rows import read_rows
@@ -32,10 +32,17 @@ def listed_models(offset=0):
     ]
 
 
+def runnable(listed):
+    """Skip a model that this PyG cannot make."""
+    if listed.name.startswith("to_hetero"):
+        require_to_hetero()
+    return listed
+
+
 @pytest.mark.parametrize("listed", listed_models())
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_equals_pyg_and_is_lowered_as_the_table_says(listed):
-    found = find(listed)
+    found = find(runnable(listed))
     assert found.equal, found
     was = {(row["family"], row["model"]): row["status"] for row in read_rows("fullgraph_coverage")}
     order = (WHOLLY, MESSAGES, PARTLY, WRITTEN)
@@ -45,7 +52,7 @@ def test_equals_pyg_and_is_lowered_as_the_table_says(listed):
 @pytest.mark.parametrize("listed", listed_models(5))
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_equals_pyg_on_batches_and_is_lowered_as_the_table_says(listed):
-    found = find_on_batches(listed)
+    found = find_on_batches(runnable(listed))
     assert found.equal, found
     rows = {(row["family"], row["model"]): row for row in read_rows("fullgraph_coverage")}
     was = rows[listed.family, listed.name]["batches_status"]
