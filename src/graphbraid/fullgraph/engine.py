@@ -20,9 +20,7 @@ from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.lower_program import Lowered
-from graphbraid.fullgraph.lowering.options import (
-    CompileOptions,
-)
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.model_tracker import ModelTracker
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Returned
 from graphbraid.fullgraph.ranks.ranks import Ranks

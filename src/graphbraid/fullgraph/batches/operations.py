@@ -397,6 +397,9 @@ RUN |= {
     ir.UnitRows: lambda op, run: F.normalize(run.read(op), p=2.0, dim=1, eps=op.eps),
     ir.Product: lambda op, run: run.read(op) * run.read(op, 1),
     ir.ColumnRange: lambda op, run: run.read(op)[:, op.first : op.last],
+    ir.RowOfParameters: lambda op, run: (torch.add if op.adds else torch.mul)(
+        run.read(op), op.row.tensor().reshape(-1)
+    ),
 }
 
 
@@ -436,12 +439,6 @@ def _row_function(op: ir.RowFunction, run: BatchRun) -> Tensor:
     name = "add" if op.kind == "plus" else op.kind
     out: Tensor = getattr(torch.ops.aten, name)(x, *op.arguments)
     return out
-
-
-@_runs(ir.RowOfParameters)
-def _row_of_parameters(op: ir.RowOfParameters, run: BatchRun) -> Tensor:
-    x, row = run.read(op), op.row.tensor().reshape(-1)
-    return x + row if op.adds else x * row
 
 
 @_runs(ir.AlongRow)
@@ -496,20 +493,14 @@ def run_layer(
     return BatchRun(program, levels, {ir.INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
 
 
-def _passes_to_features(op: ir.Operation) -> bool:
-    return isinstance(op, ir.Gine) or (isinstance(op, ir.Attention) and op.kind == "gat")
-
-
 def _check_edge_gradients(layer: ir.LoweredLayer, weight: Tensor | None, edge_attr: Tensor | None) -> None:
     """Refuse values of edges whose gradients the layer's program would not compute."""
     for name, values in (("edge_weight", weight), ("edge_attr", edge_attr)):
         if values is None or not values.requires_grad:
             continue
-        for op in layer.program.ops:
-            passes = isinstance(op, ir.Messages) or (name == "edge_attr" and _passes_to_features(op))
-            if (op.moves if name == "edge_weight" else op.reads_edges) and not passes:
-                raise ConfigError(
-                    f"{type(layer.module).__name__} is given values of edges that require a gradient, which "
-                    f"its program does not compute; detach them, or name that argument of the model's "
-                    f"forward {name}: the model then runs as it is written"
-                )
+        if any(ir.stops_gradient(op, of_features=name == "edge_attr") for op in layer.program.ops):
+            raise ConfigError(
+                f"{type(layer.module).__name__} is given values of edges that require a gradient, which "
+                f"its program does not compute; detach them, or name that argument of the model's "
+                f"forward {name}: the model then runs as it is written"
+            )

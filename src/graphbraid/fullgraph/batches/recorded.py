@@ -88,7 +88,7 @@ class RecordedBatches:
         device = self._device or (device_at(rows.device) if rows.is_cuda else HOST)
         if device.is_host:
             return _HOST
-        if why := why_not_recorded(run):
+        if why := next(_reasons(run), ""):
             return why
         learns = torch.is_grad_enabled() and bool(_learned(run.program))
         with self._lock:
@@ -103,12 +103,8 @@ class RecordedBatches:
             return size.outputs(run)
 
 
-def why_not_recorded(run: BatchRun) -> str:
-    """Return why a run cannot be recorded with padding; empty if it can."""
-    return next(_reasons(run), "")
-
-
 def _reasons(run: BatchRun) -> Iterator[str]:
+    """Yield why a run cannot be recorded with padding; nothing if it can."""
     program = run.program
     if torch.is_inference_mode_enabled():
         yield "inference mode keeps no memory that later steps may write to"

@@ -39,21 +39,13 @@ class Block:
         assert relation is None
         return self
 
-    def num_sources(self, _: int = 0) -> int:
-        """Return the number of rows before it."""
-        return self.csc.num_src
+    def before(self, _: int = 0) -> tuple[int, Tensor | None]:
+        """Return the number of rows before it, and the node of each; None if row v is node v."""
+        return self.csc.num_src, self.sources
 
-    def num_destinations(self, _: int = 0) -> int:
-        """Return the number of rows after it."""
-        return self.csc.num_dst
-
-    def source_nodes(self, _: int = 0) -> Tensor | None:
-        """Return the node of each row before it; None if row v is node v."""
-        return self.sources
-
-    def destination_nodes(self, _: int = 0) -> Tensor | None:
-        """Return the node of each row after it; None if row v is node v."""
-        return self.destinations
+    def after(self, _: int = 0) -> tuple[int, Tensor | None]:
+        """Return the number of rows after it, and the node of each; None if row v is node v."""
+        return self.csc.num_dst, self.destinations
 
     @property
     def copies(self) -> Iterator[Tensor]:
@@ -101,21 +93,13 @@ class TypedBlock:
         assert relation is not None
         return self.relations[relation.number]
 
-    def num_sources(self, node_type: int = 0) -> int:
-        """Return the number of a type's rows before it."""
-        return self.num_src[node_type]
+    def before(self, node_type: int = 0) -> tuple[int, Tensor | None]:
+        """Return the number of a type's rows before it, and the node of each; None if row v is node v."""
+        return self.num_src[node_type], self.sources[node_type]
 
-    def num_destinations(self, node_type: int = 0) -> int:
-        """Return the number of a type's rows after it."""
-        return self.num_dst[node_type]
-
-    def source_nodes(self, node_type: int = 0) -> Tensor | None:
-        """Return the node of each of a type's rows before it; None if row v is node v."""
-        return self.sources[node_type]
-
-    def destination_nodes(self, node_type: int = 0) -> Tensor | None:
-        """Return the node of each of a type's rows after it; None if row v is node v."""
-        return self.destinations[node_type]
+    def after(self, node_type: int = 0) -> tuple[int, Tensor | None]:
+        """Return the number of a type's rows after it, and the node of each; None if row v is node v."""
+        return self.num_dst[node_type], self.destinations[node_type]
 
     @property
     def copies(self) -> Iterator[Tensor]:
@@ -131,18 +115,17 @@ Blocks = Sequence[Block] | Sequence[TypedBlock]
 
 def num_rows_of(blocks: Blocks, place: LevelNodes, num_nodes: int) -> int:
     """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
-    level, node_type = place
-    if level < len(blocks):
-        return blocks[level].num_sources(node_type)
-    return blocks[-1].num_destinations(node_type) if blocks else num_nodes
+    return _rows_at(blocks, place)[0] if blocks else num_nodes
 
 
 def nodes_of(blocks: Blocks, place: LevelNodes) -> Tensor | None:
     """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
+    return _rows_at(blocks, place)[1] if blocks else None
+
+
+def _rows_at(blocks: Blocks, place: LevelNodes) -> tuple[int, Tensor | None]:
     level, node_type = place
-    if level < len(blocks):
-        return blocks[level].source_nodes(node_type)
-    return blocks[-1].destination_nodes(node_type) if blocks else None
+    return blocks[level].before(node_type) if level < len(blocks) else blocks[-1].after(node_type)
 
 
 def whole_graph(csc: Csc, num_blocks: int) -> list[Block]:

@@ -99,12 +99,8 @@ def choose_order(
     best = min(candidates, key=attrgetter("seconds"))
     if before.seconds - best.seconds < LEAST_GAIN * before.seconds:
         return None, _left(f"{before.hits:.0%} of the row reads find the cache as nodes stand; {why_not}")
-    return best.reached, _taken(before, best, needed)
-
-
-def _taken(before: Weighed, best: Weighed, needed: int) -> ir.Decision:
     cost = f", {in_bytes(needed)} for renumbered edges" if needed else ""
-    return ir.Decision(
+    return best.reached, ir.Decision(
         name="locality",
         taken=True,
         what=f"nodes stand by {best.name}{cost}: {best.hits:.0%} of the row reads find the cache",

@@ -97,7 +97,7 @@ class Lowered:
         if self.program.by_relation:
             return typed_level_lines(self.program, self.blocks, self.num_rows)
         order = "in the graph's order" if self.row_of is None else "renumbered"
-        if self.blocks and self.blocks[-1].destination_nodes() is not None and self.row_of is None:
+        if self.blocks and self.blocks[-1].after()[1] is not None and self.row_of is None:
             order = "those of the last level first"
         lines = [f"Levels, their nodes {order}"]
         for level in range(self.program.num_levels):

@@ -11,6 +11,7 @@ from graphbraid.fullgraph.program.edge_operations import (
     Messages,
     ReadRows,
     RelationAttention,
+    stops_gradient,
 )
 from graphbraid.fullgraph.program.graph_break import (
     Break,

@@ -89,6 +89,14 @@ class Gine(Operation):
         return f"{made}{loops}"
 
 
+def stops_gradient(op: Operation, *, of_features: bool) -> bool:
+    """Return whether an operation reads edges' features, or else weights, and gives these no gradient."""
+    if of_features:
+        passes = isinstance(op, Gine | Messages) or (isinstance(op, Attention) and op.kind == "gat")
+        return op.reads_edges and not passes
+    return op.moves and not isinstance(op, Messages)
+
+
 class ReadRows(Enum):
     """What a message reads a row of for each edge ``u -> v``."""
 

@@ -129,7 +129,7 @@ def owned_outputs(blocks: Blocks, partition: Partition, rank: int) -> Tensor:
         partition: the owner of each node.
         rank: number of the rank.
     """
-    nodes = blocks[-1].destination_nodes() if blocks else None
+    nodes = blocks[-1].after()[1] if blocks else None
     if nodes is None:
         return partition.owned(rank)
     return nodes[partition.part_of[nodes] == rank]

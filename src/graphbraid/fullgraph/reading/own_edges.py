@@ -175,12 +175,9 @@ class CallOnEdges:
     def _made(self, name: str, module: nn.Module, writer: Writer, out: str) -> LayerOnEdges:
         learns_weights, learns_features = self._learns(self._weight), self._learns(self._features)
         for op in writer.ops:
-            if learns_weights and op.moves and not isinstance(op, ir.Messages):
+            if learns_weights and ir.stops_gradient(op, of_features=False):
                 raise ir.NotLoweredError(name, "its edge weights are learned", "weights that are not")
-            passes = isinstance(op, ir.Gine | ir.Messages) or (
-                isinstance(op, ir.Attention) and op.kind == "gat"
-            )
-            if learns_features and op.reads_edges and not passes:
+            if learns_features and ir.stops_gradient(op, of_features=True):
                 raise ir.NotLoweredError(name, "its edge features are learned", "features that are not")
         try:
             program = ir.Program(

@@ -307,7 +307,10 @@ class _TraceReader:
             attr = bound.get(EDGE_ATTR)
             mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
             edges = edges_of(name, reader, bound, self._given, mapped, sparse=self._sparse)
-        is_pair = bound.get(_COEFFICIENTS) is True and _first_alone_is_read(node)
+        # Of the pair that PyG returns with coefficients, nothing may read more than the first.
+        is_pair = bound.get(_COEFFICIENTS) is True and all(
+            user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users
+        )
         if is_pair:
             bound.pop(_COEFFICIENTS)
         given = {key: self._seen(value) for key, value in bound.items() if value is not None}
@@ -480,10 +483,3 @@ class _TraceReader:
 
 
 _COEFFICIENTS = "return_attention_weights"
-
-
-def _first_alone_is_read(node: fx.Node) -> bool:
-    """Return whether nothing reads more than the first part of a call's result."""
-    return all(
-        user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users
-    )

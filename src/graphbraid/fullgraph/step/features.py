@@ -184,7 +184,7 @@ class EdgeFeatures:
         attr = self._graph.edge_attr
         if self._first is None or attr is None:
             return 0
-        loops = sum(self._blocks[level].num_destinations() for level, _ in self._loops)
+        loops = sum(self._blocks[level].after()[0] for level, _ in self._loops)
         of_loops = 4 * loops * attr.shape[1]
         in_place = attr.dtype == torch.float32 and attr.is_contiguous() and self._copies is None
         block = self._blocks[self._first].of(None)
@@ -202,7 +202,7 @@ class EdgeFeatures:
         rows = row_contiguous(rows.to(torch.float32))
         self._rows = rows if self._copies is None else self._copies.matrix(rows)
         for level, fill in self._loops:
-            nodes = self._blocks[level].destination_nodes()
+            nodes = self._blocks[level].after()[1]
             joined = joined_by_node(self._graph.csc, attr.detach(), fill)
             self._loops[level, fill] = joined if nodes is None else joined.index_select(0, nodes)
 

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -151,14 +152,11 @@ class HostMap:
 
     def __init__(self, how: Aggregation) -> None:
         self.how = how
-        self._reverse: Aggregation | None = None
 
-    @property
+    @cached_property
     def reverse(self) -> Aggregation:
         """The transposed map."""
-        if self._reverse is None:  # float32, in which rows of any storage dtype are summed
-            self._reverse = self.how.transposed(torch.float32)
-        return self._reverse
+        return self.how.transposed(torch.float32)  # in which rows of any storage dtype are summed
 
     def forward(
         self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None

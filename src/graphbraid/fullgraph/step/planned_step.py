@@ -230,7 +230,9 @@ class PlannedStep:
         if rows is None:
             target.copy_(grad)
         elif self.spreads:
-            spread_rows(grad, self._places_of(rows), target)
+            if self._spread is None or self._spread[0] is not rows:  # the same in every step
+                self._spread = rows, places_of(rows, self.output.count)
+            spread_rows(grad, self._spread[1], target)
         else:
             target.zero_().index_copy_(0, rows, grad)
         found = self._run_backward()
@@ -245,12 +247,6 @@ class PlannedStep:
         """
         count, width = self._output_grad.count, self.program.width(self.program.output)
         return self.request.copies is None and width >= WIDE and count * width >= MANY
-
-    def _places_of(self, rows: Tensor) -> Tensor:
-        """Return the positions that :func:`spread_rows` needs, which are the same in every step."""
-        if self._spread is None or self._spread[0] is not rows:
-            self._spread = rows, places_of(rows, self.output.count)
-        return self._spread[1]
 
     def _look_at_parameters(self) -> None:
         """Make tasks forget their bound arguments if a parameter has moved in memory."""

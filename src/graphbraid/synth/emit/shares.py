@@ -55,7 +55,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
     """
     mine = distribute(lowered, partition, rank)
     program, blocks = divided(*lower_for_evaluation(lowered, read), partition, rank)
-    nodes = blocks[-1].destination_nodes()
+    nodes = blocks[-1].after()[1]
     assert nodes is not None
     row_of = torch.full((lowered.graph.num_nodes,), -1, dtype=torch.int64)
     row_of[nodes] = torch.arange(nodes.numel())

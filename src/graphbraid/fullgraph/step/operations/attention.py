@@ -36,7 +36,7 @@ class PlannedAttention(PlannedOperation[Attention]):
         self._learns = plan.training and plan.program.learns(op.out)
         self._p = op.dropout
         self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
-        destinations = plan.request.blocks[level].destination_nodes(plan.program.node_type(op.out))
+        destinations = plan.request.blocks[level].after(plan.program.node_type(op.out))[1]
         self._first_keys = self._keys_of(destinations) if self._p > 0 else None
         self._how: tuple[Any, ...] = ()
         self._rows = plan.rows(self.source)

@@ -194,7 +194,7 @@ class SourcePart:
 
 
 class SourceSplit:
-    """The two parts of a block's sources, made when they are first read.
+    """The two parts of a block's sources, each made when it is first read.
 
     Args:
         csc: the block.
@@ -203,7 +203,6 @@ class SourceSplit:
 
     def __init__(self, csc: Csc, num_own: int) -> None:
         self._csc, self._num_own = csc, num_own
-        self._parts: tuple[SourcePart, SourcePart] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -211,22 +210,15 @@ class SourceSplit:
         csc = self._csc
         return 8 * (csc.num_src + 2 + csc.num_edges + 2 * (csc.num_dst + 1))
 
-    @property
-    def halo(self) -> SourcePart:
-        """The part of the halo's rows."""
-        return self._made()[1]
-
-    @property
+    @cached_property
     def own(self) -> SourcePart:
         """The part of own rows."""
-        return self._made()[0]
+        return self._part(slice(0, self._num_own))
 
-    def _made(self) -> tuple[SourcePart, SourcePart]:
-        if self._parts is None:
-            num_src = self._csc.num_src
-            own, halo = slice(0, self._num_own), slice(self._num_own, num_src)
-            self._parts = self._part(own), self._part(halo)
-        return self._parts
+    @cached_property
+    def halo(self) -> SourcePart:
+        """The part of the halo's rows."""
+        return self._part(slice(self._num_own, self._csc.num_src))
 
     def _part(self, rows: slice) -> SourcePart:
         csc = self._csc
