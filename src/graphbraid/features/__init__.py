@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from graphbraid.features.scores.choice import coverage
     from graphbraid.features.scores.reads import batch_reads
     from graphbraid.features.scores.score import KINDS, Score, score
-    from graphbraid.features.tiers.host_tiers import HostTiers, expected_list_blocks
     from graphbraid.features.tiers.tier_report import CurvePoint, TierReport, TierRow
     from graphbraid.features.tiers.tiered_features import TieredFeatures
-    from graphbraid.features.tiers.topology import TieredTopology
+    from graphbraid.features.tiers.topology import HostTiers, TieredTopology, expected_list_blocks
     from graphbraid.graph.orders import ORDERS, order_by
-    from graphbraid.sampling.rows.tier_counts import TierCounts
+    from graphbraid.sampling.rows.transfer_counter import TierCounts
 
 __all__ = [
     "KINDS",
@@ -58,11 +57,10 @@ __getattr__ = names_of(
         "scores.choice": "coverage",
         "scores.reads": "batch_reads",
         "scores.score": "KINDS Score score",
-        "tiers.host_tiers": "HostTiers expected_list_blocks",
         "tiers.tier_report": "CurvePoint TierReport TierRow",
         "tiers.tiered_features": "TieredFeatures",
-        "tiers.topology": "TieredTopology",
+        "tiers.topology": "HostTiers TieredTopology expected_list_blocks",
         ".graph.orders": "ORDERS order_by",
-        ".sampling.rows.tier_counts": "TierCounts",
+        ".sampling.rows.transfer_counter": "TierCounts",
     },
 )

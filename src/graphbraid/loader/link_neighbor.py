@@ -22,9 +22,8 @@ from graphbraid.loader.options import LINK_REFUSED, LoaderOptions
 from graphbraid.loader.sources import as_input_id, is_whole
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.config import BIDIRECTIONAL
-from graphbraid.sampling.links.edge_lookup import LinkLookup
 from graphbraid.sampling.links.link_seeds import OF_LINKS, LinkEnds, LinkSeeds
-from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
+from graphbraid.sampling.links.negatives import LinkLookup, NegativeDraws, NegativeSampling
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_ro
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
-from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import (
     SECTOR_BYTES,
     SUM_BYTES,
     WEIGHT_BYTES,
+    TierCounts,
     list_bytes_read,
     row_sectors,
 )

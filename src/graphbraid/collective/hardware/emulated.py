@@ -20,9 +20,9 @@ from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import (
     SECTOR_BYTES,
+    TierCounts,
     list_bytes_read,
     row_sectors,
     travelled,

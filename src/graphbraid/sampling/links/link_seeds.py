@@ -13,8 +13,7 @@ from graphbraid.graph.csc import ranges
 from graphbraid.graph.types import first_ids
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import BatchSeeds, Constraints, EdgeTimes
-from graphbraid.sampling.links.edge_lookup import EdgeLookup
-from graphbraid.sampling.links.negatives import NegativeDraws
+from graphbraid.sampling.links.negatives import EdgeLookup, NegativeDraws
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

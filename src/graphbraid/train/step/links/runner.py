@@ -17,9 +17,8 @@ from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import EdgeModel, LinkModel, RelationPredictor
 from graphbraid.ops.cross_entropy import kept_bytes
 from graphbraid.ops.library import once_differentiable
-from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkSeeds, QuestionSeeds
-from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
+from graphbraid.sampling.links.negatives import EdgeLookup, NegativeDraws, NegativeSampling
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.data import EdgeLabels, LinkData, LinkSet
