@@ -6,9 +6,8 @@ from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.engine import BatchEngine
-    from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
+    from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes, lower  # noqa: A004
     from graphbraid.fullgraph.engine import Engine
-    from graphbraid.fullgraph.lower_model import lower
     from graphbraid.fullgraph.lowering.costs import Evidence
     from graphbraid.fullgraph.lowering.lower_program import Lowered
     from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
@@ -38,9 +37,8 @@ __getattr__ = names_of(
     __name__,
     {
         "batches.engine": "BatchEngine",
-        "compiling": "Uncompiled compile estimated_bytes",
+        "compiling": "Uncompiled compile estimated_bytes lower",
         "engine": "Engine",
-        "lower_model": "lower",
         "lowering.costs": "Evidence",
         "lowering.lower_program": "Lowered",
         "lowering.options": "ALL CompileOptions",

@@ -1,4 +1,4 @@
-""":func:`graphbraid.compile`, the entry point of full-graph training."""
+""":func:`graphbraid.compile` and :func:`graphbraid.fullgraph.lower`, the entries of full-graph training."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.engine import BatchEngine
 from graphbraid.fullgraph.compiled_module import CompiledModule
-from graphbraid.fullgraph.device import Device, device_for
+from graphbraid.fullgraph.device import HOST, Device, device_for, on_place
 from graphbraid.fullgraph.engine import Engine, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
-from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
-from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, names_of, storage_of
+from graphbraid.fullgraph.lowering.lower_program import Lowered, check_kernels, lower_program, whole_typed
+from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, checked_nodes, names_of, storage_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, needs_lowering
 from graphbraid.fullgraph.measured.rates import machine_rates
+from graphbraid.fullgraph.measured.trials import costs_for
 from graphbraid.fullgraph.model_tracker import TrainingNodes
-from graphbraid.fullgraph.program import NotLoweredError, reasons_of
+from graphbraid.fullgraph.program import NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import in_mode, lock_of
@@ -283,6 +284,54 @@ def _of_first_rank(ranks: Ranks, find: Callable[[], Evidence]) -> Evidence | Non
             found = find().to_json()
     found = ranks.comm.share(found)
     return None if found is None else Evidence.from_json(found, "rank 0's evidence")
+
+
+@typed
+def lower(
+    model: nn.Module | Program,
+    graph: Graph,
+    nodes: Any = "train",
+    options: CompileOptions | None = None,
+    *,
+    node_type: str | None = None,
+) -> Lowered:
+    """Lower a model over a whole graph as :func:`graphbraid.compile` does; nothing runs and nothing moves.
+
+    Example::
+
+        print(graphbraid.fullgraph.lower(model, graph))
+
+    Args:
+        model: a model, read in its current state (see :func:`graphbraid.compile`), or its program.
+        graph: a graph with features, used in place.
+        nodes: the training nodes: the name of a split, distinct ids, or a mask.
+        options: the decisions that may be taken and the device. If None, all decisions, on the parameters'
+            device.
+        node_type: see :func:`graphbraid.compile`.
+
+    Returns:
+        A frozen record; printing it shows the rates, the decisions, the program, and each level's nodes and
+        edges.
+
+    Raises:
+        NotLoweredError: part of the model has no lowered form; the message names it.
+        ConfigError: a node is out of range or named twice.
+        DataError: the graph has no features or no such split.
+    """
+    if isinstance(model, Program):
+        program, options = model, options or CompileOptions()
+        own = graph.nodes_of(program.node_types[program.node_type(program.output)].name)
+        ids = checked_nodes(nodes, own)
+    else:
+        options = options or CompileOptions(device=device_for(model))
+        source = source_of(model, graph, node_type=node_type)
+        ids, program = checked_nodes(nodes, source.nodes), source.read(model)
+        if program.returned is not None:
+            raise NotLoweredError("forward", "it returns several matrices", "one result")
+        graph = source.graph_for(program)
+    if not program.by_relation:
+        graph = on_place(graph, HOST.place)
+    return lower_program(program, graph, ids, options, costs_for(program, graph, options))
 
 
 @typed

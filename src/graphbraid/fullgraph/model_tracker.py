@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
-from graphbraid.fullgraph.lower_model import lower
-from graphbraid.fullgraph.lowering.lower_program import Lowered
+from graphbraid.fullgraph.device import HOST, on_place
+from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.trials import costs_for
@@ -200,4 +200,7 @@ class ModelTracker:
         if self._ranks is not None and self._ranks.part is not None:
             costs = costs_for(program, self._ranks.part.graph, self._options)
             return lower_part(program, self._ranks, self.nodes, self._options, costs)
-        return lower(program, self.source.graph_for(program), self.nodes, self._options)
+        graph = self.source.graph_for(program)
+        graph = graph if program.by_relation else on_place(graph, HOST.place)
+        costs = costs_for(program, graph, self._options)
+        return lower_program(program, graph, self.nodes, self._options, costs)
