@@ -32,7 +32,7 @@ BUDGETS = {
     ("collective",): 4840,
     ("fullgraph",): 27_950,
     ("distributed",): 8_375,
-    ("synth",): 6_500,
+    ("synth",): 5_880,
     ("train",): 11_190,
     ("estimates",): 4_505,
     ("report",): 460,
