@@ -67,7 +67,7 @@ class CallWriter:
             found.append(Written(kernel, made if isinstance(made, list) else [made]))
         return found
 
-    def writer_of(self, kernel: str) -> CallForm | None:
+    def writer_of(self, kernel: str) -> Form | None:
         """Return how the calls of a kernel are written; None if the target does not have it."""
         return _WRITERS.get(kernel)
 
@@ -169,7 +169,7 @@ class CallWriter:
         return self.exchanges[travel][0]
 
 
-CallForm = str | Callable[[Any, int, SimpleNamespace], CppStatement | list[CppStatement]]
+Form = str | Callable[[Any, int, SimpleNamespace], CppStatement | list[CppStatement]]
 """How calls of a kernel are written: by a form, see :meth:`CallWriter.call`, or by a function."""
 
 
@@ -324,7 +324,7 @@ _FORMS = (
     "gatv2_backward(edges:edges_in by_source:edges_out perm:edges x=src own=dst vectors=att how:attention out"
     " lse grad grad_x=grad_src grad_own=grad_dst grad_vectors=grad_att)",
 )
-_WRITERS: dict[str, CallForm] = {
+_WRITERS: dict[str, Form] = {
     **{form.split("(")[0]: form for form in _FORMS},
     "zero_": _zero,
     "add_": "add(x out)",

@@ -23,14 +23,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.calls import (
-    CallForm,
-    CallWriter,
-    Written,
-    arguments_of,
-    write_messages,
-    write_spmm,
-)
+from graphbraid.synth.emit.calls import CallWriter, Form, Written, arguments_of, write_messages, write_spmm
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
@@ -192,7 +185,7 @@ class GpuCallWriter(CallWriter):
                 raise NotLoweredError("synthesis", what, "transpose='stored'")
         return super().written(task)
 
-    def writer_of(self, kernel: str) -> CallForm | None:
+    def writer_of(self, kernel: str) -> Form | None:
         """Return how the calls of a kernel are written; None if the target does not have it."""
         if kernel == "reduce_messages":
             return _write_messages

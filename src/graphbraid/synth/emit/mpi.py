@@ -218,10 +218,6 @@ def _differ(where: str, one: str, other: str) -> NotLoweredError:
     return NotLoweredError("synthesis", what, "a partition that gives each rank rows to compute")
 
 
-_SOURCES = ("exchange.cpp", "ranks.cpp")
-_NORM_SOURCES = ("ranks_norm.cpp",)
-
-
 @typed
 def write_mpi(
     synthesis: Synthesis,
@@ -288,7 +284,7 @@ def sources_of_ranks(
     plan = {f"rank-{rank}/numbers.npy": of_rank for rank, of_rank in enumerate(numbers)}
     for array in merging.arrays:
         plan |= {f"rank-{rank}/{array.name}.npy": values for rank, values in enumerate(array.tensors)}
-    more = (*_SOURCES, *(_NORM_SOURCES if "batch_norm" in kernels else ()))
+    more = ("exchange.cpp", "ranks.cpp", *(["ranks_norm.cpp"] if "batch_norm" in kernels else []))
     return rendered(context, files_of([*openmp_sources(kernels), *more]), plan)
 
 
