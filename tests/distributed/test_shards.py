@@ -302,6 +302,37 @@ def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each
     run_threads(2, on_rank)
 
 
+@pytest.mark.parametrize(("batch_size", "after"), [(3, 1), (2, 0)])
+def test_another_pipeline_may_run_before_a_last_batch_that_one_rank_does_not_share(
+    tmp_path: Path, batch_size: int, after: int
+) -> None:
+    """Ranks meet in each step, as in training: a rank without a share waits for the others."""
+    graph = graph_of(50, 300, 2)
+    seeds = graph.split("train")
+    num_batches = -(-seeds.numel() // batch_size)
+    assert seeds.numel() % batch_size == 1
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(50) % 2, 2)
+    config = SamplerConfig(fanouts=(3, 3))
+
+    def on_rank(comm: Communicator) -> None:
+        sharded = ShardedGraph.open(folder, comm)
+        training, other = (ShardedPipeline(sharded, config, gathers=True, num_threads=1) for _ in range(2))
+        schedule = SeedSchedule(seeds=seeds, batch_size=batch_size, part=comm.rank, num_parts=2)
+        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        drawn = training.run(schedule, 0, 0, schedule.num_steps, then=2)
+        for epoch in range(3):
+            expected = whole.run(schedule, epoch, 0, schedule.num_steps)
+            for step in range(num_batches):
+                if step == after:
+                    check_equal(next(other.run(schedule, 9, 0, 1)), next(whole.run(schedule, 9, 0, 1)))
+                if step < schedule.num_steps:
+                    check_equal(next(drawn), next(expected))
+                comm.barrier()
+        assert next(drawn, None) is None
+
+    run_threads(2, on_rank)
+
+
 @pytest.mark.parametrize("lists", ["parts", "whole"])
 def test_rows_that_exceed_the_memory_are_read_from_disk(
     tmp_path: Path, lists: str, monkeypatch: pytest.MonkeyPatch

@@ -105,7 +105,7 @@ class Iteration(NamedTuple):
 
 
 def group_sizes(count: int, *, is_first: bool) -> list[int]:
-    """Return how many batches each group of an epoch has; the last one has what is left.
+    """Return how many batches each group of an epoch has; the last one has what is left, if not one alone.
 
     Args:
         count: batches of the epoch, on the rank that has most.
@@ -113,7 +113,10 @@ def group_sizes(count: int, *, is_first: bool) -> list[int]:
     """
     begins = [0, *itertools.accumulate(min(size, GROUP) for size in _FIRST_GROUPS if is_first)]
     begins += range(begins[-1] + GROUP, count, GROUP)
-    ends = itertools.pairwise([*(begin for begin in begins if begin < count), count])
+    begins = [begin for begin in begins if begin < count]
+    if begins[-1:] == [count - 1] and count > 1:  # a rank without a share would not begin it anew with others
+        begins[-1] -= 1
+    ends = itertools.pairwise([*dict.fromkeys(begins), count])
     return [end - begin for begin, end in ends]
 
 
