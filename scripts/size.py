@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 3120,
     ("graph",): 5_180,
-    ("ops",): 10_960,
+    ("ops",): 11_010,
     ("sampling",): 6_850,
     ("features",): 4440,
     ("datasets",): 7_060,
     ("nn",): 3_870,
     ("loader",): 3_640,
     ("collective",): 4840,
-    ("fullgraph",): 27_950,
+    ("fullgraph",): 27_970,
     ("distributed",): 8_375,
     ("synth",): 5_880,
     ("train",): 11_190,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_950,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_080, 500, 93_800
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_400, 490, 94_150
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
