@@ -269,6 +269,11 @@ def test_an_iteration_that_all_ranks_leave_early_does_not_disturb_the_next(tmp_p
     run_threads(2, on_rank)
 
 
+def _depth(generator: Any) -> int:
+    inner = generator.gi_yieldfrom
+    return 0 if inner is None else 1 + _depth(inner)
+
+
 @pytest.mark.parametrize("num_kept", [0, 9])
 @pytest.mark.parametrize("after", [3, 6, 7])  # within an epoch, before and after its last step
 def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each_other(
@@ -290,6 +295,7 @@ def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each
         num_steps = schedule.num_steps
         assert num_steps == 7 + comm.rank
         drawn = training.run(schedule, 0, 0, num_steps, then=2)
+        depths = set()
         for epoch in range(3):
             for step, expected in enumerate(whole.run(schedule, epoch, 0, num_steps)):
                 if step == after:
@@ -297,7 +303,9 @@ def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each
                 check_equal(next(drawn), expected)
             if num_steps == after:
                 next(other.run(schedule, 9, 0, 1))
+            depths.add(_depth(drawn))
         assert next(drawn, None) is None
+        assert len(depths) == 1, "generators are nested deeper with each turn"
 
     run_threads(2, on_rank)
 

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -259,7 +259,15 @@ class ShardedPipeline:
             last_step: step to stop before.
             then: whole epochs whose batches follow. Their first groups travel while the epoch before trains.
         """
-        shards, last_epoch = self._graph.shards, epoch + then
+        left: tuple[int, int, int] | None = epoch, first_step, last_step
+        while left is not None:
+            left = yield from self._until_another(schedule, *left, epoch + then)
+
+    def _until_another(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int, last_epoch: int
+    ) -> Generator[PreparedBatch, None, tuple[int, int, int] | None]:
+        """Yield batches until another pipeline begins; return the epoch and its steps that are left then."""
+        shards = self._graph.shards
         counts = torch.tensor([last_step - first_step, schedule.num_steps])
         if shards.iteration is not None:
             shards.iteration.end()
@@ -275,9 +283,7 @@ class ShardedPipeline:
                     if now == last_epoch and used == len(steps):
                         break
                     if (group := next(mine.groups, None)) is None:  # another iteration has begun
-                        begin = steps.start + used
-                        yield from self.run(schedule, now, begin, steps.stop, last_epoch - now)
-                        return
+                        return now, steps.start + used, steps.stop
                     group.reverse()
                     while group:
                         used += 1
@@ -289,6 +295,7 @@ class ShardedPipeline:
             if mine.turns.close():
                 for thread in mine.threads:
                     thread.join(_CLOSING_SECONDS)
+        return None
 
     def _begin(self, schedule: SeedSchedule, spans: list[_Span]) -> Iteration:
         """Start the threads that prepare the groups of some epochs."""
