@@ -69,10 +69,9 @@ class PlannedAdd(PlannedOperation[ir.Add]):
 
     def forward(self) -> None:
         """Plan the sum."""
-        plan, op = self.plan, self.op
-        first, other = (plan.rows(value) for value in op.inputs)
-        out = plan.result(op, overwrites=op.inputs[1] if plan.may_overwrite(op.inputs[1]) else None)
-        plan.do(op.out, lambda: torch.add(first.tensor, other.tensor, out=out.tensor), out, first, other)
+        plan, out = self.plan, self.plan.rows_to_add_into(self.op)
+        first = plan.rows(self.source)
+        plan.do(self.op.out, lambda: out.tensor.add_(first.tensor), out, first)
 
     def backward(self) -> None:
         """Pass the gradient on to both."""
