@@ -278,7 +278,7 @@ def test_a_failure_to_lower_is_no_failure(monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(model_tracker, "lower", fail)
+    monkeypatch.setattr(model_tracker, "lower_program", fail)
     data, model = data_of("untidy"), Stack(GCN)
     engine = engine_of(model, data)
     assert "lowering it failed (ZeroDivisionError: a bug)" in engine.explain()

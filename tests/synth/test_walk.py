@@ -221,5 +221,5 @@ def test_a_loss_that_is_not_finite_ends_training(copy: tuple[Path, Path], tmp_pa
         *("--data", str(store), "--load", str(tmp_path / "weights"), "--save", str(tmp_path / "trained")),
         code=1,
     )
-    assert "train: the loss of epoch 0 is nan" in said
+    assert "the loss of epoch 0 is nan" in said
     assert list((tmp_path / "trained").iterdir()) == []

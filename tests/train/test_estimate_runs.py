@@ -15,7 +15,7 @@ from tests.train.communities import random_graph
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
-from graphbraid.estimates import allocation as baseline
+from graphbraid.estimates import machine as baseline
 from graphbraid.fullgraph.measured import trials as basis
 from graphbraid.graph import Graph, SparseFeatures
 

@@ -96,7 +96,7 @@ def test_an_accelerator_is_measured_planned_and_followed():
     assert losses == train(None)[1]
     assert trainer.plan.times.uva.seconds >= 0.003
     assert trainer.plan.cores is None
-    with pytest.raises(ConfigError, match="give plan='auto' as well"):
+    with pytest.raises(ConfigError, match="also give plan='auto'"):
         train(None, accelerator=EmulatedAccelerator(times))
 
 

@@ -195,7 +195,7 @@ class SampledFeed:
         """
         schedule = self._loader.schedule
         has_all = min(schedule.batch_size, schedule.seeds.numel()) >= schedule.num_parts
-        then = then if has_all and start == 0 and not self._loader.graph.is_whole else 0
+        then = then if has_all and start == 0 and not self._runner.graph.is_whole else 0
         own = self._begun.pop(epoch, None)
         own = own or self._loader.batches(epoch, min(start, len(self._loader)), then=then)
         if start >= len(self._loader):

@@ -50,8 +50,11 @@ class GraphLoader(AbstractContextManager["GraphLoader"]):
         """Return the number of batches in an epoch."""
         return self.schedule.num_steps
 
-    def batches(self, epoch: int, start: int = 0, stop: int | None = None) -> Iterator[GraphBatch]:
-        """Yield the batches of steps ``[start, stop)`` of an epoch in order."""
+    def batches(
+        self, epoch: int, start: int = 0, stop: int | None = None, *, then: int = 0
+    ) -> Iterator[GraphBatch]:
+        """Yield the batches of steps ``[start, stop)`` of an epoch in order; nothing is prepared ahead."""
+        assert not then
         for step in range(start, len(self) if stop is None else stop):
             began = time.perf_counter()
             batch = self._graphs.batch(self.schedule.seeds_of(as_epoch(epoch), step))
