@@ -86,10 +86,13 @@ wheel-pure: $(VENV)/.installed-dev ## build the wheel without kernels into dist/
 wheel-aarch64: $(VENV)/.installed-dev ## cross-compile the wheel for Linux on aarch64; HEADERS=FOLDER has that Python's headers
 	PYTHON=$(BIN)/python scripts/wheel_aarch64.sh
 
-# Both ends of what pyproject.toml allows, each in an environment of its own.
-OLDEST := torch==2.9.1 torch-geometric==2.6.1
+# Both ends of what pyproject.toml allows, each in an environment of its own. The interpreters of Triton 3.5 and 3.6
+# convert arrays of one number: NumPy warns of that, and from 2.4 on refuses it.
+OLDEST := torch==2.9.1 torch-geometric==2.6.1 'numpy<2.4'
+REHEARSED := -W "ignore:Conversion of an array:DeprecationWarning"
 NEWEST := torch torch-geometric
 
+test-oldest: export PYTEST_ADDOPTS := $(REHEARSED)
 test-oldest: ## run the quick tests with the oldest PyTorch and PyG
 	$(call test_with,oldest,$(OLDEST))
 
@@ -99,7 +102,7 @@ test-newest: ## run the quick tests with the newest PyTorch and PyG
 # Installs $(2) first: all other packages are those of constraints.txt, but for what belongs to PyTorch.
 define test_with
 	mkdir -p build/$(1)
-	grep -vE '^(torch|torch-geometric|triton)==' constraints.txt >build/$(1)/constraints.txt
+	grep -vE '^(torch|torch-geometric|triton$(if $(findstring numpy,$(2)),|numpy))==' constraints.txt >build/$(1)/constraints.txt
 	$(MAKE) VENV=build/$(1)/venv CONSTRAINTS=build/$(1)/constraints.txt build/$(1)/venv/.tools
 	build/$(1)/venv/bin/python -m pip --disable-pip-version-check install --constraint build/$(1)/constraints.txt $(2)
 	SKBUILD_BUILD_DIR=build/$(1)/kernels $(MAKE) VENV=build/$(1)/venv CONSTRAINTS=build/$(1)/constraints.txt test
@@ -107,9 +110,6 @@ endef
 
 constraints: ## rewrite constraints.txt from the newest versions that fit, in a fresh environment
 	PYTHON=$(PYTHON) scripts/pin_constraints.sh
-
-# Triton 3.6's interpreter converts arrays of one number as NumPy will not for much longer.
-REHEARSED := -W "ignore:Conversion of an array:DeprecationWarning"
 
 rehearse: ## run on the CPU what a GPU machine will run, with its versions of PyTorch, Triton and PyG
 	mkdir -p $(REHEARSAL)
