@@ -369,6 +369,10 @@ KINDS = {
     "complex array": lambda n: np.arange(n) * 1j,
     "uint16 array": lambda n: np.arange(n, dtype=np.uint16),
 }
+try:
+    torch.zeros(2, dtype=torch.uint16)[torch.tensor([0])]
+except NotImplementedError:  # PyTorch 2.9
+    KINDS = {name: make for name, make in KINDS.items() if "uint16" not in name}
 LOADERS = {
     "node": lambda data: NeighborLoader(data, [3, 2], batch_size=5, seed=0),
     "link": lambda data: LinkNeighborLoader(data, [3, 2], batch_size=5, seed=0),
