@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import secrets
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -157,7 +158,9 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
                 first += part.shape[0]
     writer.set_up_storage_writer(comm.rank == 0)
     plans = writer.prepare_global_plan([SavePlan([])] * comm.rank + [SavePlan(items)])
-    results = writer.write_data(plans[-1], _Pieces(found)).wait() if items else []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)  # PyTorch 2.9's writer
+        results = writer.write_data(plans[-1], _Pieces(found)).wait() if items else []
     own = [_piece(result, found[result.index]) for result in results]
     said = [piece for of_rank in comm.gather([piece.model_dump() for piece in own]) for piece in of_rank]
     pieces = [Piece(**piece) for piece in said]
