@@ -22,8 +22,9 @@ from torch import nn
 from graphbraid.distributed import ShardedGraph, partition, save_partition
 from graphbraid.distributed.shards.learned_rows import LearnedRows, Owners, initial_rows
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.estimates import limits
 from graphbraid.graph import Graph
-from graphbraid.nn import NodeEmbedding, ShardedEmbedding
+from graphbraid.nn import GraphSAGE, NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.preflight import split_nodes
@@ -410,6 +411,15 @@ def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path: Path) -> None:
         if files:
             assert anonymous < 60
         assert results[0]["losses"] == pytest.approx(found[1, False][0]["losses"], rel=1e-4)
+
+
+def test_a_model_with_divided_rows_starts_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no copy on which its memory could be counted."""
+    monkeypatch.setattr(limits, "most_bytes", lambda *_: 1 << 60)
+    graph = graph_of()
+    model = NodeEmbedding(graph.num_nodes, 4, GraphSAGE(4, 8, graph.num_classes, num_layers=1), sharded=True)
+    trainer = Trainer(model, graph, epochs=1, fanouts=(3,), batch_size=32)
+    assert len(trainer.fit().history) == 1
 
 
 @pytest.mark.parametrize("made", ["rows", "the optimizer's state"])
