@@ -16,6 +16,7 @@ from tests.ops.graphs import (
     values,
 )
 
+from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
@@ -316,6 +317,8 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     gatv2 = [t.requires_grad_() for t in gatv2_inputs(csc, 4, 9, torch.float32)]
 
     vectors, block = [values(1, 4, 9, seed=7 + place, grad=True) for place in range(2)], skewed(1000, 2000)
+    # Without kernels PyTorch multiplies rows by the vectors, and its threads divide the sums.
+    of_scored = gat[:1] if native.kernels() is None else [gat[0], *vectors]
 
     def run():
         torch.manual_seed(1)
@@ -325,7 +328,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
             scored.detach(),
             first.detach(),
             second.detach(),
-            *torch.autograd.grad(scored.square().sum(), (gat[0], *vectors)),
+            *torch.autograd.grad(scored.square().sum(), of_scored),
             *torch.autograd.grad(first.square().sum(), gat),
             *torch.autograd.grad(second.square().sum(), gatv2),
         ]
