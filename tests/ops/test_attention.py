@@ -311,6 +311,19 @@ def test_huge_logits_stay_finite():
     assert out.isfinite().all()
 
 
+def test_rows_and_logits_may_be_stored_by_column():
+    csc = skewed()
+    given = gat_inputs(csc, 3, 2, torch.float32)
+    by_column = [one.t().contiguous().t().requires_grad_() for one in given]
+    out, expected = (
+        gat_attention(csc, *by_column),
+        gat_attention(csc, *(one.requires_grad_() for one in given)),
+    )
+    assert torch.equal(out, expected)
+    found = torch.autograd.grad(out.square().sum(), by_column)
+    assert all(map(torch.equal, found, torch.autograd.grad(expected.square().sum(), given)))
+
+
 def test_bits_do_not_depend_on_the_number_of_threads():
     csc = skewed(3000, 2000, seed=3)
     gat = [t.requires_grad_() for t in gat_inputs(csc, 4, 9, torch.float32)]

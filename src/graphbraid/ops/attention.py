@@ -320,7 +320,7 @@ def _gat_forward(
 ) -> Tensor:
     """Run GAT's forward kernel on rows and logits, like :func:`_forward`."""
     x, _, dst_logit = given
-    out, kept = new_rows(x, csc.num_dst, x.shape[1]), [torch.empty_like(dst_logit)]
+    out, kept = new_rows(x, csc.num_dst, x.shape[1]), [dst_logit.new_empty(dst_logit.shape)]
     if any(ctx.needs_input_grad):
         kept += [new_rows(kept[0], *out.shape), torch.empty_like(kept[0])]
     return _forward(ctx, "gat_forward", given, edges, csc, how, out, *kept, **more)
