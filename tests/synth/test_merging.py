@@ -65,7 +65,7 @@ def test_a_call_that_writes_no_rows_is_left_out_where_a_rank_does_not_make_it():
     assert [merging.numbers(rank)[:2].tolist() for rank in range(2)] == [[4, 1], [0, 0]]
 
 
-def test_a_place_that_a_rank_has_nothing_before_is_one_behind_no_bytes():
+def test_a_place_without_an_offset_is_merged_as_one_with_offset_0():
     texts = ["train.v5_and_halo.behind(280)(10, 5)", "train.v5_and_halo(0, 5)"]
     assert Merging([[], []]).merged(texts) == "train.v5_and_halo.behind(sizes[0])(sizes[1], 5)"
     with pytest.raises(NotLoweredError, match=r"ranks differ in the program: 2 entries on one, 1 on another"):

@@ -19,7 +19,7 @@ from graphbraid.ops.reference.messages import COMPUTED
 from graphbraid.synth.language.aggregating import OwnAggregation
 
 _WEIGHT = "weight"
-"""What the message gets of an edge; names of rows end in ``_j`` and ``_i``, as PyG's do."""
+"""The message's argument for the edges' weights; names of rows end in ``_j`` and ``_i``, as PyG's do."""
 
 
 class OwnConv(nn.Module):
@@ -67,7 +67,7 @@ class OwnConv(nn.Module):
 
     @property
     def reads(self) -> list[tuple[str, ReadRows, str]]:
-        """What the message gets: its name, where it comes from, and its property."""
+        """The arguments of the message: name, end of the edge and property of each."""
         sources, destinations = self.form.sources, self.form.destinations
         return [
             *((f"{name}_j", ReadRows.SOURCE, name) for name in sources),

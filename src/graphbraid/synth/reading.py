@@ -25,7 +25,7 @@ def parse_program(text: str, *, source: str = "program") -> Function:
         source: name of the text in errors.
 
     Returns:
-        The syntax tree. Its ``notes`` say what was supplied that the text does not have.
+        The syntax tree. Its ``notes`` name marks that the parser supplied, such as a missing brace.
 
     Raises:
         ProgramError: the program is wrong; the message gives the line, the column and a hint.
@@ -50,7 +50,7 @@ def read_program(path: str | os.PathLike[str]) -> Function:
     try:
         if file.stat().st_size > 4 * MOST_CHARACTERS:
             raise DataError(f"{file} is too large for a program: {file.stat().st_size:,} bytes")
-        text = read_text(file).removeprefix("\ufeff")  # a mark that Windows puts before texts
+        text = read_text(file).removeprefix("\ufeff")  # the byte order mark of files from Windows
     except UnicodeDecodeError as error:
         what = f"byte {error.start} is none of a character's"
         raise DataError(f"{file} is not text in UTF-8: {what}") from error

@@ -1,4 +1,4 @@
-"""Recipe: what a program trains, and how; the same record for programs and for models."""
+"""Recipe: a model's layers and its training; the same record for programs and for models."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from graphbraid.synth.language.words import LOSSES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRecipe:
-    """A layer of :mod:`graphbraid.nn` or an own one, and what follows it."""
+    """A layer of :mod:`graphbraid.nn` or an own one, with its normalisation, activation and dropout."""
 
     kind: str
     """``GCN``, ``SAGE``, ``GIN``, ``GAT`` or ``GATv2``, or the name of an own layer."""
     aggregation: str
     """``sum``, ``mean`` or ``max``; of an own layer also ``min``."""
     own: OwnAggregation | None = None
-    """What an own layer computes."""
+    """The aggregation of an own layer."""
     normalization: str = "none"
     """``batch``, ``layer`` or ``none``."""
     activation: str = "relu"
@@ -35,7 +35,7 @@ class ModelRecipe:
     """A stack of layers."""
 
     layers: tuple[LayerRecipe, ...]
-    """What the last one has behind it is not used."""
+    """Normalisation, activation and dropout of the last one are not used."""
     widths: tuple[int, ...]
     """Columns of the features, of each hidden layer, and of the output: one more than there are layers."""
     initialiser: str
@@ -51,7 +51,7 @@ class OptimizerRecipe:
     kind: str
     """``sgd``, ``adam`` or ``adamw``."""
     learning_rate: float
-    """The first one; 0 if a program computes it from what it learns while it trains."""
+    """The first one; 0 if a program computes it from values known only in training."""
     momentum: float = 0.0
     """Momentum of ``sgd``."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -63,17 +63,17 @@ class OptimizerRecipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlyStop:
-    """When training stops before its last epoch."""
+    """A rule that stops training before its last epoch."""
 
     split: str
     """Split whose accuracy is looked at whenever the program evaluates it."""
     patience: int
-    """Evaluations without a better accuracy after which it stops."""
+    """Training stops after so many evaluations without a better accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What runs while a program trains: its statements, without those that describe its layers."""
+    """The statements of a program that run while it trains: all but those that describe its layers."""
 
     statements: tuple[Statement, ...]
     helpers: tuple[Helper, ...] = ()
@@ -84,7 +84,7 @@ class Script:
     reads_total: bool = True
     """Whether ``totalEpoch`` matters."""
     is_written: bool = False
-    """Whether it is a program's, whose lines errors name."""
+    """Whether it comes from a program's text, whose lines errors name."""
 
     @property
     def splits(self) -> list[str]:
@@ -121,8 +121,8 @@ class Recipe:
     seed: int = 0
     """Seed of the first weights and of dropout."""
     script: Script | None = None
-    """What a program does while it trains, ``epochs`` being its ``totalEpoch``. If None, each of ``epochs``
-    is a step, and the evaluations that follow it."""
+    """Statements of a program that run while it trains; ``epochs`` is its ``totalEpoch``. If None, each epoch
+    is a step, followed by its evaluations."""
 
     def __post_init__(self) -> None:
         """Check that its names can stand in source code.
@@ -143,7 +143,7 @@ class Recipe:
 
     @property
     def steps(self) -> Script:
-        """What runs while it trains."""
+        """The statements that run while it trains."""
         return _usual_script(self) if self.script is None else self.script
 
 

@@ -1,7 +1,7 @@
 """Recorder: takes a program's calls in the order they run and makes a recipe of them.
 
-The calls of one epoch are the forward passes of all layers in order, what follows each, the backward passes
-in reverse order, and the optimizer; every epoch must be the same but for its learning rate.
+The calls of one epoch are the forward passes of all layers in order, each with its normalisation, activation
+and dropout; the backward passes in reverse order; and the optimizer. Epochs may differ in the learning rate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recorder:
 
     @property
     def progress(self) -> tuple[Any, ...]:
-        """How far the epoch is."""
+        """The calls of the epoch so far."""
         return len(self._forward), self._num_back, tuple(self._between.items())
 
     @property
@@ -78,12 +78,13 @@ class Recorder:
         pairs = zip(METHODS["GNN"][method].arguments, arguments, strict=False)
         taken = [self._taken(call, at, argument, value) for at, (argument, value) in enumerate(pairs)]
         _CALLS[method](self, call, *taken)
+        # the pass of one layer completes that of all if it is the last
         if self.progress[:2] != before and self.progress[:2] in ((every, 0), (every, every)):
             return [Train(call.place, "backward" if self._num_back else "forward")]
         return []
 
     def _taken(self, call: Call, at: int, argument: Argument, value: Any) -> Any:
-        """Return an argument in its usual spelling, once it is known to be possible."""
+        """Check an argument and return it in its usual spelling."""
         if argument.choices:
             return word_of(value, (*argument.choices, *self._own))
         if argument.name == "layer" and not 0 <= value < self.num_layers:
@@ -96,11 +97,11 @@ class Recorder:
         raise ProgramError(call.arguments[at].place, message, hint)
 
     def require_begun(self, call: Call, *, is_looped: bool) -> None:
-        """Require that what training gives is asked for where there is some.
+        """Refuse a loss or an accuracy that is read before there is one.
 
         Args:
             call: ``loss`` or ``evaluate``.
-            is_looped: whether it stands in a loop of epochs, of which there may have been one.
+            is_looped: whether it is in a loop of epochs, so that an earlier round may have given one.
         """
         place, has_begun = call.method.place, self._epoch is not None or is_looped
         if call.method.name == "evaluate":
@@ -112,7 +113,7 @@ class Recorder:
             raise ProgramError(place, "loss before the first forward pass", "call it after that pass")
 
     def recipe(self, end: Place) -> tuple[ModelRecipe, Recipe]:
-        """Return what the calls come to.
+        """Return the model and the recipe that the calls describe.
 
         Raises:
             ProgramError: the program trains nothing, or stops in the middle of an epoch.

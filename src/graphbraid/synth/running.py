@@ -1,4 +1,4 @@
-"""Interpreter: runs statements of a program; what they ask of the model is told to a host."""
+"""Interpreter: runs statements of a program; a host takes their calls of the model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from graphbraid.synth.language.parsing import MOST
 from graphbraid.synth.language.syntax import Place, ProgramError, trains_in, walk
 
 MOST_STATEMENTS = 1_000_000
-"""Statements that may run before training: more than any program needs that ends."""
+"""Most statements that may run before training; a program that ends needs fewer."""
 MOST_ROUNDS = 1_000_000
-"""Rounds that a loop may count, and that loops without training may have between two forward passes."""
+"""Most rounds of a counted loop, and of loops without training between two forward passes."""
 Number = int | float | bool
 _Left = Literal["", "break", "continue", "return"]
 
 
 class CallHost(Protocol):
-    """What the calls of a program act on: the record of its layers, or the engine that trains them."""
+    """The receiver of a program's calls: the record of its layers, or the engine that trains them."""
 
     def call(self, call: syntax.Call, arguments: tuple[Any, ...]) -> Any:
         """Take a call with the values of its arguments; return its value."""
@@ -37,7 +37,7 @@ class Interpreter:
     """The variables of a running program; no visible name is declared twice, so one table holds them all.
 
     Args:
-        host: what calls act on.
+        host: receiver of the calls.
         helpers: the program's own functions.
         values: values of the names that are known at the start; a container is the tuple of its entries.
         limit: statements that may run; None for any number.
@@ -155,7 +155,7 @@ class Interpreter:
 
     def _applied(self, call: syntax.Apply) -> Number:
         helper = self._helpers[call.function]
-        inside = copy(self)
+        inside = copy(self)  # the same host, functions, counts and limit
         inside.values, inside.types = {}, {}
         for parameter, argument in zip(helper.parameters, call.arguments, strict=True):
             inside.types[parameter.name] = parameter.type
@@ -190,7 +190,7 @@ class Interpreter:
 
 
 def shown(value: str | Number) -> str:
-    """Return a value as ``print`` shows it, and as C's ``%.9g`` does a float."""
+    """Return a value as ``print`` shows it: a float as C's ``%.9g`` does."""
     if isinstance(value, bool):
         return str(value).lower()
     return format(value, ".9g") if isinstance(value, float) else str(value)
@@ -240,7 +240,7 @@ def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
 
 
 def checked_setting(kind: str, name: str, value: Number) -> Number:
-    """Return the value of a setting as its type has it.
+    """Return the value of a setting in its type.
 
     Raises:
         ProgramError: it is of another type, or no finite number.

@@ -1,4 +1,4 @@
-"""Specialising: what a program says of its layers is settled; what it decides while it trains is left.
+"""Specialising: statements that describe layers run now; those that depend on training remain.
 
 A loop over layers runs here, and its calls become one forward or backward pass of all layers. Statements
 that read the loss, an accuracy or the epoch stay as they are: :mod:`graphbraid.synth.training` runs them in
@@ -36,15 +36,15 @@ _COUNTED_ROUNDS = 1000
 def specialize(
     function: syntax.Function, layers: Sequence[int], settings: Mapping[str, Number]
 ) -> tuple[ModelRecipe, Recipe]:
-    """Return what a checked program trains, and how.
+    """Return the model and the recipe of a checked program.
 
     Args:
         function: the program.
-        layers: what its container holds: columns of the features, of each hidden layer and of the output.
+        layers: entries of its container: columns of the features, of each hidden layer and of the output.
         settings: values of its ``int``, ``float`` and ``bool`` parameters, and of ``totalEpoch``.
 
     Raises:
-        ProgramError: the program asks for what cannot be done, or does not end.
+        ProgramError: the program asks for something impossible, or does not end.
     """
     values = _given(function, layers, settings)
     own = {layer.name: aggregation_of(layer) for layer in function.layers}
@@ -88,8 +88,8 @@ def _given(
 class _Specializer:
     """Walks a program once, in the order of its text.
 
-    A variable is settled if its value does not depend on training or on ``totalEpoch``, which the written
-    program can be given anew. Others may have a value here all the same, by which loops are counted.
+    A variable is settled if its value depends neither on training nor on ``totalEpoch``, an option of the
+    written program. Other variables may still have a value here, which serves to count the rounds of loops.
     """
 
     def __init__(self, function: syntax.Function, recorder: Recorder, values: dict[str, Any]) -> None:
@@ -99,11 +99,11 @@ class _Specializer:
         self._values = self._interpreter.values
         self._speakers = speaking(function.helpers)
         self._open = {TOTAL_EPOCHS}  # names that are not settled
-        self._depth = 0  # loops and conditions around that are not settled
-        self._at_loop: list[Any] = []  # how far the epoch was where each loop around began
+        self._depth = 0  # number of loops and conditions around that are not settled
+        self._at_loop: list[Any] = []  # the recorder's progress where each loop around began
 
     def block(self, statements: Sequence[syntax.Statement]) -> tuple[syntax.Statement, ...]:
-        """Return what is left of statements."""
+        """Return the statements that remain for training."""
         return tuple(left for statement in statements for left in self._statement(statement))
 
     def _statement(self, statement: syntax.Statement) -> list[syntax.Statement]:
@@ -168,7 +168,7 @@ class _Specializer:
     # ---- calls
 
     def call(self, call: syntax.Call, arguments: tuple[Any, ...]) -> Any:
-        """Take a call of a loop that the interpreter runs, which describes layers."""
+        """Take a call that describes layers, from a loop that the interpreter runs."""
         if call.method.name == "getLayers":
             return self.recorder.num_layers
         self._completed += self.recorder.call(call, arguments)
@@ -194,7 +194,7 @@ class _Specializer:
         return self.recorder.call(call, arguments, is_looped=self._depth > 0)
 
     def _settled(self, value: syntax.Expression) -> Any:
-        """Return the value of what must be known before training."""
+        """Return the value of an expression, which must be known before training."""
         self._require_settled(value)
         return self._interpreter.value(value)
 
@@ -212,13 +212,13 @@ class _Specializer:
                 raise ProgramError(node.place, message, hint)
 
     def _require_training(self, value: syntax.Expression) -> None:
-        """Require that a value that training gives is read after a forward pass, or after an epoch."""
+        """Refuse a loss before a forward pass, and an accuracy before an epoch."""
         for node in walk(value):
             if isinstance(node, syntax.Call) and node.method.name in AT_RUN_TIME:
                 self.recorder.require_begun(node, is_looped=bool(self._at_loop))
 
     def _rest(self, value: syntax.Expression) -> syntax.Expression:
-        """Return an expression with the numbers of the layers in their places."""
+        """Return an expression in which the numbers of layers are filled in."""
         self._require_training(value)
         filled: syntax.Expression = self._filled(value)
         return filled

@@ -1,4 +1,4 @@
-"""Synthesis: a model with its recipe, the one form that programs and models are brought into."""
+"""Synthesis: a model with its recipe, made from a program or from a model."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class LayerStack(nn.Module):
     """Layers of any kinds and widths, each with a normalisation, an activation and dropout of its own.
 
     Args:
-        recipe: what each layer is.
+        recipe: the layers.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
         self.in_channels, self.out_channels = recipe.widths[0], recipe.widths[-1]
         sizes = list(zip(recipe.widths, recipe.widths[1:], strict=False))
-        # A layer of a model of its own kind: what the model's last layer is, the last one here is, too.
+        # Each is a layer of a model of its kind; the last one is such a model's last layer, which may differ.
         self.convs = nn.ModuleList(
             OwnConv(rows, columns, one.own)
             if one.own is not None
@@ -71,7 +71,7 @@ class LayerStack(nn.Module):
 
 
 def _behind(layer: LayerRecipe, width: int) -> nn.Sequential:
-    """Return what follows a hidden layer."""
+    """Return the normalisation, activation and dropout of a hidden layer."""
     make_norm, activation = NORMS[layer.normalization], ACTIVATIONS[layer.activation]
     return nn.Sequential(
         *([] if make_norm is None else [make_norm(width)]),
@@ -190,7 +190,7 @@ def from_program(
         settings: values of ``totalEpoch`` and of the program's numbers among its parameters.
 
     Raises:
-        ProgramError: the program asks for what cannot be done; the message names the place.
+        ProgramError: the program asks for something impossible; the message names the place.
     """
     numbers: dict[str, Number] = dict(settings or {})
     try:
@@ -219,7 +219,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
 
     Raises:
         DataError: the graph lacks one of them, or its features are not as wide as the first weights.
-        ConfigError: the recipe names what training cannot follow.
+        ConfigError: the recipe has no epochs.
     """
     recipe, model = synthesis.recipe, synthesis.model
     if graph.x is None or graph.y is None:
@@ -247,7 +247,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
 
 
 def targets_of(graph: Graph, recipe: Recipe) -> Tensor:
-    """Return what a recipe's loss compares with the outputs.
+    """Return the labels that a recipe's loss compares with the outputs.
 
     Returns:
         ``(num_nodes,)`` int64 classes; ``(num_nodes, columns)`` float32 for other losses than cross entropy.

@@ -1,4 +1,4 @@
-"""Training by a recipe in this process, through the full-graph engine: what a synthesised program repeats."""
+"""Training by a recipe in this process, through the full-graph engine; synthesised programs do the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphbraid.synth.synthesis import Synthesis, check_fits, targets_of
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of a training run."""
+    """The results of a training run."""
 
     losses: tuple[float, ...]
     """Loss of each epoch, before its update."""
@@ -82,7 +82,7 @@ _JUDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary cross entropy": lambda out, y: (out > 0) == (y > 0.5),
     "mean squared": lambda out, y: (out - y).square(),
 }
-"""What is averaged over the nodes of a split, and over the output's columns, to evaluate it."""
+"""Losses -> scores whose mean over the nodes of a split, and over columns, is its evaluation."""
 
 
 class _StoppedEarly(Exception):  # noqa: N818 - it is no error
@@ -90,7 +90,7 @@ class _StoppedEarly(Exception):  # noqa: N818 - it is no error
 
 
 class _Followed:
-    """What a program's statements act on: an engine and its optimizer."""
+    """The host of a program's statements: an engine and its optimizer."""
 
     def __init__(
         self, recipe: Recipe, graph: Graph, engine: Engine, optimizer: torch.optim.Optimizer, labels: Tensor
@@ -98,7 +98,7 @@ class _Followed:
         self._recipe, self._graph, self._engine, self._optimizer = recipe, graph, engine, optimizer
         self._labels = labels
         self._loss: Tensor | None = None
-        self._judged: Tensor | None = None  # what is right of each node, until the next update
+        self._judged: Tensor | None = None  # scores of all nodes, until the next update
         self.losses: list[float] = []
         self.accuracies: list[dict[str, float]] = []
         self.said: list[str] = []
@@ -117,9 +117,8 @@ class _Followed:
             self._loss.backward()  # type: ignore[no-untyped-call]
             return
         if not 0 <= rate < math.inf:
-            raise ProgramError(
-                self._place(step), f"the learning rate of epoch {len(self.losses)} is {rate:g}"
-            )
+            message = f"the learning rate of epoch {len(self.losses)} is {rate:g}"
+            raise ProgramError(self._place(step), message)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()

@@ -1,4 +1,4 @@
-"""Weights as a folder with one ``.npy`` file for each of a model's tensors: what programs read and write."""
+"""Weights as a folder with a ``.npy`` file for each of a model's tensors, as programs read and write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphbraid.signatures import typed
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return what training changes by name: parameters, and batch normalisation's running statistics.
+    """Return the tensors that training changes, by name: parameters and batch norm's running statistics.
 
     Raises:
         DataError: a name has other characters than letters, digits, ``_``, ``-`` and ``.``, so no file can

@@ -23,7 +23,7 @@ _ACTIVATIONS = ("kNone", "kRelu", "kLeakyRelu", "kElu")
 _USUAL_SLOPE = 0.01
 _FACTORS = ("weight", "src_scale", "dst_scale", "loop")
 _MADE = {"result": "rows", "gram": "gram", "heads": "heads", "spread": "heads"}
-"""The kinds of what a call may make anew, each with the role of its memory."""
+"""Kinds of results that may need new memory -> the role of this memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Written:
     """Its name in the record."""
     statements: list[CppStatement]
     condition: str = ""
-    """When it is made, if not always: on some of several ranks."""
+    """C++ condition of a call that only some ranks make; else empty."""
 
 
 class CallWriter:
@@ -46,7 +46,7 @@ class CallWriter:
         self.kernels: set[str] = set()
         """Names of the kernels that were written."""
         self.exchanges: dict[RowExchange, tuple[str, Fields]] = {}
-        """The exchanges between ranks, each with its name and the fields that the program makes it of."""
+        """Exchanges between ranks -> name in the program, and fields of the structure that makes it."""
 
     def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements.
@@ -68,15 +68,18 @@ class CallWriter:
         return found
 
     def writer_of(self, kernel: str) -> Form | None:
-        """Return how the calls of a kernel are written; None if the target does not have it."""
+        """Return the way to write a kernel's calls; None if the target does not have the kernel."""
         return _WRITERS.get(kernel)
 
     def call(self, form: str, at: int, a: SimpleNamespace) -> CppStatement:
-        """Return a call of a function with one structure.
+        """Return a call of a function that takes one structure.
+
+        Example: ``scale(x factor:factor add:flag)`` has the matrix ``x``, the array ``factor`` and the flag
+        ``add`` as fields of its structure.
 
         Args:
-            form: the function, and in brackets a word for each field: its name; ``=`` and the argument's
-                name, where that is another; ``:`` and its kind, where it is no matrix.
+            form: the function, and in brackets a word ``field=argument:kind`` for each field. Without ``=``
+                the argument is called as the field. Without ``:`` it is a matrix.
             at: position of the task.
             a: the recorded arguments by their names.
         """
@@ -93,7 +96,7 @@ class CallWriter:
     def _field(  # noqa: PLR0911 - one for each kind
         self, at: int, a: SimpleNamespace, name: str, kind: str
     ) -> Any:
-        """Return a field; its kind may be the role of an array."""
+        """Return a field of one of the kinds below; any other kind is the role of an array."""
         value, memory = getattr(a, name, None), self.memory
         if kind in _MADE and value is not None:
             memory.make(value, _MADE[kind])
@@ -116,10 +119,7 @@ class CallWriter:
                 bias = getattr(a, "bias", None)
                 return self._epilogue(at, RowEpilogue(bias, a.act, a.slope, a.p, a.seed, a.ids))
             case "attention":
-                if (
-                    getattr(a, "edge_logit", None) is not None
-                    or getattr(a, "edge_features", None) is not None
-                ):
+                if any(getattr(a, each, None) is not None for each in ("edge_logit", "edge_features")):
                     what = "attention reads edge features"
                     raise NotLoweredError("synthesis", what, "a model without them")
                 mask = self._mask(at, a.p, a.seed, first_keys=a.first_keys)
@@ -155,7 +155,7 @@ class CallWriter:
         )
 
     def _exchange(self, travel: RowExchange) -> str:
-        """Return the name of an exchange: own rows to send, how many go to each rank and come from each."""
+        """Return an exchange's name; it has the own rows to send, and how many each rank gets and sends."""
         if travel not in self.exchanges:
             route, memory = travel.route, self.memory
             arrays = {
@@ -170,11 +170,11 @@ class CallWriter:
 
 
 Form = str | Callable[[Any, int, SimpleNamespace], CppStatement | list[CppStatement]]
-"""How calls of a kernel are written: by a form, see :meth:`CallWriter.call`, or by a function."""
+"""The way to write a kernel's calls: a form, see :meth:`CallWriter.call`, or a function."""
 
 
 def fields_of(**given: str | float | bool | Fields | None) -> Fields:
-    """Return the fields of a structure: those that are neither None, False nor empty."""
+    """Return the fields of a structure, without those that are None, False or empty."""
     found: Fields = {}
     for name, value in given.items():
         if isinstance(value, str | dict):
@@ -206,7 +206,7 @@ _ARGUMENTS = {
     "begin_back": "travel halo returned",
     "wait": "travel",
 }
-"""The arguments of functions that are no kernels, in the order in which they are recorded."""
+"""Names of a recorded call's arguments, in order; other kernels have those of their twin in ops.reference."""
 
 
 def arguments_of(kernel: str, given: Sequence[Any]) -> SimpleNamespace:
@@ -220,7 +220,7 @@ def arguments_of(kernel: str, given: Sequence[Any]) -> SimpleNamespace:
 
 def write_spmm(w: CallWriter, at: int, a: SimpleNamespace, function: str = "spmm") -> CppStatement:
     """Write an aggregation."""
-    if not a.loop_scale:
+    if not a.loop_scale:  # no self-loops
         a.loop_scale = a.num_loops = None
     loops = "loop_scale:number num_loops:number skip_loops:flag"
     form = f"{function}(edges:edges_in x factors:scales {loops} mean:flag addend out after:after)"
@@ -239,7 +239,7 @@ def _copy(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 def write_messages(
     w: CallWriter, at: int, a: SimpleNamespace, function: str = "reduce_messages", more: str = ""
 ) -> CppStatement:
-    """Write messages; ``more`` is the form of what the function takes beside their rows.
+    """Write messages; ``more`` is the form of the function's further fields.
 
     Raises:
         NotLoweredError: they read edge features or parameters.
@@ -270,7 +270,7 @@ def _spread_heads(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 
 
 def _batch_statistics(w: CallWriter, at: int, a: SimpleNamespace) -> list[CppStatement]:
-    """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
+    """Write batch statistics: those of the rows, which update the running ones; or the running ones."""
     if a.running_mean is None or a.momentum is None:
         what = "batch normalisation without running statistics, or with their plain average"
         raise NotLoweredError("synthesis", what, "track_running_stats=True and a momentum")
@@ -287,7 +287,7 @@ def _batch_statistics(w: CallWriter, at: int, a: SimpleNamespace) -> list[CppSta
 
 
 def _couple(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
-    """Write what completes the gradient of rows that several ranks normalise together."""
+    """Write the call that completes the gradient of rows that several ranks normalise together."""
     (a.mean, a.rstd), (a.grad_weight, a.grad_bias) = a.statistics, a.sums
     vectors = "mean:vector rstd:vector weight:vector grad_weight:vector grad_bias:vector"
     return w.call(f"ranks.couple(grad_x x scratch {vectors})", at, a)
@@ -324,6 +324,7 @@ _FORMS = (
     "gatv2_backward(edges:edges_in by_source:edges_out perm:edges x=src own=dst vectors=att how:attention out"
     " lse grad grad_x=grad_src grad_own=grad_dst grad_vectors=grad_att)",
 )
+"""Forms of the kernels whose C++ function has the kernel's name."""
 _WRITERS: dict[str, Form] = {
     **{form.split("(")[0]: form for form in _FORMS},
     "zero_": _zero,
@@ -338,4 +339,4 @@ _WRITERS: dict[str, Form] = {
     "batch_statistics": _batch_statistics,
     "couple": _couple,
 }
-"""How the calls are written, by their names in the record."""
+"""Names of recorded calls -> the way to write them."""

@@ -1,4 +1,4 @@
-"""Control: what a program does while it trains, written as the same statements in C++."""
+"""Control: the statements that a program runs while it trains, written in C++."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TAKEN = re.compile(
     """,
     re.VERBOSE,
 )
-"""Words that a variable of a program may have, and one of C++ here may not."""
+"""Names that a variable may have in the language, and may not have in C++."""
 
 
 class _Text(NamedTuple):
@@ -49,7 +49,7 @@ class _Text(NamedTuple):
 
 
 def script_lines(script: Script) -> dict[str, object]:
-    """Return what the template shows: the program's own functions, and the body of the one that trains."""
+    """Return the template's values: the program's own functions, and the body of the one that trains."""
     writer = _Writer(script)
     return {
         "gnn": cpp_variable(script.gnn),
@@ -184,7 +184,7 @@ class _Writer:
         return f"shown(Int({text.code}))" if is_plain else f"shown({text.code})"
 
     def _acts(self, value: syntax.Expression) -> bool:
-        """Return whether a value prints lines, or ends the training, so that its turn matters."""
+        """Return whether computing a value prints lines, or may end the training: then order matters."""
         return any(
             (isinstance(node, syntax.Call) and node.method.name == "evaluate")
             or (isinstance(node, syntax.Apply) and node.function in self._speakers)
@@ -192,7 +192,7 @@ class _Writer:
         )
 
     def _in_turn(self, values: Sequence[syntax.Expression], codes: Sequence[str], form: str) -> str:
-        """Return ``form`` of codes; those that act run before it, since C++ has no order of arguments."""
+        """Return ``form`` filled with codes; if order matters they run before it: C++ leaves it open."""
         acts = [self._acts(value) for value in values]
         if not any(acts) or sum(act or _may_fail(value) for act, value in zip(acts, values, strict=True)) < 2:
             return form.format(*codes)
@@ -232,7 +232,7 @@ class _Writer:
         return f"{gnn}.evaluate({given})"
 
     def _placed(self, node: syntax.Node, *given: str) -> str:
-        """Return arguments with the line of a node behind them, which errors name."""
+        """Return arguments, the last of them the node's line, which errors name."""
         return ", ".join((*given, str(node.place.line)) if self._script.is_written else given)
 
     def _binary(self, value: syntax.Binary) -> _Text:
@@ -266,7 +266,7 @@ def _may_fail(value: syntax.Expression) -> bool:
 
 
 def _needs_brackets(inner: int, outer: int, side: int) -> bool:
-    """Return whether an operand needs brackets, or has them because compilers warn where it has none."""
+    """Return whether an operand needs brackets, or compilers would warn without them."""
     if outer >= _LEVELS["+"]:
         return inner < outer + side
     return inner <= _LEVELS["<"] if outer > _LEVELS["&&"] else inner <= _LEVELS["&&"] and inner != outer
@@ -281,7 +281,7 @@ def _converted(text: _Text, wanted: str) -> _Text:
 
 
 def _read(part: object) -> set[str]:
-    """Return the variables whose values are read: not those that are only given one."""
+    """Return the variables whose values are read, without those that are only assigned."""
     names = [node.name for node in walk(part) if isinstance(node, syntax.Name)]
     for node in walk(part):
         if isinstance(node, syntax.Declare) or (isinstance(node, syntax.Assign) and not node.operator):

@@ -33,9 +33,9 @@ from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
 
 LONG_ROW = 1024
-"""Edges of a row from which on it is summed in parts, of so many edges each."""
+"""A row with more edges is summed in parts of so many edges."""
 _MOST_PARTS = 512
-"""Parts of rows in which columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
+"""Most parts of the rows when columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
 _CHUNK_FLOATS = 1 << 24
 """Numbers that are gathered at a time, as in ``runtime_cuda/kernels_dense.cu``."""
 _KINDS = ("kSum", "kMax", "kMin")
@@ -49,13 +49,13 @@ class DividedRows:
     """The long rows of some edges, in the form of ``LongRows`` in ``runtime_cuda/gpu_kernels.h``."""
 
     rows: Tensor
-    """``(num_rows, 3)`` int64: a row, its first part, and the one behind its last."""
+    """``(num_rows, 3)`` int64: a row, and begin and end of its parts."""
     parts: Tensor
-    """``(num_parts, 3)`` int64: a row, its first edge, and the one behind its last."""
+    """``(num_parts, 3)`` int64: a row, and begin and end of the part's edges."""
 
 
 def parts_of(indptr: Tensor, edges: int) -> DividedRows | None:
-    """Divide the rows with more than ``edges`` edges into parts of so many; None if there are none."""
+    """Divide rows with more than ``edges`` edges into parts of so many; None if there is no such row."""
     degrees = indptr.diff()
     rows = (degrees > edges).nonzero().squeeze(1)
     if not rows.numel():
@@ -85,7 +85,7 @@ class LongRows:
 
 
 class MessageTypes:
-    """The types of a program's messages, each once."""
+    """The C++ types of a program's messages; equal messages share one."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -99,7 +99,7 @@ class MessageTypes:
         """Return the name of a message's type.
 
         Args:
-            steps: ``(num_steps, 4)`` int64, as :class:`.MessageOp` has them: what, two steps, is narrow.
+            steps: ``(num_steps, 4)`` int64: a :class:`.MessageOp`, its two steps, and whether it is narrow.
             numbers: ``(num_steps,)`` float32.
             results: ``(num_results, 3)`` int64: kind, step and place.
 
@@ -156,9 +156,9 @@ class GpuCallWriter(CallWriter):
 
     Args:
         memory: see :class:`.CallWriter`.
-        long_rows: those of the whole program.
-        messages: likewise.
-        is_implicit: do without stored transposes.
+        long_rows: long rows of the whole program.
+        messages: types of the whole program's messages.
+        is_implicit: whether transposes are computed instead of stored.
     """
 
     def __init__(
@@ -167,11 +167,12 @@ class GpuCallWriter(CallWriter):
         super().__init__(memory)
         self._long_rows, self.messages, self._is_implicit = long_rows, messages, is_implicit
         self.workspace = 0
-        """Floats that a kernel needs at most while it runs."""
+        """Largest number of floats of scratch memory that a kernel needs."""
         self.num_scattered = 0
-        """Number of the aggregations over transposes that are not stored."""
+        """Number of aggregations over transposes that are not stored."""
         calls = (call for task in memory.standing.recording.forward for call in task.calls)
-        self._forward = [(a[0], a[1], a[3]) for name, a in calls if name == "spmm" and is_implicit]
+        sums = [arguments_of(*call) for call in calls if call[0] == "spmm" and is_implicit]
+        self._forward = [(a.indptr, a.indices, a.weight) for a in sums]
 
     def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements; see :meth:`.CallWriter.written`."""
@@ -186,7 +187,7 @@ class GpuCallWriter(CallWriter):
         return super().written(task)
 
     def writer_of(self, kernel: str) -> Form | None:
-        """Return how the calls of a kernel are written; None if the target does not have it."""
+        """Return the way to write a kernel's calls; None if the target does not have the kernel."""
         if kernel == "reduce_messages":
             return _write_messages
         return _write_spmm if self._is_implicit and kernel == "spmm" else super().writer_of(kernel)
@@ -207,7 +208,7 @@ class GpuCallWriter(CallWriter):
     def forward_of(
         self, indptr: Tensor, indices: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """Return the edges and weights of the forward pass whose transpose these are; None if none is."""
+        """Return edges and weights of the forward pass whose transpose is given; None if it has none."""
         if any(address_of(of_forward[0]) == address_of(indptr) for of_forward in self._forward):
             return None
         for of_forward in self._forward:
@@ -233,7 +234,7 @@ def _is_transpose(
 
 
 def _write_spmm(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
-    """Write an aggregation; over a transpose, one that scatters along the edges of the forward pass."""
+    """Write an aggregation; one over a transpose scatters along the edges of the forward pass."""
     is_plain = not a.mean and a.after is None
     forward = w.forward_of(a.indptr, a.indices, a.weight) if is_plain else None
     if forward is None:
@@ -244,7 +245,7 @@ def _write_spmm(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 
 
 def _write_messages(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
-    """Write messages, whose steps and results are a type of the program."""
+    """Write messages; their steps and results become a C++ type of the program."""
     return write_messages(w, at, a, f"reduce_messages<{w.messages.name(a.steps, a.numbers, a.results)}>")
 
 
@@ -269,12 +270,12 @@ _WORKSPACES: dict[str, Callable[[GpuCallWriter, SimpleNamespace], int]] = {
     "gatv2_backward": lambda _, a: _MOST_PARTS * a.src.shape[1] + a.lse.numel(),
     "reduce_messages": lambda w, a: 2 * w.num_parts(a.indptr) * len(a.results) * a.parameters.shape[1],
 }
-"""Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments."""
+"""Kernels -> floats of scratch memory for a call's arguments, as in ``runtime_cuda/``."""
 
 
 TRANSPOSES = ("stored", "implicit")
 _ALIGN, _WEIGHT_FLOATS = 256, 64
-"""Bytes at which a part of the GPU's memory begins; floats at which a weight does."""
+"""Alignment of a part of the GPU's memory in bytes, and of a weight in floats."""
 
 
 @typed
@@ -302,7 +303,7 @@ def write_cuda(
         The folder.
 
     Raises:
-        NotLoweredError: the model needs what the target does not have; the message names it.
+        NotLoweredError: the target lacks something that the model needs; the message names it.
         ConfigError: there is no such ``transpose``.
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
@@ -350,7 +351,7 @@ def sources_for_gpu(
 
 
 def _workspace(made: Sequence[GpuCallWriter], context: dict[str, Any]) -> int:
-    """Return the bytes of scratch memory of the kernel that needs the most, loss and accuracy among them."""
+    """Return the largest number of bytes of scratch memory that a kernel, loss or accuracy needs."""
     counts: list[int] = [
         context["columns"] * int(of["nodes"]["count"]) for of in (context["loss"], *context["splits"])
     ]
@@ -358,8 +359,8 @@ def _workspace(made: Sequence[GpuCallWriter], context: dict[str, Any]) -> int:
 
 
 def _memory(context: dict[str, Any], files: Sequence[ArrayFile], workspace: int) -> dict[str, int]:
-    """Return the bytes that the program takes of the GPU, as ``runtime_cuda`` takes them."""
-    floats = dict.fromkeys((True, False), 0)  # of what learns, and of what does not
+    """Return the bytes of GPU memory that the program allocates, counted as in ``runtime_cuda``."""
+    floats = dict.fromkeys((True, False), 0)  # of weights that learn, and of others
     for weight in context["parameters"]:
         floats[weight["learns"]] += _aligned(weight["floats"], _WEIGHT_FLOATS)
     made = [count for step in context["steps"] for _, count in step["made"]]

@@ -21,7 +21,7 @@ from graphbraid.synth.emit.layout import CppStatement, Fields, aligned, comment_
 from graphbraid.synth.weights import save_weights
 
 FORMAT = 6
-"""Version of what is written."""
+"""Version of the folder's format."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
 _ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _EMIT / "runtime_cuda", _PACKAGE / "csrc")
@@ -43,7 +43,7 @@ _OPENMP_OF = {
     "batch_norm": "kernels_norm.cpp",
     "layer_norm": "kernels_norm.cpp",
 }
-"""What is only compiled for a program that calls the kernel; below likewise."""
+"""Kernels -> sources that only programs with these kernels need; below likewise."""
 _CUDA = (
     *("gpu_memory.cu", "gpu_training.cu", "kernels_dense.cu", "kernels_elements.cu", "kernels_spmm.cu"),
     *("gemm.cu", "gemm_on_host.cpp", "on_host.cpp", "on_host_memory.cpp"),
@@ -65,7 +65,7 @@ class Sources:
     """A synthesised program that is not yet written."""
 
     language: str
-    """What ``main`` is written in, as its file ends: cpp or cu."""
+    """Ending of the file of ``main``: cpp or cu."""
     main: str
     cmake: str
     readme: str
@@ -79,7 +79,7 @@ def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, 
     """Fill the templates.
 
     Args:
-        context: what they show of the program.
+        context: the templates' values.
         files: the sources that it takes along.
         plan: its arrays.
     """
@@ -155,7 +155,7 @@ def files_of(names: Iterable[str]) -> list[Path]:
 
 
 def _place(source: Path) -> str:
-    """Where a source stands in a program, as it stands in its room here."""
+    """Return a source's place in a program's folder: that in its room, as in ``runtime/arrays.cpp``."""
     return next(source.relative_to(room.parent) for room in _ROOMS if room in source.parents).as_posix()
 
 

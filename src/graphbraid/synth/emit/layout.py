@@ -1,7 +1,7 @@
 """Layout: statements of C++ in lines of at most :data:`WIDTH` columns, as clang-format leaves them.
 
-A program is written where there is no clang-format. Its text follows the rules of the project's
-``.clang-format`` for what programs have: calls and declarations with one structure in braces, and comments.
+A program is written where there is no clang-format. Its text follows the project's ``.clang-format`` in calls
+and declarations with one structure in braces, and in comments: programs have nothing else.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeAlias
 WIDTH = 110
 """Columns of a line at most, as in ``.clang-format``."""
 _SHORT, _MANY = 2, 4
-"""Fields that may stand in one line with the call that takes them; and so many of a structure inside that
-they rather move to a line of their own, where they fit there, than become a line each."""
+"""Most fields on one line with their call. A structure inside that does not fit there moves to the next line
+if it has at least :data:`_MANY` fields and fits there; else each of its fields gets a line."""
 
 Fields: TypeAlias = "dict[str, str | Fields]"
 """The fields of a structure by name, in their order; a field may be a structure itself."""
@@ -25,10 +25,10 @@ class CppStatement:
     """A statement: a text, or a text with a structure inside."""
 
     begin: str
-    """All of it but the semicolon; with a structure, what stands before the structure's brace."""
+    """The text without the semicolon; with a structure, the text before its brace."""
     fields: Fields | None = None
     end: str = ")"
-    """What follows the structure."""
+    """The text after the structure."""
 
 
 def lines_of(statement: CppStatement, indent: int) -> list[str]:

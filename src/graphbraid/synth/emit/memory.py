@@ -36,7 +36,7 @@ class ArrayFile:
 
     @property
     def digest(self) -> str:
-        """XXH64 of its values, by which a program knows them again."""
+        """XXH64 of its values, by which a program checks the file."""
         return f"0x{digest_of(self.tensor):016x}"
 
 
@@ -78,7 +78,7 @@ class Arrays:
             self._stored = {_place(t): (n, t) for n, t in parts.items() if isinstance(t, Tensor)}
 
     def look_at(self, standing: Standing) -> None:
-        """Find the largest tensor at each address that a step reads, whose prefixes are not stored again."""
+        """Find the largest tensor at each address that a step reads; its prefixes are not stored again."""
         for given in standing.recording.tensors():
             known = self._largest.get(_place(given))
             if known is None or known.numel() < given.numel():
@@ -113,7 +113,7 @@ class Memory:
     Args:
         standing: the recorded step.
         arrays: the program's arrays, which grow.
-        arena: name in the program of what has the arena's buffers by their names.
+        arena: name of the C++ structure whose members are the arena's buffers.
     """
 
     def __init__(self, standing: Standing, arrays: Arrays, arena: str) -> None:
@@ -124,13 +124,13 @@ class Memory:
         self.names = _unique(buffers)
         self._made: dict[int, str] = {}
         self.made: list[tuple[str, int]] = []
-        """Name and number of elements of what calls make anew in each step and later ones read."""
+        """Name and number of elements of each array that a call makes in every step for later ones."""
         self.last_use: dict[str, int] = {}
         """The last task that touches a parameter's gradient, by the parameter's name."""
         arrays.look_at(standing)
 
     def make(self, tensor: Tensor, role: str) -> None:
-        """Give a call's result a place in the program, unless it is in one already."""
+        """Reserve memory in the program for a call's result, unless it has some already."""
         address, standing = address_of(tensor), self.standing
         is_elsewhere = self._begin <= address < self._end or address in standing.gradients
         if is_elsewhere or address in standing.weights or address in self._made:
@@ -185,7 +185,7 @@ class Memory:
         return f"{self.array(tensor, role)}.{READERS[tensor.dtype]}()"
 
     def counter(self, tensor: Tensor) -> str:
-        """Return a number of steps that is saved with the weights."""
+        """Return the counter of steps that is saved with the weights."""
         return f"counter({cpp_name(self.standing.weights[address_of(tensor)])})"
 
     def array(self, tensor: Tensor, role: str) -> str:
@@ -204,7 +204,7 @@ class Memory:
 
 
 def cpp_name(name: str) -> str:
-    """Return a weight's name as one of C++."""
+    """Return a weight's name as a C++ identifier."""
     return "w_" + re.sub(r"\W", "_", name)
 
 

@@ -1,4 +1,4 @@
-"""The MPI target: the programs of several ranks become one, which reads what differs as it starts.
+"""The MPI target: the programs of several ranks become one, which reads their differences when it starts.
 
 Ranks run the same calls on other numbers of rows, at other places of their arenas, with other arrays. So
 their programs are the same text except for numbers and arrays. A number that differs becomes an entry of
@@ -35,7 +35,7 @@ from graphbraid.synth.synthesis import Synthesis
 _TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")
 _AT_PLACE = re.compile(r"^(?:train|evaluate)\.\w+(?=\()")
 _MAY_LACK = "spmm"
-"""The kernel that is not called where it would write no rows."""
+"""The kernel that a rank does not call if it would write no rows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,7 +48,7 @@ class RankArray:
     shape: tuple[str, ...]
     digest: str
     tensors: tuple[Tensor, ...]
-    """What each rank reads."""
+    """The array of each rank."""
 
 
 class Merging:
@@ -82,7 +82,7 @@ class Merging:
     def merged(  # noqa: PLR0911 - one for each kind of value
         self, values: Sequence[Any], where: str = "the program"
     ) -> Any:
-        """Return what the template shows of all ranks, from what it would show of each that comes there.
+        """Return a value of the template for all ranks, from that of each; None if a rank has no such value.
 
         Raises:
             NotLoweredError: the ranks differ in more than numbers and arrays.
@@ -129,8 +129,8 @@ class Merging:
         return TaskText(_comment([task.comment for task in tasks]), calls, tasks[0].complete)
 
     def _text(self, texts: Sequence[str | None], where: str) -> str:
-        """Merge texts; None is that of a rank that does not come here."""
-        if any(text is not None and ".behind(" in text for text in texts):  # others begin at the place itself
+        """Merge texts; None is that of a rank that does not make the call."""
+        if any(text is not None and ".behind(" in text for text in texts):  # others are 0 bytes behind it
             texts = _each(texts, lambda text: _AT_PLACE.sub(r"\g<0>.behind(0)", text))
         tokens = _each(texts, _TOKEN.findall)
         wanted = next(of_rank for of_rank in tokens if of_rank is not None)
@@ -177,14 +177,14 @@ class Merging:
 
 
 def _each(values: Sequence[Any], part: Callable[[Any], Any]) -> list[Any]:
-    """Return a part of each rank's value; None is that of a rank that does not come there."""
+    """Return a part of each rank's value; None stays None."""
     return [None if value is None else part(value) for value in values]
 
 
 def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Return tensors of one shape: those that are missing or empty get no rows.
+    """Return the ranks' tensors; a missing or empty one gets the others' shape, without rows.
 
-    An empty one may be of another shape: it is known by where it begins, which for some is nowhere.
+    An empty one may come with a wrong shape: tensors are found by address, and empty ones may share one.
     """
     there = [tensor for tensor in tensors if tensor is not None]
     like = next((tensor for tensor in there if tensor.numel()), there[0])
@@ -193,7 +193,7 @@ def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
 
 
 def _aligned(wanted: Sequence[Written], calls: Sequence[Written], where: str) -> list[Written | None]:
-    """Return a rank's calls at the places of those of the rank that makes the most; None for none."""
+    """Return a rank's calls beside those of the rank with the most; None for a call that it lacks."""
     left, found = list(calls), list[Written | None]()
     for call in wanted:
         is_there = bool(left) and left[0].kernel == call.kernel
@@ -240,8 +240,8 @@ def write_mpi(
         The folder.
 
     Raises:
-        NotLoweredError: the model needs what the target does not have, or cannot be divided among ranks; the
-            message names it.
+        NotLoweredError: the target lacks something that the model needs, or an operation cannot be divided
+            among ranks; the message names it.
         ConfigError: the partition is of another number of nodes.
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.

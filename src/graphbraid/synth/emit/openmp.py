@@ -35,14 +35,14 @@ from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
 
 LOWERED = {"dense": "dense", "csr": "sparse", "bits": "binary"}
-"""What lowering calls each path."""
+"""Paths -> their names in lowering."""
 MARGIN = 8.0
-"""How many times slower than the fastest a path may be by this machine's rates and still be written: the
-ratios of the rates differ less than that from machine to machine."""
+"""A path is written if it is at most this many times slower than the fastest by this machine's rates. From
+machine to machine, ratios of rates differ less."""
 MOST_DENSITY = 0.5
-"""Share of features that are not zero above which CSR takes more memory than dense rows."""
+"""Above this share of nonzero features, CSR takes more memory than dense rows."""
 TRIED_VALUES = 1 << 18
-"""Features other than zero in the rows that a program tries."""
+"""Number of nonzero features in the rows that a program tries."""
 LEAST_ROWS = 256
 
 
@@ -52,14 +52,14 @@ class InputPaths:
 
     names: tuple[str, ...]
     why: str
-    """Why it has these alone, as a clause."""
+    """Reason for these paths, as a clause."""
     is_asked: bool
-    """Whether the caller named them; else lowering may decide about a path that is alone."""
+    """Whether the caller named them. If not, lowering chooses the form of a path that is alone."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PathTrial:
-    """What a program of several paths tries as it starts."""
+    """The trial by which a program with several paths chooses one when it starts."""
 
     shape: tuple[int, int, int]
     """Rows and columns of the features, and columns of the weights that they are multiplied by."""
@@ -70,8 +70,8 @@ class PathTrial:
     rows: tuple[ArrayFile, ArrayFile, ArrayFile]
     """``indptr``, ``indices`` and values of some rows in CSR."""
     spared: int
-    """Numbers that aggregations read in the other paths and not in the dense one, where the aggregated
-    features are computed once; in one direction."""
+    """Numbers that only the other paths read, in one direction: the dense path aggregates features once, they
+    aggregate in every step."""
 
 
 def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
@@ -109,7 +109,7 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
 
 
 def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
-    """Return what a program tries.
+    """Return the trial of a program's paths.
 
     Args:
         program: the program as it was read from the model.
@@ -133,7 +133,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
 
 
 def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
-    """Return the seconds per epoch on each path, all above 0: what the dense path spares, the others take."""
+    """Return seconds per epoch by path; those that the dense path saves are added to all, to be above 0."""
     seconds = input_seconds(program, costs)
     product = 2 * costs.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
     spared = max(0.0, product - seconds["dense"])
@@ -178,7 +178,7 @@ def _aggregated(lowered: Lowered) -> int:
 
 
 def _dense_rows(lowered: Lowered) -> int:
-    """Return the most rows of features, or of what was made of them once, that a weight multiplies."""
+    """Return the most rows that a weight multiplies: of features, or of values computed from them once."""
     program, costs = lowered.program, lowered.costs
     constant = {INPUT, *(op.out for op in program.ops if isinstance(op, Hoisted))}
     products = [op for op in program.ops if isinstance(op, Linear) and constant & set(op.inputs)]
@@ -223,7 +223,7 @@ def write_openmp(
         The folder.
 
     Raises:
-        NotLoweredError: the model needs what the target does not have; the message names it.
+        NotLoweredError: the target lacks something that the model needs; the message names it.
         ConfigError: there is no such form of the features.
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
@@ -248,7 +248,7 @@ def sources_of(
     lowered, contexts, plan = dict[str, Lowered](), list[dict[str, Any]](), dict[str, Tensor]()
     kernels, written = set[str](), dict[Content, str]()
     for name in paths.names:
-        path = None if is_alone else LOWERED[name]  # of one that is alone, the evaluation has its own
+        path = None if is_alone else LOWERED[name]  # None: lowering chooses, for evaluation separately
         step = usual if is_alone else synthesis.lower(graph, options, input_path=path)
         arrays = Arrays(step.graph, "" if is_alone else f"{name}/", None if is_alone else written)
         read = synthesis.program(graph, training=False, input_path=path)

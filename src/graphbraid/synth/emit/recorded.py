@@ -2,7 +2,7 @@
 
 The tasks are the engine's own, in its order and its arena. A step is recorded twice. Memory that both runs
 gave a kernel, and that is neither the arena's nor a weight's, stays as it is from step to step: it becomes
-an array of the program. What a task does beyond kernels and copies of rows is refused by its name.
+an array of the program. A task that does more than kernels and copies of rows is refused by its name.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _VIEWS = frozenset(
     {"alias", "as_strided", "detach", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze"}
     | {"unbind", "view", "_unsafe_view"}
 )
-"""PyTorch's functions that only look at memory in another way."""
+"""PyTorch's functions that return views."""
 GAP = 64
-"""Bytes after each buffer of one of several ranks."""
+"""Bytes after each buffer if there are several ranks."""
 _ASIDE = ("randint", "random", "_local_scalar", "empty", "new_empty")
-"""Beginnings of those that draw a mask's seed, or make memory without values."""
+"""Names, or their beginnings, of functions that draw a mask's seed or allocate memory."""
 ROW_FUNCTIONS = frozenset({"add_", "addcmul_", "copy_", "div", "zero_"})
-"""PyTorch's functions that write rows and that a program has as well."""
+"""PyTorch's functions that write rows; programs have them, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Recording:
     gradients: dict[int, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield what the kernels were given."""
+        """Yield the tensors that kernels were given."""
         for task in (*self.forward, *self.backward):
             for _, arguments in task.calls:
                 yield from (given for given in _flat(arguments) if isinstance(given, Tensor))
@@ -72,11 +72,11 @@ class RecordedStep(PlannedStep):
     """A planned step on the host that can be recorded.
 
     Args:
-        request: what the step is planned from, with one of several ranks if its ``comm`` is given. Nothing of
-            it begins early.
+        request: request of the step's plan; with ``comm``, that of one of several ranks. No transfer begins
+            early.
 
     Raises:
-        KernelError: the compiled kernels are not there, whose calls are recorded.
+        KernelError: the compiled kernels, whose calls are recorded, are missing.
         NotLoweredError: rows that no step changes travel between ranks.
     """
 
@@ -100,7 +100,7 @@ class RecordedStep(PlannedStep):
             self._plan.features[INPUT].gather()
 
     def _keep_apart(self) -> None:
-        """Place the buffers anew with gaps, so that an address names its buffer where it has no rows, too."""
+        """Place the buffers anew with gaps, so that even a buffer without rows has its own address."""
         buffers, self.gap = self.arena.buffers, GAP
         apart = [Buffer(b.name, (b.nbytes + GAP,), torch.uint8, first=b.first, last=b.last) for b in buffers]
         self.arena.nbytes = place(apart)
@@ -114,7 +114,7 @@ class RecordedStep(PlannedStep):
 
     @torch.no_grad()
     def recorded(self) -> Recording:
-        """Run the step once, with zeros as the gradient of its output, and return what it did."""
+        """Run the step once, with zeros as the gradient of its output, and return its recording."""
         plan, forward, backward = self._plan, self._forward_tasks, self._backward_tasks
         plan.seeds.draw()
         did = tuple(self._task(at, plan.tasks[at]) for at in range(forward))
@@ -172,12 +172,12 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
     """Record a step and find out which of its memory stays.
 
     Raises:
-        NotLoweredError: a task does what a program cannot.
+        NotLoweredError: a task does something that no program can.
     """
     with in_mode(model, training=step.request.training), _statistics_kept(model):
         step.allocate()
         step.forward()
-        if step.request.training:  # makes what is made at first use, such as a transpose
+        if step.request.training:  # caches what a first run computes, such as a transpose
             step.backward(torch.zeros_like(step.output_grad))
         first, second = step.recorded(), step.recorded()
     names = {id(p): name for name, p in model.named_parameters()}
@@ -189,7 +189,7 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
 
 @contextmanager
 def _statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Give a model's running statistics their values back afterwards."""
+    """Restore a model's running statistics afterwards."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         yield
@@ -204,7 +204,7 @@ def address_of(tensor: Tensor) -> int:
 
 
 def _flat(arguments: Sequence[Any]) -> list[Any]:
-    """Return the arguments of a call with those of its epilogue, and those given by name, among them."""
+    """Return the arguments of a call as one list, with those of its epilogue and those given by name."""
     out: list[Any] = []
     for given in arguments:
         if isinstance(given, dict):

@@ -1,4 +1,4 @@
-"""Shares: what one rank of a program trains and evaluates; all of it, where there is one rank."""
+"""Shares: the part of a program that one rank trains and evaluates; with one rank, the whole."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
 
 
 class Unheard(Alone):
-    """The transport of a rank whose step is recorded alone: what it receives is made up."""
+    """The transport of a rank whose step is recorded alone; it receives made-up values."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Unheard(Alone):
         return Unheard(self.rank, self.size)
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        """Add a one of the others, so that a number of rows is more than this rank's."""
+        """Add 1 for the other ranks, so that the number of all rows exceeds this rank's."""
         tensor.add_(1)
         return Finished()
 

@@ -50,10 +50,10 @@ class TemplateWriter:
 
     Args:
         synthesis: the model and its recipe.
-        share: what is trained and evaluated: of several ranks, one's part.
+        share: the part of the program that one rank trains and evaluates.
         num_nodes: number of training nodes of all ranks.
-        make_calls: makes what writes the calls of a step.
-        arrays: those of the program, which grow. If None, there are none yet.
+        make_calls: makes the writer of a step's calls.
+        arrays: the program's arrays, to which new ones are added. If None, there are none yet.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TemplateWriter:
         return self._calls[0].kernels | self._calls[1].kernels
 
     def context(self) -> dict[str, Any]:
-        """Return what the template shows."""
+        """Return the template's values."""
         (train, evaluate), (trains, evaluates) = self._steps, self._calls
         forward = self._tasks(trains, train.recording.forward, operation_texts(self._share.lowered.program))
         backward = self._tasks(trains, train.recording.backward, {})
@@ -118,7 +118,7 @@ class TemplateWriter:
         }
 
     def _weights(self) -> dict[str, Any]:
-        """Return what is saved with the model: floats (those of parameters have gradients) and counters."""
+        """Return the arrays saved with the model: floats (parameters have gradients, too) and counters."""
         learned = set(self._steps[0].gradients.values())  # others PyTorch's optimizers leave as they are
         weights, of_dtype = weights_of(self._model), dict[torch.dtype, list[dict[str, Any]]]()
         for name, weight in weights.items():

@@ -31,11 +31,11 @@ class OwnAggregation:
 
     name: str
     sources: tuple[str, ...]
-    """The properties whose row of ``u`` the message reads, by the numbers of its steps."""
+    """Properties whose row of ``u`` the message reads; its steps number them in this order."""
     destinations: tuple[str, ...]
-    """Those whose row of ``v`` it reads."""
+    """Properties whose row of ``v`` it reads, likewise."""
     added: tuple[str, ...]
-    """Those whose row of ``v`` is added to the reduced messages."""
+    """Properties whose row of ``v`` is added to the reduced messages."""
     steps: tuple[MessageStep, ...]
     reduction: Literal["sum", "mean", "max", "min"]
 
@@ -51,7 +51,7 @@ class OwnAggregation:
 
 
 def aggregation_of(function: syntax.Function) -> OwnAggregation:
-    """Check an own layer and return what it computes.
+    """Check an own layer and return its aggregation.
 
     Raises:
         ProgramError: it is anything else than one message, its reduction, and own rows that are added.

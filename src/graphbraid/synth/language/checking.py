@@ -1,4 +1,4 @@
-"""Checks of what a program's names and types mean, before it runs."""
+"""Checks of a program's names, types and calls, before it runs."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def _check_count(
 
 
 def _always_gives(body: tuple[syntax.Statement, ...]) -> bool:
-    """Return whether every way through a block meets a return."""
+    """Return whether every path through a block ends with a return."""
     last = body[-1] if body else None
     if isinstance(last, syntax.For):
         return is_endless(last) and not leaves_loop(last.body, by_return=False)

@@ -1,9 +1,9 @@
 """Parsing: the text of a program becomes its syntax tree, bottom up while the parser runs.
 
-Braces and lengths are looked at before: what is never closed, too deep or too long. The program that the
-language is modelled on (docs/synthesis.md) is printed with the brace of a loop missing: its loop over the
-layers is followed, still open, by another over the same variable. Two loops inside each other cannot share
-their variable here, so the place of the brace is known, and it is supplied.
+Brackets that are never closed, and programs that are too deep or too long, are refused first. The program
+that the language is modelled on (docs/synthesis.md) is printed with a brace missing: its loop over the layers
+is not closed before the next loop over the same variable. Nested loops cannot share a variable here, so the
+place of the brace is known, and it is supplied.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import MOST_SHOWN, Place, ProgramError, Type
 
 MOST_NESTED = 50
-"""Brackets that may be open at once."""
+"""Most brackets that may be open at once."""
 MOST_WORDS = 200
-"""Words between two semicolons or braces."""
+"""Most words between two semicolons or braces."""
 _CLOSES = {"RPAR": "LPAR", "RSQB": "LSQB", "RBRACE": "LBRACE"}
 
 Notes = tuple[tuple[Place, str], ...]
@@ -78,7 +78,7 @@ def _check_lengths(tokens: Sequence[Token]) -> None:
 
 
 def _unclosed(tokens: Sequence[Token]) -> list[Token]:
-    """Return the brackets that nothing closes; what closes none is left to the parser."""
+    """Return the brackets that are never closed. The parser refuses closing ones without an open one."""
     is_open: list[Token] = []
     for token in tokens:
         if token.type in _CLOSES.values():
@@ -89,7 +89,7 @@ def _unclosed(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _loop_over_the_same(tokens: Sequence[Token]) -> tuple[int, int] | None:
-    """Return the positions of a loop and of another inside it over a new variable of the same name."""
+    """Return the positions of two nested loops that declare variables of the same name."""
     is_open: list[tuple[str, int] | None] = []
     pending: tuple[str, int] | None = None
     for at, token in enumerate(tokens):
@@ -167,7 +167,7 @@ def _text(word: Token) -> syntax.Literally:
 
 
 def _given(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the parts of a list; the parser has None for an empty one."""
+    """Return the parts without None, which the parser puts in place of an optional part that is missing."""
     return tuple(part for part in parts if part is not None)
 
 
@@ -217,12 +217,12 @@ _NODES: dict[str, Callable[..., Any]] = {
         place_of(receiver), _name(receiver), _name(method), _given(arguments)
     ),
 }
-"""What each rule of the grammar becomes, by the tokens and nodes in it."""
+"""Rules of ``grammar.lark`` -> functions that take a rule's tokens and nodes in order and return its node."""
 
 
 class _Builder(Transformer[Token, Any]):
     def __default__(self, data: str, children: list[Any], meta: object) -> Any:
-        # A repetition is a rule of the parser's own, which expects a tree of it.
+        # Rules that are not in the table are Lark's own, for repetitions; Lark expects a tree of them.
         return _NODES[data](*children) if data in _NODES else Tree(data, children)
 
 
@@ -252,7 +252,7 @@ _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNo
 
 
 def parse(text: str) -> syntax.Function:
-    """Parse a program without checking what its names and types mean.
+    """Parse a program without checks of its names and types.
 
     Raises:
         ProgramError: the text does not follow the grammar; the message says where and what would be right.
@@ -293,7 +293,7 @@ def _tokens(text: str) -> list[Token]:
 def _unexpected(  # noqa: PLR0911 - one for each kind of mistake
     error: UnexpectedToken, text: str, before: Token
 ) -> ProgramError:
-    """Return what is wrong with a token that the grammar does not allow behind the one ``before``."""
+    """Return the error of a token that the grammar does not allow after ``before``."""
     token, expected = error.token, set(error.expected)
     if token.type == "$END":
         wanted = f"{_wanted(expected)} is missing"

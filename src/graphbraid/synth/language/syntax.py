@@ -24,7 +24,7 @@ class ProgramError(ConfigError):
     """A mistake in a program.
 
     Args:
-        place: where it is; None if the program is not at fault alone, but what was given with it.
+        place: where it is; None if a value that the program was given is at fault.
         message: what is wrong.
         hint: what would be right; empty if the message says it.
     """
@@ -122,7 +122,7 @@ class Unary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    """Two values joined by an operator, at whose place the node is."""
+    """Two values joined by an operator; the node has the operator's place."""
 
     operator: str
     left: Expression
@@ -284,7 +284,7 @@ class Function(Node):
     layers: tuple[Function, ...] = ()
     """The functions of node properties, each an own layer."""
     notes: tuple[tuple[Place, str], ...] = ()
-    """What was supplied that the text does not have, each with the place it concerns."""
+    """Notes on marks that the parser supplied, each with its place."""
     source: str = "program"
     """Name of the text in errors."""
     text: str = ""

@@ -32,7 +32,7 @@ class Argument:
     """An argument of a method."""
 
     name: str
-    """What it is, as errors name it."""
+    """Its name in errors."""
     type: Type
     choices: tuple[str, ...] = ()
     """The words that it may be; empty if it is no choice."""
