@@ -230,10 +230,7 @@ BROKEN = {
     "missing": (lambda p: (p / "indices.npy").unlink(), r"indices\.npy of the store cannot be read"),
     "header": (lambda p: flip(p, "x.npy", 0), r"x\.npy has no valid \.npy header"),
     "header text": (lambda p: flip(p, "x.npy", 12), r"x\.npy has no valid|x\.npy holds"),
-    "shape": (
-        array_entry(shape=[3, 5]),
-        r"holds float32 of shape \(5, 3\), but graph\.json says .* \(3, 5\)",
-    ),
+    "shape": (array_entry(shape=[3, 5]), r"float32 of shape \(5, 3\), but graph\.json says .* \(3, 5\)"),
     "dtype": (array_entry(dtype="int32"), r"holds float32 .* but graph\.json says torch\.int32"),
     "unknown dtype": (array_entry(dtype="complex64"), r"graph\.json cannot be understood: arrays\.x\.dtype"),
     "no size": (
@@ -241,10 +238,7 @@ BROKEN = {
         r"cannot be understood: arrays\.x\.bytes: Field required",
     ),
     "outside": (array_entry(file="../x.npy"), "names a file outside the store"),
-    "newer": (
-        lambda p: edit_manifest(p, lambda m: m.update(version=99)),
-        "store version 99.*Upgrade graphbraid",
-    ),
+    "newer": (lambda p: edit_manifest(p, lambda m: m.update(version=99)), "version 99.*Upgrade graphbraid"),
     "other json": (lambda p: (p / "graph.json").write_text("[]"), "is not a graphbraid store"),
     "no json": (lambda p: (p / "graph.json").write_text("{"), "is not valid JSON"),
     "no arrays": (
@@ -252,6 +246,10 @@ BROKEN = {
         "cannot be understood: arrays: Field required",
     ),
     "no indptr": (lambda p: edit_manifest(p, lambda m: m["arrays"].pop("indptr")), "describes no 'indptr'"),
+    "no sums": (
+        lambda p: edit_manifest(p, lambda m: m["arrays"].pop("indices_sums")),
+        "lacks indices_sums, by which reads of indices are checked",
+    ),
     "no count": (
         lambda p: edit_manifest(p, lambda m: m.pop("num_nodes")),
         "cannot be understood: num_nodes: Field required",

@@ -204,7 +204,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     before = verified.state([file for file in files if file.exists()])
     if missing := [name for name in arrays if sums_of(name) not in ("", *arrays)]:
         raise DataError(
-            f"{folder} lacks {sums_of(missing[0])}, by which what is read of {missing[0]} is checked; "
+            f"{folder} lacks {sums_of(missing[0])}, by which reads of {missing[0]} are checked; "
             f"{STORE.again} the graph again."
         )
     sums = {name: arrays[sums_of(name)].read for name in arrays if sums_of(name)}
