@@ -249,7 +249,7 @@ def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
     return str(name)
 
 
-_ROUNDS = 4
+_ROUNDS = 4  # of the Feistel network, as in csrc/pipeline/schedule.h
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -9,7 +9,7 @@
 namespace gb {
 
 // A permutation of [0, n) from a Feistel network over the next even number of bits; positions that fall
-// outside are sent through again (cycle walking), at most four times on average. Twin: sampling/schedule.py.
+// outside are sent through again (cycle walking), at most four times on average. Twin: sampling/config.py.
 class KeyedPermutation {
  public:
   KeyedPermutation(uint64_t n, uint64_t key) : n_(n), key_(key) {
@@ -52,7 +52,7 @@ struct Schedule {
   bool shuffle = false;
   uint64_t seed = 0;
   uint64_t epoch = 0;
-  int64_t part = 0;  // of each step's seeds, which are cut into contiguous parts; see part_of in schedule.py
+  int64_t part = 0;  // of each step's seeds, which are cut into contiguous parts; see part_of in config.py
   int64_t num_parts = 1;
 
   int64_t whole_count(int64_t step) const { return std::min(num_seeds - step * batch_size, batch_size); }

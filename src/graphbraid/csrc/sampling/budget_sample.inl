@@ -10,7 +10,7 @@
 // each type without replacement, with probability proportional to the square of their budget. At last, the
 // edges between sampled nodes are found, again among at most kMostRead in-edges of each node and relation.
 //
-// Bound by the misses of the tables of candidates. sampling/budget.py is the twin, to the bit: sums of budget
+// Bound by the misses of the tables of candidates. sampling/cpu.py is the twin, to the bit: sums of budget
 // are doubles, added in the order of relations, nodes and draws.
 
 #include "sampling/sample_row.inl"

@@ -51,10 +51,8 @@ class LinkEnds:
     @property
     def nodes(self) -> Tensor:
         """Ids in the whole graph of the nodes of both types, int64, each once, ascending."""
-        ranges = sorted(
-            {(first, first + count) for first, count in zip(self.first, self.counts, strict=True)}
-        )
-        return torch.cat([torch.arange(*one) for one in ranges])
+        bounds = {(first, first + count) for first, count in zip(self.first, self.counts, strict=True)}
+        return torch.cat([torch.arange(*one) for one in sorted(bounds)])
 
     @property
     def rows(self) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""The forms in which PyG keeps a mini-batch (``edge_index``, ``adj_t``, ``HeteroData``); it as HTML."""
+"""PyG's forms of a mini-batch: ``edge_index``, ``adj_t`` and ``HeteroData``; and its notebook display."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, ranges
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
 from graphbraid.sampling.rows.by_id import FeatureSource, tensor_bytes
 
@@ -257,8 +257,7 @@ def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int
 def _num_drawable(weight: Tensor, first: Tensor, degrees: Tensor) -> Tensor:
     """Return how many edges of each list have a weight above 0; reads only these lists."""
     lists = torch.arange(len(degrees)).repeat_interleave(degrees)
-    edges = torch.arange(len(lists)) + (first - (degrees.cumsum(0) - degrees))[lists]
-    return torch.zeros_like(degrees).index_add_(0, lists, (weight[edges] > 0).long())
+    return torch.zeros_like(degrees).index_add_(0, lists, (weight[ranges(first, degrees)] > 0).long())
 
 
 def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter | None) -> Tensor:
