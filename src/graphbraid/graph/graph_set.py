@@ -241,7 +241,7 @@ class GraphSet:
         of_node[members] = of
         num_nodes = torch.bincount(of_node, minlength=graph.nodes_of(graphs).num_nodes)
         order, starts = of_node.argsort(stable=True), indptr_of(num_nodes)
-        local = order.argsort() - starts[of_node]
+        local = order.argsort() - starts[of_node]  # the argsort of a permutation is its inverse
         within = [one for one in graph.edge_types if (one[0], one[2]) == (nodes, nodes)]
         ends = torch.cat([lists[one] for one in within], 1)
         of_edge = of_node[ends[0]]

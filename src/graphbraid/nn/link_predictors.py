@@ -200,7 +200,7 @@ class MLPPredictor(LinkPredictor):
 
 
 class EndsModel(nn.Module):
-    """Base class of models of links and edges: an encoder gives each node a row, a head reads both ends'."""
+    """Base of models of links and edges: an encoder gives nodes rows, and a head reads those of both ends."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class EndsModel(nn.Module):
             MissingPackageError: PyTorch Geometric is not installed.
         """
         pyg_nn(self)
-        head = next(one for name, one in self.named_children() if name != "encoder")
+        [head] = (one for name, one in self.named_children() if name != "encoder")
         made: Self = cast("Any", type(self))(as_pyg(self.encoder), plain(head))
         checked_copy(made, self)
         return made

@@ -43,7 +43,7 @@ class PooledModel(nn.Module):
         check_choice(readout, "readout", ("sum", "mean", "max"))
         self.encoder, self.head, self.readout = encoder, head, readout
         self.aggregation: nn.Module | None = None
-        """Reads out in place of graphbraid's operator."""
+        """PyG's aggregation, which reads out after :meth:`to_pyg`. If None, graphbraid's operator does."""
         self._taken = frozenset(inspect.signature(encoder.forward).parameters)
 
     def to_pyg(self) -> PooledModel:
@@ -56,7 +56,7 @@ class PooledModel(nn.Module):
         aggregations, head = pyg_nn(self).aggr, None if self.head is None else plain(self.head)
         made = PooledModel(as_pyg(self.encoder), head, readout=self.readout)
         made.aggregation = getattr(aggregations, f"{self.readout.capitalize()}Aggregation")()
-        made._taken = self._taken
+        made._taken = self._taken  # PyG's form of the encoder may take more
         checked_copy(made, self)
         return made
 

@@ -390,7 +390,7 @@ def store(
         features_dtype=narrowing,
         if_exists=if_exists,
     )
-    stored = datasets.open_store(folder, verify=True)  # reads back what was written, noted for the first open
+    stored = datasets.open_store(folder, verify=True)  # reads the files back; the next open need not
     summary: dict[str, Any] = {
         "store": str(folder),
         **graph_values(stored),

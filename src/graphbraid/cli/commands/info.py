@@ -73,7 +73,7 @@ def graph_facts(graph: Graph | GraphSet, labels: Graph | NodeSet | EdgeSet | Non
 
     if not isinstance(graph, Graph):
         graphs, graph = graph, graph.graph
-        num_nodes = graph.num_nodes - len(graphs)  # each of which has an edge to its graph
+        num_nodes = graph.num_nodes - len(graphs)  # nodes of graphs; each has one edge to its graph
         parts = [f"{len(graphs):,} graphs", f"{num_nodes:,} nodes", f"{graph.num_edges - num_nodes:,} edges"]
         parts.append(f"{graphs.num_features} features")
     elif not graph.is_typed:

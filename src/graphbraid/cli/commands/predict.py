@@ -339,7 +339,7 @@ def predicted_links(trained: TrainedRun, wanted: Wanted) -> tuple[Table, dict[st
 
     Raises:
         ConfigError: a split does not exist, or options do not go together.
-        DataError: the file of pairs does not hold what is needed; says where.
+        DataError: the file of pairs lacks a column, or names an unknown node or relation; says where.
     """
     if wanted.pairs is not None and wanted.split is not None:
         raise ConfigError("--pairs and --split both choose the links; give one of them")
