@@ -575,6 +575,7 @@ def test_an_engine_has_the_models_parameters_and_state(kind):
     assert not any(module.training for module in model.modules())
     assert engine.train().training
     assert all(module.training for module in model.modules())
+    assert model.eval().training is engine.training is False
     if kind != "batches":
         wanted = model.eval()(data.x, data.edge_index)[data.train_mask]
         torch.testing.assert_close(engine.eval()(), wanted)

@@ -25,14 +25,20 @@ class CompiledModule(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        vars(self).update(
-            {name: getattr(model, name) for name in _SHARED}, model=model, training=model.training
-        )
+        vars(self).update({name: getattr(model, name) for name in _SHARED}, model=model)
+
+    @property
+    def training(self) -> bool:
+        """Whether the model is in training mode."""
+        return self.model.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        """Do nothing: the model's own mode counts, and ``nn.Module`` sets one before there is a model."""
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of the model and of its modules."""
         self.model.train(mode)
-        vars(self)["training"] = mode
         return self
 
     def state_dict(self, *args: Any, **named: Any) -> Any:
