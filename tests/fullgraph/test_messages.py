@@ -359,8 +359,7 @@ def _scatter_mean(src, index, dim=-1, out=None, dim_size=None):
 
 
 def _scatter(src, index, dim=-1, out=None, dim_size=None, reduce="sum"):
-    function = {"mean": _scatter_mean}.get(reduce, _scatter_sum)
-    return function(src, index, dim, out, dim_size)
+    return (_scatter_mean if reduce == "mean" else _scatter_sum)(src, index, dim, out, dim_size)
 
 
 torch_scatter = None
@@ -369,16 +368,14 @@ torch_scatter = None
 @pytest.fixture
 def _with_torch_scatter(monkeypatch):
     """The package, which has no wheel on PyPI; where it is missing, its signatures on PyTorch's functions."""
-    if importlib.util.find_spec("torch_scatter") is not None:
-        monkeypatch.setitem(globals(), "torch_scatter", importlib.import_module("torch_scatter"))
-        return
-    module = types.ModuleType("torch_scatter")
-    vars(module).update(scatter=_scatter, scatter_sum=_scatter_sum, scatter_mean=_scatter_mean)
-    module.scatter_add = lambda src, index, dim=-1, out=None, dim_size=None: _scatter_sum(
-        src, index, dim, out, dim_size
-    )
-    monkeypatch.setitem(sys.modules, "torch_scatter", module)
-    monkeypatch.setitem(globals(), "torch_scatter", module)
+    if importlib.util.find_spec("torch_scatter") is None:
+        module = types.ModuleType("torch_scatter")
+        vars(module).update(scatter=_scatter, scatter_sum=_scatter_sum, scatter_mean=_scatter_mean)
+        module.scatter_add = lambda src, index, dim=-1, out=None, dim_size=None: _scatter_sum(
+            src, index, dim, out, dim_size
+        )
+        monkeypatch.setitem(sys.modules, "torch_scatter", module)
+    monkeypatch.setitem(globals(), "torch_scatter", importlib.import_module("torch_scatter"))
 
 
 def _aggregating(name, **options):

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.message_trial import traced_message
-from graphbraid.fullgraph.reading.trace_context import TORCH_SCATTER
+from graphbraid.fullgraph.reading.trace_context import SCATTERS, TORCH_SCATTER, names_in
 from graphbraid.ops.message_reductions import REDUCTIONS_OF_SEVERAL, SCALERS, SeveralReductions
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import TIES, Ties
@@ -119,17 +119,11 @@ def _scattered(layer: Any) -> str | None:
 
 
 def _scatters() -> dict[Any, tuple[str, ...]]:
-    """Return the functions that reduce by index, with the reductions that are those of the kernels.
-
-    torch-scatter gives the whole gradient of a maximum to one message, which PyG's probed way need not.
-    """
-    utils, other = sys.modules["torch_geometric.utils"], sys.modules.get(TORCH_SCATTER)
-    reductions = {"scatter": ("sum", "add", "mean"), "scatter_mean": ("mean",)}
-    reductions |= {"scatter_sum": ("sum",), "scatter_add": ("sum",)}
-    # A trace has replaced them.
-    found: dict[Any, tuple[str, ...]] = {inspect.unwrap(utils.scatter): tuple(AGGREGATIONS)}
-    theirs = reductions.items() if other is not None else ()
-    return found | {inspect.unwrap(getattr(other, name)): kinds for name, kinds in theirs}
+    """Return the functions that reduce by index, with the reductions that are those of the kernels."""
+    theirs = names_in(TORCH_SCATTER)
+    found: dict[Any, tuple[str, ...]] = {sys.modules["torch_geometric.utils"].scatter: tuple(AGGREGATIONS)}
+    found |= {theirs[name]: kinds for name, kinds in SCATTERS.items() if name in theirs}
+    return {inspect.unwrap(function): kinds for function, kinds in found.items()}  # a trace has replaced them
 
 
 # ---- several aggregations side by side, such as PNA's, as reductions of one kernel

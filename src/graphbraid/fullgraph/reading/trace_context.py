@@ -59,10 +59,8 @@ def _in_place(name: str) -> Any:
     return record
 
 
-for _name in (
-    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor"),
-):
-    setattr(TensorProxy, f"__{_name}__", _in_place(_name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
+    setattr(TensorProxy, f"__i{_name}__", _in_place(f"i{_name}"))
 
 
 @contextmanager
@@ -156,30 +154,40 @@ _RECORDED = (
 )
 """Functions of ``torch_geometric.utils``."""
 TORCH_SCATTER = "torch_scatter"
-"""Module of torch-scatter, from which PyG's ``scatter`` came and older layers take it."""
+SCATTERS = {
+    "scatter": ("sum", "add", "mean"),
+    "scatter_sum": ("sum",),
+    "scatter_add": ("sum",),
+    "scatter_mean": ("mean",),
+}
+"""Functions of torch-scatter, from which PyG's ``scatter`` came, with their reductions that have a lowered
+form. Its maximum has none: which of several equal messages gets the gradient is another than in PyG."""
+
+
+def names_in(module: str) -> dict[str, Any]:
+    """Return the names of a module; none where it is not imported."""
+    found = sys.modules.get(module)  # None, too, where an import is blocked
+    return {} if found is None else vars(found)
 
 
 def softmax_of_edges() -> Any:
     """Return PyG's softmax over the edges of each destination; None where PyG is not imported."""
-    return getattr(sys.modules.get(f"{_UTILS}._softmax"), "softmax", None)
+    return names_in(f"{_UTILS}._softmax").get("softmax")
 
 
 @contextmanager
 def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
     """Record functions of PyG and torch-scatter over edges, where a layer's methods name them.
 
-    Calls are recorded that a trace follows into, by an argument. Any other call is left as it is.
+    A call is recorded if the trace follows one of its arguments. Any other call is left as it is.
     """
-    found = [vars(sys.modules.get(_UTILS, fx)).get(name) for name in _RECORDED]
-    found.append(getattr(sys.modules.get("torch_geometric.nn.conv.gcn_conv"), "gcn_norm", None))
-    theirs = vars(sys.modules.get(TORCH_SCATTER, fx))
-    found += [theirs.get(name) for name in ("scatter", "scatter_sum", "scatter_add", "scatter_mean")]
+    utils, scatters = names_in(_UTILS), names_in(TORCH_SCATTER)
+    found = [*map(utils.get, _RECORDED), *map(scatters.get, SCATTERS)]
+    found.append(names_in("torch_geometric.nn.conv.gcn_conv").get("gcn_norm"))
     stand_ins = {id(one): recording(one) for one in found if one is not None}
     methods = (f for layer in layers for base in type(layer).__mro__ for f in vars(base).values())
     spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
-    for name in (_UTILS, TORCH_SCATTER):
-        if (module := sys.modules.get(name)) is not None:
-            spaces[id(vars(module))] = vars(module)
+    spaces |= {id(utils): utils, id(scatters): scatters}
     replaced = [
         (names, key, value)
         for names in spaces.values()
