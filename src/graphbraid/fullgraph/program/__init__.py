@@ -1,4 +1,7 @@
-"""The program that a model is read into: a short list of operations on node matrices."""
+"""The program that a model is read into: a short list of operations on node matrices.
+
+A module that names many of them imports this package as ``ir``.
+"""
 
 from graphbraid.fullgraph.program.edge_operations import (
     FILLS,
@@ -28,18 +31,6 @@ from graphbraid.fullgraph.program.graph_break import (
     reasons_of,
     written_lines,
 )
-from graphbraid.fullgraph.program.ir import (
-    Decision,
-    LevelNodes,
-    NodeType,
-    NotLoweredError,
-    Program,
-    check,
-    maker_of,
-    needed_for,
-    same_program,
-    width_of,
-)
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     WHOLE,
@@ -63,6 +54,18 @@ from graphbraid.fullgraph.program.operations import (
     UnitRows,
     View,
     name_of,
+)
+from graphbraid.fullgraph.program.program import (
+    Decision,
+    LevelNodes,
+    NodeType,
+    NotLoweredError,
+    Program,
+    check,
+    maker_of,
+    needed_for,
+    same_program,
+    width_of,
 )
 from graphbraid.fullgraph.program.row_operations import (
     AlongRow,

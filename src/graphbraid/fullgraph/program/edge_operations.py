@@ -1,4 +1,4 @@
-"""Operations that read rows along edges: sums, maxima and attention over in-neighbours."""
+"""Operations that read rows along edges, and the products that mini-batches join with a sum beside them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Gine(Operation):
 
 
 def stops_gradient(op: Operation, *, of_features: bool) -> bool:
-    """Return whether an operation reads edges' features, or else weights, and gives these no gradient."""
+    """Return whether an operation reads features of edges, or else weights, and gives them no gradient."""
     if of_features:
         passes = isinstance(op, Gine | Messages) or (isinstance(op, Attention) and op.kind == "gat")
         return op.reads_edges and not passes

@@ -14,7 +14,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn.adjacency import MadeOfTensors
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.program.ir import Program
+    from graphbraid.fullgraph.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Break(Operation):
 
     @property
     def by_row(self) -> frozenset[str]:
-        """Names of those of them that have a row for each node."""
+        """Names of those among :attr:`reads` that have a row for each node."""
         return frozenset(one.name for one in self._references() if isinstance(one, FromGraph) and one.by_row)
 
     @property

@@ -109,6 +109,8 @@ class Operation:
     """Whether the result belongs to the level after the inputs'."""
     learned: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that hold a parameter, or None."""
+    shown: ClassVar[str] = ""
+    """The text to print after the inputs, with fields of ``op`` in braces."""
 
     @property
     def reads_edges(self) -> bool:
@@ -130,9 +132,6 @@ class Operation:
         """Return the parameters it learns."""
         found = (getattr(self, name) for name in self.learned)
         return tuple(parameter for parameter in found if parameter is not None)
-
-    shown: ClassVar[str] = ""
-    """The text to print after the inputs, with fields of ``op`` in braces."""
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
