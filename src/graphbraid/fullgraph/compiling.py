@@ -1,4 +1,4 @@
-""":func:`graphbraid.compile` and :func:`graphbraid.fullgraph.lower`, the entries of full-graph training."""
+""":func:`graphbraid.compile` makes a model's engine; :func:`graphbraid.fullgraph.lower` shows its program."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.engine import BatchEngine
 from graphbraid.fullgraph.compiled_module import CompiledModule
-from graphbraid.fullgraph.device import HOST, Device, device_for, on_place
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import Engine, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
-from graphbraid.fullgraph.lowering.lower_program import Lowered, check_kernels, lower_program, whole_typed
+from graphbraid.fullgraph.lowering.lower_program import Lowered, check_kernels, whole_typed
 from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, checked_nodes, names_of, storage_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, needs_lowering
 from graphbraid.fullgraph.measured.rates import machine_rates
-from graphbraid.fullgraph.measured.trials import costs_for
-from graphbraid.fullgraph.model_tracker import TrainingNodes
+from graphbraid.fullgraph.model_tracker import TrainingNodes, lowered_on_host
 from graphbraid.fullgraph.program import NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
@@ -329,9 +328,7 @@ def lower(
         if program.returned is not None:
             raise NotLoweredError("forward", "it returns several matrices", "one result")
         graph = source.graph_for(program)
-    if not program.by_relation:
-        graph = on_place(graph, HOST.place)
-    return lower_program(program, graph, ids, options, costs_for(program, graph, options))
+    return lowered_on_host(program, graph, ids, options)
 
 
 @typed

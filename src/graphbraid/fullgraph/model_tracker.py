@@ -25,6 +25,7 @@ from graphbraid.fullgraph.reading.modes import why_not_now
 from graphbraid.fullgraph.reading.source import Source
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Runner
+from graphbraid.graph import Graph
 
 _MOST_FORMS = 4
 """Number of snapshots kept per model, since a model alternates between modes."""
@@ -200,7 +201,10 @@ class ModelTracker:
         if self._ranks is not None and self._ranks.part is not None:
             costs = costs_for(program, self._ranks.part.graph, self._options)
             return lower_part(program, self._ranks, self.nodes, self._options, costs)
-        graph = self.source.graph_for(program)
-        graph = graph if program.by_relation else on_place(graph, HOST.place)
-        costs = costs_for(program, graph, self._options)
-        return lower_program(program, graph, self.nodes, self._options, costs)
+        return lowered_on_host(program, self.source.graph_for(program), self.nodes, self._options)
+
+
+def lowered_on_host(program: Program, graph: Graph, nodes: Tensor, options: CompileOptions) -> Lowered:
+    """Lower a program over a graph, by this machine's costs. A graph on a device is copied to the host."""
+    graph = graph if program.by_relation else on_place(graph, HOST.place)
+    return lower_program(program, graph, nodes, options, costs_for(program, graph, options))

@@ -17,20 +17,20 @@ from graphbraid.fullgraph.lowering.passes import merged_epilogues
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 
 _BY_ROW: tuple[type[ir.Operation], ...] = (
-    *(
-        ir.Add,
-        ir.AlongRow,
-        ir.ColumnRange,
-        ir.Combine,
-        ir.Concat,
-        ir.Epilogue,
-        ir.Largest,
-        ir.Linear,
-        ir.Prelu,
-        ir.Product,
-        ir.RowFunction,
-    ),
-    *(ir.RowOfParameters, ir.Scale, ir.UnitRows),
+    ir.Add,
+    ir.AlongRow,
+    ir.ColumnRange,
+    ir.Combine,
+    ir.Concat,
+    ir.Epilogue,
+    ir.Largest,
+    ir.Linear,
+    ir.Prelu,
+    ir.Product,
+    ir.RowFunction,
+    ir.RowOfParameters,
+    ir.Scale,
+    ir.UnitRows,
 )
 """Operations that map each row by itself."""
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)

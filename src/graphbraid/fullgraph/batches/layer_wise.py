@@ -24,7 +24,7 @@ from graphbraid.fullgraph.batches.operations import RUN, BatchRun
 from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.lowering.levels import LAPLACIANS, aggregation
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of, ranges
 from graphbraid.graph.types import Relation
 from graphbraid.ops import Aggregation
 from graphbraid.ops.kernels import sum_dtype
@@ -63,18 +63,13 @@ def _why_not(op: ir.Operation, device: torch.device) -> str:
         "reads several relations at once": walks_otherwise,
         "runs along edges that it computes of the whole graph": isinstance(op, ir.Messages)
         and op.edges is not None,
-        "reads what another part of the model keeps": isinstance(op, ir.Break) and _reads_others(op),
+        "reads what another part of the model keeps": isinstance(op, ir.Break)
+        and bool(op.read_breaks or op.layers),
         "is scaled by its largest entry, that of all edges": is_laplacian,
         "needs the CPU": of_edges and device.type != "cpu",
         "has no operator": not isinstance(op, ir.DestinationRows | ir.Learned) and type(op) not in RUN,
     }
     return next((why for why, holds in conditions.items() if holds), "")
-
-
-def _reads_others(op: ir.Break) -> bool:
-    """Return whether a break reads an earlier one's results, or has layers with programs of their own."""
-    has_layers = any(isinstance(call.target, ir.LoweredLayer) for call in op.calls)
-    return has_layers or any(isinstance(one, ir.FromBreak) for call in op.calls for one in call.references())
 
 
 def at_narrower_side(program: ir.Program) -> ir.Program:
@@ -196,7 +191,7 @@ class LayerWise:
     # ---- passes
 
     def root(self, value: str) -> str:
-        """Return the value whose rows a value has: of the destinations' own rows, the one they are of."""
+        """Return the value that holds a value's rows: destinations' own rows are the first of another value."""
         while isinstance(op := self.program.producer(value), ir.DestinationRows):
             value = op.inputs[0]
         return value
@@ -213,7 +208,8 @@ class LayerWise:
             ids, ops = needed[place], self._ops[place]
             if ids is not None and place == output:
                 ids = torch.unique(ids)
-            walks = {op.walks for op in ops if op.moves and not isinstance(op, ir.DestinationRows)}
+            run = [op for op in ops if not isinstance(op, ir.DestinationRows)]
+            walks = {op.walks for op in run if op.moves}
             # In one order: ranks that hold parts ask each other for the sources of each relation.
             for relation in sorted(walks, key=lambda one: -1 if one is None else one.number):
                 read = self._sources_of(ids, relation, place)
@@ -222,21 +218,17 @@ class LayerWise:
             if any(op.moves for op in ops):
                 self._add(needed, ir.LevelNodes(place.level - 1, place.node_type), ids)
             own = nodes if place == output else needed[place]
-            results = [op.out for op in ops if self._is_kept(op)]
+            results = [op.out for op in run if self._last_read.get(op.out, 0) > place.level]
             found.append(
                 LevelPass(
                     place=place,
                     nodes=torch.arange(self._counts[place.node_type]) if own is None else own,
                     is_all=own is None,
-                    ops=[op for op in ops if not isinstance(op, ir.DestinationRows)],
+                    ops=run,
                     results=[program.output] if place == output else results,
                 )
             )
         return [one for one in reversed(found) if one.results]
-
-    def _is_kept(self, op: ir.Operation) -> bool:
-        level = self.program.level(op.out)
-        return not isinstance(op, ir.DestinationRows) and self._last_read.get(op.out, level) > level
 
     def _add(
         self, needed: dict[ir.LevelNodes, Tensor | None], place: ir.LevelNodes, ids: Tensor | None
@@ -308,7 +300,7 @@ class LayerWise:
             rows = self._features(self.program.node_type(value), nodes)
             if isinstance(rows, SparseFeatures) and self.device.type == "cpu":
                 return rows
-            return (rows.to_dense() if isinstance(rows, SparseFeatures) else rows).to(self.device)
+            return _dense(rows).to(self.device)
         return self._kept[value].gather(nodes).to(self.device)
 
     # ---- chunks
@@ -370,9 +362,8 @@ class LayerWise:
             at, first_source = relation.first_row + nodes * relation.stride, relation.first_source
         first = csc.indptr[at]
         counts = csc.indptr[at + 1] - first
-        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        edges = torch.arange(int(indptr[-1])) + (first - indptr[:-1]).repeat_interleave(counts)
-        return indptr, csc.indices[edges].long() - first_source, edges
+        edges = ranges(first, counts)
+        return indptr_of(counts), csc.indices[edges].long() - first_source, edges
 
     def block(self, nodes: Tensor, relation: Relation | None, node_type: int) -> ChunkEdges:
         """Return all in-edges of distinct nodes; where sources are of their type, they come first."""

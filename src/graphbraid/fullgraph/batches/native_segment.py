@@ -135,11 +135,8 @@ class NativeSegment:
         weight, other_weight = (first if isinstance(op, ir.Linear | ir.LinearSum) else -1), -1
         if kind is ir.AggregateLinear or kind is ir.LinearSum:
             other_weight = first + 1
-        bias = (
-            -1
-            if kind in (ir.Aggregate, ir.DestinationRows, ir.Add)
-            else first + (weight >= 0) + (other_weight >= 0)
-        )
+        has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add)
+        bias = first + (weight >= 0) + (other_weight >= 0) if has_bias else -1
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
         return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
 

@@ -206,7 +206,7 @@ class _Passes:
         """Their memory, which must live as long as the recordings."""
         self._copies: list[tuple[Tensor, Callable[[BatchRun], Tensor], _Padding]] = []
         self._features = {
-            name: self._copied(run, _rows_named(name), size.rows[at.level][at.node_type])
+            name: self._copied(run, partial(_rows_named, name), size.rows[at.level][at.node_type])
             for name, at in ((name, run.program.place(name)) for name in run.features)
         }
         self._rows = {
@@ -382,8 +382,8 @@ class _Token:
     """Lives as long as the autograd graph of a pass."""
 
 
-def _rows_named(name: str) -> Callable[[BatchRun], Tensor]:
-    return lambda run: run.features[name]
+def _rows_named(name: str, run: BatchRun) -> Tensor:
+    return run.features[name]
 
 
 def _ids_of(name: str, number: int, run: BatchRun) -> Tensor:

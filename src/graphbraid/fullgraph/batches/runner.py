@@ -1,4 +1,9 @@
-"""BatchRunner: runs a model on mini-batches by programs that it was read into, and follows its changes."""
+"""BatchRunner: runs a model on mini-batches by programs that it was read into, and follows its changes.
+
+Under ``torch.autocast("cpu", torch.bfloat16)`` a program multiplies in bfloat16 wherever there is a dense
+product. So the model is first run once as it is written, under autocast: all its products must be in
+bfloat16, and the program's outputs get the dtype that its outputs have.
+"""
 
 from __future__ import annotations
 
@@ -287,6 +292,8 @@ def _place_of(model: nn.Module) -> str:
     except (OSError, TypeError, AttributeError):  # AttributeError: a ScriptModule's class
         return type(model).__module__
 
+
+# ---- models under autocast
 
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul"})
 _NUM_ROWS = 8

@@ -84,6 +84,19 @@ def _aggregate_linear(
     return AggregateLinearFunction, x, matrix, root, how, bias, *_following(op), wide
 
 
+def _aggregate(op: ir.Aggregate, run: BatchRun, _: None) -> OpCall:
+    x, addend = run.read(op), run.read(op, 1) if len(op.inputs) > 1 else None
+    return SpmmFunction, x, None, addend, run.edges(op).aggregation(op.adjacency, x.dtype), False
+
+
+def _linear(op: ir.Linear, run: BatchRun, matrix: Tensor, bias: Tensor | None) -> OpCall:
+    return LinearFunction, run.read(op), matrix, None, None, bias, *_following(op)
+
+
+def _linear_sum(op: ir.LinearSum, run: BatchRun, one: Tensor, other: Tensor, bias: Tensor | None) -> OpCall:
+    return LinearFunction, run.read(op), one, run.read(op, 1), other, bias, *_following(op)
+
+
 def _epilogue(op: ir.Epilogue, run: BatchRun, bias: Tensor | None) -> OpCall:
     seed = seed_of_call() if op.p > 0 else 0
     return EpilogueFunction, run.read(op), bias, ACTIVATION_CODES[op.act], op.p, seed, run.may_overwrite(op)
@@ -114,23 +127,10 @@ class _RowSum(torch.autograd.Function):
 
 CALLS |= {
     ir.AggregateLinear: _aggregate_linear,
+    ir.Aggregate: _aggregate,
+    ir.Linear: _linear,
+    ir.LinearSum: _linear_sum,
     ir.Epilogue: _epilogue,
-    ir.Aggregate: lambda op, run, _: (
-        SpmmFunction,
-        run.read(op),
-        None,
-        run.read(op, 1) if len(op.inputs) > 1 else None,
-        run.edges(op).aggregation(op.adjacency, run.read(op).dtype),
-        False,
-    ),
-    ir.Linear: lambda op, run, matrix, bias: (
-        *(LinearFunction, run.read(op), matrix, None, None, bias),
-        *_following(op),
-    ),
-    ir.LinearSum: lambda op, run, matrix, other, bias: (
-        *(LinearFunction, run.read(op), matrix, run.read(op, 1), other, bias),
-        *_following(op),
-    ),
     ir.DestinationRows: lambda op, run, _: (_FirstRows, run.read(op), run.num_rows(op)),
     ir.Add: lambda op, run, _: (_RowSum, run.read(op), run.read(op, 1)),
 }

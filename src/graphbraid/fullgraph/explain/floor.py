@@ -1,4 +1,4 @@
-"""The floor of a step at measured rates, beside its measured times, and the text of ``explain()``."""
+"""The text of ``explain()``, the measured times of a step's tasks, and its floor at the machine's rates."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.lowering.lower_program import Lowered
     from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
     from graphbraid.fullgraph.step.maps import SpmmChoice
+
+
+# ---- the program, its memory and its exchanges
 
 
 def explain(
@@ -92,6 +95,8 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
         lines.append(f"  travel: {', '.join(travel)}: {reason}")
     return lines
 
+
+# ---- measured times
 
 REPEATS = 7
 """Number of timed steps, after one warm-up step."""
@@ -196,6 +201,9 @@ class TimedStep(PlannedStep):
             )
         ]
         return [*times, *handing]
+
+
+# ---- the floor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Ranks: those that run a program together, and the partition that says which rows each computes."""
+"""Ranks: those that run a program together, the rows of each, and lowering where each holds a part."""
 
 from __future__ import annotations
 
@@ -306,6 +306,8 @@ class Ranks:
         check_alike(self.comm, mine, "give all ranks the same evidence, partition and free memory")
 
 
+# ---- lowering on ranks that each hold their own part of the graph alone
+
 _LEFT = ("prune", "symmetry", "locality")
 """Passes that look at all edges of the graph."""
 
@@ -332,7 +334,7 @@ def lower_part(
     costs = _shared_costs(program, part, ranks, costs)
     left = [Decision(name=name, taken=False, what="each rank holds its part alone") for name in _LEFT]
     passed = through_passes(program.rewritten(program.ops, *left), costs, options.passes)
-    divided, blocks = part_of_program(passed, ranks, ranks.weigh(costs, options))
+    divided, blocks = _part_of_program(passed, ranks, ranks.weigh(costs, options))
     own = ranks.owned(nodes)
     row_of = torch.full((part.num_nodes,), -1, dtype=torch.int64)
     row_of[part.view.ids[: part.view.num_own]] = torch.arange(part.view.num_own)
@@ -356,10 +358,10 @@ def evaluation_part(lowered: Lowered, program: Program, ranks: Ranks) -> tuple[P
     passed = through_passes(
         program, replace(lowered.costs, hoist_bytes=0), lowered.options.passes - {"hoist"}
     )
-    return part_of_program(passed, ranks, as_decided(lowered.program))
+    return _part_of_program(passed, ranks, as_decided(lowered.program))
 
 
-def part_of_program(program: Program, ranks: Ranks, weigh: Weigh | None) -> tuple[Program, list[Block]]:
+def _part_of_program(program: Program, ranks: Ranks, weigh: Weigh | None) -> tuple[Program, list[Block]]:
     """Return a rank's program and blocks of a lowered program, once all have lowered alike."""
     assert ranks.part is not None
     ranks.check_alike_lowered(program, ())

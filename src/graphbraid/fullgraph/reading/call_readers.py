@@ -299,18 +299,13 @@ def _columns(call: FunctionCall, function: Any, needed: str = "dim=1") -> Any:
     return found if isinstance(taken, tuple | list) else found[0]
 
 
-for _function, _called, _method, _takes in (
-    (torch.chunk, torch.chunk, "chunk", {"input": NEEDED, "chunks": NEEDED, "dim": 0}),
-    (torch.narrow, torch.narrow, "narrow", _ONE | dict.fromkeys(("dim", "start", "length"), NEEDED)),
-    (torch.split, torch.split, None, {"tensor": NEEDED, "split_size_or_sections": NEEDED, "dim": 0}),
-    (torch.split, None, "split", {"input": NEEDED, "split_size": NEEDED, "dim": 0}),  # by its own names
+for _by, _functions, _methods, _takes in (
+    (torch.chunk, [torch.chunk], ["chunk"], {"input": NEEDED, "chunks": NEEDED, "dim": 0}),
+    (torch.narrow, [torch.narrow], ["narrow"], _ONE | dict.fromkeys(("dim", "start", "length"), NEEDED)),
+    (torch.split, [torch.split], [], {"tensor": NEEDED, "split_size_or_sections": NEEDED, "dim": 0}),
+    (torch.split, [], ["split"], {"input": NEEDED, "split_size": NEEDED, "dim": 0}),  # names of its own
 ):
-    reads_calls(
-        *[one for one in (_called,) if one],
-        takes=_takes,
-        methods=[one for one in (_method,) if one],
-        views=True,
-    )(partial(_columns, function=_function))
+    reads_calls(*_functions, takes=_takes, methods=_methods, views=True)(partial(_columns, function=_by))
 
 
 def _range_of(taken: Tensor) -> tuple[int, int]:
@@ -353,15 +348,12 @@ def _view(call: FunctionCall) -> Any:
     sizes = list(size) if isinstance(size, list | tuple) else [size]
     sizes += [one for one in (call.arguments["size_1"], call.arguments["size_2"]) if one is not None]
     rows, *rest = sizes
-    if not (isinstance(rows, NumRows) or rows == -1) or rest.count(-1) > isinstance(rows, NumRows):
-        raise ir.NotLoweredError(
-            call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)"
-        )
     known = math.prod(one for one in rest if one != -1) if all(type(one) is int for one in rest) else 0
-    if known < 1 or width % known or (-1 not in rest and known != width):
-        raise ir.NotLoweredError(
-            call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)"
-        )
+    all_rows = isinstance(rows, NumRows)
+    fits = (all_rows or rows == -1) and rest.count(-1) <= all_rows and known > 0 and width % known == 0
+    if not fits or (-1 not in rest and known != width):
+        what = f"with sizes {sizes} it has no lowered form"
+        raise ir.NotLoweredError(call.name, what, "x.view(-1, columns)")
     if len(rest) == 1:
         return value
     if len(rest) != 2:

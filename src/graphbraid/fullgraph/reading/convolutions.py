@@ -137,9 +137,8 @@ def _sage(call: LayerCall, ties: Ties = "shared") -> str:
         rows = writer.epilogue(writer.linear(x, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
     if conv.aggr == "max":
-        out = writer.add(
-            ir.Linear, writer.add(ir.Maximum, rows, ties=ties, relation=over), weight=left.weight
-        )
+        rows = writer.add(ir.Maximum, rows, ties=ties, relation=over)
+        out = writer.add(ir.Linear, rows, weight=left.weight)
     else:
         rows = writer.add(ir.Linear, rows, weight=left.weight)
         adjacency = ir.AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)

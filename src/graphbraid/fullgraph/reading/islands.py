@@ -363,9 +363,8 @@ class Islands:
             NotLoweredError: there is such a call.
         """
         for node, written in self._tried.items():
-            module = self.trials.module(
-                node
-            )  # one of torch's without buffers returns a result and does no more
+            module = self.trials.module(node)
+            # A module of torch's without buffers returns a result and does no more.
             is_inert = module is not None and is_of_torch(module) and not any(True for _ in module.buffers())
             is_free = written.repeats or (is_inert and not written.drew)
             if written.why is not None and not written.is_run and not is_free:

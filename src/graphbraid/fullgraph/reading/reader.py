@@ -41,11 +41,8 @@ class Writer:
     def add(self, make: type[ir.Operation], *inputs: str, **fields: Any) -> str:
         """Append an operation, unless an equal combination exists already, and return its value's name."""
         fields = {name: python_value(value) for name, value in fields.items()}  # of a user's attributes
-        key = (
-            (make, inputs, *fields.items())
-            if make in (ir.DestinationRows, ir.Combine, ir.ColumnRange)
-            else None
-        )
+        is_shared = make in (ir.DestinationRows, ir.Combine, ir.ColumnRange)
+        key = (make, inputs, *fields.items()) if is_shared else None
         if key in self._made:
             return self._made[key]
         out = f"v{len(self.ops)}"
@@ -138,9 +135,8 @@ class Writer:
 
     def columns(self, x: str, first: int, last: int) -> str:
         """Append columns ``[first, last)`` of a value."""
-        return (
-            x if (first, last) == (0, self.width(x)) else self.add(ir.ColumnRange, x, first=first, last=last)
-        )
+        are_all = (first, last) == (0, self.width(x))
+        return x if are_all else self.add(ir.ColumnRange, x, first=first, last=last)
 
     def largest(self, *values: str) -> str:
         """Append the elementwise maximum of values at any levels."""

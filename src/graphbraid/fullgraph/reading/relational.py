@@ -82,12 +82,8 @@ def sum_over_relations(
     """
     total = None
     if conv.root is not None:
-        total = writer.add(
-            ir.Linear,
-            writer.add(ir.DestinationRows, xs[node_type]),
-            weight=conv.root,
-            view=ir.View(turned=True),
-        )
+        own = writer.add(ir.DestinationRows, xs[node_type])
+        total = writer.add(ir.Linear, own, weight=conv.root, view=ir.View(turned=True))
     for number, relation in relations:
         if relation.destination != node_type:
             continue

@@ -468,14 +468,11 @@ class _TraceReader:
             raise ir.NotLoweredError(name, "it writes over the features", "an operation that is not in place")
         # Names that share the memory see the new value, too. Seen in another shape, it could not be followed.
         shares = [one for one in (*self._values, *self._others) if self._memory.get(one, one) is memory]
-        if any(self._values.get(one, out) not in (before, out) or one in self._others for one in shares):
-            raise ir.NotLoweredError(
-                name, "it writes over a matrix that is seen in parts", "one not in place"
-            )
-        if self._islands is not None and self._islands.trials.sees_memory_of(before):
-            raise ir.NotLoweredError(
-                name, "it writes over a matrix that is seen in parts", "one not in place"
-            )
+        held = self._values
+        apart = any(held.get(one, out) not in (before, out) or one in self._others for one in shares)
+        if apart or (self._islands is not None and self._islands.trials.sees_memory_of(before)):
+            what = "it writes over a matrix that is seen in parts"
+            raise ir.NotLoweredError(name, what, "one not in place")
         if any(op.out == before and isinstance(op, ir.Learned) for op in self._writer.ops):
             raise ir.NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")
         for node in shares:

@@ -245,8 +245,7 @@ class StepPlan:
     def may_overwrite(self, value: str) -> bool:
         """Return whether a value's consumer may overwrite it: neither another one nor a backward reads it."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
-        is_read = alone and self.planned[value].keeps_result
-        return alone and not is_read and not self.program.ends_in_epilogue(value)
+        return alone and not self.planned[value].keeps_result and not self.program.ends_in_epilogue(value)
 
     def input_of(self, value: str) -> Callable[[], Input] | None:
         """Return a getter of the form in which weights multiply features; None if ``value`` holds none."""

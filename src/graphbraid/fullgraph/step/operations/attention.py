@@ -317,9 +317,9 @@ class PlannedGat(PlannedAttention):
             *ways, *inputs, *self._how, *kept, *given, *above, self._first_keys, *edge_logits
         )
         both = self._scored.tensor, self._own.tensor
-        for vector, logit, rows in zip(self.op.vectors, to_logits, both, strict=True):
+        for vector, logit, scored in zip(self.op.vectors, to_logits, both, strict=True):
             if vector.requires_grad:
-                self.plan.parameters.give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
+                self.plan.parameters.give(vector, _own_heads(tall_gram(logit.tensor, scored[: logit.count])))
         if of_edges is not None:
             of_edges.give()
 

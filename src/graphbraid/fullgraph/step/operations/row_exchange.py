@@ -25,7 +25,6 @@ from graphbraid.ops.kernels import recorded_whole
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator, Handle
 
-
 HOST = torch.device("cpu")
 
 

@@ -1,4 +1,4 @@
-"""Functions of each row by PyTorch's kernels, which write into the arena; without parameters, and PReLU."""
+"""Functions of each row, without parameters, and PReLU: by PyTorch's kernels, which write into the arena."""
 
 from __future__ import annotations
 
