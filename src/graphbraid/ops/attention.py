@@ -393,8 +393,8 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
 ) -> Tensor:
     """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that.
 
-    ``edges`` is what the kernel reads for each edge, by name; the first is what gets a gradient. ``more`` is
-    what it takes beside these, which is not kept.
+    ``edges`` is what the kernel reads for each edge, by name; the first one has a gradient. ``more`` are
+    its other arguments, which are not kept.
     """
     inputs = [t.detach().contiguous() for t in given]
     ids = row_ids(csc.num_dst) if how[2] > 0 else None
@@ -409,7 +409,7 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
 def _backward(ctx: Any, name: str, grad: Tensor, **more: Tensor) -> tuple[list[Tensor], Tensor | None]:
     """Run a backward kernel; return the gradients of its rows and logits, and of what edges have, or None.
 
-    ``more`` is what the kernel takes beside these, by name.
+    ``more`` are other arguments of the kernel, by name.
     """
     saved, names = ctx.saved_tensors, ctx.edges  # read once: a checkpoint gives each tensor once
     edges, (*inputs, out, lse) = saved[: len(names)], saved[len(names) : len(names) + 5]

@@ -116,9 +116,9 @@ void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<
   }
 }
 
-// What comes through the logits that att made of the rows [first, first + rows): adds it to their gradients,
-// and to `sums`, (2, width), what the vectors get. of_source, of_own: the logits' gradients, (rows, heads);
-// whole vectors are read from both.
+// The gradient through the logits that att made of the rows [first, first + rows): adds that of the rows to
+// grad_src, and that of the vectors to `sums`, (2, width). of_source, of_own: the logits' gradients,
+// (rows, heads), padded by a vector, since whole vectors are read.
 template <typename T>
 void add_through_logits(const Attention<T>& k, const HeadSlots<T>& slots, int64_t first, int64_t rows,
                         const Acc<T>* of_source, const Acc<T>* of_own, T* grad_src, Acc<T>* sums) {

@@ -251,7 +251,7 @@ def _joined(parts: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> Tensor:
 
 
 def _in_order(order: Tensor, drawn: _Drawn) -> _Drawn:
-    """Return draws for nodes at the places ``order``, in the order of the places."""
+    """Return the draws of the nodes ``order``, which are a permutation, in ascending order of the nodes."""
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel())
     counts = drawn.counts[place]

@@ -105,7 +105,10 @@ class Iteration(NamedTuple):
 
 
 def group_sizes(count: int, *, is_first: bool) -> list[int]:
-    """Return how many batches each group of an epoch has; the last one has what is left, if not one alone.
+    """Return how many batches each group of an epoch has. The last group has the rest, never one batch alone.
+
+    A rank may have no share of the last batch. If that were a group of its own, and another pipeline had run
+    before it, the other ranks would begin anew together, and wait for that rank.
 
     Args:
         count: batches of the epoch, on the rank that has most.
@@ -114,17 +117,17 @@ def group_sizes(count: int, *, is_first: bool) -> list[int]:
     begins = [0, *itertools.accumulate(min(size, GROUP) for size in _FIRST_GROUPS if is_first)]
     begins += range(begins[-1] + GROUP, count, GROUP)
     begins = [begin for begin in begins if begin < count]
-    if begins[-1:] == [count - 1] and count > 1:  # a rank without a share would not begin it anew with others
+    if begins[-1:] == [count - 1] and count > 1:
         begins[-1] -= 1
     ends = itertools.pairwise([*dict.fromkeys(begins), count])
     return [end - begin for begin, end in ends]
 
 
 def _allowed_after(sizes: Sequence[int]) -> Counter[int]:
-    """Return how many groups may begin once so many batches of an epoch are used, the same on all ranks.
+    """Return how many more groups may begin after each number of used batches, the same on all ranks.
 
-    One may for each group that is used. A rank may have no share of the last batch, so that the last group
-    counts as used without it.
+    One more group may begin for each group that is used up. A rank may have no share of the last batch: the
+    last group counts as used without it.
     """
     ends = [*itertools.accumulate(sizes)]
     return Counter(min(end, max(1, ends[-1] - 1)) for end in ends)
@@ -249,8 +252,8 @@ class ShardedPipeline:
     ) -> Iterator[PreparedBatch]:
         """Yield the batches of the steps ``[first_step, last_step)`` in order; all ranks call it together.
 
-        Another pipeline of the graph may run meanwhile, as for an evaluation. Then nothing more is prepared
-        ahead until all that was is used.
+        Another pipeline of the graph may run meanwhile, as for an evaluation. Then the batches that were
+        prepared are used, and the threads begin anew.
 
         Args:
             schedule: seeds of this rank's share of each step; it has a share in at least one.

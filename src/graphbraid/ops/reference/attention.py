@@ -135,7 +135,7 @@ def gat_backward(
 
 
 def make_logits(src: Tensor, att: Tensor, logits: tuple[Tensor, Tensor]) -> None:
-    """Write the logits that vectors give rows; arguments as :func:`add_through_logits` takes them."""
+    """Write the logits of rows, their products with the vectors; see :func:`add_through_logits`."""
     for vector, to in zip(att, logits, strict=True):
         count, heads = to.shape
         to.copy_((_heads(src[:count], heads) * _heads(vector[None], heads)).sum(-1))
@@ -144,7 +144,7 @@ def make_logits(src: Tensor, att: Tensor, logits: tuple[Tensor, Tensor]) -> None
 def add_through_logits(
     src: Tensor, att: Tensor, grads: tuple[Tensor, Tensor], to_rows: Tensor, grad_att: Tensor
 ) -> None:
-    """Add to the rows' gradient what comes through logits that vectors gave them; write the vectors' own.
+    """Add the gradient through the logits to the rows' gradient; write the gradient of the vectors.
 
     Args:
         src: ``(num_src, heads * channels)`` rows.
