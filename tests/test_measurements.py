@@ -67,7 +67,9 @@ def test_others_are_the_sound_ones_under_other_keys(caplog):
     assert not caplog.text
 
 
-def test_where_nothing_can_be_kept_the_caller_hears_it(cache):
+def test_where_nothing_can_be_kept_the_caller_hears_it(cache, caplog):
     (cache / "speeds").write_text("a file where the folder should be")
     with pytest.raises(NOT_KEPT):
         SPEEDS.write(SPEEDS.file("one machine"), 1.0)
+    SPEEDS.keep(SPEEDS.file("one machine"), 1.0, "the speed")
+    assert "the speed could not be kept: " in caplog.text

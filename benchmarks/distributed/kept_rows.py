@@ -103,7 +103,7 @@ def as_rank(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return this rank's rounds as one: all seconds, and what is the same in every round."""
+    """Join this rank's rounds: the seconds of all, and the fields that are equal in every round."""
     seconds = {
         name: [one for row in rounds for one in row[name]] for name in ("seconds", "processor_seconds")
     }

@@ -3,6 +3,8 @@
 import errno
 import importlib
 import json
+import pkgutil
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -94,7 +96,10 @@ def test_every_command_has_help_with_examples(graphbraid, command):
     assert "Exit codes" in done.stdout
 
 
-def test_the_list_of_commands_says_what_each_says_of_itself(graphbraid):
+@pytest.mark.parametrize("error", [None, FileNotFoundError])  # there may be compiled modules alone
+def test_the_list_of_commands_says_what_each_says_of_itself(graphbraid, monkeypatch, error):
+    if error is not None:
+        monkeypatch.setattr(pkgutil, "get_data", Mock(side_effect=error))
     shown = "".join(graphbraid("--help").stdout.split())
     for name, module in COMMANDS.items():
         command = getattr(importlib.import_module(f"graphbraid.cli.commands.{module}"), name)

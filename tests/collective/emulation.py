@@ -63,6 +63,22 @@ def make_executor(times=FAST, share=0.5, *, plan=None, device=None, **options):
     return executor
 
 
+def losses_of(executor):
+    """The losses of a linear model that is trained on the batches' seeds."""
+    torch.manual_seed(0)
+    model = optimizer = None
+    found = []
+    for batch in executor:
+        model = model or torch.nn.Linear(batch.x.shape[1], 5)
+        optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = torch.nn.functional.cross_entropy(model(batch.x[: batch.batch_size]), batch.seed_y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    return found
+
+
 def let_the_planner_finish(executor):
     """Wait for a plan under way: on a busy machine the epoch would be over before."""
     until = time.perf_counter() + PATIENCE

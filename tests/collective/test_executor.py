@@ -19,6 +19,7 @@ from tests.collective.emulation import (
     NUM_STEPS,
     contents,
     let_the_planner_finish,
+    losses_of,
     make_context,
     make_executor,
 )
@@ -65,20 +66,7 @@ def test_what_ran_keeps_the_rules_of_eq_1_to_4(share):
 
 
 def test_losses_are_equal_to_the_bit_for_all_plans():
-    def losses(share):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(9, 5)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        found = []
-        for batch in make_executor(share=share):
-            loss = torch.nn.functional.cross_entropy(model(batch.x[: batch.batch_size]), batch.seed_y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            found.append(float(loss.detach()))
-        return found
-
-    cpu, gpu, braided = losses(1.0), losses(0.0), losses(0.45)
+    cpu, gpu, braided = (losses_of(make_executor(share=share)) for share in (1.0, 0.0, 0.45))
     assert len(cpu) == NUM_STEPS
     assert cpu == gpu == braided
 

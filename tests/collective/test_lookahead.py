@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import stage_times
-from tests.collective.emulation import FAST, Batch, contents
+from tests.collective.emulation import FAST, Batch, contents, losses_of
 from tests.extras import once_undisturbed
 from tests.sampling.graphs import power_law_csc
 
@@ -285,20 +285,6 @@ def test_a_loader_follows_a_plan_with_look_ahead(expected, monkeypatch):
 
 
 def test_losses_are_equal_to_the_bit_with_and_without():
-    def losses(executor):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(64, 5)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        found = []
-        for batch in executor:
-            loss = torch.nn.functional.cross_entropy(model(batch.x[: batch.batch_size]), batch.seed_y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            found.append(float(loss.detach()))
-        return found
-
     plain = Operators.of(make_context(EmulatedAccelerator(FAST)))
-    assert losses(ahead_executor(make_operators(), plan_with(0.6))) == losses(
-        ahead_executor(plain, plan_with(0.6))
-    )
+    ahead, alone = (ahead_executor(one, plan_with(0.6)) for one in (make_operators(), plain))
+    assert losses_of(ahead) == losses_of(alone)

@@ -72,6 +72,7 @@ def changed(**fields):
         (changed(num_batches=1.5, num_steps=2), 1.5 * 2.0 + 2 * 4.0, 8.0),  # the last batch is half of one
         (changed(sum_seconds=1.0), 2.0 + 1.0 + 4.0, 4.0),
         (changed(late_seconds=1.0), 2.0 + 1.0 + 4.0, 5.0),
+        (changed(late_seconds=1.0, num_batches=3.0), 3 * (2.0 + 1.0) + 4.0, 4.0 + 3.0),  # late in each batch
         (changed(num_ranks=1), 2.0, 0.0),
         (changed(outputs_seconds=1.0, output_bytes=8, eval_every=2), 6.0 + 0.5 * (1.0 + 4.0), 4.0 + 2.0),
     ],
@@ -97,7 +98,7 @@ def test_the_latest_rank_is_no_later_than_the_longest_step_and_later_among_more_
     late = late_seconds(steps, num_ranks)
     assert 0 <= late <= late_seconds(steps, num_ranks + 1) + 1e-9
     assert late <= max(steps, default=0) - fmean(steps or [0]) + 1e-9
-    assert late_seconds(steps, 1) == pytest.approx(0, abs=1e-9)
+    assert late_seconds(steps, 1) == 0
 
 
 def test_the_latest_of_two_ranks_by_hand():

@@ -11,6 +11,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.features import DiskOptions, DiskRows
 from graphbraid.files.block_sums import of_file
 from graphbraid.graph.csc import Csc
+from graphbraid.nn import GraphSAGE
 
 READERS = [
     DiskOptions(),
@@ -98,3 +99,14 @@ def graph_without_features(num_nodes: int = 4) -> Graph:
     return Graph(
         csc=Csc(torch.zeros(num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), num_nodes)
     )
+
+
+def model_of(graph, width=16):
+    torch.manual_seed(0)
+    return GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2)
+
+
+def losses_of(trainer):
+    """The losses of a run's epochs, and its scores."""
+    result = trainer.fit()
+    return [epoch["train_loss"] for epoch in result.history], result.test

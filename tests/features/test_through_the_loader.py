@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from tests.features.tables import flip_a_byte, same, stored_graph
+from tests.features.tables import flip_a_byte, losses_of, model_of, same, stored_graph
 
 import graphbraid
 from graphbraid import Trainer
@@ -143,17 +143,7 @@ def test_tiers_of_another_graph_are_refused(graph, tmp_path):
         NeighborLoader(graph.replace(x=None), [2], tiers=tiers_of(graph, 0))
 
 
-def model_of(graph, width=16):
-    torch.manual_seed(0)
-    return graphbraid.nn.GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2)
-
-
 OPTIONS = {"epochs": 3, "fanouts": (4, 3), "batch_size": 32, "seed": 1, "lr": 0.01}
-
-
-def losses_of(trainer):
-    result = trainer.fit()
-    return [epoch["train_loss"] for epoch in result.history], result.test
 
 
 @pytest.fixture(scope="module")

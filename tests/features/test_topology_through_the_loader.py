@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from tests.features.tables import flip_a_byte, same, stored_graph
+from tests.features.tables import flip_a_byte, losses_of, model_of, same, stored_graph
 
-import graphbraid
 from graphbraid import Trainer
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
@@ -137,17 +136,7 @@ def test_expansions_under_chance_are_near_what_is_drawn(graph):
     assert float(torch.corrcoef(torch.stack([expected, found]))[0, 1]) > 0.97
 
 
-def model_of(graph):
-    torch.manual_seed(0)
-    return graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
-
-
 OPTIONS = {"epochs": 2, "fanouts": (4, 3), "batch_size": 32, "seed": 1, "lr": 0.01}
-
-
-def losses_of(trainer):
-    result = trainer.fit()
-    return [epoch["train_loss"] for epoch in result.history], result.test
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""The ``graphbraid`` command: thin commands over the library, one file each."""
+"""The ``graphbraid`` command: thin commands over the library."""

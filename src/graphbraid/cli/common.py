@@ -252,11 +252,10 @@ def _report(error: BaseException, message: str, code: int, options: dict[str, An
     raise typer.Exit(code) from None
 
 
+# ---- bars of long work
+
 LEAST_SECONDS = 0.5
 """A shorter stage has no bar."""
-
-
-# ---- bars of long work
 
 
 def bars_shown(console: Console, *, quiet: bool) -> AbstractContextManager[None]:

@@ -38,8 +38,12 @@ EPILOG = (
 
 
 def _summary(name: str) -> str:
-    """Return the first line of a command's docstring. It is read in the source: to import it takes long."""
-    source = pkgutil.get_data(__package__, f"commands/{COMMANDS[name]}.py") or b""
+    """Return the first line of a command's docstring."""
+    # It is cut from the text of the module: importing all of them would take most of the time of --help.
+    try:
+        source = pkgutil.get_data(__package__, f"commands/{COMMANDS[name]}.py") or b""
+    except OSError:  # only compiled modules are installed
+        return str(_parser(name).help).partition("\n")[0]
     return source.decode().partition(f"\ndef {name}(")[2].split('"""')[1].partition("\n")[0]
 
 

@@ -317,7 +317,7 @@ def auto_device(
         trial: the run.
         needs: needs of the run without tiers.
         reads: reads of each row in an epoch.
-        memory: of the device.
+        memory: memory of the device.
         run_seconds: seconds of all training steps. If None, not known.
     """
     needed = needs.device.nbytes

@@ -34,7 +34,7 @@ from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.schema import SavedRecord
 from graphbraid.files.writing import format_bytes
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, memory_group, own_anonymous_bytes
-from graphbraid.machine.measurements import NOT_KEPT, Kept
+from graphbraid.machine.measurements import Kept
 from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.ops.kernels import LEAST_POOLED, without_pool
 from graphbraid.signatures import typed
@@ -213,10 +213,7 @@ def baseline_bytes(mode: str, device: str = "cpu", task: str = "node") -> int:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         _log.warning("the memory of an empty run could not be measured, a typical one is taken: %s", error)
         return _TYPICAL_BYTES
-    try:
-        _KEPT.write(file, found)
-    except NOT_KEPT as error:
-        _log.warning("the memory of an empty run could not be kept: %s", error)
+    _KEPT.keep(file, found, "the memory of an empty run")
     return found
 
 
@@ -359,8 +356,8 @@ def device_memory(name: str, accelerator: Accelerator | None) -> DeviceMemory | 
     """Return memory and link of the device of mini-batches; None if they stay on the host.
 
     Args:
-        name: of the model's device, as the option ``device``.
-        accelerator: what prepares and transfers mini-batches. If None, the model's device.
+        name: name of the model's device, as the option ``device``.
+        accelerator: device that prepares and transfers mini-batches. If None, the model's device.
     """
     if accelerator is not None:
         if not isinstance(accelerator, ReportsMemory):
@@ -441,8 +438,8 @@ def memory_name(name: str, accelerator: Accelerator | None) -> str:
     """Return a name of the memory of a run's device, unique on its machine; empty if there is none.
 
     Args:
-        name: of the model's device, as the option ``device``.
-        accelerator: what prepares and transfers mini-batches. If None, the model's device.
+        name: name of the model's device, as the option ``device``.
+        accelerator: device that prepares and transfers mini-batches. If None, the model's device.
     """
     if accelerator is not None:
         return str(getattr(accelerator, "memory_name", None) or "")

@@ -61,9 +61,9 @@ class ShareTimes:
     """Mean number of nodes in some shares."""
     memory_bytes: int
     sum_seconds: float = 0.0
-    """What a rank itself does for the sums of a step: copies of gradients there and back."""
+    """Seconds of a rank's own work for the sums of a step: it copies gradients to messages and back."""
     late_seconds: float = 0.0
-    """How much later than a mean rank the latest one ends its share, in the mean over the steps."""
+    """Seconds by which the latest rank takes longer for a batch than a mean one, in the mean over batches."""
     outputs_seconds: float = 0.0
     """Seconds of a rank's part of a validation's outputs; 0 without validation."""
     output_bytes: int = 0
@@ -91,7 +91,7 @@ def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | Non
     epoch.run(cluster, part * step + times.sum_seconds, *early, hiding=part * after_first, times=count)
     tail = ring_sum(ranks, times.tail_bytes)
     epoch.run(cluster, part * (times.cycle_seconds - step), last, tail, times=count)
-    epoch.waiting_seconds += count * part * times.late_seconds / cluster.speed
+    epoch.waiting_seconds += times.num_batches * times.late_seconds / cluster.speed
     trained = epoch.seconds
     if times.outputs_seconds:
         outputs = exchange(ranks, times.output_bytes * (ranks - 1) / ranks)
@@ -222,21 +222,23 @@ def _measured(
 
 
 def late_seconds(steps: Sequence[float], num_ranks: int, accumulate: int = 1) -> float:
-    """Return how much longer than a mean rank the latest of some takes for a batch, in the mean.
+    """Return by how many seconds the latest rank takes longer for a batch than a mean one, in the mean.
 
-    Ranks are taken to be slow in different steps, as one rank is. They meet at the sums alone: between two of
-    these, long and short batches even out.
+    The time of each rank is taken as an independent draw from one rank's times. Ranks wait for each other
+    only in the sums, so long and short batches between two sums even out.
 
     Args:
-        steps: seconds of one rank's batches, one after another; there may be none.
+        steps: seconds of one rank's batches, one after another; may be empty.
         num_ranks: number of ranks.
-        accumulate: batches between two sums.
+        accumulate: number of batches between two sums.
     """
+    # One iterator, repeated, makes groups of ``accumulate``; strict=False drops an incomplete last one.
     between = sorted(map(fmean, zip(*[iter(steps)] * accumulate, strict=False)))
     count = len(between)
-    if not count:
+    if not count or num_ranks == 1:
         return 0.0
-    # The largest of as many independent draws is the place-th value or a smaller one with this chance.
+    # The draws of all ranks are among the k smallest values with probability (k / count) ** num_ranks. The
+    # largest draw is the k-th value with the difference between this probability and that for k - 1.
     chances = [((place + 1) / count) ** num_ranks - (place / count) ** num_ranks for place in range(count)]
     largest = sum(chance * seconds for chance, seconds in zip(chances, between, strict=True))
     return max(0.0, largest - fmean(between))
@@ -289,8 +291,9 @@ SAMPLED_ASSUMPTIONS = (
     "Ranks are alike and reach each other at their full rate; what they share on one machine, such as its "
     "memory, is not in it.",
     "Gradients go round a ring in buckets while backward computes the next ones; preparing the next share "
-    "hides the last bucket. Copies of gradients are timed, and to add them is not in it.",
-    "In each step ranks wait for the latest one, which is late by how much one rank's steps differ.",
+    "hides the last bucket. Copies of gradients are timed; adding them is not counted.",
+    "In each step ranks wait for the latest one. How late it is follows from how much "
+    "one rank's steps differ.",
     "Read by: the mean number of ranks that read a node of a batch.",
     "What ranks agree on between epochs is not in it.",
 )

@@ -96,9 +96,9 @@ def tried_epoch(
 
     Args:
         trial: the run.
-        share: of each batch that is trained on here.
-        seconds: that this takes, about.
-        steps_seconds: a list to which the seconds of the steps are added.
+        share: share of each batch that is trained on here.
+        seconds: approximate time of the trial.
+        steps_seconds: list to which the seconds of each step but an epoch's first are added.
     """
     config = trial.config.updated(plan=None)
     with make_loader(trial.runner, config, trial.nodes, share=share) as loader:
@@ -130,7 +130,7 @@ def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> PartSeconds:
 
     Args:
         marks: seconds from its start to the end of each of these, two at least.
-        steps: of the whole epoch.
+        steps: number of steps of the whole epoch.
         ahead: batches prepared ahead. These come faster than later ones.
     """
     even = max(1, min(ahead + 1, len(marks) // 2))
@@ -346,7 +346,7 @@ def checkpoint_seconds(trial: Trial, num_steps: int) -> PartSeconds | None:
 
     Args:
         trial: the run.
-        num_steps: of an epoch.
+        num_steps: number of steps of an epoch.
     """
     folder, every = trial.config.out_dir, trial.config.checkpoint_every_steps
     if folder is None:

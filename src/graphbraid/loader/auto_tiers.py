@@ -51,7 +51,7 @@ def tiers_of(
 
     Args:
         graph: whose features they hold.
-        settings: of the loader.
+        settings: settings of the loader.
         tiers: as the loader was given them.
         epochs: number of epochs that ``"auto"`` may look ahead over. If None, it is not known.
         is_plain: whether batches start from plain nodes in the order of ``settings``. Plans and look-ahead

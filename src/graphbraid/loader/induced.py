@@ -51,8 +51,8 @@ class ClusterData(Dataset[Any]):
         keep_inter_cluster_edges: must be False: a single cluster lacks the other ends of such edges. Batches
             have the edges between their clusters.
         sparse_format: ``"csr"`` or ``"csc"``, without effect: edges are in the graph's order.
-        strategy: how the graph is divided; see :func:`graphbraid.distributed.partition`.
-        seed: of the division.
+        strategy: strategy of the division; see :func:`graphbraid.distributed.partition`.
+        seed: random seed of the division.
 
     Raises:
         ConfigError: an option is not supported, the data have types, or a cluster would be empty.

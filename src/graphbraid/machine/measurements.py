@@ -130,6 +130,13 @@ class Kept(Generic[T]):
         with atomic_write(file) as aside:
             aside.write_text(json.dumps(sealed(self._to_json(found)), indent=1), encoding="utf-8")
 
+    def keep(self, file: Path, found: T, what: str) -> None:
+        """Write a measurement; if that fails, warn that ``what`` could not be kept."""
+        try:
+            self.write(file, found)
+        except NOT_KEPT as error:
+            _log.warning("%s could not be kept: %s", what, error)
+
     def _load(self, file: Path) -> T:
         content = json.loads(read_text(file))
         if not isinstance(content, dict) or FIELD not in content:

@@ -1,1 +1,1 @@
-"""The subcommands, one file each: their options, their help and what they print."""
+"""The subcommands: their options, their help and what they print. Related ones share a file."""

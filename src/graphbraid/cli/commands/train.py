@@ -224,12 +224,14 @@ def _result_json(run: ResolvedRun, result: RunResult, run_dir: Path) -> dict[str
     }
 
 
+# ---- estimate
+
 _PANEL = "Estimate"
-_OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
+_NOT_ESTIMATED = ("resume", "overwrite", "trust_checkpoint", "trace")
 """Options of ``train`` that do not change the needs of a run."""
 
 
-@with_flags(but=_OTHERS)
+@with_flags(but=_NOT_ESTIMATED)
 @guarded
 def estimate(
     given: GivenOptions,
@@ -252,9 +254,9 @@ def estimate(
 ) -> None:
     """Show what a run needs in memory, disk and time, in each mode, before it starts.
 
-    Takes the options and files of `graphbraid train`, for a run in one process. Shows also which mode and
-    which tiers of features would be chosen, and why. Steps are tried on copies; what is written, to time a
-    checkpoint, is removed.
+    Takes the options and files of `graphbraid train`, for a run in one process. Also shows the mode and the
+    tiers of features that the run would choose, with the reasons. Steps are tried on copies of the model.
+    A checkpoint is written to time it, and removed.
 
     Examples:
 
@@ -304,9 +306,6 @@ def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Es
     if learned.run.train.task == "node":
         cast("Graph", learned.graph).check_one_type("graphbraid estimate")
     return estimate_run(learned.model, learned.graph, config=learned.run.train, hardware=machine, times=times)
-
-
-# ---- the tables
 
 
 def _show(found: Estimate) -> None:

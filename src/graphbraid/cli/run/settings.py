@@ -361,7 +361,7 @@ def with_flags(
 ) -> Callable[[Callable[Concatenate[GivenOptions, P], None]], Callable[P, None]]:
     """Give a command the flags of a run's options, ``--config`` and ``--set``.
 
-    The command gets what was given by them as its first argument; its own flags come after them in its help.
+    The command gets the given values as its first argument. Its help lists its own flags after these.
 
     Args:
         only: options that have a flag here. If None, all.

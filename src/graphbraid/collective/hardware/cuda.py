@@ -117,9 +117,9 @@ class DeviceBatching:
         return self._placed().resident.placement
 
     def explain(self) -> str:
-        """Say what the device holds and why, and what was read where; empty before the first batch.
+        """Describe the parts, rows and lists on the device, the reasons, and the reads from each memory.
 
-        Waits for the device.
+        Waits for the device. Empty before the first batch.
         """
         placed = _PLACED.get(self.context.source, {}).get(self._key)
         return "" if placed is None else placed.explain(part_bytes_of(self.context))

@@ -318,7 +318,7 @@ class Placed:
             link.watch(lambda: int(weights))
 
     def explain(self, part_bytes: Mapping[PlacedPart, int]) -> str:
-        """Say what the device holds and why, and what was read there and over the link; waits for the device.
+        """Describe the device's contents with reasons, and the reads there and over the link. Waits for it.
 
         Args:
             part_bytes: bytes of each part of the source.
@@ -361,7 +361,7 @@ def resident_in(room: int, context: Context) -> Resident:
 
     Args:
         room: bytes of device memory for all of these and the sampler's table of local ids.
-        context: of the loader. Nothing is placed.
+        context: context of the loader. Nothing is placed.
     """
     rows, sizes = context.source.rows, part_bytes_of(context)
     room -= LOCAL_ID_BYTES * context.source.graph.num_nodes

@@ -27,7 +27,7 @@ from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.stages import Context
 from graphbraid.files.schema import checked
 from graphbraid.machine.hardware import Hardware
-from graphbraid.machine.measurements import NOT_KEPT, Kept, OtherPrograms, is_disturbed
+from graphbraid.machine.measurements import Kept, OtherPrograms, is_disturbed
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import tensor_bytes
 
@@ -131,10 +131,7 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
             100 * share,
         )
         return profile
-    try:
-        _KEPT.write(file, profile)
-    except NOT_KEPT as error:
-        _log.warning("the profile could not be kept: %s", error)
+    _KEPT.keep(file, profile, "the profile")
     return profile
 
 

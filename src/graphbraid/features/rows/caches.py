@@ -31,7 +31,7 @@ class MemoryRows:
         x: ``(num_rows, width)`` on the CPU; int8 rows are returned as float32.
 
     Raises:
-        DataError: it is not.
+        DataError: ``x`` is not 2-d, or not on the CPU.
     """
 
     policy = "static"
@@ -222,7 +222,7 @@ class RowCache:
 
         Args:
             ids: ``(num_ids,)`` int64 rows as for :meth:`gather`.
-            batch: what :meth:`announce` gave.
+            batch: number that :meth:`announce` returned; -1 for a batch that was not announced.
 
         Returns:
             ``(num_ids,)`` int32 slots below ``num_rows`` that hold the rows, -1 if a row must be read; and

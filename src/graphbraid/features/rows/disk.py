@@ -177,7 +177,7 @@ class DiskRows(RowReader):
 
         Args:
             x: ``(num_rows, ...)`` contiguous, as :func:`graphbraid.datasets.open_store` gives it.
-            options: how to read.
+            options: options of the reads; None takes the defaults.
             what: name of the rows, for messages.
 
         Raises:

@@ -18,14 +18,13 @@ from graphbraid.features.budgets import (
     hot_ids_in,
     list_blocks,
     list_options_for,
+    options_for,
     order_of,
     require_free,
     row_bytes_kept,
     split,
     values_of,
 )
-from graphbraid.features.budgets import list_options_for as list_options
-from graphbraid.features.budgets import options_for as row_options
 from graphbraid.features.rows.caches import checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.features.scores import walks
@@ -245,7 +244,7 @@ class ListParts:
     def curve(self, reads: Tensor) -> Curve:
         """Return the savings by holding each list that is not empty.
 
-        A unit for ``reads`` is :func:`.list_budgets.list_blocks`.
+        A unit for ``reads`` is :func:`.budgets.list_blocks`.
         """
         degrees = self.csc.degrees()
         filled = degrees.nonzero().flatten()
@@ -346,8 +345,8 @@ class HostTiers:
         if stored is None or mapped.find(indices.data_ptr(), indices.nbytes) is None:
             alone = TieredFeatures.build(graph, host=host, **features)
             return cls(features=alone, topology=None, reason="the topology is in memory: all is for rows")
-        rows = DiskRows.behind(stored, options=row_options(host))
-        parts = ListParts.of(graph, list_options(host))
+        rows = DiskRows.behind(stored, options=options_for(host))
+        parts = ListParts.of(graph, list_options_for(host))
         scaled = isinstance(x, ScaledFeatures)
         notes, kept = row_bytes_kept(rows, ranked=row_reads is not None, scaled=scaled)
         whole = parts.whole_bytes + notes + kept * len(stored)

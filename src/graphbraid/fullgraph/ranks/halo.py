@@ -7,11 +7,9 @@ first layer dear, as with many features, it takes less to let the owners compute
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -21,15 +19,13 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import LEAST_STAKE, CostModel, in_seconds
 from graphbraid.fullgraph.lowering.lower_program import couples_rows
-from graphbraid.machine.measurements import NOT_KEPT, Kept
+from graphbraid.machine.measurements import Kept
 
 PROBE_BYTES = 1 << 18
 _REPEATS = 5
 _ALIKE = 2.0
 """Factor within which a link measured anew is the one that was measured before."""
 _MESSAGE, _BYTE = "ranks: a message", "ranks: a byte"
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,15 +91,8 @@ def steady_link(comm: Communicator) -> Link:
         if kept is not None and kept.is_like(link):
             link = kept
         else:
-            _keep(file, link)
+            _KEPT.keep(file, link, "the measured link between the ranks")
     return Link(**comm.share(asdict(link)))
-
-
-def _keep(file: Path, link: Link) -> None:
-    try:
-        _KEPT.write(file, link)
-    except NOT_KEPT as error:
-        _log.warning("the measured link between the ranks could not be kept: %s", error)
 
 
 def _read(content: Mapping[str, float]) -> Link:

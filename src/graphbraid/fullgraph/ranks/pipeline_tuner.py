@@ -19,7 +19,7 @@ import torch
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph.device import DeviceLimits
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.machine.measurements import NOT_KEPT, Kept
+from graphbraid.machine.measurements import Kept
 from graphbraid.ops.peers.pipeline_plan import MOST_WARPS, PipelineConfig
 
 Setting = tuple[int, ...]
@@ -427,10 +427,7 @@ class PipelineTuner:
         if median(self._spreads) > MOST_SPREAD:
             _log.info("steps of one setting differ by %.0f %%: not kept", 100 * median(self._spreads))
             return
-        try:
-            _KEPT.write(_KEPT.file(self._key), found)
-        except NOT_KEPT as error:
-            _log.warning("the fastest configuration of the kernel could not be kept: %s", error)
+        _KEPT.keep(_KEPT.file(self._key), found, "the fastest configuration of the kernel")
 
 
 def partitions_of(step: PlannedStep) -> list[list[int]]:

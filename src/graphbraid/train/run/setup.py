@@ -458,8 +458,9 @@ def _all_ranks(comm: Communicator, holds: bool) -> bool:
 def _require_sampled(state: RunState) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide the free memory."""
     config, free = state.config, None
+    # _require_groups checks divided graphs. A copy of a model for trials would lack rows that ranks divide.
     if not state.graph.is_whole or state.runner.learned is not None:
-        return  # what batches hold is known when one is drawn; a model with divided rows has no copy to try
+        return
     if state.comm is not None:
         config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
         here = memory_of_rank(state.comm, None, "").host_bytes

@@ -312,10 +312,11 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
     contents = _load(path, trust)
     if not isinstance(contents, dict) or contents.get("format") != FORMAT:
         raise DataError(
-            f"{path} is not a checkpoint of this version of graphbraid (it needs format {FORMAT!r})."
+            f"{path} is not a checkpoint of this version of graphbraid (it needs format {FORMAT!r}). Take "
+            "another checkpoint, or train again."
         )
     if missing := [key for key in _KEYS if key not in contents]:
-        raise DataError(f"{path} is damaged: it lacks {', '.join(missing)}.")
+        raise DataError(f"{path} is damaged or of another version: it lacks {', '.join(missing)}.")
     check_contents(contents, path)
     return contents
 
@@ -330,8 +331,8 @@ def _load(path: Path, trust: bool) -> Any:
             )
         if not has_checksum:
             raise DataError(
-                f"{path} is not a checkpoint of this version of graphbraid: it has no checksum, and all "
-                "that are written have one. Take another checkpoint."
+                f"{path} is not a checkpoint of this version of graphbraid: it has no checksum. Take another "
+                "checkpoint, or train again."
             )
         return torch.load(path, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError as error:

@@ -129,9 +129,10 @@ def contract_in(values: Any, path: object) -> Contract:
     """Return the contract that a run keeps.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged or missing.
     """
-    return checked(_ADAPTER, values, lambda text: DataError(f"{path}: contract.{text}"))
+    said = f"{path} is damaged or of another version: contract."
+    return checked(_ADAPTER, values, lambda text: DataError(said + text))
 
 
 _ADAPTER = TypeAdapter(Contract)
@@ -378,8 +379,9 @@ def _check_same_config(found: Mapping[str, Any], config: TrainConfig, path: obje
         free.discard("epochs")
     now = config.to_json()
     for name in now:
-        if name not in free and found.get(name) != now[name]:
+        was = found.get(name, "absent")
+        if name not in free and was != now[name]:
             raise ConfigError(
-                f"{path} was written with {name}={found.get(name)!r}; this run has {now[name]!r}, which "
+                f"{path} was written with {name}={was!r}; this run has {now[name]!r}, which "
                 f"would not continue it. Give {name} as it was, or start anew in another out_dir."
             )

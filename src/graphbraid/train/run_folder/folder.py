@@ -349,7 +349,7 @@ class RunFolder:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read one of a run's JSON files; one that a user edited has no checksum and is not verified.
+    """Read one of a run's JSON files; one without a checksum, such as a user's own, is not verified.
 
     Raises:
         DataError: the file is not a JSON object, or was changed since it was written.

@@ -182,7 +182,7 @@ class SampledFeed:
         self._trace = config.trace if loader.plan is not None else None
         self._whole = loader.schedule.whole
         self._late_gather_seconds = 0.0
-        self._begun: dict[int, Generator[MiniBatch]] = {}  # the next epoch, which all ranks prepare
+        self._begun: dict[int, Generator[MiniBatch]] = {}  # the next epoch's batches, if ranks begin it early
         self.num_batches = self._whole.num_steps
 
     def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
@@ -190,8 +190,9 @@ class SampledFeed:
 
         Args:
             epoch: index of the epoch.
-            start: the first mini-batch.
-            then: epochs that follow without a pause. Ranks that draw from parts begin the next one meanwhile.
+            start: index of the first mini-batch.
+            then: number of epochs that follow without an evaluation. Ranks that draw from parts begin the
+                next one meanwhile. It stays open until it is trained or the feed is closed.
         """
         schedule = self._loader.schedule
         has_all = min(schedule.batch_size, schedule.seeds.numel()) >= schedule.num_parts
@@ -210,7 +211,7 @@ class SampledFeed:
             if then:
                 self._begun[epoch + 1] = own
         finally:
-            if not self._begun:
+            if self._begun.get(epoch + 1) is not own:
                 own.close()
             if self._sharing is not None:
                 self._sharing.after_epoch()
@@ -288,7 +289,7 @@ class WholeGraphFeed:
         )
 
     def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
-        """Yield the batch, unless ``start`` is past it."""
+        """Yield the batch, unless ``start`` is past it. ``then`` has no effect."""
         if start == 0:
             yield self._share
 

@@ -54,7 +54,7 @@ class GraphLoader(AbstractContextManager["GraphLoader"]):
         self, epoch: int, start: int = 0, stop: int | None = None, *, then: int = 0
     ) -> Iterator[GraphBatch]:
         """Yield the batches of steps ``[start, stop)`` of an epoch in order; nothing is prepared ahead."""
-        assert not then
+        assert not then, "every rank has all graphs, so none waits for the next epoch's first rows"
         for step in range(start, len(self) if stop is None else stop):
             began = time.perf_counter()
             batch = self._graphs.batch(self.schedule.seeds_of(as_epoch(epoch), step))
