@@ -43,11 +43,11 @@ class Batch:
         self.row_part = None
 
 
-def make_context(device, workers=2):
+def make_context(device, workers=2, *, graph=GRAPH, batch_size=BATCH_SIZE, fanouts=(4, 3)):
     return Context(
-        source=BatchSource(graph=GRAPH),
-        sampler=SamplerConfig(fanouts=(4, 3)),
-        schedule=SeedSchedule(seeds=GRAPH.split("train"), batch_size=BATCH_SIZE, shuffle=True, seed=5),
+        source=BatchSource(graph=graph),
+        sampler=SamplerConfig(fanouts=fanouts),
+        schedule=SeedSchedule(seeds=graph.split("train"), batch_size=batch_size, shuffle=True, seed=5),
         device=device,
         workers=workers,
     )

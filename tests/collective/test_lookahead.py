@@ -1,12 +1,14 @@
 """Look-ahead: fewer rows travel, and no bit of a batch changes, whatever is dropped, fails or comes late."""
 
 import dataclasses
+import functools
 import time
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collective import emulation
 from tests.collective.cases import stage_times
 from tests.collective.emulation import FAST, Batch, contents, losses_of
 from tests.extras import once_undisturbed
@@ -21,13 +23,11 @@ from graphbraid.collective.run.lookahead import Directory, RowBuffer
 from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.profiler import measure
 from graphbraid.collective.run.replanner import Replanning
-from graphbraid.collective.run.stages import Context, make_operator, register
+from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader
 from graphbraid.loader import batch_loader as planned
-from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 NUM_STEPS, BATCH_SIZE = 24, 12
 
@@ -43,6 +43,7 @@ def make_graph():
 
 
 GRAPH = make_graph()  # its batches share most of their rows
+make_context = functools.partial(emulation.make_context, graph=GRAPH, batch_size=BATCH_SIZE, fanouts=(6, 5))
 AHEAD = dataclasses.replace(FAST, lookahead=True)
 
 
@@ -53,16 +54,6 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def expected():
     prepare = make_operator("batching", "cpu", make_context(torch.device("cpu")))
     return [contents(prepare(0, step)) for step in range(NUM_STEPS)]
-
-
-def make_context(device, workers=2):
-    return Context(
-        source=BatchSource(graph=GRAPH),
-        sampler=SamplerConfig(fanouts=(6, 5)),
-        schedule=SeedSchedule(seeds=GRAPH.split("train"), batch_size=BATCH_SIZE, shuffle=True, seed=5),
-        device=device,
-        workers=workers,
-    )
 
 
 def ahead_executor(operators, plan, **options):

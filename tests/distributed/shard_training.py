@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import torch
 from tests.distributed.training import BASE, At, fitted, graph_of, make, trained
@@ -119,3 +120,14 @@ def faulty(comm: Communicator, folder: str, what: str) -> None:
     parts = ShardedGraph.open(folder, comm)
     fault = At(comm, comm.size - 1, 9, acts[what])
     Trainer(make("sage", parts), parts, callbacks=[fault], **BASE | {"remote": "all", "epochs": 3}).fit()
+
+
+def without_pauses(comm: Communicator, folder: str) -> dict[str, object]:
+    """Train three epochs without a validation on parts and on the whole graph; stop another run after two."""
+    parts, found = ShardedGraph.open(folder, comm), dict[str, object]()
+    for name, graph, last in (("parts", parts, 99), ("whole", graph_of(), 99), ("stopped", parts, 14)):
+        stop = At(comm, 0, last, Trainer.request_stop)
+        options = BASE | {"epochs": 3, "eval_every": 0}
+        result = Trainer(make("sage", graph), graph, callbacks=[stop], **options).fit()
+        found[name] = [result.status, [row["train_loss"] for row in result.history], result.test["loss"]]
+    return found | {"threads": [one.name for one in threading.enumerate()]}

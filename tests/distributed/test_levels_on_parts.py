@@ -19,12 +19,10 @@ from tests.fullgraph.test_layer_wise import (
     SMALL,
     WIDTH,
     Stack,
-    Weighted,
-    WithEdges,
+    model_and_graph,
     uneven_graph,
 )
 
-from graphbraid import Graph
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ResourceError
@@ -45,19 +43,6 @@ def part_of(num_nodes: int) -> torch.Tensor:
     """Return the part of each node, by chance."""
     chosen = torch.randint(len(LAST_OWNED), (num_nodes,), generator=torch.Generator().manual_seed(2))
     return LAST_OWNED[chosen]
-
-
-def model_and_graph(name: str) -> tuple[torch.nn.Module, Graph, torch.Tensor]:
-    """Return a model of PyG in float64, the whole graph, and the model's outputs on it."""
-    stack, new, named = MODELS[name]
-    torch.manual_seed(3)
-    graph = uneven_graph(weighted=stack is Weighted, edge_features=stack is WithEdges)
-    model = stack(new, **named).double().eval()
-    given = [graph.x.double(), graph.to_edge_index()]
-    given += [graph.csc.weight.double()] if stack is Weighted else []
-    given += [graph.edge_attr.double()] if stack is WithEdges else []
-    with torch.no_grad():
-        return model, graph, model(*given)
 
 
 def walk_of(program: Any, parts: ShardedGraph, budget: int, kind: type = LevelsOnParts) -> LevelsOnParts:

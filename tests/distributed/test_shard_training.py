@@ -114,6 +114,16 @@ def test_ranks_may_be_more_than_the_training_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_epochs_without_pauses_teach_the_same_and_may_end_between_two(folder: Path) -> None:
+    """The next epoch has begun when a run is stopped: its batches are left before the model is tested."""
+    for said in run(2, shard_training.without_pauses, folder / "parts"):
+        parts, whole, stopped = (said.result[name] for name in ("parts", "whole", "stopped"))
+        assert parts == whole
+        assert stopped[:2] == ["stopped", whole[1][:2]]
+        assert not {"graphbraid-draw", "graphbraid-ask", "graphbraid-gather"} & {*said.result["threads"]}
+
+
+@pytest.mark.slow
 def test_three_ranks_go_on_where_four_have_stopped(folder: Path, tmp_path: Path) -> None:
     whole = run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "whole", 2, "new")
     run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "run", 1, "new")

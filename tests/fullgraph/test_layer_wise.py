@@ -131,6 +131,19 @@ MODELS = {
 }
 
 
+def model_and_graph(name):
+    """A model of PyG in float64, the whole graph, and the model's outputs on it."""
+    stack, new, named = MODELS[name]
+    torch.manual_seed(3)
+    graph = uneven_graph(weighted=stack is Weighted, edge_features=stack is WithEdges)
+    model = stack(new, **named).double().eval()
+    given = [graph.x.double(), graph.to_edge_index()]
+    given += [graph.csc.weight.double()] if stack is Weighted else []
+    given += [graph.edge_attr.double()] if stack is WithEdges else []
+    with torch.no_grad():
+        return model, graph, model(*given)
+
+
 def walked(model, graph, nodes, budget=SMALL):
     """Return outputs level by level, those of the model, and what ran."""
     program = read_model(model, WIDTH, Given.of(graph), dtypes=(torch.float64,))
@@ -149,15 +162,7 @@ def walked(model, graph, nodes, budget=SMALL):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_level_by_level_equals_pygs_whole_graph(name):
-    stack, make, named = MODELS[name]
-    torch.manual_seed(3)
-    graph = uneven_graph(weighted=stack is Weighted, edge_features=stack is WithEdges)
-    model = stack(make, **named).double().eval()
-    given = [graph.x.double(), graph.to_edge_index()]
-    given += [graph.csc.weight.double()] if stack is Weighted else []
-    given += [graph.edge_attr.double()] if stack is WithEdges else []
-    with torch.no_grad():
-        expected = model(*given)
+    model, graph, expected = model_and_graph(name)
     for nodes in (torch.arange(NODES), torch.tensor([17, 399, 3, 17, 7, 7, 0])):
         for budget in (SMALL, 1 << 30):
             out, _ = walked(model, graph, nodes, budget)
