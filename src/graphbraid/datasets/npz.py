@@ -380,6 +380,6 @@ def load_npz(
         for split, ids in graph.splits.items():
             check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
         return with_class_names(file, arrays, graph)
-    except DataError as error:  # of the file, which names it, or of what the arrays make together
+    except DataError as error:  # one about the file names it; one about the graph does not
         says = str(error)
         raise DataError(says if says.startswith(str(file)) else f"{file}: {says}") from error

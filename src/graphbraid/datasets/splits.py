@@ -96,7 +96,7 @@ def split_nodes(
 
     Args:
         graph: The graph.
-        how: The split, as above. With a third share, what is left is in no split.
+        how: The split, as above. With a third share, the rest is in no split.
         seed: Seed of the draws.
         node_type: The type to split. If None, each type that has labels, or those that ``how`` names.
         values: The time or the group of each node, in place of the graph's own.

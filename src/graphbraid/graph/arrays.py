@@ -20,7 +20,7 @@ def as_shared(array: np.ndarray) -> Tensor:
 def read_only(values: Tensor) -> np.ndarray:
     """Return an array that shares a tensor's memory and cannot be written to.
 
-    A write through NumPy would change what kernels read by after it was checked; torch would not count it.
+    A write through NumPy would change indices of kernels after their check, and torch would not notice.
     """
     array = values.numpy()
     array.flags.writeable = False

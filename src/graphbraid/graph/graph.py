@@ -120,9 +120,9 @@ class Graph(LabelledNodes):
 
         Args:
             nodes: By node type a table with a row per node, with ids in the column ``id``; None for a type
-                whose nodes are those that edges name.
+                without a table: its nodes are the ids in edges.
             edges: By relation a table with a row per edge, with ids in ``source`` and ``destination``.
-            roles: By node type and relation what columns are: ``{"user": {"id": "user_id", "time": "joined",
+            roles: Roles of columns by node type and relation: ``{"user": {"id": "user_id", "time": "joined",
                 "label": "churn", "columns": {"zip": "category"}, "keys": {"city": "city"}}}``.
             reverse: Add a relation ``rev_NAME`` beside each.
             now: Seconds since 1970 that the ages of times count to. If None, the latest time in the tables.

@@ -61,10 +61,10 @@ class JoinedAttribute:
 
 
 class GraphBatch:
-    """Some graphs as one whose parts do not touch, as PyG's ``Batch``; attributes are the graphs' own.
+    """Some graphs as one graph without edges between them, as PyG's ``Batch``, with the graphs' attributes.
 
-    Beside these it has ``batch``, the number of each node's graph in the batch, and ``ptr``, where the nodes
-    of each graph begin.
+    It also has ``batch``, the number of each node's graph in the batch, and ``ptr``, where the nodes of each
+    graph begin.
 
     Args:
         values: the attributes.
@@ -184,7 +184,7 @@ class GraphSet:
     @classmethod
     @typed
     def from_pyg(cls, graphs: Any, *, splits: Mapping[str, Any] | None = None, name: str = "") -> GraphSet:
-        """Make a set of PyG's graphs, whose attributes models get under their own names.
+        """Make a set of PyG's graphs. Models get the graphs' attributes under their own names.
 
         A transform of a dataset runs once for each graph, now. Attributes that are no tensors or numbers,
         such as texts, are left out.

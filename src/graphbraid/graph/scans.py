@@ -27,8 +27,8 @@ _TRACERS = _MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL
 def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
     """Make attributes of a class raise DataError once their tensor was changed in place.
 
-    What was scanned, and what was computed from it and kept, holds only for the values of then; a kernel that
-    reads by a changed index would leave its arrays. torch counts the changes made through a tensor or a view
+    Checks, and cached results, hold only for the values at that time; a kernel that reads by a changed index
+    would leave its arrays. torch counts the changes made through a tensor or a view
     of it. It does not see those made through NumPy, ``.data`` or another process, nor any to a tensor of
     inference mode: memory that is changed in these ways is the caller's risk, as with ``trusted=True``.
     """

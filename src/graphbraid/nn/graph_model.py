@@ -215,7 +215,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def without_last_layer(model: Model) -> Model:
-    """Return a model without the last of its ``convs``, sharing all others, and what is hooked before it.
+    """Return a model without the last of its ``convs``; it shares the others, and hooks of inputs.
 
     Raises:
         ConfigError: it has one layer.

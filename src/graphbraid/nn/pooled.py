@@ -76,7 +76,7 @@ class PooledModel(nn.Module):
         Args:
             x: features, as the encoder takes them.
             edge_index: edges, as the encoder takes them.
-            batch: ``(num_nodes,)`` number of each node's graph, rising. If None, all are of one graph.
+            batch: ``(num_nodes,)`` number of each node's graph, ascending. If None, all are of one graph.
             ptr: ``(num_graphs + 1,)`` where the nodes of each graph begin, in place of ``batch``.
             edge_weight: weights of edges, for encoders that take them.
             edge_attr: features of edges, for encoders that take them.

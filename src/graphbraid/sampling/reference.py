@@ -254,7 +254,7 @@ def draw_constrained(
 
 
 def _allowed(csc: Csc, row: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None) -> I64:
-    """Return the positions of the edges in ``row`` that its tree may have, rising."""
+    """Return the positions of the edges in ``row`` that its tree may have, ascending."""
     indptr = csc.indptr.numpy()
     positions: I64 = np.arange(indptr[row], indptr[row + 1])
     if constraints.times is not None and edge_times is not None:

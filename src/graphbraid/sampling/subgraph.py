@@ -207,7 +207,7 @@ def both_ways(edges: SampledEdges, num_nodes: int) -> SampledEdges:
 
     Args:
         edges: edges between the first of ``num_nodes`` nodes.
-        num_nodes: number of nodes; each has a row in what is returned.
+        num_nodes: number of nodes; each has a row in the result.
     """
     dst = torch.repeat_interleave(torch.arange(edges.indptr.numel() - 1), edges.indptr.diff())
     src = edges.indices.long()

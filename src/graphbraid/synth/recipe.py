@@ -66,7 +66,7 @@ class EarlyStop:
     """A rule that stops training before its last epoch."""
 
     split: str
-    """Split whose accuracy is looked at whenever the program evaluates it."""
+    """Split whose accuracy decides, whenever the program evaluates it."""
     patience: int
     """Training stops after so many evaluations without a better accuracy."""
 
@@ -113,7 +113,7 @@ class Recipe:
     evaluated: tuple[str, ...] = ()
     """Splits that are evaluated after epochs."""
     evaluate_every: int = 1
-    """They are evaluated after every so many epochs."""
+    """Epochs from one evaluation to the next."""
     early_stop: EarlyStop | None = None
     loss: str = "cross entropy"
     """``cross entropy`` of classes; ``binary cross entropy`` or ``mean squared`` of a number for each output

@@ -97,7 +97,7 @@ class Narrowing:
         Args:
             arrays: by name.
             of_types: names of the arrays of features, with their node types; "" in a graph without types.
-                Types without features, or with sparse ones, keep what they have.
+                Sparse features of a type are not narrowed.
 
         Raises:
             DataError: there are no dense float features. While they are written: a number is not finite, or

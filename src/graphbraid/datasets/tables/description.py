@@ -194,10 +194,10 @@ def describe_frames(
     reverse: bool,
     now: float | None,
 ) -> Description:
-    """Describe tables in memory; ``roles`` has by node type and relation what a file's entries say.
+    """Describe tables in memory; ``roles`` has the entries of a file by node type and relation.
 
     Raises:
-        ConfigError: an entry is unknown or of another kind, or names what does not exist; says which.
+        ConfigError: an entry is unknown or of another kind, or names something that does not exist; says which.
     """
     tree = Tree({}, Path("the tables"), {})
     for of, given in roles.items():

@@ -237,7 +237,7 @@ def _fill_category(encoder: Encoder, values: Any, _: EncodedRows | None, out: En
     texts = texts_of(values)
     codes = _codes(encoder, texts)
     count, empty = len(encoder.entries), as_numpy(texts.is_null())
-    if encoder.how == "learned":  # 0 stands for what is not known, and the last code for an empty field
+    if encoder.how == "learned":  # 0 is the code of unknown texts, the last one of empty fields
         out[:, 0] = np.where(empty, count + 1 if encoder.missing else 0, codes + 1)
         return
     if encoder.width:

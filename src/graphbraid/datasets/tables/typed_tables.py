@@ -99,7 +99,7 @@ def from_frames(
 
     Args:
         nodes: By node type a table with a row per node: of pandas, polars, pyarrow or another library that
-            Arrow reads; None for a type whose nodes are those that edges name.
+            Arrow reads; None for a type that has no table: its nodes are the ids in edges.
         edges: By relation a table with a row per edge.
         roles: By node type and relation the entries that a YAML file would have: ``id``, ``label``, ``time``,
             ``split``, ``columns``, ``keys``, ``features`` of nodes; ``source``, ``destination``, ``weight``,
@@ -161,7 +161,7 @@ def _made(described: Description) -> TypedTableGraph:
 def _read_nodes(
     described: Description,
 ) -> tuple[dict[str, NodeColumns], dict[str, NodeTable], dict[str, Any]]:
-    """Return roles and content of the tables of nodes, and those whose columns are encoded as they are."""
+    """Return columns and content of each table of nodes, and the raw tables whose columns are encoded."""
     columns, tables, raw = {}, {}, {}
     for name, entry in described.nodes.items():
         if entry.file is None:
@@ -201,7 +201,7 @@ def _raw_table(file: TableFile, entry: NodeTableEntry) -> Any:
 def _plain(table: Any) -> Any:
     """Return the table with values in place of dictionaries and views, and null for NaN.
 
-    pandas writes an empty number as null, polars as NaN; what is stored must not say who wrote it.
+    pandas writes an empty number as null, polars as NaN; both must make the same store.
     """
     arrow = require_pyarrow()
     for at, name in enumerate(table.column_names):

@@ -143,10 +143,10 @@ class DeviceCache:
 
     Args:
         ids: ``(num_hot,)`` int64 distinct rows, those read most first.
-        num_nodes: rows that there are.
+        num_nodes: number of all rows.
         source: returns the rows that a device keeps; called once for each device, and not counted as reads.
-        scale: ``(num_nodes,)`` float32 where ``source`` gives rows of int8: a row is that many times its
-            numbers. If None, rows are what it gives.
+        scale: ``(num_nodes,)`` float32 scale of rows of int8. If None, rows are used as ``source`` returns
+            them.
 
     Raises:
         DataError: an id is no row, or is there twice.

@@ -93,7 +93,7 @@ class _Lock:
 def _unlock(table: Tensor, addresses: list[int], registrar: Registrar) -> None:
     for address in addresses:
         registrar.unregister(address)
-    del table  # whose memory had to be there until now
+    del table  # kept its memory alive until now
 
 
 def _lock_over(table: Tensor) -> _Lock | None:

@@ -222,7 +222,7 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     counted by :func:`weight_bytes_read`, or by the device.
 
     Args:
-        sampled: what was drawn.
+        sampled: the sample.
         layout: of the batch; ``blocks`` draws for all nodes in each hop.
         indices: sources of the graph's edges.
     """

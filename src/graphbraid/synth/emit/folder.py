@@ -135,7 +135,7 @@ def cuda_sources(kernels: Collection[str]) -> list[str]:
 
 
 def files_of(names: Iterable[str]) -> list[Path]:
-    """Return sources and what they include, in order of their names.
+    """Return sources and the files that they include, sorted by name.
 
     Raises:
         ConfigError: this installation lacks one.

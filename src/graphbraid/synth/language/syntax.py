@@ -171,7 +171,7 @@ class Assign(Node):
 
     @property
     def new(self) -> Expression:
-        """The new value, of which the old one may be a part."""
+        """The new value; with an operator, it is computed from the old one."""
         return Binary(self.place, self.operator, self.name, self.value) if self.operator else self.value
 
 
