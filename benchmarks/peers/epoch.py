@@ -7,18 +7,13 @@ The first epoch is not timed.
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from pathlib import Path
-
 import dgl
 import dgl.graphbolt as gb
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.peers.common import median, read_graph
+from benchmarks.peers.common import epoch_options, read_graph, train_epochs
 from benchmarks.peers.steps import LAYERS, forward
 
 
@@ -86,39 +81,21 @@ def graphbolt_batches(part, options):
 
 def main() -> None:
     """Train and time."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lib", choices=["dgl", "graphbolt"])
-    parser.add_argument("graph", type=Path)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--model", default="SAGE", choices=["SAGE", "GCN", "GAT"])
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
+    parser = epoch_options(__doc__, "dgl", "graphbolt")
     parser.add_argument("--loaders", type=int, default=0, help="processes that prepare batches")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.003)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     part = read_graph(options.graph)
     weights = dict(np.load(options.weights))
     model = Model(options.model, options.hidden, weights, len(options.fanouts))
-    optimizer = torch.optim.Adam(model.parameters(), options.lr)
     epoch = (dgl_batches if options.lib == "dgl" else graphbolt_batches)(part, options)
-    seconds, losses = [], []
-    for _ in range(options.epochs):
-        started, total = time.perf_counter(), 0.0
+
+    def batches():
         for blocks, x, y in epoch():
-            loss = F.cross_entropy(model(blocks, x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(y)
-        seconds.append(time.perf_counter() - started)
-        losses.append(total / len(part["train_idx"]))
-    found = {"lib": options.lib, "epoch_s": median(seconds[1:]), "losses": losses}
-    print(json.dumps(found))
+            yield F.cross_entropy(model(blocks, x), y), len(y)
+
+    train_epochs(options.lib, model, options, len(part["train_idx"]), batches)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,18 @@ through the whole model, as in PyG's examples: torch-sparse does not count nodes
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 
-from benchmarks.peers.common import edge_index, median, read_graph
+from benchmarks.peers.common import edge_index, epoch_options, read_graph, train_epochs
 
 MODELS = {"SAGE": pyg.GraphSAGE, "GCN": pyg.GCN, "GAT": pyg.GAT}
 
@@ -40,24 +37,9 @@ def make_model(name: str, hidden: int, weights: dict[str, np.ndarray], num_layer
     return model
 
 
-def options_of(description: str | None) -> argparse.ArgumentParser:
-    """The options that both sides of PyG's models have."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("graph", type=Path)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--model", default="SAGE", choices=list(MODELS))
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.003)
-    return parser
-
-
 def main() -> None:
     """Train and time."""
-    parser = options_of(__doc__)
+    parser = epoch_options(__doc__)
     parser.add_argument("--loaders", type=int, default=0, help="processes that prepare batches")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -65,10 +47,8 @@ def main() -> None:
     graph = read_graph(options.graph)
     weights = dict(np.load(options.weights))
     model = make_model(options.model, options.hidden, weights, len(options.fanouts))
-    optimizer = torch.optim.Adam(model.parameters(), options.lr)
-    data = Data(x=graph["x"], y=graph["y"], edge_index=edge_index(graph))
     loader = NeighborLoader(
-        data,
+        Data(x=graph["x"], y=graph["y"], edge_index=edge_index(graph)),
         options.fanouts,
         input_nodes=graph["train_idx"],
         batch_size=options.batch_size,
@@ -76,19 +56,13 @@ def main() -> None:
         num_workers=options.loaders,
         persistent_workers=options.loaders > 0,
     )
-    seconds, losses = [], []
-    for _ in range(options.epochs):
-        started, total = time.perf_counter(), 0.0
+
+    def batches() -> Iterator[tuple[Tensor, int]]:
         for batch in loader:
             size = batch.batch_size
-            loss = F.cross_entropy(model(batch.x, batch.edge_index)[:size], batch.y[:size])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * size
-        seconds.append(time.perf_counter() - started)
-        losses.append(total / len(graph["train_idx"]))
-    print(json.dumps({"lib": "pyg", "epoch_s": median(seconds[1:]), "losses": losses}))
+            yield F.cross_entropy(model(batch.x, batch.edge_index)[:size], batch.y[:size]), size
+
+    train_epochs("pyg", model, options, len(graph["train_idx"]), batches)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 
 import graphbraid
 from benchmarks.graphs.folder import load
-from benchmarks.peers.epoch_pyg import make_model, options_of
+from benchmarks.peers.common import epoch_options
+from benchmarks.peers.epoch_pyg import make_model
 from graphbraid.loader import NeighborLoader
 
 
 def main() -> None:
     """Train and time."""
-    parser = options_of(__doc__)
+    parser = epoch_options(__doc__)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--bfloat16", action="store_true", help="under autocast")
     options = parser.parse_args()
@@ -25,8 +26,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     graph = load(options.graph)
     weights = dict(np.load(options.weights))
-    sizes = options.hidden, weights, len(options.fanouts)
-    model = make_model(options.model, *sizes)
+    model = make_model(options.model, options.hidden, weights, len(options.fanouts))
     run = graphbraid.compile(model)
     optimizer = torch.optim.Adam(model.parameters(), options.lr)
     loader = NeighborLoader(
