@@ -109,6 +109,17 @@ def test_the_files_that_a_page_names_exist(house, page):
     assert not missing, f"{page} names what is not there: {', '.join(missing)}"
 
 
+def test_the_files_that_comments_name_exist(house):
+    """Also the twins that C++ names, and headers that it includes."""
+    naming = re.compile(r"(?<![\w./<])(?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|cpp|cu|cuh|h|inl)\b")
+    for path in sorted(house.PACKAGE.rglob("*")):
+        if path.suffix in {".py", ".cpp", ".cu", ".cuh", ".h", ".inl", ".j2"}:
+            tops = (*path.parents, house.PACKAGE / "csrc", house.PACKAGE / "synth" / "emit")
+            named = set(naming.findall(path.read_text(encoding="utf-8")))
+            missing = [name for name in sorted(named) if not any((top / name).is_file() for top in tops)]
+            assert not missing, f"{path.relative_to(ROOT)} names what is not there: {', '.join(missing)}"
+
+
 def kinds_in(tree):
     """Names of a module's classes and public type aliases."""
     for node in tree.body:

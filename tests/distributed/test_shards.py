@@ -275,59 +275,37 @@ def _depth(generator: Any) -> int:
 
 
 @pytest.mark.parametrize("num_kept", [0, 9])
-@pytest.mark.parametrize("after", [3, 6, 7])  # within an epoch, before and after its last step
+@pytest.mark.parametrize(
+    ("num_nodes", "batch_size", "after", "meets"),
+    [
+        *((44, 3, after, False) for after in (3, 6, 7)),  # within an epoch, before and after its last step
+        *((50, 3, 1, True), (50, 2, 0, True)),
+    ],
+)
 def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each_other(
-    tmp_path: Path, num_kept: int, after: int
+    tmp_path: Path, num_kept: int, num_nodes: int, batch_size: int, after: int, meets: bool
 ) -> None:
-    """As an evaluation does, which a callback asks for."""
-    graph = graph_of(44, 300, 2)
-    assert len(graph.split("train")) == 22  # a last batch of one, which the first rank does not share
-    folder = parts_at(tmp_path / "parts", graph, torch.arange(44) % 2, 2)
+    """As an evaluation does, which a callback asks for.
+
+    If ranks meet in each step, as in training, one without a share of the last batch waits for the others.
+    """
+    graph = graph_of(num_nodes, 300, 2)
+    seeds = graph.split("train")
+    num_batches = -(-seeds.numel() // batch_size)
+    assert seeds.numel() % batch_size == 1  # a last batch of one, which the first rank does not share
+    folder = parts_at(tmp_path / "parts", graph, torch.arange(num_nodes) % 2, 2)
     config = SamplerConfig(fanouts=(3, 3))
 
     def on_rank(comm: Communicator) -> None:
         sharded = ShardedGraph.open(folder, comm)
         if num_kept:
-            sharded.shards.keep(KeptRows(budget=8 * 44 + num_kept * (5 * 4 + 32)))
-        training, other = (ShardedPipeline(sharded, config, gathers=True, num_threads=1) for _ in range(2))
-        schedule = SeedSchedule(seeds=graph.split("train"), batch_size=3, part=comm.rank, num_parts=2)
-        whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
-        num_steps = schedule.num_steps
-        assert num_steps == 7 + comm.rank
-        drawn = training.run(schedule, 0, 0, num_steps, then=2)
-        depths = set()
-        for epoch in range(3):
-            for step, expected in enumerate(whole.run(schedule, epoch, 0, num_steps)):
-                if step == after:
-                    check_equal(next(other.run(schedule, 9, 0, 1)), next(whole.run(schedule, 9, 0, 1)))
-                check_equal(next(drawn), expected)
-            if num_steps == after:
-                next(other.run(schedule, 9, 0, 1))
-            depths.add(_depth(drawn))
-        assert next(drawn, None) is None
-        assert len(depths) == 1, "generators are nested deeper with each turn"
-
-    run_threads(2, on_rank)
-
-
-@pytest.mark.parametrize(("batch_size", "after"), [(3, 1), (2, 0)])
-def test_another_pipeline_may_run_before_a_last_batch_that_one_rank_does_not_share(
-    tmp_path: Path, batch_size: int, after: int
-) -> None:
-    """Ranks meet in each step, as in training: a rank without a share waits for the others."""
-    graph = graph_of(50, 300, 2)
-    seeds = graph.split("train")
-    num_batches = -(-seeds.numel() // batch_size)
-    assert seeds.numel() % batch_size == 1
-    folder = parts_at(tmp_path / "parts", graph, torch.arange(50) % 2, 2)
-    config = SamplerConfig(fanouts=(3, 3))
-
-    def on_rank(comm: Communicator) -> None:
-        sharded = ShardedGraph.open(folder, comm)
+            sharded.shards.keep(KeptRows(budget=8 * num_nodes + num_kept * (5 * 4 + 32)))
         training, other = (ShardedPipeline(sharded, config, gathers=True, num_threads=1) for _ in range(2))
         schedule = SeedSchedule(seeds=seeds, batch_size=batch_size, part=comm.rank, num_parts=2)
         whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
+        assert schedule.num_steps == num_batches - 1 + comm.rank
         drawn = training.run(schedule, 0, 0, schedule.num_steps, then=2)
+        depths = set()
         for epoch in range(3):
             expected = whole.run(schedule, epoch, 0, schedule.num_steps)
             for step in range(num_batches):
@@ -335,8 +313,11 @@ def test_another_pipeline_may_run_before_a_last_batch_that_one_rank_does_not_sha
                     check_equal(next(other.run(schedule, 9, 0, 1)), next(whole.run(schedule, 9, 0, 1)))
                 if step < schedule.num_steps:
                     check_equal(next(drawn), next(expected))
-                comm.barrier()
+                if meets:
+                    comm.barrier()
+            depths.add(_depth(drawn))
         assert next(drawn, None) is None
+        assert len(depths) == 1, "generators are nested deeper with each turn"
 
     run_threads(2, on_rank)
 

@@ -371,7 +371,7 @@ KINDS = {
 }
 try:
     torch.zeros(2, dtype=torch.uint16)[torch.tensor([0])]
-except NotImplementedError:  # PyTorch 2.9
+except NotImplementedError:  # PyTorch 2.9 cannot index uint16, so no loader can take rows of it
     KINDS = {name: make for name, make in KINDS.items() if "uint16" not in name}
 LOADERS = {
     "node": lambda data: NeighborLoader(data, [3, 2], batch_size=5, seed=0),

@@ -105,7 +105,7 @@ class EpochRecord:
     val: dict[str, float]
     """Validation loss and metrics; empty if this epoch was not evaluated."""
     seconds: dict[str, float]
-    """Seconds per stage (see ``clock.py``) of the part of the epoch that this process ran."""
+    """Seconds per stage (``STAGES`` in ``step/step.py``) of the part of the epoch that this process ran."""
     is_best: bool
     """Whether the monitored metric is the best so far."""
 

@@ -2,7 +2,7 @@
 //
 // A kernel's text stands in `name.inl` inside `namespace gb::GB_VARIANT`. Its `name.cpp` includes standard
 // headers, then
-//     #define GB_KERNEL_FILE "room/name.inl"
+//     #define GB_KERNEL_FILE "ROOM/NAME.inl"
 //     #include "variants/for_each_variant.h"
 // which includes the text once per variant, each time under that variant's target options. The options stand
 // on the functions, not on the build (decision 0001): nothing else is compiled for a newer machine by

@@ -201,7 +201,7 @@ def gine_edge_backward(
 
 
 def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, out: Tensor) -> None:
-    """Twin of ``triton/aggregate/pipelined_sum.py``: sums of partitions, then of each row, in their order."""
+    """Twin of ``ops/triton/pipelined_sum.py``: sums of partitions, then of each row, in their order."""
     dtype = sum_dtype(table.dtype)
     messages = _peer_messages(plan, table, dtype)
     partition = _owners_of(plan.indptr)

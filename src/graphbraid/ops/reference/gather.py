@@ -51,7 +51,7 @@ def gather_scaled(table: Matrix8, scale: Vector32, ids: Ids, out: Matrix32) -> N
 
 
 def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
-    """Twin of ``triton/gather_tiered.py``: each part gives the rows that lie in it."""
+    """Twin of ``ops/triton/gather.py``: each part gives the rows that lie in it."""
     positions = ids if table.positions is None else table.positions[ids].long()
     begin = 0
     for tier in table.tiers:
