@@ -99,7 +99,7 @@ test-oldest: ## run the quick tests with the oldest PyTorch and PyG
 test-newest: ## run the quick tests with the newest PyTorch and PyG
 	$(call test_with,newest,$(NEWEST))
 
-# Installs $(2) first: all other packages are those of constraints.txt, but for what belongs to PyTorch.
+# Installs $(2) first: all other packages are those of constraints.txt, but for what belongs to PyTorch, and NumPy if $(2) names it.
 define test_with
 	mkdir -p build/$(1)
 	grep -vE '^(torch|torch-geometric|triton$(if $(findstring numpy,$(2)),|numpy))==' constraints.txt >build/$(1)/constraints.txt

@@ -67,12 +67,12 @@ TO_PREDICTIONS = [
     *(f"train/{name}.py" for name in ("inference/embed", "step/graphs", "step/links/losses")),
     *("graph/graph_set.py", "ops/distances.py", "cli/run/tasks.py"),
 ]
-"""Modules that only the way from tables to predictions has: 3,000 lines at most, with docstrings."""
+"""Modules that serve only the path from tables to predictions: 3,000 lines at most, with docstrings."""
 LAST_IN = {
     "nn/link_predictors.py": "class EdgeDecoder",
     "sampling/links/link_seeds.py": "GIVEN, KIND",
 }
-"""Modules that have such lines behind their own -> the line that these begin with."""
+"""Modules whose last lines serve that path, too -> the text where these begin."""
 
 
 def to_predictions() -> int:
