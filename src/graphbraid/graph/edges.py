@@ -1,8 +1,8 @@
 """Edits of an adjacency: symmetrise, remove duplicates, add and remove self-loops.
 
 Each takes an adjacency with ``edge_id`` and returns new ones, with rows sorted by source. Only
-symmetrising holds more than input and result: the transpose, 8 bytes per edge, 4 without ids and weights. Peak
-memory is below 2.5 times the larger of input and result as an int64 edge list (16 bytes per edge).
+symmetrising holds more than input and result: the transpose, 8 bytes per edge, 4 without ids and weights.
+Peak memory is below 2.5 times the larger of input and result as an int64 edge list (16 bytes per edge).
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ class BasisRGCNConv(RGCNConv):
         x'_v = W_0 x_v + b
         + \sum_b \Bigl( \sum_r \frac{c_{rb}}{|N_r(v)|} \sum_{u \in N_r(v)} x_u \Bigr) V_b
 
-    :class:`RGCNConv` with ``num_bases``. Its :meth:`forward` sums rows for each basis and not for each relation:
-    memory grows with the bases, so that there may be hundreds of relations.
+    :class:`RGCNConv` with ``num_bases``. Its :meth:`forward` sums rows for each basis and not for each
+    relation: memory grows with the bases, so that there may be hundreds of relations.
 
     Args:
         in_channels: width of the input.

@@ -87,9 +87,9 @@ def save_store(
         feature_parts: The features of a ``graph`` without ``x``: ``(rows, F)`` tensors of one dtype that
             together have a row per node, in the order of the nodes. Each is read when it is written, so that
             features may be larger than memory. Not with ``order``.
-        features_dtype: ``"float16"``, ``"bfloat16"`` or ``"int8"`` (with a scale for each row): dtype to which
-            dense features, of every type, are rounded as they are written. A :class:`Narrowing` afterwards
-            tells the rounding errors. If None, features keep their dtype.
+        features_dtype: ``"float16"``, ``"bfloat16"`` or ``"int8"`` (with a scale for each row): dtype to
+            which dense features, of every type, are rounded as they are written. A :class:`Narrowing`
+            afterwards tells the rounding errors. If None, features keep their dtype.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
             ``"keep"`` keeps it.
 

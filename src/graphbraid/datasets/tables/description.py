@@ -197,7 +197,7 @@ def describe_frames(
     """Describe tables in memory; ``roles`` has the entries of a file by node type and relation.
 
     Raises:
-        ConfigError: an entry is unknown or of another kind, or names something that does not exist; says which.
+        ConfigError: an entry is unknown or of another kind, or names something unknown; says which.
     """
     tree = Tree({}, Path("the tables"), {})
     for of, given in roles.items():

@@ -191,7 +191,7 @@ class LayerWise:
     # ---- passes
 
     def root(self, value: str) -> str:
-        """Return the value that holds a value's rows: those of destinations are another value's first rows."""
+        """Return the value that holds a value's rows: rows of destinations are another value's first ones."""
         while isinstance(op := self.program.producer(value), ir.DestinationRows):
             value = op.inputs[0]
         return value
