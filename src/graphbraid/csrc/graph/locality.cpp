@@ -1,6 +1,7 @@
 // An order of the nodes in which neighbours stand close, and how many reads of rows a cache answers in an
 // order. graph/orders.py gives the order, fullgraph/lowering/locality.py decides by the reads. The twins,
-// community_order in graph/orders_reference.py and cached_reads in fullgraph/lowering/locality.py, give the same.
+// community_order in graph/orders_reference.py and cached_reads in fullgraph/lowering/locality.py, give the
+// same.
 //
 // Bound by cache misses on the nodes' states, not by instructions: one text for every processor, no variants.
 // The doubles are those of the twin: this file is compiled without fused multiply-add.
