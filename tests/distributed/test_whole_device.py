@@ -209,7 +209,7 @@ def test_sums_of_rows_read_them_where_peers_keep_them_and_others_have_them_trave
     assert "partitions of 16 edges, 1 of a kind a warp, 4 warps a block" in explained(found)
     found = assert_devices_learn_alike(make_model("sage max"), make_graph(), mixed(2), epochs=2)
     assert not found[0]["engine"].runner.training_step.peer_reads
-    assert "what reads them is not one sum of float32 rows alone" in explained(found)
+    assert "their reader is not a single sum of float32 rows" in explained(found)
 
 
 def test_why_rows_travel_is_explained(travel):

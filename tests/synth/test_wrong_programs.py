@@ -26,7 +26,7 @@ STUCK = (
     "nothing in it changes its condition; train in it, or leave it by break"
 )
 TWICE = "function int twice(int x) { return 2 * x; }\n"
-KNOWN = "what describes the layers must be known before"
+KNOWN = "values that describe the layers must be known before"
 FINITE = "it is a finite number of at least 0"
 LONG = "known are totalEpoch, g, gnn, n, d"
 OF_LAYER = "rows of nodes are those of an own layer: a function with propNode<float> parameters is one"
@@ -195,7 +195,7 @@ WRONG = [
     ),
     (
         program(after_layer="if (l == 0 && epoch > 5) { gnn.dropout(l, 0.5); }"),
-        '8:21: "epoch" is known only while the program trains: what describes the layers must be known '
+        '8:21: "epoch" is known only while the program trains: values that describe the layers must be known '
         "before",
     ),
     (body(START + "for (;;) { }"), "3:1: the loop has run 1,000,000 statements and goes on: does it end?"),
@@ -209,7 +209,7 @@ WRONG = [
     (body("if (g == g) { gnn.seed(1); }"), '2:7: "==" between Graph and Graph'),
     (
         body('gnn.load(g, "another");'),
-        "2:13: the dataset is what the program is given: write the name of the String parameter",
+        "2:13: the dataset is an argument of the program: write the name of the String parameter",
     ),
     (body(START + "int x = n[7];"), '3:9: "n" has no entry 7: it has 0 to 2'),
     (
@@ -315,7 +315,7 @@ WRONG = [
             before='gnn.minimize("mean squared"); gnn.earlyStop("val", 3);',
             after_epoch='gnn.evaluate("val");',
         ),
-        "4:37: earlyStop looks for a higher accuracy: compare what evaluate gives, and leave the loop "
+        "4:37: earlyStop looks for a higher accuracy: compare the result of evaluate, and leave the loop "
         "by break",
     ),
     (

@@ -7,14 +7,14 @@ from typing import Any, Self
 from torch import nn
 
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What a module keeps its parameters, buffers and submodules in."""
+"""The attributes in which a module keeps its parameters, buffers and submodules."""
 
 
 class CompiledModule(nn.Module):
     """A module whose parameters, buffers and submodules are a model's own, under the model's names.
 
-    The keys of ``state_dict`` are the model's, too. Classes derived from it set what they keep through
-    ``vars(self)``: ``nn.Module`` would look for the name among the model's submodules.
+    The keys of ``state_dict`` are the model's, too. Classes derived from it set their own attributes
+    through ``vars(self)``: ``nn.Module`` would look for the name among the model's submodules.
 
     Args:
         model: any module.

@@ -44,9 +44,9 @@ class Uncompiled(CompiledModule):
 
     Args:
         model: any module.
-        source: the graph, and the user's data if any, that the model is called with.
+        source: the graph of each call, and the user's data if there are any.
         nodes: the training nodes.
-        why: what could not be lowered, and the reason.
+        why: the part that could not be lowered, and the reason.
         place: device to run on.
     """
 
@@ -160,8 +160,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
     The model's ``forward`` receives its arguments by the names of its parameters, as in :class:`.Trainer`, or
     any attribute of the user's data. The model may change later: every call checks its modes, modules and
-    attributes, and the graph's features. Reading a model calls its ``forward``, so what that prints or writes
-    to files happens then, too.
+    attributes, and the graph's features. Reading a model calls its ``forward``, so its prints and
+    writes to files happen then, too.
 
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
@@ -178,25 +178,25 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         nodes: the training nodes, whose outputs ``engine()`` returns: the name of a split, distinct ids (a
             tensor, array, list or range), or a mask.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
-        device: the CPU or a CUDA device; the parameters must be there. If None, the parameters' device. What
-            a step reads of the graph is copied there once, and outputs are returned there.
+        device: the CPU or a CUDA device; the parameters must be there. If None, the parameters' device. The
+            arrays of the graph that a step reads are copied there once, and outputs are returned there.
         storage: ``float32``, or ``bfloat16`` to round rows before they are aggregated: sums stay float32,
             edges read half the bytes, and results differ by that rounding.
         spare_bytes: memory that the program may take in addition to save time: features aggregated once,
             edges and features in an order that the cache serves better. If None, a quarter of the free
-            memory, or 256 MiB if that is more. Never more than half of what is free.
+            memory, or 256 MiB if that is more. Never more than half of the free memory.
         evidence: the ``engine.evidence`` of an earlier engine, to make the same choices and get the same bits
-            whatever this machine measures now. If None, this machine's measured rates decide, with a trial
-            where they leave two choices close.
+            although rates measured now may differ. If None, this machine's measured rates decide, with a
+            trial where they leave two choices close.
         ranks: the ranks that run the program together, each the rows of the nodes that it owns, on the CPU.
-            All make the same calls; ``engine()`` returns the outputs of those of ``nodes`` that are this
-            rank's, and the gradients are its part of their sum. A model without a lowered form is refused.
+            All must make the same calls. ``engine()`` returns the outputs of this rank's nodes among
+            ``nodes``, and the gradients are its part of their sum. A model without a lowered form is refused.
         node_type: the type whose outputs are wanted, in a graph with types; ``nodes`` are ids of it. If None,
             the model's own ``node_type``, else the only type with labels.
         tiers: the features by id, such as :class:`graphbraid.features.TieredFeatures` of this graph, where
             they do not lie in memory: each step reads them in blocks, ahead of their use. On the host,
             for a model that has a lowered form whose first operation with the features is a product or can
-            be computed once. What is learned has the same bits.
+            be computed once. The learned parameters have the same bits.
         host: memory for that, in bytes or as ``"1GiB"``: for blocks that are read, and for rows that stay
             from step to step; 0 and ``"all"`` as in :class:`graphbraid.features.TieredFeatures`. If None,
             64 MiB; without ``tiers``, features are in memory. Given alone, rows are read from a store's file.
@@ -207,7 +207,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             or the parameters are not on ``device``; ``ranks`` cannot run the model together; ``node_type``
             is needed or unknown; features in tiers are read in another way than in blocks.
         DataError: the graph has no features or no such split.
-        ResourceError: there is too little memory; the message says how much is needed and what would fit.
+        ResourceError: there is too little memory; the message gives the needed memory and the remedy.
     """
     if isinstance(model, CompiledModule):
         model = model.model
@@ -267,7 +267,7 @@ _WARNED: WeakSet[nn.Module] = WeakSet()
 
 
 def _warn_once(model: nn.Module, reasons: Sequence[str], what: str) -> None:
-    """Warn, once per model, of what runs as it is written."""
+    """Warn, once per model, of the parts that run as written."""
     if model in _WARNED:
         return
     _WARNED.add(model)
@@ -338,10 +338,10 @@ def estimated_bytes(
     """Return an upper bound on the bytes that full-graph training of a model takes, without allocating them.
 
     The graph and its features on the host are not included; on a device, their copies there are.
-    ``node_type`` is that of :func:`compile`.
+    ``node_type`` means the same as for :func:`compile`.
 
     Raises:
-        NotLoweredError: the model has no lowered form, or an operation of it no kernel on the device.
+        NotLoweredError: the model has no lowered form, or one of its operations has no kernel on the device.
     """
     with in_mode(model, training=True):
         program = source_of(model, graph, node_type=node_type).read(model)

@@ -31,7 +31,7 @@ class NotRecordedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceLimits:
-    """What the multiprocessors of a device hold at a time.
+    """The most warps, blocks and shared memory that the multiprocessors of a device hold at a time.
 
     Raises:
         ConfigError: a number is less than 1.
@@ -44,7 +44,7 @@ class DeviceLimits:
     shared_bytes_per_sm: int
     """Bytes of shared memory of one."""
     blocks_per_sm: int = 32
-    """Blocks that are resident on one; PyTorch does not tell, and 32 is that of data centre devices."""
+    """Blocks that are resident on one. PyTorch does not tell; devices of data centres have 32."""
     warp_size: int = 32
     """Threads of a warp."""
 
@@ -74,7 +74,7 @@ class Device(ABC):
         """Return the least seconds that ``run`` takes over several repeats after a warm-up.
 
         Raises:
-            NotRecordedError: the device records what it times, and cannot record ``run``.
+            NotRecordedError: the device records each call that it times, and cannot record ``run``.
         """
 
     def wait(self) -> None:
@@ -82,7 +82,7 @@ class Device(ABC):
         return
 
     def follow(self, last: Any) -> Any:
-        """Make what is given to the device next wait for the stream ``last``; return the stream it runs on.
+        """Make the device's next work wait for the stream ``last``; return the stream of that work.
 
         Args:
             last: a stream that this method returned, or None.
@@ -90,12 +90,12 @@ class Device(ABC):
         return
 
     def limits(self) -> DeviceLimits | None:
-        """Return what its multiprocessors hold; None where it has none, or does not tell."""
+        """Return the limits of its multiprocessors; None where it has none or does not tell."""
         return None
 
     @abstractmethod
     def record(self, run: Run) -> Run:
-        """Record what ``run`` does and return a call that repeats it on the same addresses.
+        """Record the work of ``run`` and return a call that repeats it on the same addresses.
 
         Raises:
             NotRecordedError: the device cannot record something that ``run`` does.
@@ -120,7 +120,7 @@ class Host(Device):
     def seconds(self, run: Run, repeats: int = 7) -> float:
         """Return the least seconds of ``repeats`` runs after a warm-up.
 
-        The minimum is closest to what the machine does while nothing else runs.
+        The minimum is closest to the time on a machine where nothing else runs.
         """
         run()
         seconds = []
@@ -151,11 +151,11 @@ class Cuda(Device):
     """A CUDA device; the only class of the engine that calls ``torch.cuda``.
 
     A recording is a CUDA graph: the kernels of a pass with their arguments, started by one call instead of
-    one call each. Arguments passed by value are fixed at recording; what kernels read from memory may change.
+    one call each. Arguments passed by value are fixed at recording; memory that kernels read may change.
 
     Args:
         place: ``cuda`` (the current device) or ``cuda:N``.
-        records: whether passes are recorded as CUDA graphs; False to measure what recording gains.
+        records: whether passes are recorded as CUDA graphs; False to measure the gain of recording.
 
     Raises:
         ConfigError: the device does not exist.
@@ -224,7 +224,7 @@ class Cuda(Device):
         return stream
 
     def limits(self) -> DeviceLimits:
-        """Return what the card's multiprocessors hold."""
+        """Return the limits of the card's multiprocessors."""
         found = torch.cuda.get_device_properties(self.place)
         return DeviceLimits(
             num_sms=found.multi_processor_count,

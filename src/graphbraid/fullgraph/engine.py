@@ -63,7 +63,7 @@ class Engine(CompiledModule):
         NotLoweredError: part of the model has no lowered form; the message names it.
         ConfigError: a node is out of range or named twice, or the parameters are not on the options' device.
         DataError: the graph has no features.
-        ResourceError: there is too little memory; the message says how much is needed and what would fit.
+        ResourceError: there is too little memory; the message gives the needed memory and the remedy.
     """
 
     runner: Runner
@@ -230,7 +230,7 @@ class Engine(CompiledModule):
     def nbytes(self) -> int:
         """Bytes that training takes in addition to the graph, its features and the parameters.
 
-        On a device this includes what is copied there of the graph and its features.
+        On a device this includes the copies of the graph's arrays and features.
         """
         return self.runner.nbytes
 
@@ -253,7 +253,7 @@ class Engine(CompiledModule):
             return self.runner.evidence(self._evaluated_program())
 
     def _evaluated_program(self) -> Program | None:
-        """Return what the model is read into in evaluation mode; None if it runs as it is written."""
+        """Return the model's program in evaluation mode; None if the model runs as written."""
         with self._lock, plain_tensors(), in_mode(self.model, training=False):
             return self._tracker.now().program
 

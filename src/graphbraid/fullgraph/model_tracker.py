@@ -138,7 +138,7 @@ class ModelTracker:
         seen = ModelWatch(self._model)
         if self._num_changes >= _MOST_CHANGES and (self._unread is None or self._unread.has_changed()):
             self._unread = seen
-            what = f"what it reads was another in each of the last {_MOST_CHANGES} calls"
+            what = f"a value that it reads changed in each of the last {_MOST_CHANGES} calls"
             return ModelSnapshot(
                 None, None, NotLoweredError("forward", what, "values that stay between calls")
             )

@@ -123,7 +123,7 @@ class Runner:
     def _lowered_for_evaluation(self, read: Program, *, checks: bool) -> tuple[Program, Blocks, Blocks]:
         """Return a program in evaluation mode, the edges that it walks here, and those of the whole graph.
 
-        With ``checks``, all ranks compare what they have lowered. A rank that holds its part alone knows no
+        With ``checks``, all ranks compare their lowered programs. A rank that holds its part alone knows no
         edges of the whole graph.
         """
         ranks = self._ranks
@@ -145,14 +145,14 @@ class Runner:
 
     @property
     def tuned(self) -> TunedPipeline | None:
-        """What the search for the fastest configuration found; None if it goes on, or nothing is searched."""
+        """The fastest configuration found by the search; None while it goes on or without a search."""
         return None if self._tuner is None else self._tuner.found
 
     @property
     def nbytes(self) -> int:
         """Bytes that training takes in addition to the graph, its features and the parameters.
 
-        On a device this includes what is copied there of the graph and its features.
+        On a device this includes the copies of the graph's arrays and features.
         """
         return self.training_step.nbytes + self._level_bytes
 
@@ -203,7 +203,7 @@ class Runner:
         return self.training_step.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
-        """Return what :meth:`.Engine.floor` does.
+        """Return the floor; see :meth:`.Engine.floor`.
 
         Raises:
             ConfigError: times of several ranks are to be measured.
@@ -226,7 +226,7 @@ class Runner:
         return floor_of(program, ledger, rates, num_nodes=num_nodes, times=times, doubt=costs.doubt)
 
     def explain(self, *, measure: bool = False) -> str:
-        """Return what :meth:`.Engine.explain` does."""
+        """Return the explanation; see :meth:`.Engine.explain`."""
         from graphbraid.fullgraph.explain.floor import exchanges, explain
 
         choices = [] if self.device_copies is None else self.device_copies.picker.choices
@@ -290,7 +290,7 @@ class Runner:
             raise ResourceError(
                 f"the whole graph needs {needed / _MEGA:,.0f} MB {where}, but "
                 f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
-                "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
+                "mini-batches (mode='sampled') need a few hundred MB for a graph of any size."
             )
         step = planned
         if self.device_copies is not None and planned.request.copies is not self.device_copies:

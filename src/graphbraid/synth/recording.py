@@ -140,7 +140,7 @@ class Recorder:
         )
         stop = recipe.early_stop
         if stop is not None and recipe.loss == "mean squared":
-            hint = "compare what evaluate gives, and leave the loop by break"
+            hint = "compare the result of evaluate, and leave the loop by break"
             raise ProgramError(self._once_at["earlyStop"], "earlyStop looks for a higher accuracy", hint)
         if stop is not None and stop.split not in self._evaluated:
             message = f'earlyStop looks at "{stop.split}", which is never evaluated'

@@ -200,7 +200,7 @@ class _Specializer:
 
     def _require_settled(self, part: object, inside: Collection[str] = ()) -> None:
         for node in walk(part):
-            message, hint = "", "what describes the layers must be known before"
+            message, hint = "", "values that describe the layers must be known before"
             if isinstance(node, syntax.Name) and node.name in self._open and node.name not in inside:
                 message = f'"{node.name}" is known only while the program trains'
             elif self._at_run_time(node, alone=True):

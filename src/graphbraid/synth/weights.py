@@ -47,7 +47,7 @@ def save_weights(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise DataError(f"cannot write weights to {place}: it, or what is above it, is no folder") from error
+        raise DataError(f"cannot write weights to {place}: it or one of its parents is no folder") from error
     for name, weight in weights.items():
         with atomic_write(place / f"{name}.npy") as temporary, temporary.open("wb") as file:
             np.save(file, weight.detach().cpu().contiguous().numpy())

@@ -1,4 +1,4 @@
-"""BatchCall: one call of a model on a mini-batch, by what each argument of its ``forward`` is."""
+"""BatchCall: one call of a model on a mini-batch, described by the role of each argument of ``forward``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from graphbraid.sampling.sample import Sampled, SampledEdges
 _OF_LOADERS = frozenset(
     "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
 )
-"""What loaders write of a batch; PyG's models take ``batch_size`` for a number of graphs."""
+"""Attributes that loaders add to a batch. PyG's models take ``batch_size`` for a number of graphs."""
 _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
@@ -60,9 +60,9 @@ class BatchCall:
 
     calling: Calling
     values: Mapping[str, Any]
-    """The values of the call by what parameters receive."""
+    """The values of the call, by role: ``x``, ``edge_index`` and so on."""
     given: Given
-    """What is available to call it with."""
+    """The arguments that the batch can give."""
     batch: Any = None
     """The batch, for the order of its hops; None for a call with tensors."""
     seed_type: str | None = None
@@ -115,7 +115,7 @@ class BatchCall:
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
 
     def breaks(self, model: nn.Module, unaligned: Collection[str] = ()) -> Breaks:
-        """Return what calls without a lowered form are tried on: the batch's own edges, and more nodes.
+        """Return the inputs of trials for calls without a lowered form: the batch's edges, and more nodes.
 
         The program runs on batches of any size, so the number of nodes of each type is one that nothing else
         has (:func:`rows_to_try`).
@@ -142,7 +142,7 @@ class BatchCall:
         )
 
     def _tried_value(self, what: str, num_rows: int | None) -> Any:
-        """Return what a trial gets; of a value by row, with the last row repeated, so that order is kept."""
+        """Return a trial's value. Of a matrix, the last row is repeated, which keeps sorted rows sorted."""
         value = self.values[what]
         if num_rows is None:
             return value
@@ -150,7 +150,7 @@ class BatchCall:
 
     @cached_property
     def _others(self) -> frozenset[str]:
-        """What else the model may be given than rows and edges."""
+        """Names of the arguments that the model takes beside rows and edges."""
         taken = {*self.calling.positional, *self.calling.named.values()}
         taken |= self.given.held if DATA in taken else set()
         known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *self.given.constants}
@@ -168,19 +168,19 @@ class BatchCall:
         return [what for what in by_row if not self.has_rows(what)]
 
     def given_to(self, breaks: Sequence[Break]) -> dict[str, Any]:
-        """Return what graph breaks read of the batch, by the names in their calls."""
+        """Return the values of the batch that graph breaks read, by the names in their calls."""
         return {target: self.values[self._targets[target]] for op in breaks for target in op.reads}
 
     @property
     def _targets(self) -> dict[str, str]:
-        """What parameters receive, by the names that graph breaks read it by."""
+        """The role of each value that graph breaks read, by the name in their calls."""
         targets = {EDGES_TARGET: EDGES, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
         weights = {} if self.given.weights is None else {WEIGHTS_TARGET: self.given.weights}
         return {**{what: what for what in self._others}, **targets, **weights}
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What a program is read for: another one needs another program."""
+        """The key of the call's program: calls with equal signatures run one program."""
         given = self.given
         named, widths = tuple(self.calling.named.items()), self._widths()
         flags = tuple(given.constants.items())
@@ -448,8 +448,8 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
 
 
 BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...]]
-"""How batches with the same attributes are called: the call, what it can be given, their attributes, and
-those of weights and features of edges that it takes."""
+"""How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
+attributes, and the call's weights and features of edges."""
 
 
 def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool) -> BatchForm:
@@ -491,7 +491,7 @@ def _seeds_of(batch: Any, held: frozenset[str], *, typed: bool) -> tuple[str | N
 
 
 def _drawn(batch: Any) -> Sampled | None:
-    """Return what graphbraid's sampler drew for a batch; None for a batch of another loader."""
+    """Return the sample that graphbraid's sampler drew for a batch; None for a batch of another loader."""
     sampled = getattr(batch, "sampled", None)
     if isinstance(sampled, MiniBatch):  # of a batch that is PyG's Data
         sampled = sampled.sampled

@@ -1,9 +1,9 @@
 """The edges of one mini-batch as a program reads them, level by level, each with only the rows it needs.
 
-Nodes of a sampled batch stand in the order of their hops, so what a layer needs is a prefix: of the nodes of
-each type, and of the edges of each relation sorted by destination. Level ``l`` of a program with ``L`` levels
-of edges has the nodes within ``L - l`` hops of the seeds. A prefix is used only where the sources of its
-edges lie in the prefix of the level before, which is checked where the sampler does not guarantee it.
+Nodes of a sampled batch stand in the order of their hops, so a layer needs prefixes alone: a prefix of the
+nodes of each type, and a prefix of each relation's edges sorted by destination. Level ``l`` of a program with
+``L`` levels of edges has the nodes within ``L - l`` hops of the seeds. A prefix is used only where its edges'
+sources lie in the prefix of the level before. This is checked where the sampler does not guarantee it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
 
 _SORTED = MadeOfTensors()
-"""What edge lists were sorted into, for lists that are passed again."""
+"""The sorted form of edge lists, kept for lists that are passed again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

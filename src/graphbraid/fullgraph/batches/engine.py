@@ -79,12 +79,12 @@ class BatchEngine(CompiledModule):
             **named: the model's own arguments by name.
 
         Returns:
-            What the model returns. Of a batch with seeds, only their rows; where the model returns a dict by
-            node type, those of the seeds' type.
+            The model's output. For a batch with seeds, only the seeds' rows. Of a dict by node type, the
+            output of the seeds' type.
 
         Raises:
-            ConfigError: ``strict`` is set and the model has no lowered form; or the batch lacks what the
-                model takes.
+            ConfigError: ``strict`` is set and the model has no lowered form; or the batch lacks an
+                argument of the model.
             DataError: the model returns outputs by node type, and none of the seeds' type.
         """
         runner = self._runner

@@ -70,7 +70,7 @@ class BatchProgram:
         self.breaks = tuple(op for op in fused.ops if isinstance(op, ir.Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
         self.by_row = frozenset(target for op in self.breaks for target in op.by_row)
-        """What they read of a batch that must have a row for each node."""
+        """Names of the batch's values that they read and that must have a row for each node."""
         self.producer = fused.producer
         """Returns the operation that computes a value; None for an input."""
         self._text = "\n".join((*ir.written_lines(self.breaks), *_IN_HALF[not self.is_half :], str(fused)))

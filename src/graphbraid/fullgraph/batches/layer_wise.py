@@ -39,9 +39,9 @@ _EDGE_BYTES = 96
 """Bytes per edge of a chunk: its position, source and local ids as int64, and the temporaries of ``unique``
 and of a layer's scores."""
 _SPARE = 16 << 20
-"""Bytes by which a single node may exceed the budget: little beside what an interpreter takes by itself."""
+"""Bytes by which a single node may exceed the budget: little beside the memory of an interpreter."""
 _MOST_NODES = 0.5
-"""Share of the nodes that a level is computed for one by one; of more it computes all."""
+"""Largest share of the nodes for which a level computes single rows. Above it, all rows are computed."""
 
 
 def why_not_by_level(program: ir.Program, device: torch.device) -> str:
@@ -63,7 +63,7 @@ def _why_not(op: ir.Operation, device: torch.device) -> str:
         "reads several relations at once": walks_otherwise,
         "runs along edges that it computes of the whole graph": isinstance(op, ir.Messages)
         and op.edges is not None,
-        "reads what another part of the model keeps": isinstance(op, ir.Break)
+        "reads a result that another part of the model keeps": isinstance(op, ir.Break)
         and bool(op.read_breaks or op.layers),
         "is scaled by its largest entry, that of all edges": is_laplacian,
         "needs the CPU": of_edges and device.type != "cpu",
@@ -386,7 +386,7 @@ class LayerWise:
     def source_scale(self, adjacency: ir.AdjacencyMatrix, node_type: int) -> Tensor:
         """Return the factors that GCN's normalisation gives all nodes of a type as sources.
 
-        A source's factor comes from its own in-edges, which a chunk in which it is no destination has not.
+        A source's factor comes from its own in-edges. A chunk holds these only for its destinations.
         """
         if adjacency not in self._scales:
             nodes = torch.arange(self._counts[node_type])
@@ -442,7 +442,7 @@ class ChunkEdges:
 
 
 class _ChunkRun:
-    """One pass over some nodes: what the functions of :data:`RUN` read, as of a :class:`BatchRun`.
+    """One pass over some nodes. The functions of :data:`RUN` read it as they read a :class:`BatchRun`.
 
     Args:
         walk: the program and the rows that are kept.

@@ -89,7 +89,7 @@ class LevelsOnParts(LayerWise):
         yield from self._of_owners(nodes, output_type, width, self._kept[output].gather)
 
     def _cuts(self, passes: Sequence[LevelPass]) -> list[list[tuple[int, int]]]:
-        """Return the chunks of all passes, or raise on all ranks what one rank raises."""
+        """Return the chunks of all passes. An error of one rank is raised on all ranks."""
         cuts, told = list[list[tuple[int, int]]](), ""
         try:
             cuts = [self.cut(one) for one in passes]
@@ -181,7 +181,7 @@ class LevelsOnParts(LayerWise):
         rows[~is_own] = self._kept[value + _OF_OTHERS].gather(nodes[~is_own]).to(own.device)
         return rows
 
-    # ---- what belongs to edges
+    # ---- weights and features of edges
 
     def _make_scales(self) -> None:
         """Compute the factors of GCN's normalisation for own nodes, and fetch those of the others."""

@@ -1,8 +1,8 @@
 """A segment in compiled code: one call of it for the forward pass on a small batch, and one for the backward.
 
-On small batches the time of a step is that of Python and of the calls between kernels. The compiled segment
-runs the same kernels in the same order, so that the bits are those of :class:`.JoinedOps`, which runs larger
-batches, other dtypes and devices.
+On small batches Python and the calls between kernels take most of a step. The compiled segment runs the same
+kernels in the same order as :class:`.JoinedOps`, so the bits are the same. JoinedOps runs larger batches,
+other dtypes and devices.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class NativeSegment:
         return kernels.Segment(fields, len(self._reads), num_operands, writes, of_machine, LEAKY_SLOPE)
 
     def _fields(self, op: ir.Operation, first: int) -> tuple[Any, ...]:
-        """Return an operation's fields, in the order of ``segment.cpp``; -1 for what there is not."""
+        """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field."""
         x, other = [*(self._number[value] for value in op.inputs), -1][:2]
         kind, after = type(op), _epilogue_of(op)
         weight, other_weight = (first if isinstance(op, ir.Linear | ir.LinearSum) else -1), -1

@@ -50,7 +50,7 @@ class BatchRun:
         program: the program.
         levels: the program's levels on the batch.
         features: rows of the program's inputs, by name.
-        given: what graph breaks read of the batch, by the names in their calls.
+        given: values of the batch that graph breaks read, by the names in their calls.
         edge_attr: ``(num_edges, num_edge_features)`` in the order of the user's list; None if none is read.
         edge_weight: ``(num_edges,)`` in that order, for messages; if None, they read the edges' own.
     """
@@ -183,7 +183,7 @@ class BatchRun:
 RUN: dict[type[ir.Operation], Callable[[Any, BatchRun], Tensor]] = {}
 """The function of each class of operation."""
 NOT_IN_BATCHES: dict[type[ir.Operation], str] = {
-    ir.Hoisted: "lowering over a whole graph makes it of what stays from step to step",
+    ir.Hoisted: "lowering over a whole graph makes it of values that stay from step to step",
     ir.Exchange: "ranks exchange rows of a whole graph",
     ir.Learned: "rows for each node of one whole graph; on mini-batches such models run as they are written",
 }
@@ -206,7 +206,7 @@ def check_device(op: ir.Operation, rows: Tensor) -> None:
     """Check that an operation runs where the rows are.
 
     Raises:
-        NotLoweredError: it does not; the reason says what the device lacks.
+        NotLoweredError: it does not run there; the message says why.
     """
     if rows.device.type == "cpu":
         return
@@ -214,7 +214,7 @@ def check_device(op: ir.Operation, rows: Tensor) -> None:
         what = f"attention to features of edges has no kernel on {rows.device}"
         raise ir.NotLoweredError(op.symbol, what, "the CPU, or edge_dim=None")
     if isinstance(op, ir.Messages) and op.draws:
-        what = f"what it draws on {rows.device} in a message cannot be drawn again in backward"
+        what = f"random numbers of a message on {rows.device} cannot be drawn again in backward"
         raise ir.NotLoweredError(op.symbol, what, "the CPU")
     if isinstance(op, ir.RelationAttention) and rows.dtype != torch.float32:
         what = f"attention over relations has no kernel of {rows.dtype} on {rows.device}"

@@ -1,8 +1,8 @@
 """RankNorms: batch normalisation by the rows of a whole batch. Each rank has a share of them.
 
-A node that several ranks have is one row of the whole batch. So it counts once: on the rank whose seeds it is
-nearest to, the lowest of several. That rank has its row at every level at which any rank needs it, as rows of
-a level are those within some number of hops of the seeds.
+A node that several ranks have is one row of the whole batch. So it counts once: on the rank with the seed
+nearest to it, or the lowest of several such ranks. A level has the rows within some number of hops of the
+seeds. So that rank has the node's row at every level where any rank needs it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _EMPTY = torch.empty(0, dtype=torch.bool)
 class RankNorms(TorchFunctionMode):
     """The batch normalisations of a model in training, each by the rows of all ranks' shares of a batch.
 
-    While the mode is on, it stands for PyTorch's batch normalisation and for that of lowered programs. All
-    ranks must make the same calls in the same order, forward and backward.
+    While the mode is on, it replaces the batch normalisation of PyTorch and of lowered programs. All ranks
+    must make the same calls in the same order, forward and backward.
 
     Args:
         comm: the ranks.
@@ -70,7 +70,7 @@ class RankNorms(TorchFunctionMode):
         self._comm, self._num_hops = _TWINS[comm], num_hops
         self._most_numbers = 2 * max((one.num_features for one in self.modules), default=0) + 1
         self.misfit = ""
-        """Why a normalisation of this batch is not that of one rank; empty if all are."""
+        """Why a normalisation of this batch differs from one rank's; empty if none does."""
         self._rows: list[dict[int, Tensor]] = []
         """By node type and number of rows: which of them count here."""
         self._taken: Tensor | None = None
@@ -129,7 +129,7 @@ class RankNorms(TorchFunctionMode):
         """Return a loss, of the same value, whose backward pass goes through all normalisations, last first.
 
         Raises:
-            ConfigError: one is not that of one rank.
+            ConfigError: a normalisation differs from one rank's.
         """
         self.end()
         if self.misfit:
@@ -137,7 +137,7 @@ class RankNorms(TorchFunctionMode):
         return loss + self._chain.to(loss)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, or what stands for it."""
+        """Call ``func`` or its replacement."""
         if func is F.batch_norm and kwargs["training"]:  # with three tensors by position, as modules call it
             known = (norm for norm in self.modules if norm.running_mean is args[1] is not None)
             if (norm := next(known, None)) is not None:
@@ -192,7 +192,7 @@ class RankNorms(TorchFunctionMode):
     def _counted(self, keys: Tensor, hops: Tensor) -> Tensor:
         """Return which of this rank's nodes count here, ``(num_nodes,)`` bool.
 
-        The rank of number ``key % size`` decides for a node: it hears of it from all ranks that have it.
+        Rank ``key % size`` decides for a node. All ranks that have the node send it their distances.
 
         Args:
             keys: ``(num_nodes,)`` int64, the same for the same node on all ranks.
@@ -214,7 +214,7 @@ class RankNorms(TorchFunctionMode):
     def _exchanged(self, number: int | None, line: Tensor | None = None) -> tuple[int, Tensor]:
         """Tell all ranks which module normalises next, counted from 1, and its moments; 0 after the last one.
 
-        A rank without seeds gives None, and is told. Messages are of one size, whatever ranks tell.
+        A rank without seeds gives None and receives the others' values. All messages have one size.
 
         Returns:
             The number, and ``(num_ranks, numbers)`` float64 lines of all ranks, with zeros behind.
@@ -232,7 +232,7 @@ class RankNorms(TorchFunctionMode):
         if (told != told[0]).any():
             raise ConfigError(
                 "several ranks cannot normalise together: they differ in which batch normalisations the "
-                "model calls next; that must not depend on what a rank draws, nor on its nodes"
+                "model calls next; that must not depend on a rank's random draws or nodes"
             )
         return int(told[0]), table[:, 1:]
 
@@ -252,7 +252,7 @@ class _BatchNormOfRanks(torch.autograd.Function):
     """``(x - mean) * rstd * weight + bias``, where all ranks' rows that count make up mean and deviation.
 
     The last input, a scalar, is passed on to the next normalisation. So every rank computes the gradients of
-    all of them, in the same order, whatever its rows reach.
+    all of them, in the same order, even of those that its own rows do not reach.
     """
 
     @staticmethod

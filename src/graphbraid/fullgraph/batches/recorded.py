@@ -35,7 +35,7 @@ from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 
 _MOST_SIZES = 4
-"""Sizes of each program that are recorded; each holds a batch and what its steps keep."""
+"""Sizes of each program that are recorded; each holds a batch and its steps' memory."""
 _GRAIN = 64
 """Rooms are multiples of this number."""
 _PADDING = 2
@@ -52,7 +52,7 @@ class RecordedBatches:
     A size has room for an eighth more rows and edges than the batch that it was made for. The second batch
     that fits a size is recorded. A pass whose gradients are still to be computed is not written over: until
     then batches run call by call, as those do that cannot be recorded. Streams take turns: a pass waits for
-    what the stream of the one before was given.
+    the work on the stream of the pass before.
 
     Args:
         device: where to record; None for the device of the rows.
@@ -307,7 +307,7 @@ class _Passes:
     def _fixed_edges(
         self, run: BatchRun, key: tuple[int, int], room: tuple[int, ...], *, by_source: bool
     ) -> tuple[Callable[[], Csc], dict[tuple[ir.AdjacencyMatrix, torch.dtype], Aggregation]]:
-        """Return what makes a view of the edges between two levels, and their linear maps."""
+        """Return a function that views the edges between two levels, and their linear maps."""
         num_src, num_dst, num_edges = room
 
         def csc_of(one: BatchRun) -> Csc:
@@ -414,7 +414,7 @@ _Padding = Callable[[Tensor, int], None]
 
 
 def _pad_with(value: int | Tensor) -> _Padding:
-    """Return what fills an array with a number, or with the rows of another one from there on."""
+    """Return a function that pads an array with a number, or with rows of another array."""
 
     def pad(to: Tensor, count: int) -> None:
         to[count:] = value[count:] if isinstance(value, Tensor) else value
@@ -423,7 +423,7 @@ def _pad_with(value: int | Tensor) -> _Padding:
 
 
 def _pad_indptr(num_edges: int, from_end: int = 1) -> _Padding:
-    """Return what gives all padding edges to the last row, or to one before it."""
+    """Return a function that gives all padding edges to the last row, or to a row before it."""
 
     def pad(to: Tensor, count: int) -> None:
         to[count:] = to[count - 1]
@@ -484,7 +484,7 @@ def _map_over(
 
 
 def _forms_of(run: BatchRun) -> list[tuple[Any, ...]]:
-    """Return what coefficients the linear maps of a batch have, apart from their values."""
+    """Return the forms of a batch's linear maps: all about their coefficients but the values."""
     maps = (_map_over(run, key, how) for key in _edge_sizes(run) for how in _maps_of(run, key))
     return [
         (how.mean, how.loop_scale, how.skip_loops, *(getattr(how, name) is None for name in _FACTORS))

@@ -43,7 +43,7 @@ _MOST_CHANGES = 16
 
 
 class _Form:
-    """A model in one state, and what it was read into by the signatures of its calls."""
+    """A model in one state, with the program of each signature of its calls."""
 
     def __init__(self, model: nn.Module) -> None:
         self.seen = ModelWatch(model)
@@ -187,7 +187,7 @@ class BatchRunner:
                 return form
         if self._num_changes >= _MOST_CHANGES and (self._unread is None or self._unread.has_changed()):
             self._unread = ModelWatch(self.model)
-            what = f"what it reads was another in each of the last {_MOST_CHANGES} calls"
+            what = f"a value that it reads changed in each of the last {_MOST_CHANGES} calls"
             return NotLoweredError("forward", what, "values that stay between calls")
         self._num_changes += 1
         self._forms = [*self._forms[1 - _MOST_FORMS :], _Form(self.model)]
@@ -204,7 +204,8 @@ class BatchRunner:
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
             breaks = None if self.strict else replace(call.breaks(self.model, form.unaligned), whole=whole)
-            # A checkpoint counts what is saved for backward, and its second call reads nothing.
+            # torch.utils.checkpoint compares the tensors that its two calls save. Only the first one reads
+            # the model, so reading must not save any that it sees.
             hooks = torch.autograd.graph.saved_tensors_hooks(itself, itself)
             with hooks, torch.autocast("cpu", enabled=False):
                 made = BatchProgram(_program_of(self.model, call, breaks))
@@ -248,7 +249,7 @@ _Run = TypeVar("_Run", bound=BatchRun)
 
 
 def _kept(run: BatchRun, num_seeds: int | None, one: FromKept) -> Any:
-    """Return what a break has kept for the model to return; of matrices of node rows, those of seeds."""
+    """Return a result that a break has kept for the model to return. Of node rows, return the seeds' rows."""
     kept, shape = run.kept[one.value][one.call], (run.rows_of(one.value),)
     if num_seeds is None:
         return kept
@@ -256,7 +257,7 @@ def _kept(run: BatchRun, num_seeds: int | None, one: FromKept) -> Any:
 
 
 def _of_seeds(out: Any, call: BatchCall, num_seeds: int) -> Any:
-    """Return the rows of a batch's seeds of what the model returned; of a dict by node type, of their type.
+    """Return the seeds' rows of the model's output. Of a dict by node type, take the seeds' type.
 
     Raises:
         DataError: the model returns no outputs of their type.
@@ -315,7 +316,7 @@ def out_dtype_of(model: nn.Module, call: BatchCall) -> torch.dtype:
     """Return the dtype of a model's outputs under autocast, which must be on.
 
     The model runs once, without gradients, on a few nodes. Its buffers and torch's random state stay as they
-    are. Of outputs by node type, those of the seeds count.
+    are. Of outputs by node type, the seeds' type counts.
 
     Raises:
         NotLoweredError: some products are not in bfloat16, or the outputs have several dtypes.
@@ -337,7 +338,7 @@ def out_dtype_of(model: nn.Module, call: BatchCall) -> torch.dtype:
 
 
 def _few(call: BatchCall, what: str) -> Any:
-    """Return what an argument is for the first nodes of a batch, each with an edge to its own number."""
+    """Return an argument for the first nodes of a batch, where each node has an edge to itself."""
     counts = {one: min(count, _NUM_ROWS) for one, count in call.num_nodes.items()}
     if what == X:
         rows = {one: x[:_NUM_ROWS].clone() for one, x in call.x.items()}

@@ -1,8 +1,8 @@
 """Segments: consecutive operations of a program that run on a batch as one autograd function.
 
-PyTorch's graph has one node for a segment in place of one for each operation. Their forward and backward are
-those of the operators in :mod:`graphbraid.ops`, called without the checks of arguments, which hold for every
-batch of a program. Backward gives memory back after its last use.
+PyTorch's graph has one node for a segment in place of one for each operation. Forward and backward call the
+operators of :mod:`graphbraid.ops` without checks of arguments, since these hold for every batch of a program.
+Backward gives memory back after its last use.
 
 In bfloat16 the products round their factors and results, as PyTorch's do under autocast. Sums add in float32;
 those with coefficients, which are float32, keep that dtype.
@@ -143,7 +143,7 @@ def _reads_result(op: ir.Operation) -> bool:
 
 
 class _CalledOp(NamedTuple):
-    """What backward needs of one operation's call."""
+    """One operation's call, as backward needs it."""
 
     value: str
     """Name of the result."""
@@ -161,7 +161,7 @@ class JoinedOps:
     """Consecutive operations that run as one autograd function, if any of their inputs need gradients.
 
     Args:
-        ops: the operations, each of which :func:`can_join`.
+        ops: the operations; :func:`can_join` must be true of each.
         last_read: for each operation, the values that no later operation reads.
         later: the values that are read after the segment.
         widths: number of columns of each value.
@@ -222,7 +222,7 @@ class JoinedOps:
             run: the run, whose values are read and written.
             operands: :func:`operands_of` each operation.
             needing: names of values, and numbers of operands, that need gradients; results are entered.
-            steps: receives what backward needs; None if there is none.
+            steps: receives the calls that backward needs. None if there is no backward.
         """
         number, is_half = 0, run.is_half
         for place, (op, of_op, last_read) in enumerate(
@@ -273,7 +273,7 @@ class _Pass(torch.autograd.Function):
         needing: set[str | int] = {one for one, need in zip(segment.reads, needs, strict=False) if need}
         needing |= {place for place, need in enumerate(needs[num_values:]) if need}
         ctx.segment, ctx.num_operands, ctx.steps = segment, len(tensors) - num_values, []
-        # A parameter's data may be replaced before backward, which is to read what forward read.
+        # A parameter's data may be replaced before backward, which must read the old data.
         operands = [tuple(None if one is None else one.detach() for one in of_op) for of_op in operands]
         segment.forward(run, operands, needing, ctx.steps)
         # Other objects than backward keeps, since the results refer to this context.

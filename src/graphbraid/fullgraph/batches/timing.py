@@ -1,4 +1,4 @@
-"""What a step on one batch takes, and how much of it is in the parts that run as written."""
+"""Times of a step on one batch, and the share of the parts that run as written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def timed_lines(model: nn.Module, program: BatchProgram, make: Callable[[], Note
 
     Args:
         model: the model.
-        program: what it was read into.
+        program: the model's program.
         make: makes a run of the program on the batch.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -53,7 +53,7 @@ def explain(
         f"  {in_bytes(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
         f"{in_bytes(arena.separate_bytes)} apart; {in_bytes(arena.least_bytes)} are live at once"
     )
-    what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
+    what = "values computed once" if device.is_host else "values computed once and copied to the device"
     lines.append(f"  {in_bytes(planned.nbytes)} with {what}")
     if planned.streams is not None:
         lines += planned.streams.explain()
@@ -80,7 +80,7 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
 
     Args:
         step: the rank's step.
-        tuner: what finds the kernel's configuration. If None, it is given.
+        tuner: the search for the kernel's configuration. If None, the configuration is given.
     """
     if step.request.copies is None:
         return []
@@ -91,7 +91,7 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
         lines.append(f"  read where peers keep them: {', '.join(read)}")
         lines += [f"  {described(step.pipeline)}"] if tuner is None else tuner.explain()
     if travel:
-        reason = step.why_rows_travel or "what reads them is not one sum of float32 rows alone"
+        reason = step.why_rows_travel or "their reader is not a single sum of float32 rows"
         lines.append(f"  travel: {', '.join(travel)}: {reason}")
     return lines
 
@@ -126,7 +126,7 @@ class TimedStep(PlannedStep):
     """A training step that can read the clock between its tasks.
 
     Args:
-        request: what the step is planned from, with copies of the parameters and modules.
+        request: the request to plan the step, with copies of the parameters and modules.
         wait: waits until the device has done all work given to it.
         clock: returns the time in seconds.
     """
@@ -387,7 +387,7 @@ def _totals(floor: Floor) -> list[str]:
     if floor.step_seconds is not None:
         times = f", {floor.ratio:.2f} times that" if floor.ratio is not None else ""
         lines.append(
-            f"  {1e3 * floor.step_seconds:.3f} ms is what it took (median){times}; "
+            f"  {1e3 * floor.step_seconds:.3f} ms is the median of measured steps{times}; "
             f"{1e3 * floor.between_seconds:.3f} ms of it between the tasks"
         )
         if any(operation.is_written for operation in floor.operations):

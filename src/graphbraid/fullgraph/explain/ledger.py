@@ -65,7 +65,7 @@ class Ledger:
     Args:
         program: a lowered program.
         blocks: the edges from each level to the next, on the host.
-        rows: returns the number of nodes of a level, where there are types those of one.
+        rows: returns the number of nodes of a level, and of one type where there are types.
         costs: gives the features' density and the time of products with features stored as bits.
         caches: bytes of a core's own cache, and of all cache, for rows and matrices. If None, caches are not
             modelled: every row is read from memory once.
@@ -214,11 +214,11 @@ class Ledger:
         return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
 
     def _messages(self, op: ir.Messages) -> Work:
-        """Count one row per edge, where the message reads both ends, too: those of one end come in order."""
+        """Count one row per edge. If the message reads both ends, the other end's rows come in order."""
         return self._edges(op, self._size(op.out) + self._added(op), times=1)
 
     def _messages_backward(self, op: ir.Messages) -> Work:
-        """Count the rows that the messages read again, and those that their gradients are added to."""
+        """Count the rows that the messages read again, and the rows that receive their gradients."""
         return self._edges(op, self._size(op.out) + self._learning(op), times=2)
 
     def _gine(self, op: ir.Gine) -> Work:
@@ -246,7 +246,7 @@ class Ledger:
     ) -> Work:
         """Count a row of ``width`` columns read ``times`` times per edge; ids and matrices move once.
 
-        If ``width`` is None, it is that of the input. Edge features, of so many ``columns``, are read once,
+        If ``width`` is None, the input's width counts. Edge features, of so many ``columns``, are read once,
         and take ``mapped`` multiplications for each edge.
         """
         csc = self._block(op).csc
@@ -303,7 +303,7 @@ class Ledger:
             table: bytes of all rows.
             shares: shares of the reads that hit a core's cache and all cache; empty without caches.
             once: bytes of the table where a cache holds it, unless ``streams`` counts them.
-            other: what else the work counts.
+            other: the work's other counts.
         """
         inner, whole = self._caches or (0, 0)
         near, share = shares or (1.0, 1.0)

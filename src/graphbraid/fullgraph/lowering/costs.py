@@ -33,7 +33,7 @@ class Evidence:
 
     rates: Rates
     trials: Mapping[str, float] = field(default_factory=dict)
-    """Measured seconds, by the name of what was tried."""
+    """Measured seconds, by the name of the trial."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the evidence as plain values."""
@@ -41,7 +41,7 @@ class Evidence:
 
     @classmethod
     def from_json(cls, content: Any, where: str = "the evidence") -> Evidence:
-        """Make evidence from what :meth:`to_json` returned.
+        """Make evidence from the values of :meth:`to_json`.
 
         Raises:
             DataError: ``content`` is anything else; the message says what is wrong in ``where``.
@@ -90,7 +90,7 @@ class NodeTypeSizes:
 
 
 OperationTimer = Callable[[str, int, int, float], float]
-"""Returns the measured seconds of what has a name, given its rows or edges, columns and expected seconds."""
+"""Returns the measured seconds of a trial, given its name, rows or edges, columns and expected seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,7 @@ class CostModel:
     found: Mapping[str, float] | None = None
     """Seconds by trial name. If None, nothing is tried, and rates alone decide."""
     trial: OperationTimer | None = None
-    """Times what :attr:`found` does not have, and adds it. If None, the rates predict it."""
+    """Times a trial that :attr:`found` lacks, and adds it. If None, the rates predict it."""
     by_trial: bool = False
     """Whether the time methods return measured times of trials instead of predictions by rates."""
 
@@ -176,9 +176,9 @@ class CostModel:
         return self._seconds("binary", rows, width, expected)
 
     def _seconds(self, kind: str, count: int, width: int, expected: float, depth: int | None = None) -> float:
-        """Return the expected seconds of an operation; by trial, those of a measured run.
+        """Return the expected seconds of an operation; by trial, the seconds of a measured run.
 
-        A run of a product has both directions, the result and the weight's gradient: half of it counts.
+        A run of a product has two products, the result and the weight's gradient. So half of its time counts.
         """
         if not self.by_trial or self.found is None or expected <= 0:
             return expected

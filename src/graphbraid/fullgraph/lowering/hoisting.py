@@ -1,4 +1,4 @@
-"""Hoisting and the input path: what is computed once, and how weights multiply the features."""
+"""Hoisting and the input path: values that are computed once, and how weights multiply the features."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def hoist(program: ir.Program, costs: CostModel) -> ir.Program:
 
 
 def hoisted(program: ir.Program, costs: CostModel, *, limit: float) -> tuple[ir.Program, dict[str, float]]:
-    """Turn what can be computed once into constants, as far as ``limit`` bytes allow.
+    """Turn values that can be computed once into constants, as far as ``limit`` bytes allow.
 
     ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` a constant: no aggregation is left in the first layer,
     forward or backward. Powers ``A A x`` and combinations of them are constants too.

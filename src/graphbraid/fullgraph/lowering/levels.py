@@ -1,4 +1,4 @@
-"""Levels: the nodes for which values have rows, the edges from each to the next, and what ranks exchange."""
+"""Levels: the nodes of values' rows, the edges from each level to the next, and the rows that ranks send."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ class Route:
         return sum(self.receive_rows)
 
 
-# ---- PartView: what one of several ranks knows of the whole graph, where it holds its own part alone
+# ---- PartView: facts of the whole graph for a rank that holds its own part alone
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -430,7 +430,7 @@ class PartView:
     def corrected(self, adjacency: AdjacencyMatrix, own: Aggregation) -> Aggregation:
         """Return a map of the rank's graph with the factors that the halo's rows have in the whole graph.
 
-        Of the rows of its halo the rank holds no in-edges, from which these factors come.
+        The factors of a row come from its in-edges, and the rank holds no in-edges of its halo's rows.
         """
         halo = self.halo_scales[adjacency]
         if own.src_scale is None or halo is None:

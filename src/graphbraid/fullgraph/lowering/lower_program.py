@@ -60,13 +60,13 @@ class Lowered:
     options: CompileOptions
     """The options it was lowered with."""
     costs: CostModel
-    """What choices were weighed by: sizes, rates and any doubt about them, and trials between close ones."""
+    """The costs behind the choices: sizes, rates with any doubt about them, and trials of close choices."""
     part: PartView | None = None
-    """The place of ``graph`` in the whole one, if it is one rank's part of it; then blocks number its nodes,
-    and ``nodes`` are those of the whole graph."""
+    """The place of ``graph`` in the whole one, if it is one rank's part. Then blocks have local ids of nodes,
+    and ``nodes`` has ids of the whole graph."""
 
     def num_rows(self, level: int, node_type: int = 0) -> int:
-        """Return the number of nodes of a level, where there are types those of one."""
+        """Return the number of nodes of a level, and of one type where there are types."""
         return num_rows_of(self.blocks, ir.LevelNodes(level, node_type), self.graph.num_nodes)
 
     @property
@@ -156,12 +156,12 @@ def lower_program(
 ) -> Lowered:
     """Lower a program over a whole graph.
 
-    Where there are types, levels are found over all edges together and then divided by type, so that pruning
-    is that of one type.
+    Where there are types, levels are found over all edges together, as in a graph of one type, and then
+    divided by type.
 
     Args:
         program: the program as it was read from the model.
-        graph: a graph with features, on the host whatever the device; used in place.
+        graph: a graph with features, on the host also where a device computes; used in place.
         nodes: ``(num_train,)`` int64, the distinct nodes whose outputs are needed; where there are types, of
             the output's type.
         options: the decisions that may be taken, and the device that the program will run on.

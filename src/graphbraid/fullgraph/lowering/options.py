@@ -55,7 +55,7 @@ class CompileOptions:
     rates: Rates | None = None
     """Rates for the cost model. If None, this machine's, measured once, with trials for close choices."""
     evidence: Evidence | None = None
-    """Rates and trials of an earlier lowering, to make the same choices whatever is measured now."""
+    """Rates and trials of an earlier lowering, used instead of new measurements to make the same choices."""
     features: StreamedFeatures | None = None
     """Where a step reads the features block by block. If None, they lie in memory, as the graph has them."""
 
@@ -71,7 +71,7 @@ class CompileOptions:
             raise ConfigError("on a device rows are stored in float32; storage='bfloat16' needs the CPU")
 
     def allowed_bytes(self) -> int:
-        """Return the bytes that may be taken to save time, never more than half of what is free."""
+        """Return the bytes that may be taken to save time, never more than half of the free memory."""
         free = self.device.free_bytes() or 0
         return min(usual_spare_bytes(free) if self.spare_bytes is None else self.spare_bytes, free // 2)
 

@@ -217,7 +217,7 @@ def _join_epilogues(program: ir.Program) -> ir.Program | None:
 def store(program: ir.Program, costs: CostModel) -> ir.Program:
     """Round rows to bfloat16 before they are aggregated, if requested: half the bytes read per edge."""
     if costs.storage == torch.float32:
-        return program.decided("storage", False, "float32 rows; storage='bfloat16' halves what edges read")
+        return program.decided("storage", False, "float32 rows; storage='bfloat16' halves the bytes read")
     saved, ops = 0.0, []
     for op in program.ops:
         if not isinstance(op, ir.Aggregate):

@@ -1,8 +1,8 @@
 """The streamed input path: features that do not lie in memory are read block by block in every step.
 
-A product with weights needs the rows of the features one after the other, forward and backward. What needs
-them at random cannot be streamed: an aggregation, unless it is hoisted and its result streamed instead,
-attention, or a row-wise function, whose result is as large as the features.
+A product with weights needs the rows of the features one after the other, forward and backward. An
+operation that reads rows at random cannot be streamed: attention, or an aggregation, unless that is hoisted
+and its result streamed instead. Nor can a row-wise function, whose result is as large as the features.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def lowered_to_stream(lower: Callable[[CostModel, bool], ir.Program], costs: Cos
         costs: the cost model, with the usual limit of hoisted bytes.
 
     Raises:
-        ConfigError: something reads the features at random; the message names it and what to do.
+        ConfigError: an operation reads the features at random; the message names it and the remedy.
     """
     program = lower(costs, False)
     if _random_reader(program) is None:

@@ -241,7 +241,7 @@ def _measured(device: Device) -> MeasuredRates:
 def _judged(found: MeasuredRates, kept: MeasuredRates | None, quiet: list[Rates]) -> MeasuredRates:
     """Return ``found``, marked doubtful if it differs from earlier undisturbed rates; ``kept`` is doubtful.
 
-    If the last two undisturbed measurements agree, the second is believed, whatever came before.
+    If the last two undisturbed measurements agree, the second is believed, also against earlier ones.
     """
     if found.doubt:  # of two disturbed measurements, keep the less disturbed one
         is_less = kept is not None and kept.others is not None and kept.others < (found.others or 0.0)

@@ -98,7 +98,7 @@ def stops_gradient(op: Operation, *, of_features: bool) -> bool:
 
 
 class ReadRows(Enum):
-    """What a message reads a row of for each edge ``u -> v``."""
+    """The rows that a message reads for an edge ``u -> v``: of the source, the destination or the edge."""
 
     SOURCE = "x_j"
     """Row ``u`` of an input."""
@@ -123,10 +123,10 @@ class Messages(Operation):
     layer: nn.Module
     """The layer whose ``message`` runs, and whose ``aggregate`` does if the reduction is ``own``."""
     calls: nn.Module | None = None
-    """What runs in place of ``message``, if linear maps were taken out of it; None if that runs."""
+    """Runs in place of ``message`` if linear maps were taken out of it. If None, ``message`` runs."""
     reads: tuple[tuple[str, ReadRows, int], ...]
-    """The parameters that receive rows, by name, what they read, and the number of the input or of the
-    computed value. Those of sources come first, then those of destinations, then those of edges."""
+    """For each parameter that receives rows: its name, whose rows it reads, and the number of the input or of
+    the computed value. Sources come first, then destinations, then edges."""
     shapes: tuple[tuple[int, ...], ...]
     """For each of :attr:`reads`, the shape of an edge's row: ``(columns,)``, ``(heads, channels)``, or ``()``
     for one number."""
@@ -144,13 +144,13 @@ class Messages(Operation):
     edge_width: int
     """Elements of an edge's message."""
     several: SeveralReductions | None = None
-    """What ``own`` is to the kernel of steps: several reductions of the same messages."""
+    """The reduction ``own`` as the kernel of steps computes it: several reductions of the same messages."""
     encoders: tuple[tuple[str, nn.Module], ...] = ()
     """By parameter that receives edge features, the linear map that the model applies to them before."""
     edges: ComputedEdges | None = None
     """The edges that the messages run along; None for the graph's own."""
     by_destination: bool = False
-    """Whether a row of the message may depend on all edges of its destination, as that of a softmax does."""
+    """Whether a row of the message may depend on all edges of its destination, as with a softmax."""
     ids: tuple[str, ...] = ()
     """Parameters that receive the destination of each edge."""
     counts: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class Messages(Operation):
 
     @property
     def reads_result(self) -> bool:
-        """Whether backward reads the result, that of a maximum or minimum or of a softmax among the steps."""
+        """Whether backward reads the result: for a maximum or minimum, or if a step is a softmax."""
         return self.selects or any(step.op is MessageOp.SOFTMAX for step in self.steps)
 
     @property
@@ -196,9 +196,9 @@ class Messages(Operation):
         return self.used
 
     def run(self, *rows: Tensor, index: Tensor | None = None, num_rows: int = 0) -> Tensor:
-        """Return the messages of some edges, or what ``aggregate`` makes of them if the reduction is ``own``.
+        """Return the messages of some edges, or their ``aggregate`` if the reduction is ``own``.
 
-        What the layer keeps in attributes meanwhile is forgotten.
+        Attributes that the layer sets meanwhile are put back.
 
         Args:
             rows: for each of :attr:`reads`, a row for each edge.

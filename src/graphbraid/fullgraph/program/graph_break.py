@@ -42,7 +42,7 @@ class FromGraph:
 
 @dataclass(frozen=True, slots=True)
 class FromBreak:
-    """An argument of a call: what an earlier break keeps of a call; its rows are an input of this one."""
+    """An argument of a call: a result that an earlier break keeps. Its rows are an input of this break."""
 
     number: int
     """Number of that input."""
@@ -52,7 +52,7 @@ class FromBreak:
 
 @dataclass(frozen=True, slots=True)
 class FromKept:
-    """What a model returns: what a break keeps of a call, in whatever form it is."""
+    """A call's result of any form that a break keeps, since the model returns it."""
 
     value: str
     """The value that the break makes."""
@@ -84,7 +84,7 @@ class WrittenCall:
     """One call that a model makes, of a module, a function or a method of its first argument."""
 
     target: nn.Module | LoweredLayer | Callable[..., Any] | str
-    """What is called; the name of a method."""
+    """The module or function to call, or the name of a method."""
     args: tuple[Any, ...]
     """Arguments by position. Inside, also in containers, are :class:`FromInput`, :class:`FromCall`,
     :class:`FromBreak` and :class:`FromGraph`; tensors of the model are there themselves."""
@@ -99,7 +99,7 @@ class WrittenCall:
     why: str = ""
     """The part and the reason."""
     needed: str = ""
-    """What would have to be in its place for it to be lowered; may be empty."""
+    """A replacement that could be lowered; may be empty."""
 
     def explained(self) -> str:
         """Return the line of ``explain()`` about the call."""
@@ -107,7 +107,7 @@ class WrittenCall:
         return f"{self.where + ': ' if self.where else ''}{self.why} [{self.code}]{needed}"
 
     def run(self, find: Callable[[Any], Any], run_layer: RunLayer | None = None) -> Any:
-        """Make the call; ``find`` returns what a reference among its arguments stands for."""
+        """Make the call; ``find`` returns the value of a reference among its arguments."""
         args, kwargs = _with(self.args, find), _with(dict(self.kwargs), find)
         if isinstance(self.target, str):
             return getattr(args[0], self.target)(*args[1:], **kwargs)
@@ -123,7 +123,7 @@ class WrittenCall:
 
 
 class GraphValues(dict[str, Any]):
-    """What the calls of breaks get of a graph, by name. Copies of a program share it."""
+    """The values of a graph that the calls of breaks receive, by name. Copies of a program share them."""
 
     def __deepcopy__(self, _: Any) -> GraphValues:
         return self
@@ -135,7 +135,7 @@ class Break(Operation):
 
     They are a graph break, but for a module of PyTorch's or PyG's that is known and has no kernel here.
 
-    The inputs are matrices of rows of the same nodes, and so is the result, that of the last call. What is
+    The inputs are matrices of rows of the same nodes, and so is the result, that of the last call. Values
     computed on the way may have any form. Dropout in it draws from torch's generator.
     """
 
@@ -147,7 +147,7 @@ class Break(Operation):
     """Whether a row's result may depend on other rows or on their order. If so, there must be a row for each
     node, in the graph's order."""
     given: GraphValues = field(default_factory=GraphValues)
-    """What the calls read of the graph that the model was read for."""
+    """Values that the calls read of the graph for which the model was read."""
     kept: frozenset[int] = frozenset()
     """Numbers of the calls whose results later breaks read."""
     symbol = "as written"
@@ -165,9 +165,9 @@ class Break(Operation):
 
         Args:
             inputs: the rows of each input.
-            given: what the calls read of the graph, by name. If None, :attr:`given`.
+            given: values of the graph that the calls read, by name. If None, :attr:`given`.
             run_layer: runs layers by their own programs.
-            earlier: returns what an earlier break has kept.
+            earlier: returns a result that an earlier break has kept.
             keep: gets the results of the calls in :attr:`kept`, by number.
         """
         of_graph = self.given if given is None else given
@@ -187,7 +187,7 @@ class Break(Operation):
             return found[: inputs[0].shape[0]] if value.by_row else found
 
         for call in self.calls:
-            made.append(call.run(find, run_layer))  # noqa: PERF401 - find reads what was made before
+            made.append(call.run(find, run_layer))  # noqa: PERF401 - find reads earlier results in it
         if keep is not None:
             keep |= {number: made[number] for number in self.kept}
         result: Tensor = made[-1]
@@ -200,7 +200,7 @@ class Break(Operation):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Names of what the calls read of the graph."""
+        """Names of the graph's values that the calls read."""
         return frozenset(one.name for one in self._references() if isinstance(one, FromGraph))
 
     @property
@@ -247,20 +247,20 @@ class Break(Operation):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Returned:
-    """What a model returns that is no matrix of node rows: a structure that holds one or several."""
+    """A model's output that holds one or several matrices of node rows, such as a tuple or a dict."""
 
     value: Any
-    """Tuples, lists and dicts, at any depth, with a :class:`FromInput` in the place of each matrix of node
-    rows, and a :class:`FromKept` in that of any other result."""
+    """Tuples, lists and dicts, at any depth, with a :class:`FromInput` in place of each matrix of node
+    rows, and a :class:`FromKept` in place of any other result."""
     widths: tuple[int, ...]
     """Columns of each matrix. The program's output has them side by side."""
 
     def of(self, out: Tensor, kept: Callable[[FromKept], Any] | None = None) -> Any:
-        """Return what the model returns.
+        """Return the model's output, with the matrices in their places.
 
         Args:
             out: the program's ``(num_rows, sum of widths)`` output.
-            kept: returns what a break has kept.
+            kept: returns a result that a break has kept.
         """
         parts = [
             part.clone() for part in torch.split(out, [*self.widths], 1)
@@ -275,7 +275,7 @@ class Returned:
         return _with(self.value, find)
 
     def joined(self, returned: Any) -> Tensor:
-        """Return the program's output, given what the model returns."""
+        """Return the program's output, given the model's."""
         pairs = zip(_inside(self.value), _inside(returned), strict=True)
         parts = {place.number: part for place, part in pairs if isinstance(place, FromInput)}
         return torch.cat([parts[number] for number in range(len(self.widths))], 1)
@@ -312,7 +312,7 @@ def _with(value: Any, find: Callable[[Any], Any]) -> Any:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yield what a container holds at any depth; any other value itself."""
+    """Yield the values in a container at any depth; of another value, the value itself."""
     if isinstance(value, dict):
         value = tuple(value.values())
     elif isinstance(value, slice):
@@ -325,9 +325,9 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 EDGE_LIST, EDGE_WEIGHT, NUM_NODES, DTYPE, DEVICE = "edges", "weights", "number of nodes", "dtype", "device"
-"""What the calls get of the graph, by the name of a :class:`.FromGraph`."""
+"""Names of the graph's values that a :class:`.FromGraph` can ask for."""
 _MADE = MadeOfTensors()
-"""What was computed of a graph or batch. Layers, and steps on the same graph, share it."""
+"""Values computed of a graph or batch. Layers, and steps on the same graph, share them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -395,7 +395,7 @@ class ComputedEdges:
 
         with torch.no_grad():
             for call in self.calls:
-                made.append(call.run(find))  # noqa: PERF401 - find reads what was made before
+                made.append(call.run(find))  # noqa: PERF401 - find reads earlier results in it
         if before != [None if one is None else one._version for one in (edges, weight)]:
             raise ValueError("the graph's own edges are written over")
         return find(self.edges), tuple(find(value).to(dtype) for value in self.values)

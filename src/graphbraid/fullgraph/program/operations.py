@@ -65,7 +65,7 @@ class View:
         return part.contiguous()
 
     def add_gradient(self, grad: Tensor, whole: Tensor) -> None:
-        """Add the parameter's gradient, from ``grad``, that of :meth:`matrix`, to the part it belongs to."""
+        """Add ``grad``, the gradient of :meth:`matrix`, to the parameter's part of ``whole``."""
         self._part(whole).add_(grad, alpha=self.scale)
 
     def shape(self, parameter: Tensor) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class Linear(Following):
         return weight if self.view == WHOLE else self.view.matrix(weight)
 
     def mixed_gradients(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of ``weight`` and ``mixed`` from that of a mixed :meth:`matrix`."""
+        """Return the gradients of ``weight`` and ``mixed`` from the gradient of a mixed :meth:`matrix`."""
         assert self.mixed is not None
         bases = self.weight.detach()
         base = torch.zeros_like(bases[0])
@@ -405,8 +405,8 @@ class Normalise(Operation):
 class Exchange(Operation):
     """The rank's own rows, then those of its halo, which their owners send.
 
-    The block between its two levels says which rows travel. A gradient travels back: owners add to a row's
-    own gradient what the others have for it, in the order of the ranks.
+    The block between its two levels says which rows travel. A gradient travels back: the owner of a
+    row adds the other ranks' gradients of it to its own, in the order of the ranks.
     """
 
     symbol = "exchange"

@@ -46,7 +46,7 @@ class NotLoweredError(Exception):
     Attributes:
         part: name of the module or call.
         reason: why it has none, as a clause.
-        needed: what would have to be in its place for it to be lowered, as a clause; may be empty.
+        needed: a replacement that could be lowered, as a clause; may be empty.
         code: a short name of the kind of reason, which stays from version to version
             (``docs/fullgraph.md``).
         where: file and line of the user's code that makes the call; empty if unknown.
@@ -77,7 +77,7 @@ class NotLoweredError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What a lowering pass did and why, as ``explain()`` prints it."""
+    """A change that a lowering pass made or left, and why, as ``explain()`` prints it."""
 
     name: str
     """Name of the pass."""
@@ -91,7 +91,7 @@ class Decision:
 
 
 class LevelNodes(NamedTuple):
-    """The nodes for which a value has rows: those of a level, and there of one type."""
+    """The nodes for which a value has rows: the nodes of one type at one level."""
 
     level: int
     node_type: int = 0
@@ -121,7 +121,7 @@ class Program:
     """Whether it reads the edges of one relation at a time, and not all of them together."""
     decisions: tuple[Decision, ...] = ()
     returned: Returned | None = None
-    """What the model returns; None if that is the output itself."""
+    """The model's output around the program's; None if the program's output is the model's."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Decisions of passes that are not expressed as operations: ``input_path``, or ``input_paths``."""
     _producers: dict[str, Operation] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -382,7 +382,7 @@ def _errors_of_messages(program: Program, op: Messages) -> Iterator[str]:
 def _errors_of_operand(
     program: Program, op: ColumnRange | RowOfParameters | Product | RelationAttention, width: int
 ) -> Iterator[str]:
-    """Yield what does not fit an operation's input of ``width`` columns."""
+    """Yield errors of operands that do not fit an operation's input of ``width`` columns."""
     if isinstance(op, RelationAttention):
         level = program.level(op.out) - 1
         for value, one in zip(op.inputs[1:], op.relations, strict=True):

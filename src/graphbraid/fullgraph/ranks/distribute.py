@@ -46,8 +46,8 @@ def distribute(lowered: Lowered, partition: Partition, rank: int, weigh: Weigh |
         weigh: see :data:`Weigh`. If None, rows before the first aggregation are computed.
 
     Returns:
-        The rank's program, blocks and rows; its ``nodes`` are those of ``lowered`` that it owns, in their
-        order.
+        The rank's program, blocks and rows; its ``nodes`` are its own among ``lowered.nodes``, in
+        their order.
 
     Raises:
         ConfigError: there is no such rank, or the partition is of another number of nodes.
@@ -90,7 +90,7 @@ def weighed(program: ir.Program, exchange: Block, weigh: Weigh | None) -> ir.Pro
 
     Args:
         program: the program of all ranks.
-        exchange: the block by which this rank's would travel.
+        exchange: the block with the rows that would travel.
         weigh: see :data:`Weigh`.
     """
     if weigh is None or must_travel(program) or not values_that_may_travel(program):
@@ -102,7 +102,7 @@ def weighed(program: ir.Program, exchange: Block, weigh: Weigh | None) -> ir.Pro
 
 
 def as_decided(by: ir.Program) -> Weigh:
-    """Return what decides for another program as was decided for ``by``."""
+    """Return a function that repeats the decision of ``by`` for other programs."""
     found = next((decision for decision in by.decisions if decision.name == NAME), None)
     return lambda _program, _num_rows: found
 

@@ -41,7 +41,7 @@ class Link:
 
     @classmethod
     def of_trials(cls, found: Mapping[str, float]) -> Link | None:
-        """Return the link that :meth:`to_trials` gave; None if there is none among what was found."""
+        """Return the link that :meth:`to_trials` gave; None if the trials hold none."""
         if _MESSAGE not in found or _BYTE not in found:
             return None
         return cls(message_seconds=found[_MESSAGE], byte_seconds=found[_BYTE])
@@ -77,8 +77,8 @@ def measured_link(comm: Communicator) -> Link:
 def steady_link(comm: Communicator) -> Link:
     """Measure the link between all ranks, which all call this together, as :func:`measured_link` does.
 
-    What is measured again is the link as it was measured first, so that what is decided by it, and with it
-    the bits of a run, is the same in each run. Rank 0 keeps it.
+    Rank 0 keeps the first measurement. Later ones that are like it return it, so that each run makes the same
+    choices and gets the same bits.
 
     Raises:
         RankError: a rank was lost.
@@ -130,7 +130,7 @@ class HaloSeconds:
         return self.computed > LEAST_GAIN * self.travelling and saved >= LEAST_STAKE
 
     def decision(self, values: list[str]) -> ir.Decision:
-        """Return what was decided for ``values``, as ``explain()`` prints it."""
+        """Return the decision for ``values``, as ``explain()`` prints it."""
         names = ", ".join(values)
         computed, travelling = in_seconds(self.computed), in_seconds(self.travelling)
         if self.should_travel:
@@ -172,7 +172,7 @@ def values_that_may_travel(program: ir.Program) -> list[str]:
 
 
 def halo_seconds(program: ir.Program, costs: CostModel, link: Link, num_rows: int) -> HaloSeconds:
-    """Return what the rows of a halo take at level 0, by the rates and a link.
+    """Return the seconds that the rows of a halo take at level 0, by the rates and a link.
 
     Args:
         program: the program of all ranks.

@@ -47,7 +47,7 @@ FINAL_TRIALS = 4
 FINAL_ROUNDS = 2
 """Rounds in which these are tried."""
 STEPS = 6
-"""Steps of a trial. The first one does not count: it makes what the setting needs."""
+"""Steps of a trial. The first one does not count: it allocates the setting's memory."""
 MOST_SPREAD = 0.1
 """The table is kept only if the counted steps of a typical trial differ by at most this share."""
 _SWEEPS = 20
@@ -142,7 +142,7 @@ def config_of(setting: Setting) -> PipelineConfig:
 
 
 class CrossIterationSearch:
-    """A search that says what to try next, and is told how long it took.
+    """A search that names the next setting to try and takes the time of that trial.
 
     The cross-iteration optimisation of MGG: all fields begin at their first value. One after the other is
     raised as long as that pays. Then the first field goes back one value at a time, and the last one up
@@ -190,7 +190,7 @@ class CrossIterationSearch:
 
     @property
     def best(self) -> Setting:
-        """The setting to choose by what is known so far."""
+        """The setting to choose by the trials so far."""
         first, fastest = next(iter(self.table)), self._fastest()[0]
         gains = self.table[fastest] < (1 - LEAST_GAIN) * self.table[first]
         return fastest if gains else first
@@ -270,10 +270,10 @@ class CrossIterationSearch:
 
 
 def expected_seconds(table: Mapping[Setting, float]) -> dict[Setting, float]:
-    """Return what untried settings of tried values would take if each field had an effect of its own.
+    """Predict the seconds of untried settings of tried values, as if each field had an effect of its own.
 
     The prediction is a mean plus one effect for each value of each field. The effects are nearest to the
-    table in least squares: one field after the other is fitted to what the others leave.
+    table in least squares: one field after the other is fitted to the others' residuals.
 
     Args:
         table: seconds of the settings that were tried, at least one.
@@ -297,7 +297,7 @@ def expected_seconds(table: Mapping[Setting, float]) -> dict[Setting, float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunedPipeline:
-    """What a search has found."""
+    """The result of a search."""
 
     table: dict[Setting, float]
     """Seconds of a step's passes by setting, in the order of the trials."""
@@ -311,7 +311,7 @@ class TunedPipeline:
         return config_of(self.chosen)
 
     def described(self) -> str:
-        """Return what was chosen, and by what, in words."""
+        """Return the choice and its trials in words."""
         first, chosen = next(iter(self.table.values())), self.table[self.chosen]
         return (
             f"{described(self.config)}: {1e3 * chosen:.2f} ms a step, {1e3 * first:.2f} ms at first, by "
@@ -325,7 +325,7 @@ class TunedPipeline:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return what :meth:`to_json` gave.
+        """Make the result from the values of :meth:`to_json`.
 
         Raises:
             ValueError, TypeError, KeyError: it is something else.
@@ -343,7 +343,7 @@ class PipelineTuner:
     """Sets the kernel's configuration before each step; every rank has one.
 
     All ranks tell each other their times and search alike, so that each does the same without being told.
-    What is found is kept between runs. The size of a partition changes the bits of what is learned, by
+    The result is kept between runs. The size of a partition changes the bits of learned parameters by
     rounding. Steps are timed by the host's clock: it waits for the device whenever rows are published, so
     that only the work after a pass's last sum may be left out, which is alike in all trials.
 
@@ -351,7 +351,7 @@ class PipelineTuner:
         comm: the ranks, which all call the same.
         identity: text that differs where the program or the partition does.
         device: description of the device.
-        limits: what it holds at a time.
+        limits: the device's limits.
     """
 
     def __init__(self, comm: Communicator, identity: str, device: str, limits: DeviceLimits) -> None:
@@ -361,9 +361,9 @@ class PipelineTuner:
         self._spreads: list[float] = []
         self._key = ""
         self.is_kept = False
-        """Whether what was found comes from an earlier run."""
+        """Whether :attr:`found` comes from an earlier run."""
         self.found: TunedPipeline | None = None
-        """What was found; None while trials go on."""
+        """The result; None while trials go on."""
 
     def before_step(self, step: PlannedStep) -> None:
         """Take the time of the step before, and set the configuration of the next.
@@ -381,7 +381,7 @@ class PipelineTuner:
                 self._end_trial(step, self._search)
 
     def explain(self) -> list[str]:
-        """Return lines that say what was found, and by which trials."""
+        """Return lines with the result and its trials."""
         if self.found is None:
             when = "tried in the first steps" if self._search is None else "being tried"
             return [f"  the kernel's configuration is {when}"]
@@ -423,7 +423,7 @@ class PipelineTuner:
             self._keep(self.found)
 
     def _keep(self, found: TunedPipeline) -> None:
-        """Keep what was found, unless something disturbed the trials."""
+        """Keep the result, unless something disturbed the trials."""
         if median(self._spreads) > MOST_SPREAD:
             _log.info("steps of one setting differ by %.0f %%: not kept", 100 * median(self._spreads))
             return

@@ -50,7 +50,7 @@ _WIRES: dict[Wire, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.b
 @typed
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Ranks:
-    """The ranks that run a program together; all make the same calls of what is made with them.
+    """The ranks that run a program together. All must make the same calls of engines made with them.
 
     Raises:
         ConfigError: the partition has another number of parts than there are ranks, or no dtype is called
@@ -156,9 +156,9 @@ class Ranks:
         return self.pipeline if isinstance(self.pipeline, PipelineConfig) else PipelineConfig()
 
     def tuner(self, lowered: Lowered, device: Device) -> PipelineTuner | None:
-        """Return what finds the kernel's configuration in a program's first steps.
+        """Return the search for the kernel's configuration in a program's first steps.
 
-        None if none is to be found, or the device does not tell what it holds.
+        None if the configuration is given, or the device does not tell its limits.
         """
         limits = device.limits()
         if self.pipeline != "tuned" or limits is None:
@@ -208,7 +208,7 @@ class Ranks:
         return divided(program, blocks, self.partition, self.comm.rank, as_decided(share.program))
 
     def weigh(self, costs: CostModel, options: CompileOptions) -> Weigh | None:
-        """Return what decides whether rows of level 0 travel; all ranks call it together.
+        """Return the function that decides whether rows of level 0 travel; all ranks call it together.
 
         None on a device, whose link to others is not measured: there they are computed.
         """
@@ -374,7 +374,7 @@ def _part_of_program(program: Program, ranks: Ranks, weigh: Weigh | None) -> tup
 
 
 def _shared_costs(program: Program, part: RankPart, ranks: Ranks, own: CostModel) -> CostModel:
-    """Return one cost model on all ranks: sizes of the whole graph, and what the ranks say of their parts.
+    """Return one cost model on all ranks, from sizes of the whole graph and of the ranks' parts.
 
     Nothing is tried, since ranks that try different parts would choose differently.
     """

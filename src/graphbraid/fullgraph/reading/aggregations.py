@@ -60,7 +60,7 @@ def base_of(layer: nn.Module) -> Any:
 
 
 def why_not_reduced(layer: Any) -> tuple[str, str] | None:
-    """Return why a layer's aggregation is not known here, and what is needed; None if it is."""
+    """Return why a layer's aggregation is not known here, and a known replacement; None if it is known."""
     base = base_of(layer)
     definer = next(kind for kind in type(layer).__mro__ if "aggregate" in vars(kind))
     if definer is not base and _name_of(definer) not in _OWN_AGGREGATES:
@@ -90,7 +90,7 @@ def reduction_of(layer: Any) -> str | None:
 
 
 def _scattered(layer: Any) -> str | None:
-    """Return how an own ``aggregate`` reduces, if it only calls a ``scatter`` with what it gets."""
+    """Return how an own ``aggregate`` reduces, if it only passes its arguments to a ``scatter``."""
     # A trace runs the method, which may keep things in attributes: they are compared and put back.
     held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
     computed = frozenset(names) - {"ptr"}
@@ -119,7 +119,7 @@ def _scattered(layer: Any) -> str | None:
 
 
 def _scatters() -> dict[Any, tuple[str, ...]]:
-    """Return the functions that reduce by index, with the reductions that are those of the kernels."""
+    """Return the functions that reduce by index, with the reductions that the kernels have, too."""
     theirs = names_in(TORCH_SCATTER)
     found: dict[Any, tuple[str, ...]] = {sys.modules["torch_geometric.utils"].scatter: tuple(AGGREGATIONS)}
     found |= {theirs[name]: kinds for name, kinds in SCATTERS.items() if name in theirs}
@@ -135,7 +135,7 @@ _TIES: tuple[Ties, ...] = ("shared", "shared with zero")
 def several_reductions(
     layer: Any, shape: tuple[int, ...], refuse: Callable[[str], NotLoweredError]
 ) -> SeveralReductions | None:
-    """Return what a layer's aggregation computes of messages; None if it is anything else.
+    """Return the reductions of messages that a layer's aggregation computes; None if it is of another kind.
 
     Args:
         layer: the layer, whose aggregation is made of PyG's own classes.

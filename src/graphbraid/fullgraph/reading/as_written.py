@@ -138,7 +138,7 @@ class AsWritten:
         self._node_type = node_type
 
     def __call__(self) -> Any:
-        """Call the model and return what it returns; of a dict by node type, the outputs of the wanted one.
+        """Call the model and return its output; of a dict by node type, the output of the wanted one.
 
         Raises:
             DataError: the model returns no outputs of the wanted type.
@@ -179,7 +179,7 @@ class AsWritten:
         found = data.collect(what, allow_empty=True)
         if what == N_ID and not found:
             return {one: torch.arange(data[one].num_nodes, device=place) for one in data.node_types}
-        if what == X:  # in the precision of the parameters; what is no tensor, as the graph has it
+        if what == X:  # tensors in the precision of the parameters; other values as the graph has them
             own = {one: self._values.ready(x) for one, x in found.items() if isinstance(x, Tensor)}
             return own if len(own) == len(found) else self._values[X] | own
         if not found:
@@ -209,7 +209,7 @@ def map_tensors(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(returned, Tensor):
         return change(returned)
     if isinstance(returned, dict):
-        changed = copy.copy(returned)  # keeps the class and what else it holds
+        changed = copy.copy(returned)  # keeps the class and its attributes
         changed.update((key, map_tensors(value, change)) for key, value in returned.items())
         return changed
     if isinstance(returned, tuple) and hasattr(returned, "_fields"):

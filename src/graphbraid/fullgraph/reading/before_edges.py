@@ -1,8 +1,8 @@
 """Linear maps of a message move to the nodes: ``W [x_i; x_j] = A x_i + B x_j``, where ``W`` is ``[A, B]``.
 
 A message often begins with a linear map of both ends' rows side by side, or of their difference. A product
-for each node takes less than one for each edge, and what is left for each edge is elementwise. In the same
-way, a map that ends the message moves behind a sum or mean.
+for each node takes less than one for each edge, and the rest of the work for each edge is elementwise.
+Likewise, a map that ends the message moves behind a sum or mean.
 
 The trace of the message is followed column by column. As long as calls only move columns, add, or multiply by
 numbers, each number of a value is known as a sum of constants times numbers of earlier rows.
@@ -90,7 +90,7 @@ class LastMap:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """Rows that values are sums of: those of nodes, or what a call has computed for edges."""
+    """A term of the sums that values are written as: rows of nodes, or a call's rows of edges."""
 
     first: int
     """Number of its first column among those of all leaves."""
@@ -159,7 +159,7 @@ class _Mover:
         self._rows, self._shapes = dict(self.message.rows), dict(self.message.shapes)
         self._dtype = next((p.dtype for p in layer.parameters()), self.of.dtype or torch.float32)
         self._held: dict[fx.Node, Any] = {}
-        """What each call gives for two rows."""
+        """The result of each call for two rows."""
         self._terms: dict[fx.Node, Any] = {}
         """Values as sums: :data:`_Terms`, or a tuple of them for a call that returns several tensors."""
         self._copies: dict[fx.Node, fx.Node] = {}
@@ -198,7 +198,7 @@ class _Mover:
         )
 
     def _follow(self, node: fx.Node) -> None:
-        """Copy a call, and follow what it gives."""
+        """Copy a call, and follow its result."""
         if node.op == "placeholder":
             self._take(node)
             return
@@ -256,7 +256,7 @@ class _Mover:
     # ---- values as sums
 
     def _followed(self, node: Any) -> Any:
-        """Return what a call gives as a sum; None if it is not known to be one of at most some terms."""
+        """Return a call's result as a sum; None if it is not known to be one, or has too many terms."""
         target, args = node.target, node.args
         terms = [self._terms[one] for one in node.all_input_nodes if one in self._terms]
         if not terms or (len(node.kwargs) > 0 and target not in (*_JOINS, *_SHAPES)):
@@ -297,7 +297,7 @@ class _Mover:
         return made
 
     def _joined_terms(self, node: fx.Node, count: int) -> Any:
-        """Return what a call gives that moves columns alone."""
+        """Return the result, as sums, of a call that only moves columns."""
 
         def made(number: int, which: int) -> Any:
             def held(one: fx.Node) -> Any:
@@ -331,7 +331,7 @@ class _Mover:
     # ---- linear maps
 
     def _map_of(self, node: fx.Node) -> tuple[LastMap, fx.Node] | None:
-        """Return the linear map that a call applies, by parameters as they are, and to what."""
+        """Return the linear map that a call applies, if its weights are plain parameters, and its input."""
         x: Any
         weight: Any
         bias: Any
@@ -429,7 +429,7 @@ class _Mover:
         self._copies[node], self._is_moved = total, True
 
     def _copied(self, node: fx.Node) -> fx.Node:
-        """Return what stands for a call; rows of nodes stand for joined columns of such rows."""
+        """Return the replacement of a call. Rows of nodes replace joined columns of such rows."""
         joins = node.target in _JOINS and node.op != "placeholder" and isinstance(self._held[node], Tensor)
         if joins and self._copies[node].target == node.target and isinstance(self._terms.get(node), list):
             shape, arguments = tuple(self._held[node].shape[1:]), list[tuple[str, str]]()

@@ -28,20 +28,20 @@ _HOST = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Breaks:
-    """What a model is read with if calls without a lowered form become graph breaks.
+    """How a model is read if calls without a lowered form become graph breaks.
 
     Attributes:
         num_rows: number of rows that calls are tried on, by node type; one in a graph of one type. A call
             that walks the edges needs the number of nodes.
-        values: by the target of a placeholder, makes what calls get of the graph: its edges, their weights
-            and their features. Calls that take any other are refused.
+        values: by the target of a placeholder, makes a value of the graph for calls: its edges, their
+            weights and their features. Calls that take any other are refused.
         place: the device of the model and of these values.
         dtype: the dtype of node rows.
-        returns: whether the model may return what breaks compute in any form.
+        returns: whether the model may return results of breaks in any form.
         by_row: targets of values that have a row for each node.
         whole: modules to run as written, by their names after ``model.``, and why.
-        constants: collects what is computed of the graph alone, by the call that computes it. If None, breaks
-            run on other graphs, too, and compute it in each run.
+        constants: collects values computed of the graph alone, by the call that computes them. If None,
+            breaks run on other graphs, too, and compute them in each run.
     """
 
     num_rows: tuple[int, ...]
@@ -96,12 +96,12 @@ class TriedCall:
 
 
 class CallTrials:
-    """Tries the calls of one trace that have no lowered form, and makes what they get.
+    """Tries the calls of one trace that have no lowered form, and makes their arguments.
 
     Args:
         writer: has the widths and node types of values.
         trace: the trace.
-        breaks: on what calls are tried.
+        breaks: the inputs of trials.
         values: the names of values by the nodes of the trace that made them; they change as it is read.
     """
 
@@ -116,14 +116,14 @@ class CallTrials:
         self._seen: dict[fx.Node, dict[fx.Node, str]] = {}
         """By call, the names that the values of its arguments had when it was made."""
         self._own: dict[fx.Node, Any] = {}
-        """What calls got of the model's own tensors and of the graph."""
+        """Calls' arguments that are the model's own tensors or values of the graph."""
         self.rows: dict[str, Tensor] = {}
         """The rows that stand for values, by name."""
         self._copies: dict[int, Any] = {}
         self._given = GraphValues()
 
     def call(self, node: fx.Node, arguments: Mapping[fx.Node, Any]) -> tuple[Any, bool]:
-        """Return what a call gives on random rows, and whether it drew random numbers.
+        """Return a call's result on random rows, and whether it drew random numbers.
 
         Raises:
             NoBreakError: it fails.
@@ -150,7 +150,7 @@ class CallTrials:
         return tree_map_only(Tensor, Tensor.detach, result), drew or bool(devices)
 
     def of_model_or_graph(self, node: fx.Node) -> Any:
-        """Return what a call gets of the model's own tensors, or of the graph, to write over.
+        """Return a copy, for a call to write over, of a tensor of the model or a value of the graph.
 
         Raises:
             NoBreakError: it is something that a break cannot have.
@@ -167,7 +167,7 @@ class CallTrials:
         return found.clone() if hasattr(found, "clone") else found
 
     def of_graph(self, node: fx.Node) -> Any:
-        """Return what a call gets of the graph, the same object whenever it is asked for.
+        """Return a call's argument that is a value of the graph, always the same object.
 
         Raises:
             NoBreakError: it is something else.
@@ -194,7 +194,7 @@ class CallTrials:
         return self._trace.modules[str(node.target)] if node.op == "call_module" else None
 
     def see(self, node: fx.Node) -> None:
-        """Note what a call's arguments are before it is read: others may be written over them later."""
+        """Note the values of a call's arguments before it is read: later calls may write over them."""
         self._seen[node] = {one: self._values[one] for one in node.all_input_nodes if one in self._values}
 
     def sees_memory_of(self, value: str) -> bool:
@@ -206,7 +206,7 @@ class CallTrials:
         return bool(memory_of(own) & memory_of(tensors_in(list(others))))
 
     def try_arguments(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """Try the calls among a call's arguments that have lowered forms; return what wrote over them."""
+        """Try the calls with lowered forms among a call's arguments; return the calls that overwrote them."""
         for one in node.all_input_nodes:
             if one.op in CALLS and one not in self.tried and self.value_for(node, one) is None:
                 self.tried[one] = self.try_call(one, None)
@@ -248,7 +248,7 @@ class CallTrials:
         repeats = module is None and not drew and _is_pure(node.target)
         is_constant = repeats and self._is_constant(node)
         if written:
-            # What it writes over is no longer what an earlier call has made.
+            # The memory that it writes over no longer holds an earlier call's result.
             is_constant = self._note_write(node, memory_of(written), is_constant=is_constant)
         made = partial(
             TriedCall, why, result, repeats=repeats, drew=drew, is_constant=is_constant, node_type=node_type
@@ -328,7 +328,7 @@ class CallTrials:
         return self.tried[one].value if value is None and one in self.tried else value
 
     def result_for(self, node: fx.Node, one: fx.Node) -> Any:
-        """Return what a call gets for an argument in the trials."""
+        """Return the value of a call's argument in the trials."""
         if (value := self._seen[node].get(one)) is not None:
             return self.rows_of(value)
         if one in self.tried:
@@ -375,7 +375,7 @@ class CallTrials:
         try:
             return copy_of(module, self._copies)
         except Exception as error:  # whatever a user's attributes may raise
-            raise NoBreakError("state", "it holds what cannot be copied") from error
+            raise NoBreakError("state", "one of its attributes cannot be copied") from error
 
 
 def _has_own_rows(result: Any, watch: RowWatch, num_rows: int) -> bool:

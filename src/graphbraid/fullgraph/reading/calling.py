@@ -1,4 +1,4 @@
-"""How a model is called: what of a graph each parameter of its ``forward`` receives, on every route.
+"""How a model is called: the value of the graph for each parameter of ``forward``, on every route.
 
 A mini-batch, a pass over the whole graph, a compiled model and a trace of it all bind the parameters here, by
 name, and differ only in where the values come from. So a model gets the same arguments everywhere.
@@ -23,9 +23,9 @@ from graphbraid.nn import module_traits
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
 EDGE_ATTR, EDGE_TYPE, N_ID, NUM_NODES = "edge_attr", "edge_type", "n_id", "num_nodes"
-"""What a parameter can receive, besides attributes of the user's data: the features, the edges as a list or
-as a sparse matrix, the edge weights, the data object, graphbraid's own topology (or a block per layer), the
-edge features, the relation of each edge, the ids of the rows and their number."""
+"""Roles: values that a parameter can receive, besides attributes of the user's data. These are the features,
+the edges as a list or as a sparse matrix, the edge weights, the data object, graphbraid's own topology (or a
+block per layer), the edge features, the relation of each edge, the ids of the rows and their number."""
 _NAMES = {
     X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
     EDGES: ("edge_index", "edges", "edge_idx", "ei"),
@@ -52,15 +52,15 @@ class Given:
     """The arguments that are available to call a model with.
 
     Attributes:
-        names: what can be given, by name.
+        names: roles and attributes that can be given.
         held: the attributes of the data object.
-        refused: names of what cannot be given although the data have it, each with the reason.
+        refused: names of values that the data have but that cannot be given, each with the reason.
         weights: the name that the graph's weights have. If None, they have none.
         edge_channels: number of edge features. If None, there are none.
         graph: the graph that the edges belong to.
         typed: whether the values are dicts by node type or relation, under names that may end in ``_dict``.
         data_class: the class of the user's data.
-        classes: the classes of tensors in the user's data, by the names of what parameters receive.
+        classes: the classes of tensors in the user's data, by role.
         node_types: the node types as values of a program.
         relations: the relations where there are types; in a graph of one, those that have edges, if the data
             say of each edge which it belongs to.
@@ -86,7 +86,7 @@ class Given:
 
     @classmethod
     def of(cls, graph: Graph) -> Given:
-        """Return what a graph alone can give."""
+        """Return the arguments that a graph alone can give."""
         nodes = [graph.nodes_of(one) for one in graph.node_types]
         typed, attr = graph.is_typed, graph.edge_attr
         edges = [graph.edges_of(one) for one in graph.edge_types] if typed else []
@@ -147,7 +147,7 @@ def _width_of(x: Features | None) -> int:
 
 
 def of_data(given: Given, data: Any) -> Given:
-    """Return what the user's data can give: all that they hold, and what is made of their graph's edges."""
+    """Return the arguments that the user's data can give: their attributes, and values of their edges."""
     stores = data.stores if given.typed else (data,)
     held = frozenset(str(key) for store in stores for key in store.keys())  # noqa: SIM118 - of PyG
     made = given.names & {X, EDGES, ADJACENCY, N_ID, NUM_NODES, DATA}
@@ -162,7 +162,7 @@ def of_data(given: Given, data: Any) -> Given:
 
 
 def withholding(data: Any, graph: Graph) -> Any:
-    """Return PyG's ``Data`` of a graph, which refuses to be asked for what the graph left out.
+    """Return PyG's ``Data`` of a graph, which refuses reads of attributes that the graph left out.
 
     PyG's own would give None for ``pos``, ``edge_attr`` and some others, as if the data had none.
     """
@@ -180,7 +180,7 @@ def withholding(data: Any, graph: Graph) -> Any:
 
 
 class CallValues(dict[str, Any]):
-    """The values of a call by the names of what parameters receive, each made when it is first asked for."""
+    """The values of a call by role, each made when it is first read."""
 
     def __init__(self, make: Callable[[str], Any]) -> None:
         super().__init__()
@@ -193,33 +193,33 @@ class CallValues(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Calling:
-    """The arguments of a call, each described by the name of what it receives."""
+    """The arguments of a call, each by its role."""
 
     positional: tuple[str, ...]
     named: Mapping[str, str]
 
     def run(self, model: nn.Module, values: Mapping[str, Any]) -> Any:
-        """Call the model with ``values``, by the names of what its parameters receive."""
+        """Call the model with ``values``, which are given by role."""
         return model(
             *(values[what] for what in self.positional), **{k: values[v] for k, v in self.named.items()}
         )
 
     def takes(self, what: str) -> bool:
-        """Return whether any argument of the call receives ``what``."""
+        """Return whether any argument of the call has the role ``what``."""
         return what in self.positional or what in self.named.values()
 
 
 def calling_of(model: nn.Module, given: Given) -> Calling:
     """Determine how to call a model.
 
-    A parameter receives what has its name in PyG: ``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
+    A parameter receives the value of its name in PyG: ``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
     ``edge_attr``, ``edge_type``, ``n_id``, ``num_nodes``, ``data``, or another attribute of the data; where
     there are types, also with ``_dict`` behind it. Without a default value, the first two may have names of
     their own. Parameters with a default keep it if nothing has their name. A model that takes blocks gets the
     features, the blocks, and by name ``n_id`` and ``edge_type``.
 
     Raises:
-        ConfigError: a parameter without a default matches nothing, or one names what cannot be given.
+        ConfigError: a parameter without a default matches nothing, or one names a value that cannot be given.
     """
     blocks: tuple[str, ...] = ()
     if module_traits.takes_blocks(model) or (
@@ -242,7 +242,7 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
 
 
 def _beside_blocks(given: Given) -> Given:
-    """Return what a model can be given beside blocks, which have the weights."""
+    """Return the arguments that a model can take beside blocks, which have the weights."""
     why = "a model that takes blocks gets no features of edges"
     lost = {EDGE_ATTR} & given.names - {given.weights}
     return replace(
@@ -251,7 +251,7 @@ def _beside_blocks(given: Given) -> Given:
 
 
 def argument_named(name: str, place: int) -> str | None:
-    """Return what a parameter receives by its name or, if that says nothing, its place; None if neither."""
+    """Return a parameter's role by its name or, if that says nothing, its place; None if neither tells."""
     what = _KNOWN.get(name)
     if what is None and name not in _MEANT and place < len(_BY_PLACE):
         return _BY_PLACE[place]
@@ -259,7 +259,7 @@ def argument_named(name: str, place: int) -> str | None:
 
 
 def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
-    """Return the parameters of ``forward``: of a wrapper, those of what it wraps."""
+    """Return the parameters of ``forward``; for a wrapper, those of the wrapped module."""
     own = getattr(getattr(model, "signature", None), "param_dict", None)
     if isinstance(own, dict):  # PyG's Sequential, whose forward takes *args
         return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in own]
@@ -286,9 +286,9 @@ def _key_of(name: str, given: Given) -> str:
 def _given_to(
     parameter: inspect.Parameter, place: int, given: Given, taken: Collection[str | None]
 ) -> str | None:
-    """Return what a parameter receives; None if it keeps its default.
+    """Return a parameter's role; None if it keeps its default.
 
-    What is ``taken`` goes only to the parameter of its own name.
+    Roles that are ``taken`` go only to the parameters of their own names.
     """
     name, needed = parameter.name, parameter.default is parameter.empty
     key = _key_of(name, given)

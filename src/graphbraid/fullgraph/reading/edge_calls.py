@@ -1,4 +1,4 @@
-"""What models compute of the edges alone: with self-loops, degrees, coefficients such as those of a GCN.
+"""Values that models compute of the edges alone: self-loops, degrees, coefficients such as a GCN's.
 
 Calls that read nothing but the edges are kept apart from the others of a trace. Those that messages need are
 made once for each graph or batch.
@@ -27,7 +27,7 @@ class EdgeCalls:
         self._calls: dict[fx.Node, list[fx.Node]] = {}
         """The calls in their order, each with those that it reads, directly or not."""
         self._of_rows: dict[fx.Node, str] = {}
-        """What is read of node rows that is the same for all: their number, dtype and device."""
+        """Reads of node rows that have one result for all rows: their number, dtype and device."""
         self._made: list[ComputedEdges] = []
 
     def __contains__(self, node: object) -> bool:
@@ -39,7 +39,7 @@ class EdgeCalls:
         Args:
             node: the call.
             rows: the nodes that are node rows.
-            others: what the readers of calls made that is no value.
+            others: results of readers that are no values.
         """
         inputs = node.all_input_nodes
         if node.target is getattr and inputs and inputs[0] in rows and node.args[1] in (DTYPE, DEVICE):
@@ -61,7 +61,7 @@ class EdgeCalls:
         return True
 
     def are_written_over(self, node: fx.Node) -> bool:
-        """Return whether what another call reads of these is written over, maybe by one of no result."""
+        """Return whether a result that another call reads of these is written over by any of them."""
         read = [one for one in node.all_input_nodes if one in self._calls]
         needed = self._needed(read)
         return any(_writes(one) for one in needed)
@@ -165,13 +165,13 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
             name, "it computes other edges than the graph's and self-loops", "the graph's own edges"
         )
     if not all(len(value) == edges.shape[1] and value.is_floating_point() for value in values):
-        raise NotLoweredError(name, "its message reads what has no row for each edge", "a row for each edge")
+        raise NotLoweredError(name, "it reads a value without rows for the edges", "a row for each edge")
     if not _same_edges(*runs):
         raise NotLoweredError(name, _BY_ORDER, "edges chosen, and numbers computed, by their ends")
     return [tuple(value.shape[1:]) for value in values]
 
 
-_BY_ORDER = "what it computes of the edges depends on their order or their places"
+_BY_ORDER = "its values of the edges depend on the edges' order or places"
 
 
 def _same_edges(*runs: tuple[Tensor, tuple[Tensor, ...]]) -> bool:

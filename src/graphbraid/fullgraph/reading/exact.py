@@ -1,4 +1,4 @@
-"""Checks that a module is of an exact class and holds nothing but what its reader handles.
+"""Checks that a module is of an exact class and holds only attributes that its reader handles.
 
 A class is identified by the class object, never by its name alone, since a subclass may do anything. An
 instance may hold only attributes whose names and values its reader lists, so that anything new (an option of
@@ -78,14 +78,14 @@ def is_identity(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Known:
-    """What an instance of a class may hold for its reader to handle it.
+    """The attributes that an instance of a class may hold for its reader to handle it.
 
     Attributes:
         attributes: tests of the values of plain attributes, by name.
         parameters: names of the parameters; each may be None.
         optional: names that may be a parameter or be absent.
         buffers: names of the buffers; each may be None.
-        children: names of the submodules, each of which the reader reads or checks. If None, any name.
+        children: names of the submodules; the reader reads or checks each. If None, any name.
     """
 
     attributes: Mapping[str, Allowed] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def is_own_method(module: nn.Module, key: str) -> bool:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse what a trace of a model would not show: hooks, and methods replaced on an instance.
+    """Refuse hooks, and methods replaced on an instance, which a trace of the model would not show.
 
     Raises:
         NotLoweredError: there is such a thing; the message names the module.

@@ -2,7 +2,7 @@
 
 A message may be the source's row alone, with or without a factor for each edge. It then becomes an
 aggregation by a matrix, which costs less: the aggregation can be computed once where it reads the features,
-it changes places with a linear map, and it applies what follows to its rows while the cache holds them.
+it changes places with a linear map, and the next operations run on its rows while the cache holds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 
 MessageReads = Sequence[tuple[str, ReadRows, int]]
-"""The message's parameters that receive rows, and what they read, as in :class:`.Messages`."""
+"""The message's parameters that receive rows, and the rows that they read, as in :class:`.Messages`."""
 _BINARY = {
     **dict.fromkeys((operator.add, torch.add, "add"), MessageOp.ADD),
     **dict.fromkeys((operator.sub, torch.sub, "sub"), MessageOp.SUBTRACT),
@@ -62,7 +62,7 @@ class _StepValue:
 
     step: int
     shape: tuple[int, ...] | None
-    """The shape of an edge's row; for a parameter its own; None for what is one number for all edges."""
+    """The shape of an edge's row; of a parameter, its own shape; None for one number for all edges."""
     is_parameter: bool = False
 
 
@@ -82,7 +82,7 @@ def steps_of(
     Args:
         graph: the trace, which was shown to work row by row, but for softmaxes over in-neighbours.
         layer: the layer, whose modules are named from ``layer.`` on.
-        reads: what the message reads.
+        reads: the rows that the message reads.
         tensors: the tensors that the trace reads beside its arguments.
         shapes: by argument, the shape of an edge's row: ``()`` for one number.
         used: the parameters that the message reads.
@@ -320,7 +320,7 @@ def plain_sum(
 
     Args:
         steps: the message's steps; none if it has no such form.
-        reads: what the message reads, as in :class:`.Messages`.
+        reads: the rows that the message reads, as in :class:`.Messages`.
         shapes: by parameter, the shape of an edge's row: ``()`` for one number.
         edges: the edges that the messages run along; None for the graph's own.
         reduction: how messages become one row.

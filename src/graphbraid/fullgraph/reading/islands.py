@@ -1,11 +1,11 @@
 """Islands: calls of a trace without a lowered form, which become graph breaks where their results are read.
 
-Each such call is tried once while the model is read, on rows of random numbers and copies of its modules. So
-it is known which results are matrices of node rows, and what a call writes over. When an operation reads a
+Each such call is tried once while the model is read, on rows of random numbers and copies of its modules. The
+trial shows which results are matrices of node rows, and which memory it overwrites. When an operation reads a
 matrix of node rows that such a call makes, the calls that lead to it from other node rows become one break.
 Results of any other form stay inside a break. Those that two breaks need are computed in both; if a call
-draws random numbers or is one of a module, the first break keeps them for the second. What is computed of
-the graph alone is computed once, while the model is read. A layer that gets edges or values of edges which
+draws random numbers or is one of a module, the first break keeps them for the second. Values of the graph
+alone are computed once, while the model is read. A layer that gets edges or values of edges which
 calls make is one of the calls, and runs by a program of its own (:mod:`.own_edges`).
 """
 
@@ -42,7 +42,7 @@ class Islands:
     Args:
         writer: collects the operations.
         trace: the trace.
-        breaks: how and on what calls are tried.
+        breaks: the inputs of trials.
         values: the names of values by the nodes of the trace that made them; added to.
     """
 
@@ -240,7 +240,7 @@ class Islands:
                 )
                 lost |= not all(self._is_kept(one) for one in shares)
             if lost or self._is_kept(at):
-                raise NoBreakError("in-place", "an earlier part of the model has what it writes over")
+                raise NoBreakError("in-place", "an earlier part of the model holds the memory it writes")
 
     def _check_order(self, node: fx.Node) -> None:
         """Note that a break makes a call.
@@ -329,7 +329,7 @@ class Islands:
         return constants.setdefault(self._key_of(node), written.result)
 
     def _key_of(self, node: fx.Node) -> Any:
-        """Return what tells the calls of a constant apart: all calls that lead to it, by their places."""
+        """Return the key of a call of a constant: all calls that lead to it, by their places."""
         before = [one for one in self._place_of if self._place_of[one] <= self._place_of[node]]
         return str([(one.op, one.target, one.args, one.kwargs) for one in before])
 
@@ -374,7 +374,7 @@ class Islands:
     # ---- undoing
 
     def state(self) -> _State:
-        """Return what :meth:`put_back` needs."""
+        """Return the state that :meth:`put_back` needs."""
         runs = {node: (one.is_run, one.kept_by, one.value) for node, one in self._tried.items()}
         return runs, dict(self._last)
 

@@ -1,4 +1,4 @@
-"""What readers of graph layers share: the attributes of PyG's base class, common checks and operations."""
+"""Shared by readers of graph layers: the attributes of PyG's base class, common checks and operations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MESSAGE_PASSING |= {f"_{name}_forward{pre}_hooks": anything for name in _HOOKS f
 def pyg_layer(
     attributes: Mapping[str, Allowed], children: tuple[str, ...] = (), **known: tuple[str, ...]
 ) -> Known:
-    """Return what a layer of PyG may hold: its own attributes and those of its base class."""
+    """Return the attributes that a layer of PyG may hold: its own and those of its base class."""
     return Known({**MESSAGE_PASSING, **attributes}, children=("aggr_module", *children), **known)
 
 

@@ -114,7 +114,7 @@ def traced_message(
         name: name of the layer.
         layer: the layer.
         given: the message's arguments; proxies stand for those with a row per edge.
-        special: those that come of the edges as a whole.
+        special: arguments that are made of all edges, such as ids and counts.
         make_proxy: makes the proxies that the message gets.
         method: name of the layer's method to trace.
 
@@ -148,11 +148,11 @@ class _CoupledError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShownMessage:
-    """What was found of a message that works row by row.
+    """Facts of a message that works row by row.
 
     Attributes:
         shape: the shape of one edge's message.
-        by_destination: whether a row may depend on those of other edges of its destination.
+        by_destination: whether a row may depend on rows of other edges of its destination.
         draws: whether it draws random numbers by dropout.
     """
 
@@ -232,7 +232,7 @@ class _FewRows:
             raise self._of.refuse(what, "a tensor of rows")
         if out.dtype != self._dtype:
             what = f"its message turns rows of {self._dtype} into {out.dtype}"
-            raise self._of.refuse(what, "a message of the dtype of what it reads")
+            raise self._of.refuse(what, "a message of its inputs' dtype")
         return out
 
     def _value(self, node: fx.Node, number: int) -> Any:
@@ -317,7 +317,7 @@ class _FewRows:
         return is_given and self._of.special.get(str(one.target)) == what
 
     def _is_fresh(self, node: fx.Node) -> bool:
-        """Return whether a module writes over what a linear map or normalisation has just made."""
+        """Return whether a module writes over the new result of a linear map or normalisation."""
         before = node.args[0]
         if node.op != "call_module" or not isinstance(before, fx.Node) or len(before.users) != 1:
             return False

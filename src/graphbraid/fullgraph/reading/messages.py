@@ -1,8 +1,8 @@
 """Reading a message passing layer that has no reader: its forward is traced, and its ``propagate`` recorded.
 
 The message runs as the steps of a kernel (:mod:`.fused_messages`), or as it is written on some edges at a
-time. So each row of its result may depend only on the same row of what it reads, and through a softmax over
-in-neighbours on those of the same destination, which :mod:`.message_trial` shows. An aggregation other than
+time. So each row of its result may depend only on the same row of its inputs, and through a softmax over
+in-neighbours on rows of the same destination. :mod:`.message_trial` shows this. An aggregation other than
 the sum, mean, maximum or minimum runs as it is written, on all edges of some destinations at a time.
 """
 
@@ -79,7 +79,7 @@ def recorded_propagations(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Propagation:
-    """The target of a recorded call of ``propagate``, whose arguments are the edges and what it is given."""
+    """The target of a recorded call of ``propagate``. The call's arguments are the edges and the user's."""
 
     name: str
     """Name of the layer."""
@@ -184,7 +184,7 @@ def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str
 
 
 def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
-    """Call a layer's own ``update`` with what it takes."""
+    """Call a layer's own ``update`` with its arguments."""
     if type(layer).update is base_of(layer).update:
         return out
     _, *parameters = inspect.signature(layer.update).parameters.items()
@@ -201,7 +201,7 @@ def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
 
 
 def _why_not(layer: Any) -> tuple[str, str] | None:
-    """Return why a layer's ``propagate`` is not that of PyG with a message of its own, and what is needed."""
+    """Return why a layer's ``propagate`` is not PyG's with a message of its own, and the remedy."""
     base = base_of(layer)
     for key in _UNCHANGED:
         if getattr(type(layer), key) is not getattr(base, key):
@@ -360,7 +360,7 @@ def read_messages(
 
 
 def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ir.ReadRows, int]]:
-    """Return what each argument of a message gets: rows of sources first, then those of destinations."""
+    """Return the rows that each argument of a message gets: sources first, then destinations."""
     reads: list[tuple[str, ir.ReadRows, int]] = []
     for key, value in rows.items():
         if isinstance(value, int):
@@ -378,7 +378,7 @@ def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ir
 def _reduced_bias(
     writer: Writer, layer: nn.Module, bias: nn.Parameter, rows: str, reduction: MessageReduction
 ) -> str:
-    """Append the sum or mean of messages that are all a bias, for the nodes behind those of ``rows``."""
+    """Append the sum or mean of messages that are all a bias, for the destinations of edges from ``rows``."""
     width = bias.numel()
     graph = fx.Graph()
     row, added = graph.placeholder("row_i"), graph.get_attr("bias")

@@ -46,7 +46,7 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 @contextmanager
 def plain_tensors() -> Iterator[None]:
-    """Leave inference mode, if it is on: what an engine stores is written to again in later calls."""
+    """Leave inference mode, if it is on: later calls write again to the tensors that an engine stores."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -70,7 +70,7 @@ def why_not_now(device: str, *, in_half: bool = False) -> NotLoweredError | None
 
     Args:
         device: type of the device of its parameters.
-        in_half: whether its program would do what autocast does.
+        in_half: whether its program would round as autocast does.
     """
     if torch.is_autocast_enabled(device) and not in_half:
         return NotLoweredError(
@@ -103,7 +103,7 @@ class CountedMasks(TorchFunctionMode):
     """Makes PyTorch's dropout of node rows draw the masks that a lowered program draws."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, or what stands for it."""
+        """Call ``func`` or its replacement."""
         if func is F.dropout:
             return _dropped(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

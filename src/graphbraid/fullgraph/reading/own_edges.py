@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOnEdges:
-    """A layer, and the nodes of the trace with what it is called with.
+    """A layer, and the nodes of the trace that are its arguments.
 
     Attributes:
         layer: the layer with its program.
@@ -65,7 +65,7 @@ class CallOnEdges:
         self._features: fx.Node | None = None
 
     def _result_of(self, one: fx.Node) -> Any:
-        """Return what a node of the trace gave in a trial."""
+        """Return the result of a node of the trace in a trial."""
         return self._islands.trials.result_for(self.node, one)
 
     def _learns(self, one: fx.Node | None) -> bool:

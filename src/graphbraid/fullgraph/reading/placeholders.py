@@ -1,7 +1,7 @@
 """The placeholders of a trace, and the edges that a layer with a reader is called with.
 
-A placeholder stands for what the model gets of the graph. A layer with a reader is read only if its edges are
-such a placeholder: the graph's own, unchanged.
+A placeholder stands for a value of the graph that the model receives. A layer with a reader is read only if
+its edges are such a placeholder: the graph's own, unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ids_target(one: NodeType) -> str:
 
 
 def targets_of(given: Given) -> dict[str, str | dict[Any, str]]:
-    """Return the targets of placeholders by what parameters receive, as dicts where there are types."""
+    """Return the targets of placeholders by role, as dicts where there are types."""
     targets: dict[str, str | dict[Any, str]]
     if given.typed:
         targets = {
@@ -64,7 +64,7 @@ def edges_of(
         reader: its reader.
         bound: the call's arguments by parameter; those that are of edges are taken out.
         given: the arguments that the model has.
-        mapped: what was read of the argument with the edge features, if that is a call.
+        mapped: a reader's result for the edge features, if a call gives them.
         sparse: whether the model's edges are a sparse matrix.
 
     Raises:

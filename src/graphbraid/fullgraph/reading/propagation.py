@@ -55,7 +55,7 @@ def _are_powers(value: Any) -> bool:
 def _checked(call: LayerCall) -> LayerCall:
     kept = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
     if any(getattr(call.layer, key, None) is not None for key in kept):
-        raise call.refuse("keeps what an earlier run computed", "conv.reset_parameters(), or cached=False")
+        raise call.refuse("keeps results of an earlier run", "conv.reset_parameters(), or cached=False")
     if call.layer.__dict__.get("cached") and hasattr(call.layer, "lin") and call.x != INPUT:
         raise call.refuse("with cached=True keeps rows that change", "cached=False")
     return call

@@ -1,4 +1,4 @@
-"""What a reader is: the call of a module or function that it gets, and the writer that it appends to."""
+"""Readers: they get the call of a module or function and append its operations to a writer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Writer:
         return out
 
     def state(self) -> int:
-        """Return what :meth:`put_back` needs."""
+        """Return the state that :meth:`put_back` needs."""
         return len(self.ops)
 
     def put_back(self, state: int) -> None:
@@ -189,9 +189,9 @@ class FunctionCall:
     Attributes:
         writer: the writer that collects operations.
         name: name of the function.
-        arguments: arguments by parameter; a matrix of node rows is a :class:`NodeRows`, a tensor computed of
-            parameters a :class:`.SmallTensor`, what a reader returned is that, and any other computed value
-            an object that no reader accepts.
+        arguments: arguments by parameter. A matrix of node rows is a :class:`NodeRows`, and a tensor computed
+            of parameters is a :class:`.SmallTensor`. A reader's result stands as it is. Any other computed
+            value is an object that no reader accepts.
     """
 
     writer: Writer
@@ -353,7 +353,7 @@ class Reader:
 
     Attributes:
         read: appends the operations and returns the name of the result.
-        known: what an instance may hold.
+        known: the attributes that an instance may hold.
         takes: names of ``forward``'s parameters in order. The first receives the rows; ``edge_index`` or
             ``csc`` of a graph layer receives the edges. The others must be None, unless ``gives`` names them.
         gives: parameters that ``read`` handles itself.
@@ -418,7 +418,7 @@ def reader_of(kind: type) -> Reader | None:
 
 
 def checked_reader(name: str, module: nn.Module, *, rows_only: bool = False) -> Reader:
-    """Return the reader of a module, after checking that the module holds only what it handles.
+    """Return the reader of a module, after checking that it handles all the module's attributes.
 
     Raises:
         NotLoweredError: there is no reader, or one of a graph layer and ``rows_only`` are wanted, or the

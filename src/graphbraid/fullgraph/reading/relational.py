@@ -62,7 +62,7 @@ OWN_CONV = Known(
     ("weight",),
     optional=("comp", "root", "bias"),
 )
-"""What graphbraid's own layer may hold."""
+"""The attributes that graphbraid's own layer may hold."""
 
 
 def sum_over_relations(
@@ -142,7 +142,7 @@ def relations_of_layers(model: nn.Module) -> tuple[Relation, ...]:
 
 
 def _adds_up_means(conv: Any) -> bool:
-    """Return whether PyG takes a path on which the mean is not over the edges of each relation."""
+    """Return whether PyG takes a path whose mean is over the edges of all relations together."""
     typing, backend = (sys.modules.get(f"torch_geometric.{name}") for name in ("typing", "backend"))
     may_take_it = getattr(typing, "WITH_SEGMM", False) and type(conv).__name__ == "RGCNConv"
     wanted = getattr(backend, "use_segment_matmul", None)
@@ -167,7 +167,7 @@ def _read(call: LayerCall) -> str:
 
 
 NEEDED = "rows on the CPU, no autocast, and edge lists in the order of the layer's relations"
-"""What a call must have; any other runs as it is written."""
+"""The conditions of a call with a lowered form; any other call runs as written."""
 
 _MADE = MadeOfTensors()
 """Graphs made of edge lists, and of several relations. Layers, and steps on a whole graph, share them."""
@@ -204,7 +204,7 @@ def is_hgt(layer: nn.Module) -> bool:
 
 
 def check_hgt(name: str, layer: Any) -> None:
-    """Refuse a layer that is not known to compute what :func:`read_hgt` writes.
+    """Refuse a layer that may compute other values than the operations of :func:`read_hgt`.
 
     Raises:
         NotLoweredError: says why.
@@ -313,7 +313,7 @@ def attend(
 
 
 def _maps(layer: Any, of_relations: Any, edge_type: EdgeType) -> Tensor:
-    """Return a relation's ``(heads, channels, channels)`` maps; PyG's stack has those of a head together."""
+    """Return a relation's ``(heads, channels, channels)`` maps. PyG's stack is ordered by head."""
     maps: Tensor = of_relations.weight[layer.edge_types_map[edge_type] :: len(layer.edge_types)]
     return maps
 
@@ -397,7 +397,7 @@ def run_hgt(layer: Any, x_dict: Any, edge_index_dict: Any) -> Any:
 
 
 def _takes(layer: Any, x_dict: Any, edge_index_dict: Any) -> bool:
-    """Return whether a call has what :data:`NEEDED` says."""
+    """Return whether a call meets the conditions of :data:`NEEDED`."""
     if torch.is_autocast_enabled("cpu") or not isinstance(x_dict, Mapping | dict) or not edge_index_dict:
         return False
     dtypes = {x.dtype if _is_cpu_matrix(x) else None for x in x_dict.values()}

@@ -1,8 +1,8 @@
-"""Which results depend row by row on what was read, found while PyTorch computes them.
+"""Finds which results depend row by row on their inputs, while PyTorch computes them.
 
-A call is tried on rows of numbers, and each of PyTorch's operations that it comes to is looked at. So a
-function, a method and a module of PyTorch are judged alike, by what they do. An operation that is not known
-here is taken to couple all rows.
+A call is tried on rows of numbers, and each of PyTorch's operations that it runs is looked at. So a function,
+a method and a module of PyTorch are judged alike, by their operations. An operation that is not known here is
+taken to couple all rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Dependence(Enum):
     """How a result depends on rows."""
 
     NONE = "none"
-    """It is the same whatever the rows are."""
+    """It is the same for any rows."""
     ALIGNED = "aligned"
     """Its elements, in order, belong to the first row, then to the second, and so on, and each depends on its
     own row alone. So does a row of several numbers, and a block of rows for each row."""
@@ -35,7 +35,7 @@ class Dependence(Enum):
 
 
 class RowWatch(DispatchMode):
-    """Follows which tensors depend row by row on others, through what runs under it.
+    """Follows which tensors depend row by row on others, through the operations that run under it.
 
     A tensor is known by its memory, since autograd may give a view another Python object.
 
@@ -150,7 +150,7 @@ class _Operation:
     """The first result."""
 
     def has_rows_of_result(self) -> bool:
-        """Return whether the rows stand along the same dimension as those of the result."""
+        """Return whether the rows and the result have their rows along the same dimension."""
         return all(one.ndim == self.out.ndim and len(one) == len(self.out) for one in self.rows)
 
     def shares(self, tensors: Iterable[Tensor]) -> bool:
@@ -237,7 +237,7 @@ for _rule, _names in (
     ),
 ):
     _RULES |= dict.fromkeys(_names.split(), _rule)
-"""The rules by the names of operations, beside those that PyTorch says are of each element."""
+"""The rules by the names of operations, beside those that PyTorch marks as elementwise."""
 
 
 def _rule_of(func: Any) -> _Rule | None:

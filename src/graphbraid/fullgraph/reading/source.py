@@ -76,13 +76,13 @@ class Source:
         self._held += [(data, key, None) for key in missing if data.get(key) is None]
         self._by_relation: Graph | None = None
         self._values: dict[str, Any] = {}
-        """What graph breaks get of the graph, the same objects whenever the model is read."""
+        """Values of the graph for graph breaks, the same objects whenever the model is read."""
         self._constants: dict[Any, Any] = {}
-        """What graph breaks compute of the graph alone, by the calls that compute it."""
+        """Values that graph breaks compute of the graph alone, by the calls that compute them."""
 
     @property
     def nodes(self) -> Graph | NodeSet:
-        """The nodes that outputs are for, with their splits: those of the graph, or of one type."""
+        """The nodes with outputs, and their splits: all nodes of the graph, or the nodes of one type."""
         return self.graph if self.node_type is None else self.graph.nodes_of(self.node_type)
 
     @property
@@ -195,7 +195,7 @@ class Source:
                 raise NotLoweredError("forward", what, "features.float()")
 
     def _breaks(self, model: nn.Module, given: Given, calling: Calling, place: torch.device) -> Breaks:
-        """Return what graph breaks get: the user's own tensors, if there are some."""
+        """Return the inputs of graph breaks: the user's own tensors, if there are some."""
         graph = self.graph
         if graph.is_typed:
             return Breaks(

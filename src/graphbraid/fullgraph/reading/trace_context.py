@@ -1,8 +1,8 @@
-"""What a forward finds replaced while it is traced, and how a trace leaves everything as it was.
+"""Replacements of functions while a forward is traced, and their undoing after the trace.
 
-A proxy records what is done with the tensor that it stands for, and the forward takes it for that tensor.
-Some functions are recorded as one call. After the trace, changes of the model, of what it reads and of the
-random generators are undone. A forward that makes such changes is refused, since a trace does not show them.
+A proxy records all operations on the tensor that it stands for, and the forward takes it for that tensor.
+Some functions are recorded as one call. After the trace, changes of the model, of objects that it reads and
+of random generators are undone. A forward with such changes is refused, since a trace does not show them.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 
 @contextmanager
 def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
-    """Answer ``isinstance`` and ``type`` of a proxy, where a forward asks, by what it stands for.
+    """Answer a forward's ``isinstance`` and ``type`` of a proxy as for the object that it stands for.
 
     Functions that make tensors are recorded if they take a size that is computed.
     A property ``__class__`` would not do: torch's C++ goes by it, too, and would read a tensor.
-    For all other objects, and in libraries, both stay what they are, so other threads do not notice.
+    For all other objects, and in libraries, both stay unchanged, so other threads do not notice.
     ``type``, which may be compared with itself, is replaced only for ``functions``, those of the forward.
     """
     plain, factories = builtins.isinstance, {name: getattr(torch, name) for name in _FACTORIES}
@@ -268,14 +268,14 @@ def forget_after(graph: fx.Graph, last: fx.Node | None) -> None:
             graph.erase_node(node)
 
 
-# ---- changes of the model, of what it reads and of the random generators
+# ---- changes of the model, of objects that it reads and of the random generators
 
 _CHANGEABLE = (dict, list, set, deque)
 
 
 @contextmanager
 def restore_after_trace(model: nn.Module, reached: Reached) -> Iterator[None]:
-    """Undo all changes to a model, what it reads and the random generators, and refuse it if there were any.
+    """Undo all changes to a model, objects it reads and random generators; refuse it if there were any.
 
     Raises:
         NotLoweredError: something changed, so that another call might take another path.
@@ -336,7 +336,7 @@ def _containers(model: nn.Module, reached: Reached) -> list[tuple[str, Any, Any]
 
 
 def _restored(name: str, held: Any, before: Any) -> str:
-    """Give a container its contents back; return the name, else the class, of what had changed."""
+    """Give a container its contents back; return the name, else the class, of the changed object."""
     if isinstance(held, set):
         same = held == before
     else:

@@ -61,20 +61,20 @@ def read_traced(
 ) -> tuple[str, ir.Returned | None]:
     """Append the operations of a model's call to a writer.
 
-    Over node types, ``HeteroConv`` and what ``to_hetero`` makes are read as what they call: one layer for
-    each relation, and the sum, mean or maximum of the results of those into one type.
+    Over node types, ``HeteroConv`` and modules of ``to_hetero`` are read as their calls: one layer for each
+    relation, and the sum, mean or maximum of the results of those into one type.
 
     Args:
         writer: collects the operations.
         model: the model.
         calling: how to call it.
         given: the arguments that are available.
-        node_type: the type whose outputs are wanted; None if the model returns those of one alone.
+        node_type: the type whose outputs are wanted; None if the model returns outputs of one type alone.
         breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Returns:
-        The name of the result, empty if there are no outputs of ``node_type``; and what the model returns,
-        None if that is the result itself.
+        The name of the result, empty if there are no outputs of ``node_type``; and the model's output around
+        the result, None if the model returns the result itself.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
@@ -112,7 +112,7 @@ class _TraceReader:
         self._ids = {ids_target(one): one for one in given.node_types}
         self._values: dict[fx.Node, str] = {}
         self._others: dict[fx.Node, Any] = {}
-        """What the readers of calls returned that is no value: stacks, shapes, tensors of parameters."""
+        """Results of readers that are no values: stacks, shapes, tensors of parameters."""
         self._memory: dict[fx.Node, fx.Node] = {}
         """The node whose memory a result shares, where that is not its own."""
         self._edge_calls = EdgeCalls()

@@ -68,7 +68,7 @@ class TracedCalls:
     """The module whose attributes the targets of tensors are."""
 
     def attribute(self, target: str) -> Any:
-        """Return what a ``get_attr`` node reads."""
+        """Return the attribute that a ``get_attr`` node reads."""
         return attrgetter(target)(self.root)
 
     def module_around(self, node: fx.Node) -> str | None:
@@ -172,7 +172,7 @@ class _Root(nn.Module):
         return self._tracer.bare
 
     def forward(self) -> Any:
-        """Call the model and return what it returns."""
+        """Call the model and return its output."""
         values = _CallArguments(self._attribute)
         for what, of in self._targets.items():
             if isinstance(of, str):
@@ -205,7 +205,7 @@ class _Root(nn.Module):
 
 
 def _check_containers(returned: Any) -> None:
-    """Refuse containers of a user's own classes: a trace keeps only what they hold, not their class."""
+    """Refuse containers of a user's own classes: a trace keeps their contents, not their class."""
     kind = type(returned)
     if isinstance(returned, dict | list | tuple):
         if kind not in (dict, list, tuple) and not hasattr(kind, "_fields"):
@@ -215,7 +215,7 @@ def _check_containers(returned: Any) -> None:
 
 
 class _CallArguments(dict[str, Any]):
-    """The arguments of the call. The number of nodes, and what ``other`` returns, are made when read."""
+    """The arguments of the call. The number of nodes, and values of ``other``, are made when read."""
 
     def __init__(self, other: Callable[[str], Any]) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class _Data:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The class that ``isinstance`` reports: that of the user's data."""
+        """The class of the user's data, which ``isinstance`` reports."""
         return self._class
 
     def __getattr__(self, name: str) -> Any:
@@ -289,7 +289,7 @@ class _Tracer(fx.Tracer):
         return reader_of(type(m)) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Compare what is read of one tensor in the same way, as ``min(x.size(0), x.size(0))`` does."""
+        """Compare two equal reads of one tensor, as ``min(x.size(0), x.size(0))`` does."""
         node = obj.node
         if node.target in _COMPARISONS and len(node.args) == 2:
             first, second = (
@@ -410,7 +410,7 @@ def _is_read(network: nn.Module) -> bool:
 
 _COMPARISONS: dict[Any, bool] = dict.fromkeys((operator.eq, operator.le, operator.ge), True)
 _COMPARISONS |= dict.fromkeys((operator.ne, operator.lt, operator.gt), False)
-"""Comparisons, and what they give of two equal values."""
+"""Comparisons, and their results for two equal values."""
 
 
 def _line_of_user(frame: types.FrameType | None) -> str:
@@ -467,6 +467,6 @@ _FOLLOWED = {f"torch_geometric.nn.models.{name}" for name in ("mlp", "jumping_kn
 def _is_pyg_part(module: nn.Module) -> bool:
     """Return whether a module is of PyG and has no graph layers inside, which could be read."""
     home = type(module).__module__
-    is_list = isinstance(module, nn.Sequential)  # which calls nothing but what it holds
+    is_list = isinstance(module, nn.Sequential)  # its call only calls its children
     of_pyg = home.startswith("torch_geometric.nn.") and not is_list and home not in _FOLLOWED
     return of_pyg and not any(map(is_message_passing, module.modules()))

@@ -1,4 +1,4 @@
-"""What a model's forward may read besides its modules, and whether any of it has changed."""
+"""Objects that a model's forward may read besides its modules, and whether any has changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ numpy scipy pandas sklearn networkx ogb einops tqdm rich wandb mlflow tensorboar
 lightning pytorch_lightning torchmetrics
 """
 NOT_USERS = {*_PACKAGES.split(), *sys.stdlib_module_names}
-"""Outermost packages whose code is taken to stay as it is."""
+"""Outermost packages whose code is assumed not to change."""
 _ENTERED = ("forward", "message", "message_and_aggregate", "aggregate", "update", "edge_update", "propagate")
 """Methods that a call of a module enters, besides those that Python calls by operators."""
 _BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__"})
@@ -61,19 +61,19 @@ _HELD = ("__func__", "__self__", "fget", "func", "args", "keywords")
 _UNREAD = ("logging", "threading", "weakref", "_thread")
 """Modules whose objects affect no result and hold much of the program."""
 _MOST = 2048
-"""Number of objects looked into: a model may hold a data set, or what trains it."""
+"""Number of objects looked into: a model may hold a data set or its trainer."""
 _MOST_BYTES = 1024
 """Bytes of a NumPy array that is compared in every call."""
 
 
 class Reached:
-    """What a model's forward may read, found by walking from it.
+    """Objects that a model's forward may read, found by walking from it.
 
     Attributes:
         functions: the user's functions that a call may enter.
         dicts: dicts that are read whole.
-        lists: other containers, as iterables of what they hold.
-        classes: what the user's classes define, besides those of the model's modules.
+        lists: other containers, as iterables of their contents.
+        classes: attributes of the user's classes, besides those of the model's modules.
         tensors: tensors whose numbers may be read, except the model's parameters.
         arrays: small NumPy arrays.
         why: why not all can be followed; empty if it can.
@@ -273,23 +273,23 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 _ABOUT_PARAMETERS = attrgetter("dtype", "requires_grad", "shape")
 _END = (object(),)
 _DEEPEST, _LONGEST = 4, 80
-"""Containers inside each other in which options are looked for, and characters of one that are shown."""
+"""Depth of containers that are searched for settings, and characters that are shown of one setting."""
 
 
 class ModelWatch:
-    """Watches all of a model that decides what calling it computes, except its parameters' values.
+    """Watches all of a model that decides its results, except its parameters' values.
 
-    This covers every module's class, attributes, submodules, parameters, mode and hooks; what the classes of
-    the user's own modules define; and all that their forward may read (:class:`.Reached`): globals, variables
-    of enclosing functions, settings and containers. If one of these is replaced, the sweep notices, and a new
-    watch must be made to look into the new one.
+    This covers every module's class, attributes, submodules, parameters, mode and hooks; the attributes of
+    the user's own classes of modules; and all that their forward may read (:class:`.Reached`): globals,
+    variables of enclosing functions, settings and containers. If one of these is replaced, the sweep notices,
+    and a new watch must be made to look into the new one.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.modules())
         self._dicts: list[dict[str, Any]] = []
         self._parts: list[tuple[dict[str, Any], frozenset[str]]] = []
-        """Attributes of modules, with the names of those that hooks of torch's own compute in each call."""
+        """Attributes of modules, with the names of attributes that torch's own hooks compute in each call."""
         self._hooks: list[Any] = [getattr(torch_module, name, {}) for name in GLOBAL_HOOKS]
         for module in self._modules:
             held = vars(module)
@@ -311,7 +311,7 @@ class ModelWatch:
         on_host = (b for b in self._buffers if b.layout is strided and b.device.type == "cpu")
         self._single = [b for b in on_host if b.numel() == 1]
         self.numbers = self._numbers()
-        """What is compared by value: about parameters, buffers and hooks."""
+        """Numbers that are compared by value: about parameters, buffers and hooks."""
         self._before, self._before_numbers = tuple(self._values()), self._read_numbers()
 
     def has_changed(self) -> bool:
@@ -359,11 +359,11 @@ def _version(tensor: Tensor) -> tuple[int, int]:
 
 
 def options_of(model: nn.Module) -> dict[str, str]:
-    """Return what a model was built with, by name and as text, such as ``convs.0.negative_slope``: ``0.2``.
+    """Return a model's settings, by name and as text, such as ``convs.0.negative_slope``: ``0.2``.
 
     These are each module's class, its attributes that are plain values, functions, classes, tensors or
-    containers of them, and whether a parameter is trained. What a library's classes keep for themselves is
-    left out. Ranks compare it before they train one model: parameters of equal shapes do not show it.
+    containers of them, and whether a parameter is trained. Private attributes of a library's classes are
+    left out. Ranks compare them before they train one model: parameters of equal shapes do not show it.
     """
     found = {f"{name} requires_grad": repr(p.requires_grad) for name, p in model.named_parameters()}
     for prefix, module in model.named_modules():

@@ -42,8 +42,8 @@ class BoundCall:
     Args:
         run: calls the kernel and does nothing else; takes the gradient's memory, if any, as its argument.
         seed: the seed of the call's dropout mask. If None, it has no mask.
-        gradient_of: the parameter whose gradient the kernel writes, and what lends memory for it and takes
-            it. If None, the kernel writes memory that does not move.
+        gradient_of: the parameter whose gradient the kernel writes, and the pool of its memory. If None, the
+            kernel writes memory that does not move.
     """
 
     __slots__ = ("_bound", "_gradient_of", "_run", "_seed", "_seen", "_tries")
@@ -136,7 +136,7 @@ class BoundCall:
         return name, (*arguments[:place], stays.view(arguments[place].shape), *arguments[place + 1 :])
 
     def _memory_of(self, arguments: tuple[Any, ...], out: Tensor | None) -> list[Any]:
-        """Return what identifies a call's arguments, except lent memory and the seed."""
+        """Return the identity of a call's arguments, except lent memory and the seed."""
         seed = None if self._seed is None else self._seed.drawn()
         found: list[Any] = []
         for given in arguments:

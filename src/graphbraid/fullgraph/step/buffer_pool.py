@@ -77,7 +77,7 @@ class ParameterGradients:
         return self._pools[id(parameter)].lend()
 
     def standing(self, parameter: nn.Parameter, loan: Tensor) -> Tensor | None:
-        """Return :meth:`BufferPool.standing` of what :meth:`lend` returned."""
+        """Return :meth:`BufferPool.standing` of a loan of :meth:`lend`."""
         return self._pools[id(parameter)].standing(loan)
 
     def give(self, parameter: nn.Parameter, grad: Tensor) -> None:

@@ -131,7 +131,7 @@ class DeviceCopies:
         return SeedsInMemory(self.place)
 
     def forget_host(self) -> None:
-        """Release what was prepared on the host and is on the device now."""
+        """Release the host's copies of arrays that are on the device now."""
         self._bare.clear()
         self._arrays.clear()
 

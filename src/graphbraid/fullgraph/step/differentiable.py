@@ -21,7 +21,7 @@ _AGREES = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a backward pass asks about the call that gave its outputs."""
+    """Questions of a backward pass about the call that gave its outputs."""
 
     has_changed: Callable[[], bool]
     """Returns whether the graph's tensors were written to after the call."""
@@ -50,7 +50,7 @@ def run_step(
         step: an allocated step.
         pool: lends memory for the outputs. If None, new memory is allocated.
         rows: int64 rows of the output to return, in this order. If None, all.
-        behind: what the outputs are made from.
+        behind: answers for backward about this call.
         when_whole: see :meth:`.PlannedStep.backward`.
 
     Returns:
@@ -100,7 +100,7 @@ class _Run(Function):
         with step.lock:
             step.bring_back(ctx.was)
             found = step.backward(grad, ctx.rows, ctx.when_whole)
-        # Popped from the dict, since autograd stores without a copy what nothing else refers to.
+        # Popped from the dict, since autograd stores a tensor without a copy if nothing else refers to it.
         return None, None, None, None, None, *[found.pop(id(p), None) for p in ctx.parameters]
 
 

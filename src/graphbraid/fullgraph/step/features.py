@@ -26,7 +26,7 @@ def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str
     """Return the features that a program reads, by the name of the value that holds them.
 
     Args:
-        request: what the step is planned from.
+        request: the request to plan the step.
         streams: reads the features block by block. If None, they lie in memory.
     """
     program = request.program
@@ -44,7 +44,7 @@ class NodeFeatures:
     """The forms in which the tasks of one program read the node features, in place wherever possible.
 
     Args:
-        request: what the step is planned from; its program says how weights multiply the features.
+        request: the request to plan the step; its program says how weights multiply the features.
         part: number of the node type whose features these are, in a program over relations.
         streams: see :func:`features_by_value`.
     """
@@ -109,7 +109,7 @@ class NodeFeatures:
             self._factor = made if self._copies is None else made.placed(self._copies)
 
     def release(self) -> None:
-        """Free what was needed only to make the factor and the constants."""
+        """Free the arrays that only made the factor and the constants."""
         is_read = isinstance(self._factor, DenseInput) and self._copies is None
         if not is_read:
             self._dense = None
@@ -167,7 +167,7 @@ class EdgeFeatures:
     The graph's edge features are used in place if all edges are walked and they are float32.
 
     Args:
-        request: what the step is planned from.
+        request: the request to plan the step.
     """
 
     def __init__(self, request: StepRequest) -> None:

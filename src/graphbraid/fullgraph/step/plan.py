@@ -45,7 +45,7 @@ class ExchangeState:
     nbytes: int = 0
     """Bytes of the splits, and of rows that are rounded before they are sent."""
     travels: dict[str, RowExchange] = field(default_factory=dict)
-    """What moves the rows of each exchange, by the value's name."""
+    """Moves the rows of each exchange, by the value's name."""
     overlapped: dict[str, Overlapped | PeerReads] = field(default_factory=dict)
     """The exchanges whose only reader is an aggregation, which begins early or reads peers' memory."""
     returning: dict[str, FirstRows] = field(default_factory=dict)
@@ -70,7 +70,7 @@ Op = TypeVar("Op", bound=ir.Operation)
 
 
 class PlannedOperation(ABC, Generic[Op]):
-    """The tasks of one operation, and what its forward tasks leave for its backward tasks."""
+    """The tasks of one operation, and the memory that its forward tasks leave for its backward tasks."""
 
     other_bytes = 0
     """Bytes that it takes at most beside the arena, of torch's allocator."""
@@ -143,7 +143,7 @@ class StepPlan:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes beside the arena: constants, other forms of the features, split edges, what PyTorch runs."""
+        """Bytes beside the arena: constants, other forms of the features, split edges, written parts."""
         constants = sum(constant.nbytes for constant in self.constants.values())
         features = sum(one.factor_bytes for one in self.features.values()) + self.edge_features.nbytes
         operations = sum(one.other_bytes for one in self.planned.values())
@@ -208,7 +208,7 @@ class StepPlan:
     # ---- values
 
     def num_rows(self, level: int, part: int = 0) -> int:
-        """Return the number of nodes of a level, in a graph with types those of one type."""
+        """Return the number of nodes of a level, and of one type in a graph with types."""
         return self.request.num_rows(ir.LevelNodes(level, part))
 
     def count_of(self, value: str) -> int:
@@ -323,7 +323,7 @@ class StepPlan:
         return self.scratch(f"part of the gradient of {value}", total.count, total.width), total
 
     def add_part(self, value: str, part: FirstRows, total: FirstRows | None) -> None:
-        """Plan to add what a kernel wrote to the sum, if there is one."""
+        """Plan to add a kernel's part to the sum, if there is a sum."""
         if total is not None:
             self.do(f"gradient of {value}", lambda: total.tensor.add_(part.tensor), part, total)
 

@@ -40,7 +40,7 @@ WIDE, MANY = 17, 1 << 18
 
 
 class ForwardPass(NamedTuple):
-    """What decides the numbers of a forward pass beside the parameters. With it, the pass can be repeated."""
+    """The state, beside the parameters, that decides a forward pass's numbers and can repeat the pass."""
 
     number: int
     seeds: tuple[int, ...]
@@ -57,7 +57,7 @@ class PlannedStep:
     """The tasks of a program over a graph, planned at construction; :meth:`allocate` takes the memory.
 
     Args:
-        request: what the step is planned from.
+        request: the request to plan the step.
     """
 
     def __init__(self, request: StepRequest) -> None:
@@ -97,8 +97,8 @@ class PlannedStep:
         """Held while a pass runs: passes of several threads share the arena."""
         self._num_forwards = 0
         self._held = 0
-        """Number of the forward pass whose values the arena holds; 0 if it holds those of none, or a backward
-        pass has used them up."""
+        """Number of the forward pass whose values the arena holds; 0 if it holds none, or a backward pass has
+        used them up."""
         self._places: list[tuple[int, tuple[int, ...]]] = []
         self._spread: tuple[Tensor, Tensor] | None = None
         self._generators: tuple[Tensor, ...] = ()
@@ -139,7 +139,7 @@ class PlannedStep:
         return self.output.tensor
 
     def last_pass(self) -> ForwardPass:
-        """Return what :meth:`bring_back` needs to repeat the last :meth:`forward`."""
+        """Return the state that :meth:`bring_back` needs to repeat the last :meth:`forward`."""
         modes, statistics = self._modes(), self._statistics()
         return ForwardPass(self._held, self._plan.seeds.drawn(), modes, statistics, self._generators)
 
@@ -271,7 +271,7 @@ class PlannedStep:
     def exchanged_rows(self) -> dict[str, tuple[int, int]]:
         """Rows that each exchange of a training step sends forward and back, by the value's name.
 
-        What no step changes is sent only once, when the memory is allocated, and does not count.
+        Constant rows are sent only once, when the memory is allocated, and do not count.
         """
         plan, found = self._plan, dict[str, tuple[int, int]]()
         for op in self.program.ops:
@@ -351,7 +351,7 @@ _PLANNED: dict[type[ir.Operation], PlannedClass] = {
     **row_functions.PLANNED,
     **rowwise.PLANNED,
 }
-"""What plans each kind of operation."""
+"""The planner of each kind of operation."""
 
 
 def plan_forward(plan: StepPlan) -> None:
@@ -388,9 +388,9 @@ class RecordedPasses:
 class ReplayedStep(PlannedStep):
     """A :class:`PlannedStep` on a device that records its passes after the first whole step.
 
-    The first step compiles kernels and chooses among them. A recording holds addresses: those of the arena
-    and the graph do not change, and if a parameter is given other memory, the passes are recorded again.
-    While modules are in another mode than when recorded, passes run call by call.
+    The first step compiles kernels and chooses among them. A recording holds addresses. Those of the
+    arena and the graph do not change. If a parameter gets other memory, the passes are recorded again. While
+    modules are in another mode than when recorded, passes run call by call.
     """
 
     def __init__(self, request: StepRequest) -> None:

@@ -1,4 +1,4 @@
-"""StepRequest: what a step is planned from."""
+"""StepRequest: the program, graph and options of a step to plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepRequest:
     training: bool
     """Whether there is a backward pass."""
     copies: DeviceCopies | None = None
-    """Copies what a step reads to a device, including constants, which are made where the graph is. If None,
+    """Copies the step's inputs to a device. Constants are made where the graph is, and copied, too. If None,
     the step runs where the graph is."""
     streamed: StreamedFeatures | None = None
     """Where the features are read block by block. If None, they lie in memory, as the graph has them."""
@@ -50,11 +50,11 @@ class StepRequest:
     """Whether several ranks compute gradients while others travel, and announce each one that is whole."""
 
     def num_rows(self, place: LevelNodes) -> int:
-        """Return the number of nodes of a level, in a graph with types those of one type."""
+        """Return the number of nodes of a level, and of one type in a graph with types."""
         return num_rows_of(self.blocks, place, self.graph.num_nodes)
 
     def whole_edges(self, relation: Relation | None) -> Csc:
-        """Return all edges of the graph, in a graph with types those of a relation."""
+        """Return all edges of the graph, or of one relation in a graph with types."""
         block = self.blocks[0] if self.blocks else None
         if relation is None or not isinstance(block, TypedBlock):
             return self.graph.csc

@@ -142,11 +142,11 @@ _SHARES = {True: 5 / 8, False: 2 / 8}
 
 
 class Streams:
-    """The streamed values of one program: the features, their first rows, and what is hoisted of them.
+    """The streamed values of one program: the features, their first rows, and values hoisted from them.
 
     Args:
-        request: what the step is planned from; products alone read these values. Training passes come again
-            and again, so that rows had better stay in memory.
+        request: the request to plan the step. Products alone read these values. Training passes come again
+            and again, so rows should stay in memory.
         features: where rows are read, and the memory for it.
     """
 
@@ -199,7 +199,7 @@ class Streams:
         return sum(4 * self._width * stream.rows_per_pass for stream in self.streams.values())
 
     def explain(self) -> list[str]:
-        """Return lines that say what is read in which blocks, and what stays in memory."""
+        """Return lines with the blocks that are read of each value, and the rows that stay in memory."""
         lines = ["Streamed features"]
         for value, stream in self.streams.items():
             name, rounds = self._held[value], stream.rounds

@@ -90,7 +90,7 @@ class RecordedStep(PlannedStep):
             for op in self.program.ops:
                 if isinstance(op, Exchange) and op.out in self._plan.constants:
                     what = f"ranks exchange {op.inputs[0]}, which no step changes, before the first epoch"
-                    raise NotLoweredError("synthesis", what, "more memory for what is computed once")
+                    raise NotLoweredError("synthesis", what, "more memory for values that are computed once")
             self._keep_apart()
 
     def allocate(self) -> None:
@@ -177,7 +177,7 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
     with in_mode(model, training=step.request.training), _statistics_kept(model):
         step.allocate()
         step.forward()
-        if step.request.training:  # caches what a first run computes, such as a transpose
+        if step.request.training:  # so that the recording finds cached values, such as a transpose
             step.backward(torch.zeros_like(step.output_grad))
         first, second = step.recorded(), step.recorded()
     names = {id(p): name for name, p in model.named_parameters()}

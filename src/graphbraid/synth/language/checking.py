@@ -299,7 +299,7 @@ class _Checker:
                 self._choice(value, argument)
             elif argument.type == "String" and isinstance(value, syntax.Literally):
                 hint = "write the name of the String parameter"
-                raise ProgramError(value.place, f"the {argument.name} is what the program is given", hint)
+                raise ProgramError(value.place, f"the {argument.name} is an argument of the program", hint)
             else:
                 self._fits(value, argument.type, f"the {argument.name}")
         if call.method.name == "forwardPass":

@@ -255,7 +255,7 @@ def parse(text: str) -> syntax.Function:
     """Parse a program without checks of its names and types.
 
     Raises:
-        ProgramError: the text does not follow the grammar; the message says where and what would be right.
+        ProgramError: the text does not follow the grammar; the message names the place and the right form.
     """
     if len(text) > MOST_CHARACTERS:
         raise ProgramError(None, f"a program of more than {MOST_CHARACTERS:,} characters")

@@ -20,7 +20,7 @@
 //   - order: every aggregation runs at its narrower side already
 //   + fuse: 4 fewer passes over the rows, 2 of them made in the cache by the kernel before; saves 0.00888 MB
 //     an epoch that need not leave the cache and come back
-//   - storage: float32 rows; storage='bfloat16' halves what edges read
+//   - storage: float32 rows; storage='bfloat16' halves the bytes read
 //   - locality: rows fit in 8 MB of cache in any order
 // Program
 //   v1_once (60, 12) = constant(x): aggregate gcn weighted + 1 I, computed once

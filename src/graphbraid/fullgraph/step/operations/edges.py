@@ -1,4 +1,4 @@
-"""Operations along edges: sums and maxima over in-neighbours, messages, and what is computed once."""
+"""Operations along edges: sums and maxima over in-neighbours, messages, and constants of the edges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlannedAggregate(PlannedOperation[ir.Aggregate]):
     """A sum over in-neighbours, added to the second input if there is one."""
 
     def forward(self) -> None:
-        """Plan the sum, in place of what it is added to if nothing else reads that."""
+        """Plan the sum. It is added in place to the second input if nothing else reads that."""
         plan, op = self.plan, self.op
         addend = op.inputs[1] if len(op.inputs) == 2 else None
         out = plan.result(op, overwrites=addend if addend and plan.may_overwrite(addend) else None)
@@ -380,7 +380,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
             plan.add_part(value, target, total)
 
     def _kept_rows(self) -> dict[str, Any]:
-        """Return what forward keeps for backward beside a maximum's count."""
+        """Return the rows that forward keeps for backward, beside a maximum's count."""
         return {"kept": [rows.tensor for rows in self._kept]} if self._kept else self._drawn
 
     @property
@@ -388,7 +388,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
         return [self.plan.rows(value) for value in self.op.inputs]
 
     def _rows(self) -> EdgeRows:
-        """Return what the messages read, while a task runs."""
+        """Return the rows that the messages read, while a task runs."""
         inputs, reads = self._inputs, self.op.reads
         sources, destinations = (
             tuple(inputs[at].tensor for _, is_role, at in reads if is_role is role)

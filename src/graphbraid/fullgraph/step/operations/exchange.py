@@ -2,15 +2,15 @@
 
 Own rows are summed first; then, as they have arrived, the halo's are added. Backward is the mirror image: the
 halo's gradients are computed first and sent to the owners, which compute those of their own edges meanwhile
-and then add what they get, in the order of the ranks.
+and then add the received ones, in the order of the ranks.
 
 A row sums its own rows in the order of its edges. It sums the halo's rows by themselves, in the order of
 :func:`by_place`, and then adds that sum to the other.
 
 A linear map whose rows were exchanged goes back in two parts. With the gradients G of own edges and R of the
 rows that were sent, ``(G + R) W`` and ``(G + R)ᵀ X`` are sums of two products, and the first needs nothing
-from other ranks. Where the map's input is what a first layer makes of constants, row by row, slopes and masks
-are known, and the gradient of a weight is a sum over rows: the first layer goes back in two parts as well.
+from other ranks. The first layer can go back in two parts as well, where it makes the map's
+input from constants row by row: slopes and masks are known, and a weight's gradient is a sum over rows.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Overlapped:
         plan.repeat(name, run_halo, out, halo, seed=seed)
 
     def plan_backward(self, grad: FirstRows) -> None:
-        """Plan the halo's gradients and send them, then own rows' gradients, then add what others send."""
+        """Plan the halo's gradients and send them, then own rows' gradients, then add the received ones."""
         plan, travel, rest = self._plan, self._travel, self._halo
         halo = self._scratch("gradient of the halo", self._route.num_received)
         returned = self._scratch("returned gradients", self._route.num_sent)
@@ -210,7 +210,7 @@ def _plan_linear_backward(
     Args:
         plan: the step's plan.
         op: the linear map.
-        travel: what brings the gradients of the rows that were sent.
+        travel: brings the gradients of the rows that were sent.
         grad: gradient of own rows, by own edges.
         away: the gradients of the halo that have departed, and the memory for those that come back.
     """
@@ -250,7 +250,7 @@ def _plan_linear_backward(
     plan.planning = planning
 
 
-def _plan_sent_input(  # noqa: PLR0917 - what is known of one map
+def _plan_sent_input(  # noqa: PLR0917 - the facts of one map
     plan: StepPlan,
     op: ir.Linear,
     travel: RowExchange,
@@ -320,7 +320,7 @@ class PlannedExchange(PlannedOperation[ir.Exchange]):
         plan.do(f"{op.out}: wait", travel.wait, out, packed)
 
     def backward(self) -> None:
-        """Plan to send the halo's gradients to the owners, which add what they get to their own."""
+        """Plan to send the halo's gradients to the owners, which add them to their own."""
         plan, op, source = self.plan, self.op, self.source
         if op.out in plan.exchanges.overlapped:  # whose aggregation has sent the gradients
             return

@@ -42,7 +42,7 @@ class PlannedByPyTorch(PlannedOperation[Op]):
 
     @abstractmethod
     def computed(self, rows: list[Tensor]) -> Tensor:
-        """Return the result; ``rows`` are of all inputs, and of those that are not read anything."""
+        """Return the result; ``rows`` has one matrix per input, any values for an input that is not read."""
 
     def forward(self) -> None:
         """Plan the call; the result is copied to its buffer."""
@@ -148,7 +148,7 @@ class PlannedBreak(PlannedByPyTorch[Break]):
         """Plan the gradients of the inputs and of the parameters."""
         super().backward()
         plan = self.plan
-        for one in self._earlier:  # whose own gradient may come from nothing but what it has kept
+        for one in self._earlier:  # an earlier break's gradient may come from its kept results alone
             value = self.op.inputs[one.number]
             rows, is_there = plan.grad_of(value) if plan.program.learns(value) else (self.grad, True)
             if not is_there:

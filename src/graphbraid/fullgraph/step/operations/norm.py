@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 _Gradients = tuple[Tensor | None, Tensor | None]
-"""Those of a normalisation's weight and bias; None for one that it does not have or learn."""
+"""Gradients of a normalisation's weight and bias; None for one that it does not have or learn."""
 
 
 class _Norm(PlannedOperation[Normalise]):
-    """One normalisation of a planned step, with what its forward pass leaves for its backward pass."""
+    """One normalisation of a planned step, with its statistics from forward to backward."""
 
     def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
@@ -83,7 +83,7 @@ class _Norm(PlannedOperation[Normalise]):
     def _target(self, grad: FirstRows) -> tuple[FirstRows, FirstRows | None]:
         """Return the rows for the input's gradient, and the sum to add it to, if there is one.
 
-        The rows are those of the result's gradient, unless an addition shares these with a value whose
+        The rows of the result's gradient are used, unless an addition shares them with a value whose
         gradient is used later.
         """
         plan, op, source = self.plan, self.op, self.source

@@ -131,7 +131,7 @@ class PeerReads:
         plan.do(self._reader.out, run, out, x, added)
 
     def plan_backward(self, grad: FirstRows) -> None:
-        """Plan to publish the gradients of the sums, and the sums of those that own rows have."""
+        """Plan to publish the sums' gradients, and to add them up for own rows."""
         target, is_there = self._plan.grad_of(self._source)
 
         def run() -> None:

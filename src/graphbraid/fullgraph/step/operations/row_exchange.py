@@ -1,7 +1,8 @@
 """Rows on their way between ranks, to the halos that read them and, as gradients, back.
 
-The gradient of a source's row is a sum over its own edges alone. So the halo's gradients, which others wait
-for, are computed first and depart, and those of own rows while they travel, to the same bits.
+The gradient of a source's row is a sum over its own edges alone. So the
+halo's gradients, which others wait for, are computed first. Own rows' gradients are computed while those
+travel. The bits are the same.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class RowExchange:
 
     @recorded_whole
     def wait(self) -> None:
-        """Wait for what was begun.
+        """Wait for the exchange that was begun.
 
         Raises:
             RankError: a rank was lost, has stalled or has failed.
@@ -236,9 +237,9 @@ class SourceSplit:
 
 
 def exchange_before(plan: StepPlan, value: str) -> Exchange | None:
-    """Return what brings rows of ``value`` from others in each step, if they are read once; all ranks alike.
+    """Return the exchange that brings rows of ``value`` in each step, if one operation reads them.
 
-    None, too, where something has been added to the gradient of ``value`` already.
+    All ranks get the same answer. None, too, if the gradient of ``value`` has been added to already.
     """
     maker, program = plan.program.producer(value), plan.program
     if not isinstance(maker, Exchange) or not plan.request.begins_early or plan.copies is not None:
@@ -270,7 +271,7 @@ def plan_by_source(
         maker: the exchange.
         split: the sources' parts.
         run: computes the gradient of a part's rows.
-        touches: what it reads and writes in the arena.
+        touches: the values in the arena that it reads and writes.
     """
     plan.do(f"gradient of {maker.out}: halo", lambda: run(split.halo), *touches)
     depart_back(plan, maker)

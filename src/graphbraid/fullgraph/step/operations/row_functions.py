@@ -97,7 +97,7 @@ FUNCTIONS: dict[str, RowFunctionKernels] = {
 }
 """Functions by name. Their arguments are GELU's approximation; ELU's alpha, scale and input scale; leaky
 ReLU's slope; softplus's beta and threshold; the least and largest value of hardtanh and clamp, which differ
-in the gradient of a value at either end; what plus adds; and pow's exponent."""
+in the gradient of a value at either end; the addend of plus; and pow's exponent."""
 
 
 class PlannedFunction(PlannedOperation[RowFunction]):
