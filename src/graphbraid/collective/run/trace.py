@@ -14,7 +14,7 @@ from graphbraid.collective.plan.scheduler import Machine, alternatives, simulate
 from graphbraid.collective.plan.simulator import STAGES, Stage, StageRun
 from graphbraid.collective.plan.times import Profile, format_seconds
 from graphbraid.errors import DataError
-from graphbraid.figures.page import page, preformatted, table
+from graphbraid.figures.page import page, table
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 
@@ -159,7 +159,7 @@ def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) ->
     )
     zoom = f'<label>Zoom <input type="range" min="1" max="40" value="1" step="0.5" oninput="{_ZOOM}"></label>'
     drawn = f"<style>{TIMELINE_STYLE}</style><p>{said}</p>{zoom}{timelines(predicted, ops, plan)}"
-    sections = [("Timelines", drawn), ("Plan", preformatted(plan)), ("What would help", _what_if(plan))]
+    sections = [("Timelines", drawn), ("Plan", table(plan.rows())), ("What would help", _what_if(plan))]
     return page("An epoch's timeline", sections)
 
 
