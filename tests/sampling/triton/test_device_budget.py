@@ -70,7 +70,7 @@ def test_everything_that_fits_is_there():
     assert len(found.rows) == NUM_NODES
     filled = context.source.graph.csc.degrees().nonzero().flatten()
     assert found.lists.sort().values.tolist() == filled.tolist()
-    assert "100.0% of what they are expected to move" in found.reason
+    assert "100.0% of the expected bytes over the link" in found.reason
 
 
 def test_rows_are_those_read_most_and_lists_those_drawn_most_per_byte():

@@ -206,7 +206,7 @@ def _divided(room: int, lists: tuple[Curve, int], rows: tuple[Curve, int] | None
             curve, count = part
             said.append(
                 f"{format_bytes(curve.num_bytes(count))} to {count:,} of {len(curve):,} {name} "
-                f"({curve.share(count):.1%} of what they are expected to move over the link)"
+                f"({curve.share(count):.1%} of the expected bytes over the link)"
             )
     return DeviceSplit(
         lists=_first(*lists),

@@ -125,7 +125,7 @@ class TierReport:
         if self.epoch is not None:
             lines += [_read(self.epoch, "in the last epoch"), *_sectors(self.epoch, "in the last epoch")]
         if self.curve:
-            lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
+            lines.append("with other amounts of memory for rows:")
             lines += aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
         return "\n".join(lines)
 

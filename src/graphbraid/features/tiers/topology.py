@@ -186,7 +186,7 @@ class TieredTopology:
             f"{what}: {_read(counts)}" for what, counts in measured if counts is not None and counts.reads
         ]
         if self._expected is not None:
-            lines += ["memory for lists, and the share of the reads that those read most per byte have:"]
+            lines += ["with other amounts of memory for lists, the share of reads from memory:"]
             lines += [
                 f"  {part:4.0%}  {format_bytes(size):>10}  {share:.1%}"
                 for part, size, share in self._expected.points
@@ -441,7 +441,7 @@ def _divided(room: int, parts: ListParts, curves: tuple[Curve, Curve]) -> tuple[
 def _said(budget: int, curves: Iterable[Curve], counts: tuple[int, int]) -> str:
     held = [
         f"{format_bytes(curve.num_bytes(count))} to {count:,} of {len(curve):,} {name} "
-        f"({curve.share(count):.1%} of what they are expected to cost)"
+        f"({curve.share(count):.1%} of the expected cost of reads)"
         for name, curve, count in zip(("adjacency lists", "feature rows"), curves, counts, strict=True)
     ]
     return f"host {format_bytes(budget)}: " + " and ".join(held) + ", by reads of the disk saved per byte"
