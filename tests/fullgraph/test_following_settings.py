@@ -411,7 +411,7 @@ def test_a_value_that_changes_in_every_call_runs_as_it_is_written_until_it_stays
             expected = model(data.x, data.edge_index)[data.train_mask]
             torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)
     model.factor = 0.5
-    assert "was another in each of the last" in str(engine.why)
+    assert "changed in each of the last" in str(engine.why)
     assert_follows(model, data, engine)
     assert engine.why is None
 

@@ -240,7 +240,7 @@ class Islands:
                 )
                 lost |= not all(self._is_kept(one) for one in shares)
             if lost or self._is_kept(at):
-                raise NoBreakError("in-place", "an earlier part of the model holds the memory it writes")
+                raise NoBreakError("in-place", "it writes over a result that an earlier part holds")
 
     def _check_order(self, node: fx.Node) -> None:
         """Note that a break makes a call.
