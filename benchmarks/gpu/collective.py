@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.common.emulated import EmulatedAccelerator
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.gpu.card import describe, goals_of
@@ -37,7 +38,6 @@ from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.gpu.sampling import skewed_graph
 from benchmarks.planning.strategies import drawn_routes
 from graphbraid.collective import Plan, Profile, StageTimes, fixed_plan, make_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.simulator import StageRun
 from graphbraid.collective.plan.times import Duration
 from graphbraid.collective.run.executor import Executor

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.common.emulated import EmulatedAccelerator
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.planning.load import real_load
 from benchmarks.planning.strategies import drawn_routes
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations, simulate

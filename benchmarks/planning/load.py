@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.common.emulated import EmulatedAccelerator
 from graphbraid.collective.hardware.cpu import CpuBatching
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import make_plan
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes

@@ -33,10 +33,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from benchmarks.common.emulated import EmulatedAccelerator
 from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 from graphbraid.collective.run.executor import Executor

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.common.emulated import EmulatedAccelerator
 from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
 from benchmarks.common.rows import Row, write_rows
 from benchmarks.graphs.folder import load
@@ -31,7 +32,6 @@ from benchmarks.graphs.named import PREDICTED
 from benchmarks.tables.pages import write_pages
 from graphbraid import Graph, features
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.scheduler import Limits
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.executor import Executor

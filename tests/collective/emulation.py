@@ -3,12 +3,12 @@
 import time
 
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.extras import PATIENCE
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.executor import Executor

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
 from tests.collective.emulation import (
@@ -26,7 +27,6 @@ from tests.collective.emulation import (
 from tests.extras import PATIENCE, once_undisturbed
 
 from graphbraid.collective.hardware.cpu import NoTransfer
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.dispatcher import CPU
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations
@@ -181,7 +181,7 @@ from tests.collective.emulation import make_executor, stage_times
 executor = make_executor(stage_times(60.0, 0.001, 0.001, workers=1), share=1.0)
 executor._operators.cpu_batching._accelerator.check = lambda *_: (print("asleep", flush=True), 1 / 0.0001)
 print("started", flush=True)
-import graphbraid.collective.hardware.emulated as emulated
+import benchmarks.common.emulated as emulated
 from graphbraid.collective.run import crew
 crew.JOIN_SECONDS = 0.2
 for _ in executor:

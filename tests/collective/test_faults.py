@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents, make_context
 from tests.extras import PATIENCE
 
 from graphbraid.collective.hardware.cpu import CpuBatching
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.hardware.process import ProcessBatching
 from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.scheduler import fixed_plan

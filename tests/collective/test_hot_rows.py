@@ -5,6 +5,12 @@ import json
 
 import pytest
 import torch
+from benchmarks.common.emulated import (
+    EmulatedAccelerator,
+    EmulatedBatching,
+    EmulatedModel,
+    EmulatedTransfer,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, Batch, contents, make_context
@@ -13,12 +19,6 @@ from tests.features.tables import stored_graph
 import graphbraid
 from graphbraid import Trainer
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import (
-    EmulatedAccelerator,
-    EmulatedBatching,
-    EmulatedModel,
-    EmulatedTransfer,
-)
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.collective.run.operators import Operators

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.collective.conftest import threads_of_ours
 from tests.collective.emulation import (
@@ -15,7 +16,6 @@ from tests.collective.emulation import (
 from tests.extras import once_undisturbed
 
 from graphbraid.collective import Plan, Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run.replanner import Replanning
 from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader

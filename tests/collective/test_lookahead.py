@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective import emulation
@@ -16,7 +17,6 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
 from graphbraid.collective import Limits, Profile, fixed_plan, make_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run import lookahead
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import Directory, RowBuffer

@@ -4,11 +4,11 @@ import time
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.collective.emulation import FAST, make_context
 from tests.extras import once_undisturbed
 
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.times import Arrangement, Duration, Profile, TimedArrangement
 from graphbraid.collective.run import profiler
 from graphbraid.collective.run.profiler import Effort, batch_bytes_of, cached, measure, profile_file

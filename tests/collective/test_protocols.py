@@ -5,12 +5,12 @@ import functools
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator, EmulatedTransfer
 from tests.collective.emulation import FAST, make_context
 
 from graphbraid.collective import register
 from graphbraid.collective.hardware import cuda
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator, EmulatedTransfer
 from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.emulation import FAST
 from tests.features.tables import flip_a_byte, same, stored_graph
 
 import graphbraid
 from graphbraid import Trainer
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.hardware.process import ProcessBatching
 from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.scheduler import fixed_plan

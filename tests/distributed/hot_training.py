@@ -10,12 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.distributed.training import BASE, At, fitted, graph_of, make
 from tests.features.tables import stored_graph
 
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run import replanner
 from graphbraid.distributed.peers import group as probing
 from graphbraid.estimates import choose as modes

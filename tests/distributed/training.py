@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from benchmarks.distributed.links import INTERFACE
 from tests.collective.cases import stage_times
 from tests.train.communities import community_graph, new_model
@@ -16,7 +17,6 @@ from tests.train.labelled_edges import TO, own_model, people
 from tests.train.molecules import SPLITS, molecules
 from torch import nn
 
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.datasets import split_edges
 from graphbraid.graph import Graph
 from graphbraid.graph.graph_set import GraphSet

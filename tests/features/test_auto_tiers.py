@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS
@@ -13,7 +14,6 @@ from torch.utils.data import SequentialSampler
 
 from graphbraid import SparseFeatures
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.errors import ConfigError
 from graphbraid.features import TieredFeatures
 from graphbraid.loader import LinkNeighborLoader, NeighborLoader, auto_tiers

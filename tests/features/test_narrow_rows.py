@@ -5,12 +5,12 @@ import pickle
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.features.tables import flip_a_byte, same, stored_graph
 
 import graphbraid
 from graphbraid import ScaledFeatures, Trainer
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures

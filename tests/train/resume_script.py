@@ -61,10 +61,10 @@ class SlowDown(Callback):
 
 def braided(out_dir: str) -> dict:
     """A plan for the emulated accelerator: half of the batches on each route."""
+    from benchmarks.common.emulated import EmulatedAccelerator
     from tests.collective.cases import stage_times
 
     from graphbraid.collective import Profile, fixed_plan
-    from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 
     times = stage_times(0.008, 0.002, 0.003, 0.004, workers=2)
     path = Path(out_dir).with_suffix(".plan")

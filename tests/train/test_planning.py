@@ -8,10 +8,10 @@ import json
 
 import pytest
 import torch
+from benchmarks.common.emulated import EmulatedAccelerator
 from tests.train.communities import community_graph, new_model
 
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates import plan as planning

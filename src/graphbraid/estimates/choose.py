@@ -116,7 +116,8 @@ def choose(
             memory = memory_of_rank(comm, memory.device, name)
         share = ALONE if comm is None else Share(comm.rank, comm.size)
         config, tiers_reason, reads = _with_sizes(model, graph, config, memory, share)
-    if config.mode == "auto" and _is_in_tiers(config, passed):
+    in_tiers = (passed.tiers, passed.topology, config.host, config.hot or None)
+    if config.mode == "auto" and any(one is not None for one in in_tiers):
         mode_reason = "the graph is in tiers, and mini-batches read only what they need"
         config = config.updated(mode="sampled")
     if config.mode == "auto" and graph.x is not None:
@@ -145,7 +146,8 @@ def with_plan_of_device(
             f"plan={config.plan!r} without a device divides the cores of one rank, and the {num_ranks} ranks "
             "have their own; set each rank's workers= and threads=, or leave the plan out."
         )
-    if (config.hot or _has_hot_rows(passed)) and has_device and config.plan is None:
+    has_hot_rows = config.hot or (passed.tiers is not None and passed.tiers.hot is not None)
+    if has_hot_rows and has_device and config.plan is None:
         config = config.updated(plan="auto")
     if passed.accelerator is not None and config.plan is None:
         raise ConfigError("an accelerator prepares mini-batches by a plan; also give plan='auto'.")
@@ -210,15 +212,6 @@ def _with_sizes(
     if device is not None:
         hot, reasons = device.hot, [*reasons, device.reason]
     return config.updated(tiers=None, host=host.host, hot=hot), "; ".join(filter(None, reasons)), reads
-
-
-def _has_hot_rows(passed: TrainerInputs) -> bool:
-    return passed.tiers is not None and passed.tiers.hot is not None
-
-
-def _is_in_tiers(config: TrainConfig, passed: TrainerInputs) -> bool:
-    given = (passed.tiers, passed.topology, config.host, config.hot or None)
-    return any(one is not None for one in given)
 
 
 # ---- mode and tiers

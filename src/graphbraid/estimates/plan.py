@@ -285,7 +285,8 @@ def try_arrangements(
     for round_ in range(rounds):
         for cores in tried:
             sharing = follow(loader, cores, ahead_of(cores, profile, limits))
-            _fill_pool(loader, round_)
+            # The threads allocate their buffers, which later batches reuse.
+            list(loader.batches(round_, 0, min(loader.ahead + 2, len(loader))))
             seconds[cores].append(_seconds_per_step(loader, sharing, train, round_, steps))
     # The best round counts, so that a passing load by other programs does not decide all later runs.
     return tuple(TimedArrangement(cores=cores, seconds=min(took)) for cores, took in seconds.items())
@@ -306,11 +307,6 @@ def _affordable(
         else:
             break
     return found, rounds, steps
-
-
-def _fill_pool(loader: BatchLoader, epoch: int) -> None:
-    """Let the threads allocate their buffers, which later batches reuse."""
-    list(loader.batches(epoch, 0, min(loader.ahead + 2, len(loader))))
 
 
 def _seconds_per_step(

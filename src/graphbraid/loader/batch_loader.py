@@ -313,7 +313,7 @@ class BatchLoader:
     def _forget_threads(self) -> None:
         self._pipeline, self._before, self._gather_seconds = None, {}, 0.0
         if self._planned is not None:
-            self._planned.forget_operators()
+            self._planned.operators = None  # the next iteration makes new ones
 
     def __enter__(self) -> Self:
         return self
@@ -412,10 +412,6 @@ class PlannedBatches:
                 yield from batches
         finally:
             self.plan = executor.plan
-
-    def forget_operators(self) -> None:
-        """Drop the operators, so that the next iteration makes new ones."""
-        self.operators = None
 
     def _make_plan(self, context: Context, num_steps: int) -> Plan:
         """Make a plan from stages measured without the model; the first steps show the model's time."""

@@ -98,9 +98,8 @@ def synth(
     if target not in _TARGETS:
         names = f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}"
         raise ConfigError(f"the target must be {names}; got {target!r}")
-    _check_ranks(target, ranks, partition)
-    _check_transpose(target, transpose)
-    paths = _input_paths(target, inputs)
+    _check_options(target, ranks, partition, transpose, inputs)
+    paths = None if inputs is None else inputs.split(",")
     numbers = dict(_setting(text) for text in settings or [])
     from graphbraid import synth as room
     from graphbraid.fullgraph import NotLoweredError
@@ -166,24 +165,20 @@ def _check_splits(source: str, recipe: Recipe, graph: Graph) -> None:
             )
 
 
-def _check_ranks(target: str, ranks: int | None, partition: Path | None) -> None:
+def _check_options(
+    target: str, ranks: int | None, partition: Path | None, transpose: str, inputs: str | None
+) -> None:
+    """Check options that are of one target."""
     if target != "mpi" and (ranks is not None or partition is not None):
         raise ConfigError(f"--ranks and --partition are of --target mpi; the target is {target}")
     if target == "mpi" and ranks is None and partition is None:
         raise ConfigError("--target mpi needs --ranks, or --partition with a partition's folder")
-
-
-def _check_transpose(target: str, transpose: str) -> None:
     if transpose not in _TRANSPOSES:
         raise ConfigError(f"--transpose must be {' or '.join(_TRANSPOSES)}; got {transpose!r}")
     if target != "cuda" and transpose != _TRANSPOSES[0]:
         raise ConfigError(f"--transpose is of --target cuda; the target is {target}")
-
-
-def _input_paths(target: str, inputs: str | None) -> list[str] | None:
     if target != "openmp" and inputs is not None:
         raise ConfigError(f"--input is of --target openmp; the target is {target}")
-    return None if inputs is None else inputs.split(",")
 
 
 def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:

@@ -1,1 +1,1 @@
-"""Stage operators by hardware: CPU threads, worker processes, CUDA devices, and an emulated accelerator."""
+"""Stage operators by hardware: CPU threads, worker processes and CUDA devices."""

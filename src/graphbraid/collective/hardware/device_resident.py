@@ -135,12 +135,6 @@ def _can_read(source: BatchSource) -> bool:
     return source.rows is None or source.rows.in_memory is not None
 
 
-def may_choose_rows(source: BatchSource) -> bool:
-    """Return whether the device may choose hot rows itself, since no tiers were given that choose them."""
-    rows = source.rows
-    return rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
-
-
 def _label_tables(context: Context) -> list[Tensor]:
     """Return the tables that :func:`placed_source` places besides features: labels, masks, weights, ids."""
     source, graph = context.source, context.source.graph
@@ -329,7 +323,10 @@ class Placed:
         placement = self.resident.placement
         there = {part: "host" if where == "device" else "device" for part, where in placement.items()}
         sizes = {part: size for part, size in part_bytes.items() if size}
-        on_device, on_host = (_sized(where, sizes) for where in (placement, there))
+        on_device, on_host = (
+            shown({part: where[part] if part in sizes else "host" for part in PARTS}, sizes)
+            for where in (placement, there)
+        )
         yield f"the device that samples holds {on_device or 'no part as a whole'}" + (
             f" and reads {on_host} over the link" if on_host else ""
         )
@@ -351,11 +348,6 @@ class Placed:
             )
 
 
-def _sized(placement: PartPlacement, sizes: Mapping[PlacedPart, int]) -> str:
-    """Return the parts that are on the device, of those that have a size."""
-    return shown({part: placement[part] if part in sizes else "host" for part in PARTS}, sizes)
-
-
 def resident_in(room: int, context: Context) -> Resident:
     """Choose the parts that fit, and rows and lists of those that do not.
 
@@ -366,7 +358,9 @@ def resident_in(room: int, context: Context) -> Resident:
     rows, sizes = context.source.rows, part_bytes_of(context)
     room -= LOCAL_ID_BYTES * context.source.graph.num_nodes
     placement = choose_placement(sizes, room)
-    divides_rows = context.gathers_rows and may_choose_rows(context.source)
+    # The device chooses hot rows itself where no tiers were given that choose them.
+    may_choose = rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
+    divides_rows = context.gathers_rows and may_choose
     if context.hot is not None or (divides_rows and placement["topology"] == "host"):
         placement = {**placement, "features": "host"}  # but for the rows that are chosen
     divides_rows &= placement["features"] == "host"

@@ -177,7 +177,10 @@ def _answer(operator: Any, epoch: int, step: int) -> Any:
     return (
         sampled.n_id.numpy(),
         batch.input_id.numpy(),
-        [(e.indptr.numpy(), e.indices.numpy(), _as_array(e.positions)) for e in sampled.edges],
+        [
+            (e.indptr.numpy(), e.indices.numpy(), None if e.positions is None else e.positions.numpy())
+            for e in sampled.edges
+        ],
         sampled.nodes_per_hop,
         sampled.edges_per_hop,
     )
@@ -190,10 +193,6 @@ def _that_travels(error: Exception) -> Exception:
     except Exception:
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
-
-
-def _as_array(tensor: Tensor | None) -> np.ndarray | None:
-    return None if tensor is None else tensor.numpy()
 
 
 def _as_tensor(array: np.ndarray | None) -> Tensor | None:

@@ -96,7 +96,8 @@ def measure(
                 assert operators.row_buffer is not None
                 kept_bytes = operators.row_buffer.ring_bytes
             other = dataclasses.replace(times, cpu=cpu, dma=transfer_ahead, lookahead=True)
-            times = _better(times, other, context.schedule.num_steps)
+            seconds = [epoch_bound(t, context.schedule.num_steps).seconds for t in (times, other)]
+            times = other if seconds[1] < PAYS * seconds[0] else times
         found.append(times)
     return Profile(
         times=tuple(found),
@@ -215,12 +216,6 @@ def _cpu(operators: Operators, clock: _StageTimer, workers: int) -> Duration:
 def _prepared(operators: Operators, step: int) -> MiniBatch:
     operators.claim(0, step)
     return operators.prepare(0, step)
-
-
-def _better(times: StageTimes, ahead: StageTimes, num_steps: int) -> StageTimes:
-    """Return the times with look-ahead if it pays, else those without."""
-    seconds = [epoch_bound(t, num_steps).seconds for t in (times, ahead)]
-    return ahead if seconds[1] < PAYS * seconds[0] else times
 
 
 def _transfer(operators: Operators, clock: _StageTimer, context: Context) -> tuple[Duration, int]:

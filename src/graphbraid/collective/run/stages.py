@@ -40,7 +40,7 @@ class WorkerDiedError(ResourceError):
 
 @runtime_checkable
 class Accelerator(Protocol):
-    """A device unknown to torch, such as the emulated one; it names the hardware of its operators."""
+    """A device unknown to torch; it names the hardware of its operators."""
 
     hardware: str
     """Hardware name of the operators for transfer, model and batching on the device."""
@@ -208,8 +208,6 @@ _factories: dict[tuple[StageName, str], Factory] = {}
 _MODULES = {
     "cpu": "graphbraid.collective.hardware.cpu",
     "cuda": "graphbraid.collective.hardware.cuda",
-    "emulated": "graphbraid.collective.hardware.emulated",
-    "emulated-cpu": "graphbraid.collective.hardware.emulated",
 }
 """Modules that register the operators of a hardware, imported on its first lookup or registration."""
 

@@ -147,7 +147,9 @@ def _ranked(
             )
         beside = None if known is None else known.of(given[part], kinds)
         if marks is None:  # once: the system would clear its memory each time
-            marks = torch.empty_like(scores, dtype=_mark_type(num_nodes))
+            # Their sums are exact; PyTorch adds booleans several times slower.
+            exact = torch.float32 if num_nodes <= 1 << 24 else torch.float64
+            marks = torch.empty_like(scores, dtype=exact)
         ranks[part] = _ranks(scores, wanted[part], beside, begin, marks[: scores.shape[0]])
         del scores  # before the next ones are computed
     return ranks
@@ -241,8 +243,3 @@ def _ranks(
         shares *= column != wanted.to(scores.device)[row]
         ranks.index_add_(0, known[0], -shares.double().cpu())
     return ranks
-
-
-def _mark_type(count: int) -> torch.dtype:
-    """Return a type whose ones add up exactly to ``count``; PyTorch adds booleans several times slower."""
-    return torch.float32 if count <= 1 << 24 else torch.float64

@@ -110,7 +110,10 @@ class FitRun:
         every = self._config.checkpoint_every_steps  # others write with it if ranks divide learned rows
         self._save_every = self._ranks.of_first(lambda: every) if self._runner.learned else every
         self._monitor, self._maximize = state.monitored
-        self._add_listeners()
+        if self._config.patience is not None:
+            listeners.add(EarlyStopping(self._config.patience))
+        if self._config.tensorboard and folder is not None:
+            listeners.add(TensorBoard(folder.path / TENSORBOARD))
         self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
         if (divided := divided_graph(state.graph)) is not None:
             from graphbraid.distributed import KeptRows  # here: few runs have parts
@@ -152,12 +155,6 @@ class FitRun:
         """Return whether to resume, which only the rank with the run's folder can say."""
         folder, config = self._folder, self._config
         return folder is not None and folder.decide(config.resume, config.overwrite)
-
-    def _add_listeners(self) -> None:
-        if self._config.patience is not None:
-            self._listeners.add(EarlyStopping(self._config.patience))
-        if self._config.tensorboard and self._folder is not None:
-            self._listeners.add(TensorBoard(self._folder.path / TENSORBOARD))
 
     def _start(self) -> None:
         runtime.seed_everything(self._config.seed)
@@ -231,7 +228,8 @@ class FitRun:
         val = self._evaluate_if_due()
         is_best = bool(val) and progress.note(val[self._monitor], self._maximize)
         schedule.after_epoch(val.get(self._monitor))
-        self._clock.add(self._new_feed_seconds())
+        before, self._feed_seconds = self._feed_seconds, self._parts.feed.stage_seconds()
+        self._clock.add({one: now - before.get(one, 0.0) for one, now in self._feed_seconds.items()})
         record = EpochRecord(
             epoch=progress.epoch,
             global_step=progress.global_step,
@@ -261,11 +259,6 @@ class FitRun:
     def _score(self, nodes: Tensor, mode: EvalMode) -> dict[str, float]:
         """Return the loss, with the run's class weights, and the metrics of labelled ``nodes``."""
         return self._ranks.score(nodes, mode, self._parts.task, self._state.metrics)
-
-    def _new_feed_seconds(self) -> dict[str, float]:
-        now, before = self._parts.feed.stage_seconds(), self._feed_seconds
-        self._feed_seconds = now
-        return {stage: seconds - before.get(stage, 0.0) for stage, seconds in now.items()}
 
     def _save(self, *, is_best: bool) -> None:
         with self._clock.measure("checkpoint"):

@@ -115,10 +115,6 @@ class RunRanks:
         """Give all ranks the first one's parameters and buffers."""
         self._spread([*model.parameters(), *model.buffers()])
 
-    def spread_buffers(self, model: nn.Module) -> None:
-        """Give all ranks the first one's buffers, such as running means, which each has of its own seeds."""
-        self._spread(list(model.buffers()))
-
     def _spread(self, tensors: list[Tensor]) -> None:
         if self._comm is None:
             return
@@ -246,7 +242,7 @@ class RunRanks:
                 metrics=metrics,
                 check=self._guard.check,
             )
-        self.spread_buffers(state.runner.model)
+        self._spread(list(state.runner.model.buffers()))  # such as running means of a rank's own seeds
         return score_by_ranks(self._comm, state.runner, state.config, nodes, mode, task=task, metrics=metrics)
 
     def check_replicas(self) -> None:

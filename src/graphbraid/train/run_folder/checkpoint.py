@@ -336,18 +336,14 @@ def _load(path: Path, trust: bool) -> Any:
             )
         return torch.load(path, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError as error:
+        # Without torch's advice to switch the check off.
+        found = re.search(r"(?:GLOBAL |Unsupported class |Unsupported operand )([\w.]+)", str(error))
         raise DataError(
             f"{path} holds Python objects beside tensors and plain values (from the optimizer, scheduler or "
-            f"a callback){_object_in(error)}. They can run any code, so they are not loaded. If you wrote "
-            "the file, load it with trust_checkpoint=True (--trust-checkpoint)."
+            f"a callback){f': {found[1]}' if found else ''}. They can run any code, so they are not loaded. "
+            "If you wrote the file, load it with trust_checkpoint=True (--trust-checkpoint)."
         ) from error
     except (OSError, DataError, MemoryError):
         raise
     except Exception as error:  # unpickling a damaged file can raise anything
         raise DataError(f"{path} is damaged: {error}. Take another checkpoint.") from error
-
-
-def _object_in(error: pickle.UnpicklingError) -> str:
-    """Return which object torch has met, without its advice to switch the check off."""
-    found = re.search(r"(?:GLOBAL |Unsupported class |Unsupported operand )([\w.]+)", str(error))
-    return f": {found[1]}" if found else ""

@@ -50,10 +50,12 @@ def make_tiers(
         rows = TieredFeatures.build(graph, host=0, disk=options_for(config.host or 0))
         return HostTiers(features=rows, topology=None, reason="steps read the features in blocks")
     row_reads, list_blocks = None, None
-    if _ranks_rows(graph, config):
+    train = graph.splits.get("train")
+    ranks_nothing = config.host in (0, "all", None) and config.hot in (0, "all", None)
+    if not ranks_nothing and train is not None and train.numel() > 0:
         row_reads = reads or expected_reads(graph, config, run_time(), share=share)
         if config.host is not None:
-            schedule = _schedule(config, graph.split("train"), share)
+            schedule = _schedule(config, train, share)
             list_blocks = expected_list_blocks(graph.csc, _sampler(config), schedule)
     tiers = HostTiers.build(
         graph, host=config.host, hot=config.hot or 0, row_reads=row_reads, list_reads=list_blocks
@@ -62,13 +64,6 @@ def make_tiers(
     if row_reads is not None:
         _log.info("tiers are filled by the score %s: %s", row_reads.kind, row_reads.reason)
     return tiers
-
-
-def _ranks_rows(graph: Graph, config: TrainConfig) -> bool:
-    """Whether rows are placed by the reads of training."""
-    train = graph.splits.get("train")
-    ranks_nothing = config.host in (0, "all", None) and config.hot in (0, "all", None)
-    return not ranks_nothing and train is not None and train.numel() > 0
 
 
 def expected_reads(

@@ -148,12 +148,6 @@ def stored_times(graph: Graph, relation: Tensor | None, place: Tensor | None) ->
     return StoredTimes(value=stored, rank=torch.unique(stored, return_inverse=True)[1])
 
 
-def in_time_order(csc: Csc, time: Tensor, *, last: bool) -> tuple[Csc, Tensor, EdgeTimes]:
-    """Return an adjacency sorted by time, the order that sorts its edges, and their times in it."""
-    ordered, order = sorted_by_time(csc, time)
-    return ordered, order, EdgeTimes(time=time[order].contiguous(), last=last)
-
-
 _NONE = -1
 """Split of an edge that is no link: it is neither learned nor predicted."""
 
@@ -276,8 +270,10 @@ class LinkData:
         attr = None if graph.edge_attr is None else graph.edge_attr[is_message]
         link_times, order = None, None
         if times is not None:
+            of_messages = times.rank[is_message]
+            messages, order = sorted_by_time(messages, of_messages)
             is_last = config.temporal_strategy == "last"
-            messages, order, edge_times = in_time_order(messages, times.rank[is_message], last=is_last)
+            edge_times = EdgeTimes(time=of_messages[order].contiguous(), last=is_last)
             message_relation = None if message_relation is None else message_relation[order]
             attr = None if attr is None else attr[order]
             link_times = LinkTimes(links=times.rank[learned], messages=edge_times)
