@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 import torch.distributed
+from tests.extras import PATIENCE
 
 import graphbraid
 from graphbraid import distributed
@@ -37,7 +38,7 @@ from graphbraid.errors import GraphbraidError
 
 def rank(module: str, function: str, *arguments: str) -> int:
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(float(os.environ.get("HANG_SECONDS", "60")), exit=True)
+    faulthandler.dump_traceback_later(0.75 * PATIENCE, exit=True)  # before who waits for it gives up
     if pretended := os.environ.get("PRETENDED_VERSION"):
         graphbraid.__version__ = pretended
     if "LOST_AT_GROUP" in os.environ:

@@ -242,7 +242,7 @@ def test_a_rank_lost_on_another_machine_ends_all_within_half_a_minute(what, tmp_
     with Links(HOSTS, 1e9) as links:
         for rank in range(HOSTS):
             own = {"RANK": str(rank), "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": links.address(0)}
-            own |= {"MASTER_PORT": "29500", "TORCH_CPP_LOG_LEVEL": "ERROR", "HANG_SECONDS": "150"}
+            own |= {"MASTER_PORT": "29500", "TORCH_CPP_LOG_LEVEL": "ERROR"}
             own |= {"LOST_AT_GROUP": "1"} if what == "while ranks connect" and rank == lost else {}
             command = [sys.executable, PROGRAM, 0, training.__name__, training.faulty.__name__, act, tmp_path]
             errors.append((tmp_path / f"{rank}.err").open("w+"))
@@ -294,7 +294,7 @@ def test_torchrun_of_two_machines_starts_the_ranks_again_and_they_go_on(tmp_path
             launch += ["--rdzv-endpoint", f"{links.address(0)}:29400", "--local-addr", links.address(node)]
             launch += ["--rdzv-conf", f"is_host={node == 0}"]
             command = links.command(node, [sys.executable, *map(str, (*launch, *called))])
-            variables = environment(HANG_SECONDS="150")
+            variables = environment()
             del variables["GLOO_SOCKET_IFNAME"]
             pipe = subprocess.PIPE
             processes.append(subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True))

@@ -65,7 +65,7 @@ def test_rows_are_interleaved_and_read_at_peers(size, share, results):
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
-    return [said.result for said in run(3, hot_training.odd_cases, folder, HANG_SECONDS="120")]
+    return [said.result for said in run(3, hot_training.odd_cases, folder)]
 
 
 CASES = ("slower peers", "known by one", "some without", "unequal", "all fit", "unread")
