@@ -1,4 +1,4 @@
-"""The benchmark of synthesised programs: its launcher of compilers, its check of losses and its tables."""
+"""The benchmark of synthesised programs: its launcher of compilers, and its check of losses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from benchmarks.common.contenders import Contender
 from benchmarks.synth import beside_engine, compile_once
-from benchmarks.tables import synth as tables
 
 COMPILER = """\
 import pathlib, sys
@@ -53,22 +52,3 @@ def test_losses_that_differ_are_no_result():
     program.runs.append({"losses": [4.0, 2.0001, 1.0]})
     with pytest.raises(SystemExit, match="a graph: the losses differ"):
         beside_engine.check_losses("a graph", [program, engine], pyg)
-
-
-def test_tables_have_a_line_for_each_program(monkeypatch: pytest.MonkeyPatch):
-    built = {"write_s": 1.0, "build_s": 30.0, "binary_mb": 0.8}
-    program = {"epoch_s": 0.01, "peak_rss_gb": 0.03, "load_s": 0.2, "off": 2e-8} | built
-    engine = {"epoch_s": 0.02, "peak_rss_gb": 0.5, "startup_s": 3.0, "compile_s": 0.5}
-    row = {"graph": "web", "model": "gcn", "input_path": "dense", "ranks": [1, 2], "program": program}
-    row |= {"engine": engine, "pyg": {"epoch_s": 0.5, "peak_rss_gb": 0.9}}
-    row |= {"mpi-1": program | {"sent_bytes": 0}, "mpi-2": program | {"sent_bytes": 3_000_000}}
-    row |= {"date": "2026-01-01", "commit": "abc", "machine": {"cpu": "a CPU", "cores": 2}}
-    monkeypatch.setattr(tables, "read_rows", lambda name: [row])
-    assert (
-        "| web, gcn | dense | **10.0 ms** | 20.0 ms (2.00x) | 500.0 ms (50.00x) | 2e-08 |"
-        in tables.programs()
-    )
-    costs = "| web, gcn | 30 MB | 500 MB | 900 MB | 0.20 s | 3.00 s | 0.50 s | 1.0 s | 30.0 s | 0.8 MB |"
-    assert costs in tables.costs()
-    of_two = "| web, gcn | 2 | 10.0 ms (1.00x) | 3.00 MB | 2e-08 | 30 MB | 0.20 s | 1.0 s | 30.0 s | 0.8 MB |"
-    assert of_two in tables.ranks()

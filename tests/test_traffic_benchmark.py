@@ -1,10 +1,9 @@
-"""benchmarks.tiers.traffic on a tiny graph: what travels is what the score foretells; checks; its table."""
+"""benchmarks.tiers.traffic on a tiny graph: what travels is what the score foretells; checks."""
 
 import pytest
 from benchmarks.common.rows import read_lines
 from benchmarks.graphs import generated
 from benchmarks.graphs.folder import save
-from benchmarks.tables import tiers
 from benchmarks.tiers import traffic
 
 
@@ -55,11 +54,3 @@ def test_rows_of_other_nodes_end_the_benchmark(row, monkeypatch):
     monkeypatch.setattr(traffic.torch, "equal", lambda *_: False)
     with pytest.raises(SystemExit, match="0% hot: batch 0 has rows of other nodes"):
         traffic.measure(graph, parsed)
-
-
-def test_the_table_has_a_line_for_each_share(row, monkeypatch):
-    monkeypatch.setattr(tiers, "read_rows", lambda _: [row])
-    table = tiers.traffic()
-    assert table.count("\n| ") >= len(traffic.SHARES)
-    assert "fanouts 3,2" in table
-    assert "50%" in table

@@ -1,8 +1,7 @@
-"""benchmarks.tiers.whole on a tiny store: both runs learn the same, and its table shows what they took."""
+"""benchmarks.tiers.whole on a tiny store: both runs learn the same."""
 
 import pytest
 from benchmarks.common import rows
-from benchmarks.tables import tiers_reads
 from benchmarks.tiers import whole
 from tests.extras import NO_KERNELS
 
@@ -46,14 +45,3 @@ def test_runs_that_differ_are_no_result(monkeypatch):
                 whole.measure("gcn", OPTIONS)
         else:
             assert whole.measure("gcn", OPTIONS)["streamed"] == RUN
-
-
-def test_the_table_leaves_the_first_epoch_out(tmp_path, monkeypatch):
-    row = {"model": "gcn", "host": "512KiB", "disk": {"bytes_per_second": 2 << 20}, "feature_bytes": 8 << 20}
-    row |= {"limit_bytes": 4 << 20, "streamed": RUN, "in_memory": RUN | {"epoch_seconds": [3.0, 1.0, 1.0]}}
-    monkeypatch.setattr(tiers_reads, "read_rows", lambda _: rows.read_rows("tiers_whole", tmp_path))
-    rows.write_rows("tiers_whole", {"gcn, 8 MiB": row}, repeats=2, out=tmp_path / "tiers_whole.jsonl")
-    said = tiers_reads.whole()
-    assert "| gcn, 8 MiB | on disk | 4.50 | 3.0 MiB | 682.7 KiB/s | 2.0 MiB/s | 5.0 MiB |" in said
-    assert "|  | in memory | 1.00 |" in said
-    assert "an epoch in 4.50 s, in memory 1.00 s" in whole.report(row)

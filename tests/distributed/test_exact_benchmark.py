@@ -1,22 +1,8 @@
-"""benchmarks.distributed.exact: its table, and a run whose ways agree."""
+"""benchmarks.distributed.exact: a run whose ways agree."""
 
 import pytest
 from benchmarks.common.rows import read_lines
 from benchmarks.distributed import exact
-from benchmarks.tables import distributed as tables
-
-ROW = {
-    "row": "3 layers",
-    "commit": "0",
-    "date": "2026-11-27",
-    "machine": {"cpu": "a", "cores": 2},
-    "ways": {"layer by layer": {"seconds": 0.5, "sent_bytes": 7e6}},
-}
-
-
-def test_the_table_has_a_line_for_each_way(monkeypatch):
-    monkeypatch.setattr(tables, "read_rows", lambda _: [ROW])
-    assert "| 3 layers | layer by layer | 0.5 | 7 |" in tables.exact()
 
 
 @pytest.mark.slow

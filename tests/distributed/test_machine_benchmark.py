@@ -1,4 +1,4 @@
-"""benchmarks.distributed.machine: what it compares, its table, and a run of each way that is always there."""
+"""benchmarks.distributed.machine: what it compares, and a run of each way that is always there."""
 
 import json
 from pathlib import Path
@@ -6,18 +6,6 @@ from pathlib import Path
 import pytest
 from benchmarks.common.rows import read_lines
 from benchmarks.distributed import machine
-from benchmarks.tables import distributed as tables
-
-STAMP = {"commit": "0", "date": "2026-11-27", "machine": {"cpu": "a", "cores": 2}}
-
-
-def test_the_table_has_each_way_beside_shared_memory(monkeypatch):
-    rows = [
-        STAMP | {"row": way, "seconds": {"sum, 4 B": [3.0 * times, times * 1e-6, 2e-6 * times]}}
-        for way, times in (("memory", 1.0), ("gloo", 3.5))
-    ]
-    monkeypatch.setattr(tables, "read_rows", lambda _: rows)
-    assert "| sum, 4 B | 2 (1.00) | 7 (3.50) |" in tables.ways()
 
 
 def test_ways_must_learn_the_same():

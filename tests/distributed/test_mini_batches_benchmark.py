@@ -1,25 +1,13 @@
-"""benchmarks.distributed.mini_batches: what it predicts of what it measured, its table, and a run."""
+"""benchmarks.distributed.mini_batches: what it predicts of what it measured, and a run."""
 
 import pytest
 import torch
 from benchmarks.common.rows import read_lines
 from benchmarks.distributed import mini_batches, probes
-from benchmarks.tables import distributed as tables
 from tests.distributed.threads import run_threads
 
 from graphbraid.estimates.cluster import Cluster, RanksForecast
 from graphbraid.estimates.sampled_ranks import ShareTimes, predict_sampled
-
-ROW = {
-    "row": "2 ranks, one machine",
-    "commit": "0",
-    "date": "2026-11-24",
-    "machine": {"cpu": "a", "cores": 2},
-    "seconds": {"alone": 0.2, "ranks": 0.125},
-    "predicted": {"alone": 0.2, "ranks": 0.1},
-    "predicted_range": {"alone": [0.19, 0.21], "ranks": [0.075, 0.15]},
-    "share": {"repeats": 1.5},
-}
 
 
 def forecast(seconds):
@@ -48,16 +36,6 @@ def test_the_range_is_by_both_measurements_and_by_the_cost_of_a_byte():
     assert found["predicted_range"]["alone"] == pytest.approx([2.0, 4.0])
     assert found["predicted"]["ranks"] == pytest.approx(1.5 + 2 * 0.1)  # 100 bytes at a millisecond
     assert found["predicted_range"]["ranks"] == pytest.approx([1.0, 2.0 + 2 * 0.2])
-
-
-def test_a_prediction_stands_with_its_range_in_the_table(monkeypatch):
-    assert mini_batches.ranged(ROW) == "0.80 (0.60 to 1.20)"
-    monkeypatch.setattr(tables, "read_rows", lambda _: [ROW])
-    made = tables.mini_batches()
-    assert (
-        "| 2 ranks, one machine | 200 | 1.00 (0.95 to 1.05) | 125 | 0.80 (0.60 to 1.20) | 1.60 | 1.50 |"
-        in made
-    )
 
 
 def test_latency_and_rate_of_sums_are_measured_between_ranks(monkeypatch):

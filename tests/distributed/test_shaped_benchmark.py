@@ -94,10 +94,3 @@ def test_what_a_byte_costs_is_measured_between_ranks(monkeypatch):
     (found, other) = run_threads(2, probes.moving_seconds)
     assert found == other
     assert len(found) == probes.WINDOWS and min(found) >= 0
-
-
-def test_a_prediction_stands_with_its_range_where_there_is_one():
-    row = {"seconds": {"overlapped": 0.2}, "predicted": {"overlapped": 0.18}}
-    assert shaped.ranged(row) == "0.90"
-    row["predicted_range"] = {"overlapped": [0.15, 0.21]}
-    assert shaped.ranged(row) == "0.90 (0.75 to 1.05)"
