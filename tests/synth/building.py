@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,12 @@ from graphbraid.synth.weights import weights_of
 PACKAGE = Path(graphbraid.__file__).parent
 CSRC, RUNTIME = PACKAGE / "csrc", PACKAGE / "synth" / "emit" / "runtime"
 LAYERS = (CHANNELS, 16, CLASSES)
+SANITIZED = os.environ.get("GB_PROGRAM_FLAGS", "")
+"""More options of the compiler, which scripts/sanitize_programs.sh asks for."""
 FLAGS = (
     *("-std=c++20", "-O0", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"),
     *("-Wno-tautological-compare", "-DGB_WITHOUT_AVX2", "-DGB_WITHOUT_AVX512"),
-    *shlex.split(os.environ.get("GB_PROGRAM_FLAGS", "")),  # scripts/sanitize.sh asks for more
+    *shlex.split(SANITIZED),
 )
 CCACHE = shutil.which("ccache")
 QUICK_BUILD = "-DONLY_PORTABLE=ON -DCMAKE_BUILD_TYPE=None"
@@ -133,18 +136,25 @@ class Compiled:
     """Includes the standard headers of programs; the compiler takes the compiled form beside it."""
 
 
-def compiled(factory: pytest.TempPathFactory) -> Compiled:
-    """The runtime and the kernels of every program, which one of the test processes compiles for all."""
+@contextlib.contextmanager
+def by_one(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """A folder of all test processes, which one at a time has: what the first makes, the others find."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     import fcntl  # not on every system that collects these tests
 
     own = factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "objects-of-programs"
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
     folder.mkdir(exist_ok=True)
-    made = Compiled([folder / f"{Path(name).name}.o" for name in SOURCES], folder / "programs.h")
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of as the file is closed
+        yield folder
+
+
+def compiled(factory: pytest.TempPathFactory) -> Compiled:
+    """The runtime and the kernels of every program."""
+    with by_one(factory, "objects-of-programs") as folder:
+        made = Compiled([folder / f"{Path(name).name}.o" for name in SOURCES], folder / "programs.h")
         if not (folder / "all").exists():
             precompile(made.header)
             compile_each(taken_along(folder), made.objects, "-include", str(made.header))
@@ -212,6 +222,122 @@ def built(synthesis: Synthesis, store: Path, parts: Compiled, folder: Path, **op
     text = ("-include", str(parts.header), str(folder / "main.cpp"))
     compile_with(includes, *text, *map(str, parts.objects), "-o", str(folder / "train"))
     return folder
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A program that tests ask for."""
+
+    make: Callable[[], Synthesis]
+    graph: Graph = GRAPH
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the function that writes it."""
+
+    def stored(self, folder: Path) -> Graph:
+        """The graph, in the store that :func:`store_of` the program's folder names."""
+        return datasets.open_store(datasets.save_store(self.graph, store_of(folder)))
+
+
+def store_of(folder: Path) -> Path:
+    """Where the store lies that a program of :class:`Together` was written for."""
+    return folder.with_suffix(".store")
+
+
+class Together:
+    """Programs that are compiled as one source, since most of the time goes into reading headers.
+
+    One test process compiles them for all. With a sanitizer each is compiled when a test asks for it: its
+    short form runs few tests.
+
+    Args:
+        factory: makes the folder.
+        name: its name.
+        wanted: the programs.
+        write: writes one of them to a folder.
+        link: compiles a source to a file, with what is taken along in a folder.
+    """
+
+    def __init__(
+        self,
+        factory: pytest.TempPathFactory,
+        name: str,
+        wanted: Mapping[str, Wanted],
+        write: Callable[[Wanted, Path], object],
+        link: Callable[[Path, Path, Path], None],
+    ) -> None:
+        self._factory, self._name, self._wanted = factory, name, wanted
+        self._write, self._link = write, link
+
+    def __getitem__(self, name: str) -> Path:
+        """The folder of a program, built."""
+        numbers = {one: number for number, one in enumerate(self._wanted)}
+        asked = {name: numbers[name]} if SANITIZED else numbers
+        with by_one(self._factory, f"programs-{self._name}{numbers[name] if SANITIZED else ''}") as place:
+            if not (place / "all").exists():
+                self._build(place, asked)
+                (place / "all").touch()
+        return place / str(numbers[name])
+
+    def _build(self, place: Path, numbers: Mapping[str, int]) -> None:
+        folders = [place / str(number) for number in numbers.values()]
+        for name, folder in zip(numbers, folders, strict=True):
+            self._write(self._wanted[name], folder)
+            assert_complete(folder)
+            for room in rooms_of(folder):  # programs take along equal copies
+                shutil.copytree(room, place / room.name, dirs_exist_ok=True)
+        mains = {f"program_{folder.name}": next(folder.glob("main.*")) for folder in folders}
+        calls = [f'  if (name == "{name}") return {name}::main_{name}(count, words);\n' for name in mains]
+        text = in_one({name: main.read_text(encoding="utf-8") for name, main in mains.items()})
+        text += "\n#include <cstdlib>\nint main(int count, char** words) {\n"
+        text += '  const std::string name = std::getenv("PROGRAM");\n'
+        text += "".join(calls) + "  return 99;\n}\n"
+        source = place / f"mains{next(iter(mains.values())).suffix}"
+        source.write_text(text, encoding="utf-8")
+        self._link(source, place, place / "programs")
+        for name, main in mains.items():
+            (train := main.with_name("train")).write_text(
+                f'#!/bin/sh\nPROGRAM={name} exec "{place}/programs" "$@"\n'
+            )
+            train.chmod(0o755)
+
+
+def rooms_of(folder: Path) -> list[Path]:
+    """Folders of the sources that a program takes along."""
+    return [room for room in folder.iterdir() if room.name.startswith(("csrc", "runtime"))]
+
+
+def assert_complete(folder: Path) -> None:
+    """A program's folder has what its sources include."""
+    rooms = [folder, *rooms_of(folder)]
+    for file in [path for path in folder.rglob("*") if path.suffix in {".cpp", ".cu", ".cuh", ".h", ".inl"}]:
+        for named in re.findall(r'^\s*#\s*include "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
+            assert any((room / named).is_file() for room in (*rooms, file.parent)), f"{file} includes {named}"
+
+
+def in_one(mains: dict[str, str]) -> str:
+    """Programs as one source, each in a namespace of its own."""
+    include = re.compile(r"^#include .*\n", re.MULTILINE)
+    includes = dict.fromkeys(line for text in mains.values() for line in include.findall(text))
+    bodies = []
+    for name, text in mains.items():
+        assert text.count("\nint main(") == text.count("namespace program {") == 1
+        body = include.sub("", text).replace("\nint main(", f"\nint main_{name}(")
+        bodies.append(f"namespace {name} {{\nnamespace program {{ using namespace ::program; }}\n{body}}}\n")
+    return "\n".join(["".join(includes), *bodies])
+
+
+def openmp_programs(factory: pytest.TempPathFactory, name: str, wanted: Mapping[str, Wanted]) -> Together:
+    """Programs for CPUs."""
+    parts = compiled(factory)
+
+    def write(one: Wanted, folder: Path) -> None:
+        write_openmp(one.make(), one.stored(folder), folder, **one.options)
+
+    def link(source: Path, taken: Path, to: Path) -> None:
+        text = ("-include", str(parts.header), str(source))
+        compile_with((taken / "csrc", taken / "runtime"), *text, *map(str, parts.objects), "-o", str(to))
+
+    return Together(factory, name, wanted, write, link)
 
 
 def run(folder: Path, *options: str, code: int = 0) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tests.extras import PATIENCE
-from tests.synth.building import CSRC, PACKAGE, RUNTIME, compile_with, precompile
+from tests.synth.building import CSRC, PACKAGE, RUNTIME, Together, Wanted, by_one, compile_with, precompile
 
-from graphbraid import datasets
-from graphbraid.synth import Synthesis, write_cuda
+from graphbraid.synth import write_cuda
+from graphbraid.synth.emit import cuda
 
 CUDA = PACKAGE / "synth" / "emit" / "runtime_cuda"
 STUBS = Path(__file__).with_name("stubs")
@@ -24,44 +25,50 @@ _ON_HOST = "-DGB_ON_HOST"
 
 
 class HostPrograms:
-    """Programs whose kernels run on the processor; each source is compiled once.
+    """Programs whose kernels run on the processor; each source is compiled once for all test processes.
 
     Args:
-        folder: where objects are put.
+        factory: makes the folder of objects.
     """
 
-    def __init__(self, folder: Path) -> None:
-        if shutil.which("g++") is None:
-            pytest.skip("there is no g++")
-        self._folder, self._objects = folder, dict[str, Path]()
-        self._header = folder / "programs.h"
-        precompile(self._header, _ON_HOST)
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self._factory = factory
+        with by_one(factory, "objects-on-host") as folder:
+            self._header = folder / "programs.h"
+            if not self._header.with_suffix(".h.gch").exists():
+                precompile(self._header, _ON_HOST)
 
-    def built(self, synthesis: Synthesis, store: Path, folder: Path, **options) -> Path:
-        """Write a program for a store and build it."""
-        write_cuda(synthesis, datasets.open_store(store), folder, **options)
-        objects = self.objects_of(folder)
-        self._compile(folder / "main.cu", folder, folder / "main.o", "-include", str(self._header))
-        compile_with((), str(folder / "main.o"), *map(str, objects), "-o", str(folder / "train"))
-        return folder
+    def together(self, name: str, wanted: Mapping[str, Wanted]) -> Together:
+        """Programs that are compiled as one."""
+
+        def write(one: Wanted, folder: Path) -> None:
+            options = dict(one.options)
+            with mock.patch.object(cuda, "LONG_ROW", options.pop("long_row", cuda.LONG_ROW)):
+                write_cuda(one.make(), one.stored(folder), folder, **options)
+
+        return Together(self._factory, name, wanted, write, self._link)
+
+    def _link(self, source: Path, taken: Path, to: Path) -> None:
+        objects = map(str, self.objects_of(taken))
+        self._compile(source, taken, to.with_suffix(".o"), "-include", str(self._header))
+        compile_with((), str(to.with_suffix(".o")), *objects, "-o", str(to))
 
     def objects_of(self, folder: Path) -> list[Path]:
         """The objects of what a program takes along, each named by its source."""
         sources = [file for room in folder.glob("runtime*") for file in room.iterdir()]
         wanted = [file for file in sources if file.suffix in {".cpp", ".cu"} and file.name != "gemm.cu"]
-        with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(self._object, sorted(wanted)))
+        with by_one(self._factory, "objects-on-host") as place, ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda source: self._object(source, place), sorted(wanted)))
 
-    def _object(self, source: Path) -> Path:
-        if source.name not in self._objects:
-            made = self._folder / f"{source.name}.o"
+    def _object(self, source: Path, place: Path) -> Path:
+        made = place / f"{source.name}.o"
+        if not made.exists():
             self._compile(source, source.parents[1], made)
-            self._objects[source.name] = made
-        return self._objects[source.name]
+        return made
 
     @staticmethod
     def _compile(source: Path, program: Path, to: Path, *options: str) -> None:
-        """Compile a source of a program, with the headers that the program takes along."""
+        """Compile a source, with the headers that a program takes along."""
         includes = tuple(program / room for room in ("csrc", "runtime", "runtime_cuda"))
         compile_with(includes, *options, _ON_HOST, "-x", "c++", "-c", str(source), "-o", str(to))
 
@@ -73,18 +80,6 @@ def run_on_host(folder: Path, *options: str, code: int = 0, **environment: str) 
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=given)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done.stdout if code == 0 else done.stderr
-
-
-def in_one(mains: dict[str, str]) -> str:
-    """Programs as one source, each in a namespace of its own: most of the time goes into reading headers."""
-    include = re.compile(r"^#include .*\n", re.MULTILINE)
-    includes = dict.fromkeys(line for text in mains.values() for line in include.findall(text))
-    bodies = []
-    for name, text in mains.items():
-        assert text.count("\nint main(") == text.count("namespace program {") == 1
-        body = include.sub("", text).replace("\nint main(", f"\nint main_{name}(")
-        bodies.append(f"namespace {name} {{\nnamespace program {{ using namespace ::program; }}\n{body}}}\n")
-    return "\n".join(["".join(includes), *bodies])
 
 
 def nvcc(source: Path, to: Path) -> None:

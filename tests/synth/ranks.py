@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.distributed.ranks import OPEN_MPI
 from tests.extras import PATIENCE
-from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, compiled
+from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, Together, Wanted, by_one, compiled
 
 from graphbraid.distributed import Partition
 from graphbraid.graph import Graph
@@ -44,15 +45,32 @@ class Parts:
 
 def parts_of_programs(factory: pytest.TempPathFactory) -> Parts:
     """The kernels, the runtime, and what ranks tell each other."""
-    folder = factory.mktemp("mpi")
-    objects = [folder / f"{source.name}.o" for source in sorted(MPI.glob("*.cpp"))]
-    for source, made_of in zip(sorted(MPI.glob("*.cpp")), objects, strict=True):
-        _compile("-c", str(source), "-o", str(made_of))
-    header = folder / "programs.h"
-    text = (GOLDEN / "main.cpp").read_text(encoding="utf-8")
-    header.write_text("\n".join(re.findall(r"^#include .*", text, re.MULTILINE)) + "\n", encoding="utf-8")
-    _compile("-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
+    with by_one(factory, "objects-of-ranks") as folder:
+        header, sources = folder / "programs.h", sorted(MPI.glob("*.cpp"))
+        objects = [folder / f"{source.name}.o" for source in sources]
+        if not (folder / "all").exists():
+            for source, made_of in zip(sources, objects, strict=True):
+                _compile("-c", str(source), "-o", str(made_of))
+            text = (GOLDEN / "main.cpp").read_text(encoding="utf-8")
+            header.write_text(
+                "\n".join(re.findall(r"^#include .*", text, re.MULTILINE)) + "\n", encoding="utf-8"
+            )
+            _compile("-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
+            (folder / "all").touch()
     return Parts([*objects, *compiled(factory).objects], header)
+
+
+def rank_programs(factory: pytest.TempPathFactory, name: str, wanted: Mapping[str, Wanted]) -> Together:
+    """Programs of several ranks; the options of each have its partition."""
+    parts = parts_of_programs(factory)
+
+    def link(source: Path, _: Path, to: Path) -> None:
+        _compile("-include", str(parts.header), str(source), *map(str, parts.objects), "-o", str(to))
+
+    def write(one: Wanted, folder: Path) -> None:
+        write_mpi(one.make(), one.graph, folder, **one.options)
+
+    return Together(factory, name, wanted, write, link)
 
 
 def built_for_ranks(

@@ -25,11 +25,12 @@ from tests.synth.building import (
     Compiled,
     compiled,
     graph_of,
+    in_one,
     losses_of,
     of_example,
     taking,
 )
-from tests.synth.on_host import HostPrograms, in_one, nvcc
+from tests.synth.on_host import HostPrograms, nvcc
 from tests.synth.ranks import MPI, Parts, environment, parts_of_programs, tool
 
 from graphbraid import Graph, datasets, native
@@ -128,7 +129,7 @@ def rank_parts(tmp_path_factory) -> Parts:
 
 @pytest.fixture(scope="module")
 def gpu_programs(tmp_path_factory) -> HostPrograms:
-    return HostPrograms(tmp_path_factory.mktemp("objects"))
+    return HostPrograms(tmp_path_factory)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
@@ -18,19 +18,20 @@ from tests.synth.building import (
     GRAPH,
     LABELLED,
     SETTINGS,
-    Compiled,
-    built,
-    compiled,
+    Together,
+    Wanted,
     graph_of,
     losses_of,
     of_example,
+    openmp_programs,
     run,
+    store_of,
 )
 from tests.synth.on_host import HostPrograms, run_on_host
 from tests.synth.programs import program
-from tests.synth.ranks import Parts, built_for_ranks, parts_of_programs, run_ranks, tool
+from tests.synth.ranks import rank_programs, run_ranks, tool
 
-from graphbraid import datasets, native
+from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.synth import (
     OptimizerRecipe,
@@ -99,65 +100,79 @@ def assert_alike(said: str, synthesis: Synthesis, name: str) -> None:
         assert line == ours or (name == "regression" and line.split()[:-1] == ours.split()[:-1])
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("control")
-    for name, graph in {"": GRAPH, **LABELLED}.items():
-        datasets.save_store(graph, folder / f"store{name}")
-    return {name: folder / f"store{name if name in LABELLED else ''}" for name in ("", *TEXTS)}
-
-
-@pytest.fixture
-def store(stores: dict[str, Path], request: pytest.FixtureRequest) -> Path:
-    return stores[
-        (getattr(request.node, "callspec", None) and request.node.callspec.params.get("name")) or ""
-    ]
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory) -> Compiled:
-    return compiled(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def rank_parts(tmp_path_factory) -> Parts:
-    tool("mpirun")
-    return parts_of_programs(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory) -> HostPrograms:
-    return HostPrograms(tmp_path_factory.mktemp("objects"))
-
-
 TEXTS = EXAMPLES | {"numbers": NUMBERS}
 SETTINGS["numbers"] = {"class": 3, "_rate": 0.5, "NULL": False}
+ON_GPU = [name for name in TEXTS if name != "own"]
+OWNERS = owners([(node * 7) % 2 for node in range(NUM_NODES)], 2)
+EARLY = program().replace(
+    "    for (int l = 0;", "    if (epoch == 0) { print(gnn.loss()); }\n    for (int l = 0;", 1
+)
+WRONG = {
+    "rate": (program(optimizer='"sgd", 0.1 - epoch'), "line 13: the learning rate of epoch 1 is -0.9"),
+    "zero": (program(after_epoch="int x =\n6 / (3 - epoch);"), "line 15: division by zero"),
+    "rest": (program(after_epoch="int x =\n7 % (epoch - 2);"), "line 15: division by zero"),
+    "real": (program(after_epoch="float x = 1.5 / (epoch - 1);"), "line 14: division by zero"),
+    "large": (
+        program(before="int x = 9;", after_epoch="x = x * x;"),
+        "the integer is too large: at most",
+    ),
+    "stuck": (
+        program(after_epoch="float l = gnn.loss();\nwhile (l > 0) { l *= 1.0; }"),
+        "line 15: the loop goes on after 1,000,000 rounds without training: does it end?",
+    ),
+    "early": (EARLY, "line 6: the loss is asked for before the first forward pass"),
+    "lost": (program(optimizer='"sgd", 1e30'), "line 7: the loss of epoch 1 is nan: the features or the"),
+}
+THREE_EPOCHS = program().replace("epoch < totalEpoch", "epoch < 3")
+WEIGHTED = make_graph(train=30, weighted=True)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Together:
+    wanted = {one: Wanted(partial(of_example, text, one), graph_of(one)) for one, text in TEXTS.items()}
+    wanted |= {one: Wanted(partial(of_example, text)) for one, (text, _) in WRONG.items()}
+    wanted |= {
+        "weighted": Wanted(partial(of_example, TEXTS["mixed"], "mixed"), WEIGHTED),
+        "three epochs": Wanted(partial(of_example, THREE_EPOCHS)),
+    }
+    return openmp_programs(tmp_path_factory, "control", wanted)
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory) -> Together:
+    tool("mpirun")
+    wanted = {
+        name: Wanted(partial(of_example, text, name), graph_of(name), {"partition": OWNERS})
+        for name, text in TEXTS.items()
+    }
+    return rank_programs(tmp_path_factory, "control-ranks", wanted)
+
+
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory) -> Together:
+    wanted = {name: Wanted(partial(of_example, TEXTS[name], name, 12), graph_of(name)) for name in ON_GPU}
+    return HostPrograms(tmp_path_factory).together("control-host", wanted)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.slow
-def test_openmp_programs_decide_as_the_engine(name: str, store: Path, parts: Compiled, tmp_path: Path):
-    folder = built(of_example(TEXTS[name], name), store, parts, tmp_path / "out")
-    assert_alike(run(folder, "--data", str(store)), of_example(TEXTS[name], name), name)
+def test_openmp_programs_decide_as_the_engine(name: str, programs: Together):
+    folder = programs[name]
+    assert_alike(run(folder, "--data", str(store_of(folder))), of_example(TEXTS[name], name), name)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.slow
-def test_ranks_decide_as_the_engine(name: str, rank_parts: Parts, tmp_path: Path):
-    owner = owners([(node * 7) % 2 for node in range(NUM_NODES)], 2)
-    folder = built_for_ranks(
-        of_example(TEXTS[name], name), graph_of(name), owner, rank_parts, tmp_path / "out"
-    )
-    assert_alike(run_ranks(folder, 2), of_example(TEXTS[name], name), name)
+def test_ranks_decide_as_the_engine(name: str, of_ranks: Together):
+    assert_alike(run_ranks(of_ranks[name], 2), of_example(TEXTS[name], name), name)
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if name != "own"])
+@pytest.mark.parametrize("name", ON_GPU)
 @pytest.mark.slow
-def test_programs_for_a_gpu_decide_as_the_engine(
-    name: str, store: Path, programs: HostPrograms, tmp_path: Path
-):
-    folder = programs.built(of_example(TEXTS[name], name, 12), store, tmp_path / "out")
-    assert_alike(run_on_host(folder, "--data", str(store)), of_example(TEXTS[name], name, 12), name)
+def test_programs_for_a_gpu_decide_as_the_engine(name: str, on_host: Together):
+    folder = on_host[name]
+    said = run_on_host(folder, "--data", str(store_of(folder)))
+    assert_alike(said, of_example(TEXTS[name], name, 12), name)
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
@@ -190,12 +205,10 @@ def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, norm
 
 
 @pytest.mark.slow
-def test_weights_of_edges_reach_the_layers_that_take_them(parts: Compiled, tmp_path: Path):
-    graph, text = make_graph(train=30, weighted=True), TEXTS["mixed"]
-    datasets.save_store(graph, tmp_path / "store")
-    folder = built(of_example(text, "mixed"), tmp_path / "store", parts, tmp_path / "out")
-    losses = losses_of(run(folder, "--data", str(tmp_path / "store")))
-    assert losses == pytest.approx(train(of_example(text, "mixed"), graph).losses, rel=1e-5)
+def test_weights_of_edges_reach_the_layers_that_take_them(programs: Together):
+    folder, text = programs["weighted"], TEXTS["mixed"]
+    losses = losses_of(run(folder, "--data", str(store_of(folder))))
+    assert losses == pytest.approx(train(of_example(text, "mixed"), WEIGHTED).losses, rel=1e-5)
     assert losses != pytest.approx(train(of_example(text, "mixed"), GRAPH).losses, rel=1e-2)
 
 
@@ -269,37 +282,18 @@ def test_a_loss_that_is_not_finite_ends_training_here_too():
 
 @pytest.mark.slow
 def test_a_program_refuses_what_goes_wrong_while_it_trains(
-    store: Path, parts: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Together, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("graphbraid.synth.running.MOST_ROUNDS", 1000)  # those in C++ are quick
-    early = program().replace(
-        "    for (int l = 0;", "    if (epoch == 0) { print(gnn.loss()); }\n    for (int l = 0;", 1
-    )
-    wrong = {
-        "rate": (program(optimizer='"sgd", 0.1 - epoch'), "line 13: the learning rate of epoch 1 is -0.9"),
-        "zero": (program(after_epoch="int x =\n6 / (3 - epoch);"), "line 15: division by zero"),
-        "rest": (program(after_epoch="int x =\n7 % (epoch - 2);"), "line 15: division by zero"),
-        "real": (program(after_epoch="float x = 1.5 / (epoch - 1);"), "line 14: division by zero"),
-        "large": (
-            program(before="int x = 9;", after_epoch="x = x * x;"),
-            "the integer is too large: at most",
-        ),
-        "stuck": (
-            program(after_epoch="float l = gnn.loss();\nwhile (l > 0) { l *= 1.0; }"),
-            "line 15: the loop goes on after 1,000,000 rounds without training: does it end?",
-        ),
-        "early": (early, "line 6: the loss is asked for before the first forward pass"),
-        "lost": (program(optimizer='"sgd", 1e30'), "line 7: the loss of epoch 1 is nan: the features or the"),
-    }
-    for name, (text, message) in wrong.items():
-        folder = built(of_example(text), store, parts, tmp_path / name)
-        assert f"train: {message}" in run(folder, "--data", str(store), code=1)
+    for name, (text, message) in WRONG.items():
+        folder = programs[name]
+        assert f"train: {message}" in run(folder, "--data", str(store_of(folder)), code=1)
         with pytest.raises(ProgramError) as raised:
             train(of_example(text), GRAPH)
         at, said = re.fullmatch(r"(?:line (\d+): )?(.*)", message).groups()
         assert at is None or raised.value.place.line == int(at)
         assert said.startswith(raised.value.message[:20])
-    text = program().replace("epoch < totalEpoch", "epoch < 3")
-    folder = built(of_example(text), store, parts, tmp_path / "own")
-    assert len(losses_of(run(folder, "--data", str(store)))) == 3
-    assert "--epochs sets totalEpoch" in run(folder, "--data", str(store), "--epochs", "5", code=2)
+    folder = programs["three epochs"]
+    data = ("--data", str(store_of(folder)))
+    assert len(losses_of(run(folder, *data))) == 3
+    assert "--epochs sets totalEpoch" in run(folder, *data, "--epochs", "5", code=2)

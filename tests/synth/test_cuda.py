@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,20 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import (
     EXAMPLES,
     MORE,
+    Together,
+    Wanted,
     assert_golden,
     assert_left_alone,
     assert_trained_alike,
+    in_one,
     losses_of,
     made,
     more,
     of_example,
+    store_of,
     taking,
 )
-from tests.synth.on_host import CUDA, HostPrograms, in_one, nvcc, run_on_host
+from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
 from tests.synth.test_own_layers import GRAPHS, MESSAGES, PLAIN, layer_of
 from tests.synth.test_own_layers import made as of_messages
 
@@ -32,8 +37,7 @@ from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
-from graphbraid.synth import OptimizerRecipe, Recipe, from_model, load_weights, train, write_cuda
-from graphbraid.synth.emit import cuda
+from graphbraid.synth import OptimizerRecipe, Recipe, Synthesis, from_model, load_weights, train, write_cuda
 from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -49,23 +53,89 @@ def store(tmp_path_factory) -> Path:
     return folder
 
 
+def attending() -> Synthesis:
+    """Attention with a dropout of its own."""
+    torch.manual_seed(1)
+    return from_model(nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu"))
+
+
+def wide() -> Synthesis:
+    """Heads of more columns than a group sums at a time."""
+    torch.manual_seed(0)
+    # Some of its gradients are rounding noise, of which Adam makes whole steps.
+    sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05)
+    model = nn.GATv2(CHANNELS, 2 * 133, CLASSES, heads=2, norm="layer")
+    return from_model(model, Recipe(name="Wide", optimizer=sgd, epochs=3))
+
+
+# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
+SHORT = {"long_row": 3}
+"""Rows of more than three edges are long: most here are summed in parts."""
+IMPLICIT = [("GCN", "Sum"), ("SAGE", "Mean"), ("GIN", "Sum")]
+ZEROS = [
+    ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
+    ("binary", {"density": 0.2, "binary": "ones"}, Rates(binary_values=1e14)),
+    ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
+]
+OWN = [name for name in MESSAGES if name not in PLAIN]
+OPTIMIZERS = ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1']
+WANTED = {
+    **{
+        f"{one} {how} {is_short}": Wanted(
+            partial(made, one, how, **OF_MODEL.get(one, {})), options=SHORT if is_short else {}
+        )
+        for one, how in MODELS
+        for is_short in (False, True)
+    },
+    **{
+        f"implicit {one}": Wanted(
+            partial(made, one, how, **OF_MODEL.get(one, {})), options={"transpose": "implicit"}
+        )
+        for one, how in IMPLICIT
+    },
+    "weighted": Wanted(
+        partial(made, "GCN", "Sum"),
+        make_graph(train=30, weighted=True),
+        {"transpose": "implicit", "options": OPTIONS},
+    ),
+    **{
+        f"zeros {options}": Wanted(
+            partial(made, "SAGE", "Mean"),
+            make_graph(train=30, **options),
+            {"options": CompileOptions(rates=rates)},
+        )
+        for _, options, rates in ZEROS
+    },
+    **{layers: Wanted(partial(more, layers), options=SHORT) for layers in MORE},
+    **{
+        name: Wanted(
+            lambda name=name: of_messages(layer_of(name)), GRAPHS["weight" in MESSAGES[name][0]], SHORT
+        )
+        for name in OWN
+    },
+    **{one: Wanted(partial(made, "GCN", "Sum", optimizer=one)) for one in OPTIMIZERS},
+    "attending": Wanted(attending),
+    "wide": Wanted(wide),
+}
+
+
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory) -> HostPrograms:
-    return HostPrograms(tmp_path_factory.mktemp("objects"))
+def host(tmp_path_factory) -> HostPrograms:
+    return HostPrograms(tmp_path_factory)
 
 
-@pytest.fixture
-def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of more than three edges are long: most here are summed in parts."""
-    monkeypatch.setattr(cuda, "LONG_ROW", 3)
+@pytest.fixture(scope="module")
+def programs(host: HostPrograms) -> Together:
+    return host.together("cuda", WANTED)
 
 
 @pytest.mark.slow
 def test_a_program_has_the_engines_losses_in_any_order_of_threads(
-    store: Path, programs: HostPrograms, tmp_path: Path, short_rows: None
+    store: Path, programs: Together, tmp_path: Path
 ):
     synthesis, graph = made("GCN", "Sum"), datasets.open_store(store)
-    folder = programs.built(synthesis, store, tmp_path / "out")
+    folder = programs["GCN Sum True"]
     text = (folder / "main.cu").read_text()
     assert "long_rows(3, " in text
     said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
@@ -81,14 +151,10 @@ def test_a_program_has_the_engines_losses_in_any_order_of_threads(
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 @pytest.mark.slow
 def test_every_model_has_the_engines_losses(
-    model: str, aggregation: str, is_short: bool, store: Path, programs: HostPrograms, tmp_path: Path, request
+    model: str, aggregation: str, is_short: bool, store: Path, programs: Together, tmp_path: Path
 ):
-    if is_short:
-        request.getfixturevalue("short_rows")
-    # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
-    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
-    synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
-    folder = programs.built(synthesis, store, tmp_path / "out")
+    synthesis, graph = made(model, aggregation, **OF_MODEL.get(model, {})), datasets.open_store(store)
+    folder = programs[f"{model} {aggregation} {is_short}"]
     said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
     assert losses_of(backwards) == losses_of(said)[:6]
@@ -96,68 +162,51 @@ def test_every_model_has_the_engines_losses(
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
 
 
-@pytest.mark.parametrize(("model", "aggregation"), [("GCN", "Sum"), ("SAGE", "Mean"), ("GIN", "Sum")])
+@pytest.mark.parametrize(("model", "aggregation"), IMPLICIT)
 @pytest.mark.slow
-def test_transposes_need_not_be_stored(
-    model: str, aggregation: str, store: Path, programs: HostPrograms, tmp_path: Path
-):
-    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
-    synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
-    folder = programs.built(synthesis, store, tmp_path / "out", transpose="implicit")
+def test_transposes_need_not_be_stored(model: str, aggregation: str, store: Path, programs: Together):
+    synthesis, graph = made(model, aggregation, **OF_MODEL.get(model, {})), datasets.open_store(store)
+    folder = programs[f"implicit {model}"]
     assert "spmm_transposed(" in (folder / "main.cu").read_text()
     losses = losses_of(run_on_host(folder, "--data", str(store)))
     assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_weights_of_edges_go_with_a_transpose_that_is_not_stored(programs: HostPrograms, tmp_path: Path):
-    graph, store = make_graph(train=30, weighted=True), tmp_path / "store"
-    datasets.save_store(graph, store)
-    synthesis = made("GCN", "Sum")
-    folder = programs.built(synthesis, store, tmp_path / "out", transpose="implicit", options=OPTIONS)
+def test_weights_of_edges_go_with_a_transpose_that_is_not_stored(programs: Together):
+    graph, folder, synthesis = WANTED["weighted"].graph, programs["weighted"], made("GCN", "Sum")
     assert "spmm_transposed(" in (folder / "main.cu").read_text()
-    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    losses = losses_of(run_on_host(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=Rates())).losses, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "rates"),
-    [
-        ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
-        ("binary", {"density": 0.2, "binary": "ones"}, Rates(binary_values=1e14)),
-        ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "rates"), ZEROS)
 @pytest.mark.slow
 def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, programs: HostPrograms, tmp_path: Path
+    path: str, options: dict, rates: Rates, programs: Together
 ):
-    datasets.save_store(make_graph(train=30, **options), tmp_path / "store")
-    graph, lowering = datasets.open_store(tmp_path / "store"), CompileOptions(rates=rates)
-    synthesis = made("SAGE", "Mean")
+    folder, synthesis = programs[f"zeros {options}"], made("SAGE", "Mean")
+    graph, lowering = datasets.open_store(store_of(folder)), CompileOptions(rates=rates)
     assert synthesis.lower(graph, lowering).program.input_path == path
-    folder = programs.built(synthesis, tmp_path / "store", tmp_path / "out", options=lowering)
-    losses = losses_of(run_on_host(folder, "--data", str(tmp_path / "store")))
+    losses = losses_of(run_on_host(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
 @pytest.mark.parametrize("layers", MORE)
 @pytest.mark.slow
-def test_layers_with_more(layers: str, store: Path, programs: HostPrograms, tmp_path: Path, short_rows: None):
-    synthesis, graph = more(layers), datasets.open_store(store)
-    folder = programs.built(synthesis, store, tmp_path / "out")
+def test_layers_with_more(layers: str, store: Path, programs: Together, tmp_path: Path):
+    synthesis, graph, folder = more(layers), datasets.open_store(store), programs[layers]
     said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
     assert losses_of(backwards) == losses_of(said)[:6]
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
 
 
-@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in PLAIN])
+@pytest.mark.parametrize("name", OWN)
 @pytest.mark.slow
-def test_own_layers(name: str, programs: HostPrograms, tmp_path: Path, short_rows: None):
-    synthesis, store = of_messages(layer_of(name)), tmp_path / "store"
-    datasets.save_store(GRAPHS["weight" in MESSAGES[name][0]], store)
-    folder = programs.built(synthesis, store, tmp_path / "out")
+def test_own_layers(name: str, programs: Together):
+    synthesis, folder = of_messages(layer_of(name)), programs[name]
+    store = store_of(folder)
     assert "struct Message0 {" in (folder / "main.cu").read_text()
     losses = losses_of(run_on_host(folder, "--data", str(store)))
     assert losses == losses_of(run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1"))
@@ -165,44 +214,31 @@ def test_own_layers(name: str, programs: HostPrograms, tmp_path: Path, short_row
 
 
 @pytest.mark.slow
-def test_heads_of_more_columns_than_a_group_sums_at_a_time(
-    store: Path, programs: HostPrograms, tmp_path: Path
-):
-    torch.manual_seed(0)
-    # Some of its gradients are rounding noise, of which Adam makes whole steps.
-    sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05)
-    model = nn.GATv2(CHANNELS, 2 * 133, CLASSES, heads=2, norm="layer")
-    synthesis = from_model(model, Recipe(name="Wide", optimizer=sgd, epochs=3))
-    folder = programs.built(synthesis, store, tmp_path / "out")
-    losses = losses_of(run_on_host(folder, "--data", str(store)))
-    assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses, rel=1e-5)
+def test_heads_of_more_columns_than_a_group_sums_at_a_time(store: Path, programs: Together):
+    losses = losses_of(run_on_host(programs["wide"], "--data", str(store)))
+    assert losses == pytest.approx(train(wide(), datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_attention_with_dropout_of_its_own(store: Path, programs: HostPrograms, tmp_path: Path):
-    torch.manual_seed(1)
-    model = nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu")
-    synthesis = from_model(model)
-    folder = programs.built(synthesis, store, tmp_path / "out")
-    losses = losses_of(run_on_host(folder, "--data", str(store), "--epochs", "20"))
-    expected = train(synthesis, datasets.open_store(store)).losses[:20]
+def test_attention_with_dropout_of_its_own(store: Path, programs: Together):
+    losses = losses_of(run_on_host(programs["attending"], "--data", str(store), "--epochs", "20"))
+    expected = train(attending(), datasets.open_store(store)).losses[:20]
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1'])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.slow
-def test_optimizers(optimizer: str, store: Path, programs: HostPrograms, tmp_path: Path):
+def test_optimizers(optimizer: str, store: Path, programs: Together):
     synthesis, graph = made("GCN", "Sum", optimizer=optimizer), datasets.open_store(store)
-    folder = programs.built(synthesis, store, tmp_path / "out")
-    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    losses = losses_of(run_on_host(programs[optimizer], "--data", str(store)))
     assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
-    store: Path, programs: HostPrograms, tmp_path: Path
+    store: Path, programs: Together, tmp_path: Path
 ):
-    folder = programs.built(made("SAGE", "Mean"), store, tmp_path / "out")
+    folder = Path(shutil.copytree(programs["SAGE Mean False"], tmp_path / "out"))
     said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="2000")
     assert re.search(r"train: this training takes 0.\d+ GB of the GPU's memory; of the processor", said)
     assert "0.000 GB of 0.000 GB are free" in said
@@ -216,15 +252,13 @@ def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_build_and_run_it_without_cuda(
-    store: Path, programs: HostPrograms, tmp_path: Path
-):
+def test_the_readmes_commands_build_and_run_it_without_cuda(store: Path, host: HostPrograms, tmp_path: Path):
     """Compiled is one file of each kind; of the rest it takes what is compiled for the other tests."""
     if not all(map(shutil.which, ("cmake", "g++", "make"))):
         pytest.skip("there is no CMake, g++ or make")
     write_cuda(made("SAGE", "Max"), datasets.open_store(store), tmp_path / "out")
     anew = {"weights.cpp.o", "kernels_spmm_max.cu.o", "on_host_memory.cpp.o"}
-    objects = programs.objects_of(tmp_path / "out")
+    objects = host.objects_of(tmp_path / "out")
     launcher = taking((made_of for made_of in objects if made_of.name not in anew), tmp_path)
     build = f"-DON_HOST=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"
     readme = (tmp_path / "out" / "README.md").read_text()

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from tests.suites import few_of
 from tests.synth.building import (
     MORE,
     QUICK_BUILD,
+    Together,
+    Wanted,
     assert_golden,
     assert_left_alone,
     assert_trained_alike,
@@ -37,6 +40,7 @@ from tests.synth.ranks import (
     environment,
     parts_of_programs,
     processes_of,
+    rank_programs,
     run_ranks,
     tool,
 )
@@ -61,22 +65,66 @@ def divided(num_parts: int) -> Partition:
     return owners(torch.randint(0, num_parts, (NUM_NODES,), generator=draw), num_parts)
 
 
+# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
+SIZES = (1, 2, 4)
+OF_LAYERS = list(zip(MORE, (2, 4, 2), strict=True))
+IDLE = {
+    "the first owns all": ("SAGE", "Mean", [0] * NUM_NODES),
+    "the last owns none": ("SAGE", "Max", [0] * (NUM_NODES // 2) + [1] * (NUM_NODES // 2)),
+    "the second owns none": ("GAT", "Sum", [2 * int(node > NUM_NODES // 3) for node in range(NUM_NODES)]),
+    "one has all training nodes": (
+        *("SAGE", "Mean"),
+        [2 * int(node in GRAPH.splits["train"].tolist()) for node in range(NUM_NODES)],
+    ),
+}
+ZEROS = [
+    ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
+    ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
+]
+WANTED = {
+    **{
+        f"{one} {how} {size}": Wanted(
+            partial(made, one, how, **OF_MODEL.get(one, {})), options={"partition": divided(size)}
+        )
+        for one, how in MODELS
+        for size in SIZES
+    },
+    **{one: Wanted(partial(more, one), options={"partition": divided(size)}) for one, size in OF_LAYERS},
+    **{
+        name: Wanted(partial(made, one, how), options={"partition": owners(part_of, 3)})
+        for name, (one, how, part_of) in IDLE.items()
+    },
+    **{
+        path: Wanted(
+            partial(made, "SAGE", "Mean"),
+            make_graph(train=30, **options),
+            {"partition": divided(2), "options": CompileOptions(rates=rates)},
+        )
+        for path, options, rates in ZEROS
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory) -> Parts:
     tool("mpirun")
     return parts_of_programs(tmp_path_factory)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.fixture(scope="module")
+def programs(parts: Parts, tmp_path_factory) -> Together:
+    return rank_programs(tmp_path_factory, "ranks", WANTED)
+
+
+@pytest.mark.parametrize("num_ranks", SIZES)
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 @pytest.mark.slow
 def test_ranks_have_the_engines_losses(
-    model: str, aggregation: str, num_ranks: int, parts: Parts, tmp_path: Path
+    model: str, aggregation: str, num_ranks: int, programs: Together, tmp_path: Path
 ):
-    # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
-    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
-    synthesis = made(model, aggregation, **options)
-    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), parts, tmp_path / "out")
+    synthesis = made(model, aggregation, **OF_MODEL.get(model, {}))
+    folder = programs[f"{model} {aggregation} {num_ranks}"]
     said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, other)
@@ -85,53 +133,31 @@ def test_ranks_have_the_engines_losses(
     assert sent > gradients if num_ranks > 1 else sent == 0
 
 
-@pytest.mark.parametrize(("layers", "num_ranks"), list(zip(MORE, (2, 4, 2), strict=True)))
+@pytest.mark.parametrize(("layers", "num_ranks"), OF_LAYERS)
 @pytest.mark.slow
 def test_models_that_no_program_describes_have_the_engines_losses(
-    layers: str, num_ranks: int, parts: Parts, tmp_path: Path
+    layers: str, num_ranks: int, programs: Together, tmp_path: Path
 ):
-    synthesis = more(layers)
-    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), parts, tmp_path / "out")
-    said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
-    assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, more(layers).model)
+    said = run_ranks(programs[layers], num_ranks, "--save", str(tmp_path / "trained"))
+    assert_trained_alike(said, tmp_path / "trained", more(layers), GRAPH, more(layers).model)
 
 
-@pytest.mark.parametrize(
-    ("model", "aggregation", "part_of"),
-    [
-        ("SAGE", "Mean", [0] * NUM_NODES),
-        ("SAGE", "Max", [0] * (NUM_NODES // 2) + [1] * (NUM_NODES // 2)),
-        ("GAT", "Sum", [2 * int(node > NUM_NODES // 3) for node in range(NUM_NODES)]),
-        ("SAGE", "Mean", [2 * int(node in GRAPH.splits["train"].tolist()) for node in range(NUM_NODES)]),
-    ],
-    ids=["the first owns all", "the last owns none", "the second owns none", "one has all training nodes"],
-)
+@pytest.mark.parametrize("who", IDLE)
 @pytest.mark.slow
-def test_ranks_may_have_nothing_to_do(
-    model: str, aggregation: str, part_of: list[int], parts: Parts, tmp_path: Path
-):
-    synthesis, partition = made(model, aggregation), owners(part_of, 3)
-    folder = built_for_ranks(synthesis, GRAPH, partition, parts, tmp_path / "out")
-    losses = losses_of(run_ranks(folder, 3))
-    assert losses == pytest.approx(train(synthesis, GRAPH).losses, rel=1e-5)
+def test_ranks_may_have_nothing_to_do(who: str, programs: Together):
+    losses = losses_of(run_ranks(programs[who], 3))
+    assert losses == pytest.approx(train(made(*IDLE[who][:2]), GRAPH).losses, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "rates"),
-    [
-        ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
-        ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "rates"), ZEROS)
 @pytest.mark.slow
 def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, parts: Parts, tmp_path: Path
+    path: str, options: dict, rates: Rates, programs: Together
 ):
     graph, lowering = make_graph(train=30, **options), CompileOptions(rates=rates)
     synthesis = made("SAGE", "Mean")
     assert synthesis.lower(graph, lowering).program.input_path == path
-    folder = built_for_ranks(synthesis, graph, divided(2), parts, tmp_path / "out", options=lowering)
-    losses = losses_of(run_ranks(folder, 2))
+    losses = losses_of(run_ranks(programs[path], 2))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 

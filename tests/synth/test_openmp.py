@@ -7,6 +7,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,21 @@ from tests.synth.building import (
     EXAMPLES,
     MORE,
     RUNTIME,
-    Compiled,
+    Together,
+    Wanted,
     assert_golden,
     assert_left_alone,
     assert_trained_alike,
-    built,
     compile_each,
-    compiled,
     graph_of,
     losses_of,
     made,
     more,
     numbers_of,
     of_example,
+    openmp_programs,
     run,
+    store_of,
     taken_along,
 )
 from tests.synth.test_own_layers import layer_of
@@ -41,7 +43,7 @@ from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
-from graphbraid.synth import from_model, load_weights, save_weights, train, write_openmp
+from graphbraid.synth import Synthesis, from_model, load_weights, save_weights, train, write_openmp
 from graphbraid.synth.emit.cuda import sources_for_gpu
 from graphbraid.synth.emit.layout import WIDTH
 from graphbraid.synth.emit.mpi import sources_of_ranks
@@ -62,20 +64,55 @@ def store(tmp_path_factory) -> Path:
     return folder
 
 
+def attending() -> Synthesis:
+    """Attention with a dropout of its own."""
+    torch.manual_seed(1)
+    return from_model(nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu"))
+
+
+# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
+DRIFTING = {"after_layer": "", "after_epoch": "", "optimizer": '"adam", 0.1'}
+EARLY = [("GCN", "Sum"), ("SAGE", "Max"), ("GAT", "Sum")]
+ZEROS = [
+    ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
+    ("binary", {"density": 0.2, "binary": "ones"}, Rates(binary_values=1e14)),
+    ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
+    ("binary", {"density": 0.2, "binary": "row", "sparse": True}, Rates(binary_values=1e14)),
+]
+OPTIMIZERS = ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1']
+STOPPING = {"before": 'gnn.earlyStop("val", 2); gnn.seed(3);', "after_epoch": 'gnn.evaluate("val");'}
+WANTED = {
+    **{f"{one} {how}": Wanted(partial(made, one, how, **OF_MODEL.get(one, {}))) for one, how in MODELS},
+    **{f"early {one}": Wanted(partial(made, one, how, after_layer="")) for one, how in EARLY},
+    **{layers: Wanted(partial(more, layers)) for layers in MORE},
+    **{
+        f"zeros {options}": Wanted(
+            partial(made, "SAGE", "Mean"),
+            make_graph(train=30, **options),
+            {"options": CompileOptions(rates=rates)},
+        )
+        for _, options, rates in ZEROS
+    },
+    **{one: Wanted(partial(made, "GCN", "Sum", optimizer=one, **STOPPING)) for one in OPTIMIZERS},
+    "drifting": Wanted(partial(made, "GIN", "Sum", **DRIFTING)),
+    "adam": Wanted(partial(made, "GIN", "Sum")),
+    "attending": Wanted(attending),
+}
+
+
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory) -> Compiled:
-    return compiled(tmp_path_factory)
+def programs(tmp_path_factory) -> Together:
+    return openmp_programs(tmp_path_factory, "openmp", WANTED)
 
 
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 @pytest.mark.slow
 def test_a_program_has_the_engines_losses(
-    model: str, aggregation: str, store: Path, parts: Compiled, tmp_path: Path
+    model: str, aggregation: str, store: Path, programs: Together, tmp_path: Path
 ):
-    # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
-    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
-    synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
-    folder = built(synthesis, store, parts, tmp_path / "out")
+    synthesis, graph = made(model, aggregation, **OF_MODEL.get(model, {})), datasets.open_store(store)
+    folder = programs[f"{model} {aggregation}"]
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
@@ -83,17 +120,13 @@ def test_a_program_has_the_engines_losses(
 
 
 @pytest.mark.slow
-def test_a_program_drifts_from_the_engine_as_the_engine_drifts_from_itself(
-    store: Path, parts: Compiled, tmp_path: Path
-):
+def test_a_program_drifts_from_the_engine_as_the_engine_drifts_from_itself(store: Path, programs: Together):
     """At a high rate rounding grows with each epoch: a start that differs by a rounding shows how fast."""
-    options = {"after_layer": "", "after_epoch": "", "optimizer": '"adam", 0.1'}
-    synthesis, graph = made("GIN", "Sum", **options), datasets.open_store(store)
-    folder = built(synthesis, store, parts, tmp_path / "out")
-    said = losses_of(run(folder, "--data", str(store)))
+    synthesis, graph = made("GIN", "Sum", **DRIFTING), datasets.open_store(store)
+    said = losses_of(run(programs["drifting"], "--data", str(store)))
     ours, spread = train(synthesis, graph).losses, [1e-6] * len(said)
     for seed in range(4):
-        near, draw = made("GIN", "Sum", **options), torch.Generator().manual_seed(seed)
+        near, draw = made("GIN", "Sum", **DRIFTING), torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for weight in near.model.parameters():
                 weight.mul_(1 + 1.2e-7 * (2 * torch.rand(weight.shape, generator=draw) - 1))
@@ -134,17 +167,14 @@ def calls_of(main: str, function: str) -> list[str]:
     return [re.sub(r"\s+", " ", each).strip() for each in text.split(";\n")[:-1]]
 
 
-@pytest.mark.parametrize(("model", "aggregation"), [("GCN", "Sum"), ("SAGE", "Max"), ("GAT", "Sum")])
+@pytest.mark.parametrize(("model", "aggregation"), EARLY)
 @pytest.mark.slow
-def test_early_losses_are_those_of_float64(
-    model: str, aggregation: str, store: Path, parts: Compiled, tmp_path: Path
-):
+def test_early_losses_are_those_of_float64(model: str, aggregation: str, store: Path, programs: Together):
     """Rounding grows with the epochs and is another in each variant of the kernels."""
     synthesis, exact = (made(model, aggregation, after_layer="") for _ in range(2))
     graph = datasets.open_store(store)
     assert graph.x is not None
-    folder = built(synthesis, store, parts, tmp_path / "out")
-    found = losses_of(run(folder, "--data", str(store), "--epochs", "5"))
+    found = losses_of(run(programs[f"early {model}"], "--data", str(store), "--epochs", "5"))
     exact.model.double().train()
     optimizer = make_optimizer(exact.recipe.optimizer, list(exact.model.parameters()))
     train_nodes, losses = graph.split("train"), []
@@ -162,61 +192,45 @@ def test_early_losses_are_those_of_float64(
 @pytest.mark.parametrize("layers", MORE)
 @pytest.mark.slow
 def test_models_that_no_program_describes_have_the_engines_losses(
-    layers: str, store: Path, parts: Compiled, tmp_path: Path
+    layers: str, store: Path, programs: Together, tmp_path: Path
 ):
     synthesis, graph = more(layers), datasets.open_store(store)
-    folder = built(synthesis, store, parts, tmp_path / "out")
-    said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    said = run(programs[layers], "--data", str(store), "--save", str(tmp_path / "trained"))
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "rates"),
-    [
-        ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
-        ("binary", {"density": 0.2, "binary": "ones"}, Rates(binary_values=1e14)),
-        ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
-        ("binary", {"density": 0.2, "binary": "row", "sparse": True}, Rates(binary_values=1e14)),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "rates"), ZEROS)
 @pytest.mark.slow
 def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, parts: Compiled, tmp_path: Path
+    path: str, options: dict, rates: Rates, programs: Together
 ):
-    datasets.save_store(make_graph(train=30, **options), tmp_path / "store")
-    graph, lowering = datasets.open_store(tmp_path / "store"), CompileOptions(rates=rates)
-    synthesis = made("SAGE", "Mean")
+    folder, synthesis = programs[f"zeros {options}"], made("SAGE", "Mean")
+    graph, lowering = datasets.open_store(store_of(folder)), CompileOptions(rates=rates)
     assert synthesis.lower(graph, lowering).program.input_path == path
-    folder = built(synthesis, tmp_path / "store", parts, tmp_path / "out", options=lowering)
-    losses = losses_of(run(folder, "--data", str(tmp_path / "store")))
+    losses = losses_of(run(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_batch_normalisation_and_adam(store: Path, parts: Compiled, tmp_path: Path):
-    synthesis = made("GIN", "Sum")
-    folder = built(synthesis, store, parts, tmp_path / "out")
-    losses = losses_of(run(folder, "--data", str(store)))
-    assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses, rel=1e-5)
+def test_batch_normalisation_and_adam(store: Path, programs: Together):
+    losses = losses_of(run(programs["adam"], "--data", str(store)))
+    assert losses == pytest.approx(train(made("GIN", "Sum"), datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_attention_with_dropout_of_its_own(store: Path, parts: Compiled, tmp_path: Path):
-    torch.manual_seed(1)
-    model = nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu")
-    synthesis = from_model(model)
-    folder = built(synthesis, store, parts, tmp_path / "out")
-    losses = losses_of(run(folder, "--data", str(store), "--epochs", "20"))
-    expected = train(synthesis, datasets.open_store(store)).losses[:20]
+def test_attention_with_dropout_of_its_own(store: Path, programs: Together):
+    losses = losses_of(run(programs["attending"], "--data", str(store), "--epochs", "20"))
+    expected = train(attending(), datasets.open_store(store)).losses[:20]
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1'])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.slow
-def test_optimizers_weights_and_an_early_stop(optimizer: str, store: Path, parts: Compiled, tmp_path: Path):
-    options = {"before": 'gnn.earlyStop("val", 2); gnn.seed(3);', "after_epoch": 'gnn.evaluate("val");'}
-    synthesis, graph = made("GCN", "Sum", optimizer=optimizer, **options), datasets.open_store(store)
-    folder = built(synthesis, store, parts, tmp_path / "out")
+def test_optimizers_weights_and_an_early_stop(
+    optimizer: str, store: Path, programs: Together, tmp_path: Path
+):
+    synthesis, graph = made("GCN", "Sum", optimizer=optimizer, **STOPPING), datasets.open_store(store)
+    folder = programs[optimizer]
     with torch.no_grad():
         for parameter in synthesis.model.parameters():
             parameter.mul_(0.5)
