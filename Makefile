@@ -33,7 +33,7 @@ export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
 endif
 PYTEST_PARALLEL := $(PYTEST) --dist worksteal -n $(TEST_PROCESSES)
 
-.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel wheel-pure wheel-aarch64 test-oldest test-newest constraints rehearse wheels peers peers-pykeen clean
+.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize fuzz wheel wheel-pure wheel-aarch64 test-oldest test-newest constraints rehearse wheels peers peers-pykeen clean
 
 help: ## show this
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -76,6 +76,9 @@ docs: $(VENV)/.installed-dev ## build the documentation into site/ and check it,
 
 sanitize: $(VENV)/.installed-test ## run the C++ core under the address, undefined-behaviour and thread sanitizers
 	PYTHON=$(BIN)/python scripts/sanitize.sh
+
+fuzz: $(VENV)/.installed-test ## call everything with what nobody should give it
+	PYTHON=$(BIN)/python scripts/fuzz.sh
 
 wheel: $(VENV)/.installed-dev ## build a manylinux wheel into dist/ and check it without a compiler
 	PYTHON=$(BIN)/python scripts/check_wheel.sh

@@ -5,7 +5,7 @@
 #   PYTHON=.venv/bin/python scripts/fuzz.sh                     ten minutes, seed 0
 #   scripts/fuzz.sh --seed 7 --kinds files,cli --seconds 60     others
 #   scripts/fuzz.sh --case files:0:168                          one case, with what it did and what came of it
-#   GB_FUZZ_SECONDS=120 GB_FUZZ_SEED=1 scripts/fuzz.sh --cases 1350   as CI does
+#   GB_FUZZ_SEED=1 GB_FUZZ_CASES=1400 scripts/fuzz.sh           as CI does
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_WAIT_POLICY=passive
