@@ -29,6 +29,15 @@ OPEN_MPI = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 
+LAYOUTS = [
+    *(("subgraph", 2), ("blocks", 2), pytest.param("blocks", 4, marks=pytest.mark.slow)),
+    *(
+        pytest.param(*one, marks=pytest.mark.long)
+        for one in (("subgraph", 3), ("subgraph", 4), ("blocks", 3))
+    ),
+]
+"""Layouts of batches and numbers of ranks. Other tests train on subgraphs with 4 ranks."""
+
 
 @dataclass(frozen=True)
 class Said:

@@ -4,11 +4,19 @@ import functools
 
 import pytest
 from tests.distributed import norm_training
-from tests.distributed.ranks import run
+from tests.distributed.ranks import LAYOUTS, run
 
 pytestmark = pytest.mark.distributed
 SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
-FIRST = (0, 6, *(pytest.param(number, marks=pytest.mark.slow) for number in (12, 18, 24, 30)))
+FEW = {0: 2, 6: 2, 12: 4, 18: 4, 24: 4, 30: 2}
+"""The first of six models that a number draws, and how many ranks train them in `make test-all`."""
+
+
+def _mark(size, first):
+    return [pytest.mark.slow] * (first > 6) if size == FEW[first] else [pytest.mark.long]
+
+
+DRAWN = [pytest.param(size, first, marks=_mark(size, first)) for first in FEW for size in (2, 3, 4)]
 WARNS = "batch normalisation is by each rank's own rows"
 
 
@@ -29,8 +37,7 @@ def _check(size, function, *arguments, rel=1e-5):
     assert alone.keys() == several[0].keys()
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize(("size", "first"), DRAWN)
 @pytest.mark.parametrize(
     ("dtype", "rel"), [("float64", 1e-5), pytest.param("float32", 1e-3, marks=pytest.mark.long)]
 )
@@ -39,9 +46,8 @@ def test_drawn_models_learn_the_same(size, first, dtype, rel):
     _check(size, norm_training.drawn, first, 6, dtype, rel=rel)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-def test_own_models_learn_the_same(size, layout):
+@pytest.mark.parametrize(("layout", "size"), LAYOUTS)
+def test_own_models_learn_the_same(layout, size):
     _check(size, norm_training.by_own, layout, rel=1e-4)
 
 

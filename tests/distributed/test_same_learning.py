@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from tests.distributed import same_learning
-from tests.distributed.ranks import run
+from tests.distributed.ranks import LAYOUTS, run
 from tests.train import linked_communities, linked_times
 from tests.train.typed_communities import bibliography
 
@@ -38,9 +38,8 @@ def test_models_of_pyg_learn_the_same_on_shares_of_subgraphs(size, compiled, dro
     _check(size, same_learning.by_pyg, "subgraph", dropout, compiled, rel=1e-5)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-def test_own_models_learn_the_same(size, layout):
+@pytest.mark.parametrize(("layout", "size"), LAYOUTS)
+def test_own_models_learn_the_same(layout, size):
     """Attention in float32 has slopes that change where a logit passes zero, so that rounding grows."""
     _check(size, same_learning.by_own, layout, 0.5, rel=1e-4)
 
