@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,9 +11,12 @@ import torch_geometric.nn as pyg
 from tests.distributed import shard_training, typed_shard_training
 from tests.distributed.same_learning import CHANNELS, LAYERS, NATIVE, Hetero
 from tests.distributed.training import BASE, fitted
+from tests.train import linked_communities, linked_times, linked_types
+from tests.train.typed_communities import CITES
 from torch import Tensor, nn
 
 import graphbraid.nn as native
+from graphbraid.datasets import split_edges
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph
@@ -29,6 +33,14 @@ TRAINER: dict[str, dict[str, Any]] = {
     "kept": {},
     "resumed": {},
 }
+LINKED = {
+    "relations": linked_communities.relations,
+    "films": linked_types.films,
+    "times": linked_times.meetings,
+}
+"""Graphs of which only links are learned."""
+LINKS = 1000
+"""Numbers from here on draw links and labels of edges."""
 READ = {"weights", "features", "data"}
 """What a model may read of edges, by arguments or as the whole ``data``."""
 
@@ -71,6 +83,36 @@ class OfData(OfPyg):
 
 def cell(number: int) -> dict[str, Any]:
     """Return what a number draws."""
+    return cell_of_links(number) if number >= LINKS else cell_of_nodes(number)
+
+
+def cell_of_links(number: int) -> dict[str, Any]:
+    """Return what a number draws of links and labels of edges: models of nodes are their encoders."""
+    draw, drawn = random.Random(number), cell_of_nodes(number)
+    task = draw.choice(["link", "link", "edge"])
+    options = {*drawn["options"]} - {"learned", "data"}
+    kinds = [*TYPED] if task == "edge" else [*PLAIN, *TYPED, *LINKED, *LINKED]
+    drawn |= {"task": task, "kind": draw.choice(kinds), "lists": "whole"}
+    of_many = drawn["kind"] in ("rgcn", "relations")
+    negatives = ["binary", "triplet", "shared", "self-adversarial", *(["one-vs-all"] if of_many else [])]
+    if drawn["kind"] in {*TYPED, *LINKED}:
+        options -= READ | {"norm", "dropout"} if drawn["kind"] in LINKED else {"norm"}
+        drawn["layout"] = "subgraph"
+    elif READ & options:
+        drawn |= {"layout": "subgraph", "by_pyg": True}
+    negatives, strategy = draw.choice(negatives), draw.choice(["uniform", "last"])
+    if drawn["kind"] == "own message":
+        drawn["by_pyg"] = True
+    given = {"batch_size": draw.choice([499, 997, 1500]), "options": sorted(options)}
+    if task == "link":
+        given |= {"negatives": negatives}
+    if drawn["kind"] == "times":
+        given |= {"temporal_strategy": strategy}
+    return drawn | given
+
+
+def cell_of_nodes(number: int) -> dict[str, Any]:
+    """Return what a number draws of labels of nodes."""
     draw = random.Random(number)
     options = {
         *draw.sample([*TRAINER, "dropout", "norm", "learned", *sorted(READ)], draw.choice([1, 2, 2, 3, 4]))
@@ -92,13 +134,42 @@ def cell(number: int) -> dict[str, Any]:
     }
 
 
-def graph_of(kind: str) -> Graph:
-    """Return the graph of a kind of models, with weights and features of edges."""
-    return typed_shard_training.with_edges() if kind in TYPED else shard_training.with_edges()
+def graph_of(name: str) -> Graph:
+    """Return a graph by its name; the first three have weights and features of edges."""
+    if name in LINKED:
+        return LINKED[name]()
+    if name == "plain":
+        return shard_training.with_edges()
+    graph = typed_shard_training.with_edges()
+    assert graph.types is not None
+    if name == "typed":
+        return graph
+    cites = graph.types.edges[CITES]
+    labels = torch.randint(2, (cites.num_edges,), generator=torch.Generator().manual_seed(4))
+    edges = {**graph.types.edges, CITES: replace(cites, y=labels)}
+    return split_edges(graph.replace(types=replace(graph.types, edges=edges)), CITES, "0.6,0.2")
+
+
+def name_of(drawn: dict[str, Any]) -> str:
+    """Return the name of the graph that a cell learns."""
+    if drawn["kind"] in LINKED:
+        return str(drawn["kind"])
+    return "labelled" if drawn.get("task") == "edge" else "typed" if drawn["kind"] in TYPED else "plain"
 
 
 def model_of(drawn: dict[str, Any], graph: Graph) -> nn.Module:
     """Make the model of a cell."""
+    if drawn["kind"] in LINKED:
+        made = {"relations": linked_communities.rgcn, "films": linked_types.by_type}
+        return made.get(drawn["kind"], linked_communities.sage)(graph)
+    model, task = model_of_nodes(drawn, graph), drawn.get("task")
+    if task == "edge":
+        return native.EdgeModel(model, native.EdgeDecoder(3, 2, edge_channels=2))
+    return model if task is None else native.LinkModel(model, native.DotProduct())
+
+
+def model_of_nodes(drawn: dict[str, Any], graph: Graph) -> nn.Module:
+    """Make a model of nodes, which links may have as their encoder."""
     torch.manual_seed(0)
     kind, options = drawn["kind"], {*drawn["options"]}
     dropout = 0.5 if "dropout" in options else 0.0
@@ -125,8 +196,12 @@ def run_of(graph: Graph, drawn: dict[str, Any], out: str) -> dict[str, Any] | st
     given = BASE | {name: drawn[name] for name in ("layout", "batch_size")} | {"optimizer": "sgd", "lr": 0.05}
     for name in sorted(options & TRAINER.keys()):
         given |= TRAINER[name]
-    if drawn["kind"] in TYPED and (READ & options or drawn["kind"] == "hgt"):
+    if (drawn["kind"] in TYPED and (READ & options or drawn["kind"] == "hgt")) or drawn[
+        "kind"
+    ] == "relations":
         given["fanouts"] = given["fanouts"][:1]
+    if "task" in drawn:
+        given |= of_links(drawn, given)
     if "kept" in options and isinstance(graph, ShardedGraph):
         given["remote"] = "16KiB"
     runs: list[dict[str, Any]] = [{}]
@@ -138,10 +213,29 @@ def run_of(graph: Graph, drawn: dict[str, Any], out: str) -> dict[str, Any] | st
             trainer = Trainer(model_of(drawn, graph), graph, **given | run)
             found = fitted(trainer)
             losses += found["losses"]
-        predicted = trainer.predict(torch.arange(90)).double().abs().sum(1).tolist()
+        if drawn.get("task") == "link":
+            pairs = torch.arange(80).view(2, 40)
+            kinds = torch.zeros(40, dtype=torch.int64) if drawn["kind"] == "relations" else None
+            rows = trainer.predict_links(pairs % 60, kinds).view(-1, 1)
+        else:
+            rows = trainer.predict(torch.arange(90))
+        predicted = rows.double().abs().sum(1).tolist()
         return found | {"losses": losses, "predicted": predicted}
     except GraphbraidError as error:
         return f"{type(error).__name__}: {error}"
+
+
+def of_links(drawn: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the Trainer by which a cell learns links or labels of edges."""
+    found = {"epochs": 1, "eval_batch_size": 200}
+    found |= {name: drawn[name] for name in ("task", "negatives", "temporal_strategy") if name in drawn}
+    if drawn["kind"] in TYPED:
+        found["link_relation"] = CITES
+    if drawn["kind"] == "films":
+        found["link_relation"] = linked_types.RATES
+    if "class_weights" in given:
+        found["class_weights"] = (1.0, 2.0) if drawn["task"] == "edge" else None
+    return found
 
 
 def cells(comm: Communicator, folder: str, first: str, count: str, graphs: str) -> dict[str, Any]:
@@ -149,9 +243,9 @@ def cells(comm: Communicator, folder: str, first: str, count: str, graphs: str) 
     found: dict[str, Any] = {}
     for number in range(int(first), int(first) + int(count)):
         drawn = cell(number)
-        given = {"whole": graph_of(drawn["kind"])}
+        given = {"whole": graph_of(name_of(drawn))}
         if graphs == "both":
-            parts = f"{folder}/{given['whole'].is_typed}-{drawn['lists']}"
+            parts = f"{folder}/{name_of(drawn)}-{drawn['lists']}"
             given["parts"] = ShardedGraph.open(parts, comm)
         found[f"{number}: {drawn}"] = {
             name: run_of(one, drawn, f"{folder}/{number}-{name}-{comm.size}-{graphs}")

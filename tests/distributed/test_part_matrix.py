@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.distributed import part_matrix
+from tests.distributed.part_matrix import LINKS
 from tests.distributed.ranks import run
 
 from graphbraid.distributed import partition, save_partition
@@ -17,13 +18,13 @@ AT_ONCE = 6
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of parts of both graphs, with lists in the parts and whole."""
+    """Return the folder of parts of the graphs: with lists whole, and of nodes also in the parts."""
     at = tmp_path_factory.mktemp("matrix")
-    for kind in ("sage", "rgcn"):
-        graph = part_matrix.graph_of(kind)
-        for lists in ("parts", "whole"):
-            divided = partition(graph, 4, strategy="random")
-            save_partition(graph, divided, at / f"{graph.is_typed}-{lists}", rows=lists)
+    for name in ("plain", "typed", "labelled", *part_matrix.LINKED):
+        graph = part_matrix.graph_of(name)
+        divided = partition(graph, 4, strategy="random")
+        for lists in ("parts", "whole")[name not in ("plain", "typed") :]:
+            save_partition(graph, divided, at / f"{name}-{lists}", rows=lists)
     return at
 
 
@@ -38,9 +39,10 @@ def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
     near = {"rel": 0.1, "abs": 0.05} if narrow else {"rel": 2e-5, "abs": 2e-6}
     assert parts["losses"] == pytest.approx(alone["losses"], **near), name
     assert parts["weights"] == pytest.approx(alone["weights"], **near), name
-    assert parts["test"] == pytest.approx(alone["test"], **near), name
+    metrics = near | ({"abs": 0.02} if "'task'" in name else {})  # ranks of links jump where scores are close
+    assert parts["test"] == pytest.approx(alone["test"], **metrics), name
     for mine, theirs in zip(parts["history"], alone["history"], strict=True):
-        assert mine == pytest.approx(theirs, **near), name
+        assert mine == pytest.approx(theirs, **metrics), name
     assert parts["predicted"] == pytest.approx(alone["predicted"], rel=near["rel"] * 10, abs=1e-4), name
 
 
@@ -50,6 +52,8 @@ def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
         (2, 0),
         *(pytest.param(size, 6 * size, marks=pytest.mark.slow) for size in (1, 3, 4)),
         *(pytest.param(1 + at % 4, 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),
+        *(pytest.param(size, LINKS + 6 * size, marks=pytest.mark.slow) for size in (1, 2, 3, 4)),
+        *(pytest.param(1 + at % 4, LINKS + 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),
     ],
 )
 def test_any_combination_teaches_what_one_rank_learns_without_parts(

@@ -85,12 +85,14 @@ def test_what_one_part_sends_is_what_the_other_receives(case):
         assert torch.equal(
             chosen.part_of[part.halo].diff() >= 0, torch.ones(max(part.num_halo - 1, 0)).bool()
         )
-        assert not part.sent_to(part.part).numel()
+        halo = torch.split(part.halo, part.halo_indptr.diff().tolist())
+        assert not torch.split(part.send, part.send_indptr.diff().tolist())[part.part].numel()
         read = part.halo[part.remote.indices.long()]
         assert torch.equal(read.unique(), part.halo.sort().values)  # nothing is received in vain
         for other in parts:
-            received = part.halo[part.received_from(other.part)]
-            assert torch.equal(received, other.owned[other.sent_to(part.part)])
+            received = halo[other.part]
+            sent = torch.split(other.send, other.send_indptr.diff().tolist())[part.part]
+            assert torch.equal(received, other.owned[sent])
             assert (received.diff() > 0).all()
             assert (chosen.part_of[received] == other.part).all()
 

@@ -65,10 +65,11 @@ def fitted(trainer: Trainer) -> dict[str, object]:
     losses = Losses()
     trainer.callbacks.append(losses)
     result = trainer.fit()
+    metrics = [name for name in ("loss", "accuracy", "auc") if name in result.test]
     return {
         "losses": list(losses.losses),
-        "history": [[row["train_loss"], row["val_loss"], row["val_accuracy"]] for row in result.history],
-        "test": [result.test["loss"], result.test["accuracy"]],
+        "history": [[row["train_loss"], *(row[f"val_{name}"] for name in metrics)] for row in result.history],
+        "test": [result.test[name] for name in metrics],
         "weights": [float(p.detach().double().abs().sum()) for p in trainer.model.parameters()],
         "status": result.status,
     }

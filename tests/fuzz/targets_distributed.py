@@ -38,7 +38,7 @@ def _shards_use(found: distributed.ShardedGraph) -> Any:
 
 def part_use(part: distributed.Part) -> Any:
     """Everything a part says."""
-    return [part.owned, part.joined(), part.num_edges, [part.sent_to(p) for p in range(3) if p != part.part]]
+    return [part.owned, part.joined(), part.num_edges, part.send]
 
 
 def _partition_use(found: distributed.Partition) -> Any:

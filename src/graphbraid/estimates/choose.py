@@ -45,7 +45,7 @@ from graphbraid.train.option_checks import (
 )
 from graphbraid.train.runtime import device_named
 from graphbraid.train.step.feed import ALONE, Share
-from graphbraid.train.step.runner import sharded_embeddings
+from graphbraid.train.step.runner import divided_graph, sharded_embeddings
 from graphbraid.train.step.tiers import expected_reads, share_of
 
 if TYPE_CHECKING:
@@ -166,16 +166,15 @@ def _by_kind(
             f"embedding_files={str(config.embedding_files)!r} is for learned rows that ranks divide, and the "
             "model has none; use nn.ShardedEmbedding or nn.NodeEmbedding(sharded=True), or leave it out."
         )
-    if not graph.is_whole:
-        config, reason = config_of_parts(config, passed._asdict())
-        return config_by_types(graph, config, passed._asdict(), num_ranks)[0], reason
-    if config.remote is not None:
+    if (divided := divided_graph(graph)) is not None:
+        config, reason = config_of_parts(config, passed._asdict(), divided.shards.lists)
+    elif config.remote is not None:
         raise ConfigError(
             f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "
             "of this graph; leave it out, or open parts of it (ShardedGraph.open, --parts)."
         )
     if config.task in ("link", "edge"):
-        return config_of_links(model, config, passed._asdict(), num_ranks), ""
+        return config_of_links(model, config, passed._asdict(), num_ranks), reason
     if config.task == "graph":
         return config_of_graphs(config, passed._asdict()), ""
     if isinstance(model, LinkModel):

@@ -27,10 +27,11 @@ from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.loader.gather_ahead import GatherAhead
 from graphbraid.loader.options import LoaderSettings
 from graphbraid.loader.sources import as_seeds, completed
-from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
-from graphbraid.sampling.config import DIRECTIONAL, as_epoch, part_of
+from graphbraid.sampling.batch_seeds import SeedSource, begin_batch
+from graphbraid.sampling.config import DIRECTIONAL, as_epoch
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import with_edges
 
@@ -157,7 +158,7 @@ class BatchLoader:
         if self._planned is not None:
             yield from self._planned.batches(self.context(self.num_workers), epoch, start_step, last)
             return
-        if self._seeds is not None:
+        if self._seeds is not None and self._source.pipeline is None:
             steps = (self.schedule.whole.positions_of(epoch, step) for step in range(start_step, last))
             yield from self._iterate_positions(steps, epoch, start_step)
             return
@@ -179,44 +180,26 @@ class BatchLoader:
         self, positions: Iterable[Tensor], epoch: int, first_step: int
     ) -> Generator[MiniBatch]:
         """Yield a batch for each of ``positions``; the threads prepare up to :attr:`ahead` batches ahead."""
-        source, pipeline, given, schedule = self._source, self._running(), self._seeds, self.schedule
-        begun: deque[tuple[Tensor, BatchSeeds, Iterator[Any]]] = deque()
+        source, pipeline, seeds = self._source, self._running(), self._seeds
+        schedule = self.schedule.whole if seeds is None else self.schedule
+        begun: deque[Iterator[PreparedBatch]] = deque()
         for step, part in enumerate(positions, start=first_step):
-            own, share, nodes = part, None, None
-            if given is None:
-                seeds = BatchSeeds(nodes=schedule.seeds[part])
-            elif schedule.num_parts == 1:
-                seeds = given.seeds_of(part, epoch, step)
-            else:
-                bounds = part_of(part.numel(), schedule.part, schedule.num_parts)
-                own, seeds = part[slice(*bounds)], given.seeds_of(part, epoch, step, bounds)
-                assert seeds.own is not None, "of a part"
-                if schedule.reach is not None:
-                    share = seeds.own, schedule.reach
-                else:  # in layout blocks, where a node's draws do not depend on the other seeds
-                    nodes = seeds.nodes[seeds.own]
-            nodes = seeds.nodes if nodes is None else nodes
-            prepared = pipeline.begin(nodes, schedule.seed, epoch, step, seeds.constraints, share=share)
-            begun.append((own, seeds, prepared))
+            begun.append(begin_batch(pipeline, schedule, seeds, part, epoch=epoch, step=step))
             if len(begun) > self._depth:
-                yield self._finished(source, epoch, *begun.popleft())
+                yield self._finished(source, epoch, begun.popleft())
         while begun:
-            yield self._finished(source, epoch, *begun.popleft())
+            yield self._finished(source, epoch, begun.popleft())
 
-    def _finished(
-        self, source: BatchSource, epoch: int, positions: Tensor, seeds: BatchSeeds, batch: Iterator[Any]
-    ) -> MiniBatch:
-        prepared = next(batch)._replace(input_id=positions)
+    def _finished(self, source: BatchSource, epoch: int, batch: Iterator[PreparedBatch]) -> MiniBatch:
+        prepared = next(batch)
         if source.rows is not None and self.settings.gather:
             started = time.perf_counter()
             prepared = prepared._replace(x=[source.rows.gather(prepared.sampled.n_id)])
             self._count_gather(time.perf_counter() - started)
-        return self._as_batch(source, prepared, epoch, seeds)
+        return self._as_batch(source, prepared, epoch)
 
-    def _as_batch(
-        self, source: BatchSource, prepared: Any, epoch: int, seeds: BatchSeeds | None = None
-    ) -> MiniBatch:
-        kind = self.settings.subgraph_type
+    def _as_batch(self, source: BatchSource, prepared: PreparedBatch, epoch: int) -> MiniBatch:
+        kind, seeds = self.settings.subgraph_type, prepared.seeds
         if kind != DIRECTIONAL:
             times = None if self._seeds is None else self._seeds.edge_times
             keeping = None if seeds is None else seeds.constraints
@@ -228,7 +211,6 @@ class BatchLoader:
             layout=self.config.layout,
             epoch=epoch,
             input_type=self.input_type,
-            seeds=seeds,
         )
         return batch.to(self.device) if isinstance(self.device, torch.device) else batch
 
@@ -331,7 +313,11 @@ class BatchLoader:
         seed_type = self.input_type if self._seeds is None and isinstance(self.input_type, str) else None
         if source.pipeline is not None:
             return source.pipeline(
-                self.config, gathers=gathers, num_threads=self.num_workers, seed_type=seed_type
+                self.config,
+                gathers=gathers,
+                num_threads=self.num_workers,
+                seed_type=seed_type,
+                seeds=self._seeds,
             )
         edge_times = None if self._seeds is None else self._seeds.edge_times
         return make_pipeline(

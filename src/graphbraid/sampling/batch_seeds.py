@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.sample import Sampled
+from graphbraid.sampling.config import SeedSchedule, part_of
+from graphbraid.sampling.sample import PreparedBatch, Sampled
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.cpu import HostPipeline
 
 
 def sorted_by_time(csc: Csc, time: Tensor) -> tuple[Csc, Tensor]:
@@ -106,6 +110,50 @@ class SeedSource(Protocol):
         ``part`` is a range ``(first, end)`` of the inputs, whose seeds are ``own``.
         """
         ...
+
+
+def seeds_of_step(
+    schedule: SeedSchedule, given: SeedSource | None, positions: Tensor, *, epoch: int, step: int
+) -> tuple[Tensor, BatchSeeds]:
+    """Return the positions of the inputs of a schedule's part, and the seeds that it draws for.
+
+    They are those of the whole step, with ``own``. In layout ``blocks`` they are those of the part alone, as
+    a node's draws do not depend on the other seeds.
+
+    Args:
+        schedule: of the inputs.
+        given: the inputs. If None, the nodes of the schedule.
+        positions: ``(num,)`` int64 positions of the inputs of all parts.
+        epoch: the epoch.
+        step: the step.
+    """
+    bounds = None
+    if schedule.num_parts > 1 or schedule.reach is not None:
+        bounds = part_of(positions.numel(), schedule.part, schedule.num_parts)
+    if given is not None:
+        seeds = given.seeds_of(positions, epoch, step, bounds)
+    else:
+        own = None if bounds is None else torch.arange(*bounds)
+        seeds = BatchSeeds(nodes=schedule.seeds[positions], own=own)
+    if seeds.own is not None and schedule.reach is None:
+        seeds = replace(seeds, nodes=seeds.nodes[seeds.own])
+    return positions if bounds is None else positions[slice(*bounds)], seeds
+
+
+def begin_batch(
+    pipeline: HostPipeline,
+    schedule: SeedSchedule,
+    given: SeedSource | None,
+    positions: Tensor,
+    *,
+    epoch: int,
+    step: int,
+) -> Iterator[PreparedBatch]:
+    """Begin to prepare the batch of :func:`seeds_of_step`; return an iterator that waits for it."""
+    own, seeds = seeds_of_step(schedule, given, positions, epoch=epoch, step=step)
+    share = None if seeds.own is None or schedule.reach is None else (seeds.own, schedule.reach)
+    begun = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints, share=share)
+    return (batch._replace(input_id=own, seeds=seeds) for batch in begun)
 
 
 class TreeSeeds:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.batch_seeds import BatchSeeds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -107,6 +110,11 @@ class Sampled:
         return found
 
 
+X_BY_TYPE = "x_by_type"
+"""Attribute of a batch whose nodes are of several types, numbered as in the whole graph: feature rows of each
+type, in the order of its nodes; None for a type without features."""
+
+
 class PreparedBatch(NamedTuple):
     """The contents of a mini-batch: the record that every pipeline yields."""
 
@@ -119,3 +127,5 @@ class PreparedBatch(NamedTuple):
     edge_rows: Mapping[Any, Tensor] | None = None
     """Rows of edge attributes by name, or by relation and name, hop by hop; no others can be read. None: they
     are read from the graph."""
+    seeds: BatchSeeds | None = None
+    """Seeds that are more than plain nodes, such as the ends of links."""

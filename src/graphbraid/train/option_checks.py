@@ -305,12 +305,13 @@ def config_by_types(
     return config, ""
 
 
-def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
+def config_of_parts(config: TrainConfig, given: Mapping[str, Any], lists: str) -> tuple[TrainConfig, str]:
     """Return the options of a run on a graph that is divided among ranks, with the reason for mode ``auto``.
 
     Args:
         config: options of the run.
         given: as for :func:`config_of_links`.
+        lists: where adjacency lists are: ``parts`` or ``whole``.
 
     Raises:
         ConfigError: an option was given that needs the whole graph; names it and why.
@@ -321,8 +322,9 @@ def config_of_parts(config: TrainConfig, given: Mapping[str, Any]) -> tuple[Trai
         ("mode", "full" if config.mode == "full" else None, "the graph's other parts are on other ranks"),
         (
             "task",
-            config.task if config.task in ("link", "edge") else None,
-            "edges or features of other parts are on other ranks; with the whole graph, ranks learn it",
+            config.task if config.task in ("link", "edge") and lists == "parts" else None,
+            "links and their splits are drawn from all edges, and those of other parts are on other ranks; "
+            "partition with --rows whole (rows='whole')",
         ),
         ("plan", config.plan, threads),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import InitVar, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -22,17 +22,9 @@ MOST_PARTS = 1 << 16
 """Largest number of parts."""
 
 Strategy = Literal["auto", "metis", "components", "greedy", "contiguous", "streaming", "random"]
-STRATEGIES: tuple[Strategy, ...] = (
-    "auto",
-    "metis",
-    "components",
-    "greedy",
-    "contiguous",
-    "streaming",
-    "random",
-)
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 Balance = Literal["edges", "nodes", "work"]
-BALANCES: tuple[Balance, ...] = ("edges", "nodes", "work")
+BALANCES: tuple[Balance, ...] = get_args(Balance)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

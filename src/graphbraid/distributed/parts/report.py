@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed.partitioning.records import (
+    BALANCES,
     PER_EDGE_AND_NODE,
     Attempt,
     Balance,
@@ -80,12 +81,11 @@ class PartitionReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON holds it."""
-        balances: tuple[Balance, ...] = ("nodes", "edges", "work")
         return asdict(self) | {
             "edge_cut": self.edge_cut,
             "edge_cut_share": self.edge_cut_share,
             "halo_rows": self.halo_rows,
-            "imbalance": {name: self.imbalance(name) for name in balances},
+            "imbalance": {name: self.imbalance(name) for name in BALANCES},
         }
 
 

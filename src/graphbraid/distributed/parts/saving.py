@@ -411,7 +411,7 @@ def _arrays(part: Part) -> Iterator[tuple[str, Tensor]]:
 
 
 def _part_of_arrays(part: int, num_parts: int, arrays: Mapping[str, Tensor]) -> Part:
-    owned, halo, halo_indptr, send, send_indptr = (arrays[name] for name in _IDS)
+    ids = {name: arrays[name] for name in _IDS}
 
     def csc(name: str, num_src: int) -> Csc:
         weight = arrays.get(f"{name}_weight")
@@ -420,13 +420,9 @@ def _part_of_arrays(part: int, num_parts: int, arrays: Mapping[str, Tensor]) -> 
     return Part(
         part=part,
         num_parts=num_parts,
-        owned=owned,
-        halo=halo,
-        halo_indptr=halo_indptr,
-        send=send,
-        send_indptr=send_indptr,
-        local=csc("local", owned.numel()),
-        remote=csc("remote", halo.numel()),
+        local=csc("local", ids["owned"].numel()),
+        remote=csc("remote", ids["halo"].numel()),
+        **ids,
         local_edge=arrays.get("local_edge"),
         remote_edge=arrays.get("remote_edge"),
     )

@@ -78,14 +78,6 @@ class Part:
         tensors = [*ids, *(edge for edge in edges if edge is not None)]
         return self.local.nbytes + self.remote.nbytes + sum(tensor.nbytes for tensor in tensors)
 
-    def received_from(self, part: int) -> slice:
-        """Return the range of halo rows that come from another part."""
-        return slice(int(self.halo_indptr[part]), int(self.halo_indptr[part + 1]))
-
-    def sent_to(self, part: int) -> Tensor:
-        """Return the local rows that go to another part, ``(num_rows,)`` int64, ascending."""
-        return self.send[int(self.send_indptr[part]) : int(self.send_indptr[part + 1])]
-
     def check_lists(self, partition: Partition) -> None:
         """Check every list of nodes against the owners of all nodes, and the graphs against the lists.
 

@@ -194,7 +194,6 @@ class ComingRows(NamedTuple):
 
 
 _NO_IDS = torch.empty(0, dtype=torch.int64)
-NOTHING = GroupRows(_NO_IDS, _NO_IDS, (), -1, 0)
 
 
 class FeatureRows:
@@ -375,32 +374,26 @@ class RowsByType:
 
     def announce(self, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
         """Say which rows a coming group reads: ids of each type, of each batch."""
-        return [
-            NOTHING if one is None else one.announce([ids[number] for ids in batches])
-            for number, one in enumerate(self.by_type)
-        ]
+        by_type = enumerate(self.by_type)
+        return [one.announce([ids[at] for ids in batches]) for at, one in by_type if one is not None]
 
-    def ask(self, wanted: Sequence[GroupRows]) -> list[AskedRows | None]:
+    def ask(self, wanted: Sequence[GroupRows]) -> list[AskedRows]:
         """Ask the owners for the rows of each type that are missing.
 
         Raises:
             RankError: a rank was lost.
         """
-        by_type = zip(self.by_type, wanted, strict=True)
-        return [None if one is None else one.ask(of_type) for one, of_type in by_type]
+        return [one.ask(of_type) for one, of_type in zip(self._held, wanted, strict=True)]
 
-    def begin(self, asked: Sequence[AskedRows | None]) -> list[ComingRows | None]:
+    def begin(self, asked: Sequence[AskedRows]) -> list[ComingRows]:
         """Begin to send and to receive the rows of each type."""
-        by_type = zip(self.by_type, asked, strict=True)
-        return [None if one is None or rows is None else one.begin(rows) for one, rows in by_type]
+        return [one.begin(of_type) for one, of_type in zip(self._held, asked, strict=True)]
 
-    def finish(self, coming: Sequence[ComingRows | None], num_batches: int) -> list[list[Tensor | None]]:
+    def finish(self, coming: Sequence[ComingRows], num_batches: int) -> list[list[Tensor | None]]:
         """Return the rows of each type, of each batch of a group; None of a type without features."""
-        found = [
-            [None] * num_batches if one is None or rows is None else one.finish(rows)
-            for one, rows in zip(self.by_type, coming, strict=True)
-        ]
-        return [[rows[batch] for rows in found] for batch in range(num_batches)]
+        rows = iter([one.finish(of_type) for one, of_type in zip(self._held, coming, strict=True)])
+        found = [[None] * num_batches if one is None else next(rows) for one in self.by_type]
+        return [[of_type[batch] for of_type in found] for batch in range(num_batches)]
 
     def forget(self) -> None:
         """Forget announced groups that will not come."""

@@ -8,12 +8,14 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from graphbraid.distributed.parts.rows import divided_by_type
 from graphbraid.distributed.shards.feature_rows import (
     AskedRows,
     ComingRows,
@@ -27,11 +29,18 @@ from graphbraid.distributed.shards.feature_rows import (
 from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType
+from graphbraid.graph.types import first_ids
 from graphbraid.sampling import rng
-from graphbraid.sampling.batch_seeds import Constraints
+from graphbraid.sampling.batch_seeds import (
+    BatchSeeds,
+    Constraints,
+    SeedSource,
+    begin_batch,
+    seeds_of_step,
+)
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import COUNTED, make_pipeline
-from graphbraid.sampling.sample import PreparedBatch
+from graphbraid.sampling.sample import X_BY_TYPE, PreparedBatch
 from graphbraid.sampling.share import keep_share
 
 if TYPE_CHECKING:
@@ -41,8 +50,8 @@ T = TypeVar("T")
 _Group = list[PreparedBatch]
 _Span = tuple[int, range, list[int]]
 """An epoch, this rank's steps of it, and the batches of each group, on the rank that has most."""
-_Asked = list[AskedRows | None] | None
-_Coming = list[ComingRows | None] | None
+_Asked = list[AskedRows] | None
+_Coming = list[ComingRows] | None
 GROUP = 4
 """Number of batches in a group. Their messages travel together."""
 _FIRST_GROUPS = (1, 1, 2)
@@ -200,6 +209,9 @@ class ShardedPipeline:
     are those that a pipeline of the whole graph gives for the same schedule. All ranks must iterate together:
     each with its own part of the steps, for as long as any has steps.
 
+    The graph may have the nodes of several types without their types, as encoders of links draw. Then batches
+    have the feature rows by type in :data:`X_BY_TYPE`.
+
     Args:
         graph: the graph.
         config: options of the sampler.
@@ -208,9 +220,11 @@ class ShardedPipeline:
         of_edges: names of the edge attributes that batches have: weights, features, ``e_id``; where there are
             types, also ``blocks``, for the weights of blocks.
         seed_type: node type of the seeds; None in a graph without types.
+        seeds: inputs such as links, which are drawn where all lists are. If None, the nodes of the schedule.
 
     Raises:
-        ConfigError: batches are to have edge ids, and the graph's are not held; or the type is not given.
+        ConfigError: batches are to have edge ids, and the graph's are not held; or the type is not given; or
+            there are ``seeds``, and lists lie with their nodes.
         DataError: there is no such type, or the fanouts are not those of the graph's relations.
     """
 
@@ -223,6 +237,7 @@ class ShardedPipeline:
         num_threads: int,
         of_edges: Collection[str] = (),
         seed_type: str | None = None,
+        seeds: SeedSource | None = None,
     ) -> None:
         if "e_id" in of_edges and graph.shards.has_edge_ids:
             raise ConfigError(
@@ -230,21 +245,31 @@ class ShardedPipeline:
                 "the graph without them (graph.replace(edge_id=None)), or use a model that reads no edge ids"
             )
         self._graph, self._config = graph, config
-        self._gathers, self._of_edges = gathers, of_edges
-        types = graph.all_types
+        self._gathers, self._of_edges, self._seeds = gathers, of_edges, seeds
+        types, of_shards = graph.all_types, graph.shards.by_type
         if seed_type is None and graph.is_typed:
             raise ConfigError(f"say of which node type seeds are: {', '.join(graph.node_types)}")
         self._seed_type = config.type_of_seeds(types, seed_type) or 0
         self._num_types = len(types.nodes)
+        self._first_ids = None
+        if len(of_shards) > self._num_types:
+            self._first_ids = first_ids([one.num_nodes for one in of_shards])
         self._ends = [(one.source, one.destination) for one in types.relations()]
         self._whole = None
         self._frontiers = None
         if graph.shards.lists == "whole":
             self._whole = make_pipeline(
-                graph, config, num_threads=num_threads, depth=GROUP, seed_type=seed_type
+                graph,
+                config,
+                num_threads=num_threads,
+                depth=GROUP,
+                seed_type=seed_type,
+                edge_times=None if seeds is None else seeds.edge_times,
             )
-        else:
+        elif seeds is None:
             self._frontiers = Frontiers(graph, config, num_threads)
+        else:
+            raise _refused("links, times and disjoint trees are not drawn from parts")
         self._seconds = dict.fromkeys(COUNTED, 0.0)
 
     def run(
@@ -335,17 +360,14 @@ class ShardedPipeline:
         """Ask for the rows of each group, one group ahead of those that may be put together."""
 
         def announce(group: _Group) -> list[GroupRows]:
-            return [] if rows is None else rows.announce([one.sampled.n_id_by_type for one in group])
+            return [] if rows is None else rows.announce([self._ids_of(one) for one in group])
 
         try:
             lookahead = 0 if rows is None else rows.lookahead
             for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead)):
                 if not turns.wait_for(number - 1):
                     return
-                if self._frontiers is None:
-                    known = group
-                else:
-                    known = (self._with_typed_rows if self._graph.is_typed else self._with_edge_rows)(group)
+                known = group if self._frontiers is None else self._with_edge_rows(group)
                 yield known, None if rows is None else rows.ask(wanted)
         finally:
             if rows is not None:
@@ -354,29 +376,54 @@ class ShardedPipeline:
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> _Group:
         """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
         started = perf_counter()
-        input_ids = [schedule.sampled.positions_of(epoch, step) for step in steps]
-        seeds = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
-        nodes = [schedule.seeds[ids] for ids in input_ids]
-        if self._frontiers is not None:
-            batches = [(self._by_type(ids), seed) for ids, seed in zip(nodes, seeds, strict=True)]
-            batches += [(self._by_type(_NO_IDS), 0)] * (count - len(batches))
-            sampled = self._frontiers.sample(batches)[: len(steps)]
-        else:
-            assert self._whole is not None
-            begun = [self._whole.begin(ids, seed, 0, 0) for ids, seed in zip(nodes, seeds, strict=True)]
-            sampled = [next(batch).sampled for batch in begun]
-        if schedule.reach is not None:  # the whole batch was drawn, and this rank's share of it is kept
-            own = [schedule.own_of(step) for step in steps]
-            sampled = [
-                keep_share(one, self._ends, self._by_type(kept), schedule.reach)
-                for one, kept in zip(sampled, own, strict=True)
-            ]
-            input_ids = [ids[kept] for ids, kept in zip(input_ids, own, strict=True)]
-        self._seconds["sample"] += perf_counter() - started
-        return [
-            PreparedBatch(step, ids, one, [None] * self._num_types)
-            for step, ids, one in zip(steps, input_ids, sampled, strict=True)
+        if self._frontiers is None:
+            group = self._drawn_here(schedule, epoch, steps)
+            self._seconds["sample"] += perf_counter() - started
+            return group
+        begun = [
+            seeds_of_step(schedule, None, schedule.whole.positions_of(epoch, step), epoch=epoch, step=step)
+            for step in steps
         ]
+        keys = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
+        batches = [(self._by_type(seeds.nodes), key) for (_, seeds), key in zip(begun, keys, strict=True)]
+        batches += [(self._by_type(_NO_IDS), 0)] * (count - len(batches))
+        nothing: list[Tensor | None] = [None] * self._num_types
+        group = _Group()
+        drawn = self._frontiers.sample(batches)[: len(steps)]
+        for step, (ids, seeds), one in zip(steps, begun, drawn, strict=True):
+            sampled = one
+            if seeds.own is not None and schedule.reach is not None:  # of the whole batch, this rank's share
+                sampled = keep_share(one, self._ends, self._by_type(seeds.own), schedule.reach)
+            group.append(PreparedBatch(step, ids, sampled, nothing))
+        self._seconds["sample"] += perf_counter() - started
+        return group
+
+    def _drawn_here(self, schedule: SeedSchedule, epoch: int, steps: range) -> _Group:
+        """Draw this rank's batches of a group where all lists are here."""
+        assert self._whole is not None
+        positions = schedule.whole.positions_of
+        begun = [
+            begin_batch(self._whole, schedule, self._seeds, positions(epoch, step), epoch=epoch, step=step)
+            for step in steps
+        ]
+        return [next(batch) for batch in begun]
+
+    def _ids_of(self, batch: PreparedBatch) -> list[Tensor]:
+        """Return the ids of a batch's nodes by the type that their features have, in the batch's order."""
+        if self._first_ids is None:
+            return batch.sampled.n_id_by_type
+        ids, begins = batch.sampled.n_id, torch.tensor(self._first_ids[1:-1])
+        return divided_by_type(
+            ids[torch.bucketize(ids, begins, right=True).argsort(stable=True)], self._first_ids
+        )
+
+    def _with_x(self, batch: PreparedBatch, x: list[Tensor | None]) -> PreparedBatch:
+        """Return a batch with the feature rows of each type."""
+        if self._first_ids is None:
+            return batch._replace(x=x)
+        seeds = batch.seeds or BatchSeeds(nodes=batch.input_id)
+        attributes: dict[str, Any] = {**seeds.attributes, X_BY_TYPE: x}
+        return batch._replace(seeds=replace(seeds, attributes=attributes))
 
     def _by_type(self, ids: Tensor) -> list[Tensor]:
         """Return the ids of seeds by node type: all are of one."""
@@ -402,41 +449,34 @@ class ShardedPipeline:
         started = perf_counter()
         if rows is not None and coming is not None:
             x = rows.finish(coming, len(group))
-            group = [one._replace(x=of_one) for one, of_one in zip(group, x, strict=True)]
+            group = [self._with_x(one, of_one) for one, of_one in zip(group, x, strict=True)]
         self._seconds["gather"] += perf_counter() - started
         self._seconds["batches"] += len(group)
         return group
 
-    def _with_typed_rows(self, group: _Group) -> _Group:
-        graph, sampled = self._graph, [one.sampled for one in group]
-        found: list[dict[tuple[EdgeType, str], Tensor]] = [{} for _ in group]
+    def _with_edge_rows(self, group: _Group) -> _Group:
+        """Return a group with the rows of its edges that batches are to have."""
+        graph, sampled, names = self._graph, [one.sampled for one in group], self._of_edges
+        found: list[dict[Any, Tensor]] = [{} for _ in group]
         for number, (edge_type, edges) in enumerate(graph.all_types.edges.items()):
+            weights, attr = graph.weight_name, graph.edge_attr
+            if graph.is_typed:
+                weights, attr = edges.weight_name if edges.weighted else "", edges.edge_attr
             tables = dict[str, str]()
-            is_read = edges.weighted and edges.weight_name in self._of_edges
-            if graph.csc.weight is not None and (is_read or "blocks" in self._of_edges):
-                tables["weight"] = edges.weight_name
-            if edges.edge_attr is not None and "edge_attr" in self._of_edges:
+            if graph.csc.weight is not None and (weights in names or "blocks" in names):
+                tables["weight"] = weights or edges.weight_name
+            if attr is not None and "edge_attr" in names:
                 tables["edge_attr"] = "edge_attr"
             if not tables:
                 continue
             read = graph.shards.edges.gather(sampled, list(tables), (number, self._ends[number][1]))
+            keys = [(edge_type, name) if graph.is_typed else name for name in tables.values()]
             for rows, of_batch in zip(found, read, strict=True):
-                names = ((edge_type, name) for name in tables.values())
-                rows.update(zip(names, of_batch, strict=True))
-        return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
-
-    def _with_edge_rows(self, group: _Group) -> _Group:
-        sampled = [one.sampled for one in group]
-        names = [name for name in self._of_edges if name != "e_id"]
-        weights = self._graph.weight_name if self._graph.csc.weight is not None else None
-        tables = ["weight" if name == weights else name for name in names]
-        read = self._graph.shards.edges.gather(sampled, tables) if tables else [[]] * len(group)
-        found = [dict(zip(names, rows, strict=True)) for rows in read]
-        if "e_id" in self._of_edges:
-            ids = [one.positions() for one in sampled]
-            found = [
-                rows | {"e_id": of_one} for rows, of_one in zip(found, ids, strict=True) if of_one is not None
-            ]
+                rows.update(zip(keys, of_batch, strict=True))
+        if "e_id" in names:
+            for rows, one in zip(found, sampled, strict=True):
+                if (positions := one.positions()) is not None:
+                    rows["e_id"] = positions
         return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
 
     def begin(
@@ -450,10 +490,7 @@ class ShardedPipeline:
         share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
         """Refuse batches of other seeds than a schedule's."""
-        raise ConfigError(
-            "batches of a graph that is divided among ranks come by a schedule of nodes: links, times, "
-            "disjoint trees, and calls with ids are not drawn from parts. Use the whole graph"
-        )
+        raise _refused("calls with ids are not answered by all ranks together")
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds of each stage since the start, of the thread that prepares."""
@@ -462,3 +499,9 @@ class ShardedPipeline:
     def busy_threads(self) -> int:
         """Return 0, as the threads that draw do so for all ranks."""
         return 0
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(
+        f"batches of a graph that is divided among ranks come by a schedule: {why}. Use the whole graph"
+    )

@@ -322,7 +322,7 @@ class ShardedGraph(Graph):
     @property
     def num_edges(self) -> int:
         """Number of edges of the whole graph."""
-        return self.shards.num_edges
+        return self.shards.num_edges if self.shards.lists == "parts" else self.csc.num_edges
 
     @property
     def is_whole(self) -> bool:

@@ -12,7 +12,6 @@ from graphbraid.graph import EdgeType, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
-from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of, edge_index_of, hetero_data
 from graphbraid.sampling.minibatch.tensor_holder import Change, TensorHolder, apply_nested
 from graphbraid.sampling.rows.by_id import RowPart, take_rows
@@ -79,9 +78,8 @@ class MiniBatch(TensorHolder):
         layout: str,
         epoch: int,
         input_type: str | EdgeType = ONLY_NODE_TYPE,
-        seeds: BatchSeeds | None = None,
     ) -> None:
-        step, input_id, sampled, x, self._given_edge_rows = prepared
+        step, input_id, sampled, x, self._given_edge_rows, seeds = prepared
         self._source: BatchSource | None = source
         self._sampled, self._layout = sampled, layout  # remain where the source is read
         self._input_type, self._is_typed = input_type, source.graph.is_typed

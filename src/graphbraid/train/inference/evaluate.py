@@ -212,10 +212,11 @@ def score_by_ranks(
 
     On the whole graph each rank computes the outputs of the nodes that it owns. Sampled evaluation divides
     whole mini-batches, so that each is the one that a single rank would draw. Rank 0 ranks links, and
-    scores labels of edges.
+    scores labels of edges; where features are divided, the others compute the same beside it.
     """
     if isinstance(runner, EndsRunner):
-        alone = score(runner, config, nodes, mode, task=task, metrics=metrics) if comm.rank == 0 else {}
+        takes_part = comm.rank == 0 or not runner.graph.is_whole
+        alone = score(runner, config, nodes, mode, task=task, metrics=metrics) if takes_part else {}
         found: dict[str, float] = comm.share(alone)
         return found
     chunk = nodes.numel()

@@ -185,7 +185,7 @@ def _by_ranks(
     """Yield outputs from batches with all neighbours, which all ranks draw together.
 
     All ranks call it together, each with nodes of its own, and make the same calls of loaders. A rank without
-    nodes takes part with node 0, whose output nobody asked for.
+    nodes takes part with the first one, whose output nobody asked for.
     """
     from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
     from graphbraid.loader import LoaderSettings
@@ -193,7 +193,8 @@ def _by_ranks(
     hops = (module_traits.num_layers(runner.model) if runner.by_blocks else None) or (
         depth(runner.model, config) + 1
     )
-    seeds = nodes if nodes.numel() else torch.zeros(1, dtype=torch.int64)
+    known = runner.few_nodes(runner.graph.num_nodes)
+    seeds = nodes if nodes.numel() else known[:1]
 
     def loader(part: Tensor, batch_size: int, hops: int) -> BatchLoader:
         settings = LoaderSettings(
@@ -209,7 +210,7 @@ def _by_ranks(
 
     first, outputs, needed = seeds[:_TRIED], list[Tensor](), 0
     # Once more, beside others and with one hop more: a model that reads more than its hops shows by it.
-    others = torch.arange(0, runner.labels.num_nodes, runner.labels.num_nodes // _TRIED + 1)
+    others = known[:: known.numel() // _TRIED + 1]
     beside = torch.cat((first, others[~torch.isin(others, first)]))
     for part, more in ((first, 0), (beside, 0 if runner.by_blocks else 1)):
         with loader(part, part.numel(), hops + more) as drawn, torch.no_grad():

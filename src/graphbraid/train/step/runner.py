@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError, Program
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
+    from graphbraid.sampling.cpu import HostPipeline
     from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
@@ -328,11 +329,9 @@ class ModelRunner:
     def source(self) -> BatchSource:
         """Source of mini-batches; a device keeps parts of it as long as it lives."""
         if (graph := divided_graph(self.graph)) is not None:
-            from graphbraid.distributed.shards.pipeline import ShardedPipeline  # here: few runs have parts
-
             return BatchSource(
                 graph=graph,
-                pipeline=partial(ShardedPipeline, graph, of_edges=self._read_of_edges()),
+                pipeline=pipeline_of(graph, self._read_of_edges()),
                 src_degree=graph.shards.src_degree if self.uses_degrees else None,
                 src_loop=graph.shards.src_loop if self.uses_degrees else None,
             )
@@ -618,6 +617,20 @@ def _check_loops(model: nn.Module, graph: Graph) -> None:
 def divided_graph(graph: Graph) -> ShardedGraph | None:
     """Return a graph that is divided among ranks with its own type; None for a whole one."""
     return None if graph.is_whole else cast("ShardedGraph", graph)
+
+
+def pipeline_of(graph: Graph, of_edges: Collection[str] = ()) -> Callable[..., HostPipeline] | None:
+    """Return what makes the pipeline of a graph that is divided among ranks; None for a whole one.
+
+    Args:
+        graph: the graph.
+        of_edges: as for :class:`.ShardedPipeline`.
+    """
+    if (divided := divided_graph(graph)) is None:
+        return None
+    from graphbraid.distributed.shards.pipeline import ShardedPipeline  # here: few runs have parts
+
+    return partial(ShardedPipeline, divided, of_edges=of_edges)
 
 
 def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.sampling.batch_seeds import EdgeTimes, sorted_by_time
 from graphbraid.sampling.links.link_seeds import LinkEnds
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.runner import divided_graph
 from graphbraid.train.task import labelled
 
 _MOST_EXACT = 1 << 53
@@ -285,14 +286,12 @@ class LinkData:
                 relation=None if relation is None or learned_one is not None else relation[learned],
                 splits={name: positions for name, positions in splits.items() if positions.numel()},
             ),
-            messages=Graph(
+            messages=along_messages(
+                graph,
                 csc=messages,
                 x=None if alone is None else alone.x,
                 edge_attr=attr,
-                name=graph.name,
                 weight_name=graph.weight_name,
-                left_out=left_out(graph),
-                trusted=True,
             ),
             message_relation=message_relation,
             message_order=order,
@@ -491,6 +490,13 @@ def _beside(
 def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
     """Return a number for each edge that is the same for all edges between its two nodes."""
     return ends.amin(0) * num_nodes + ends.amax(0)
+
+
+def along_messages(graph: Graph, **fields: Any) -> Graph:
+    """Return a graph of these edges that carry messages; its features are where the graph has them."""
+    fields |= {"name": graph.name, "left_out": left_out(graph), "trusted": True}
+    divided = divided_graph(graph)
+    return Graph(**fields) if divided is None else type(divided)(**fields, shards=divided.shards)
 
 
 def left_out(graph: Graph) -> frozenset[str]:

@@ -26,10 +26,10 @@ from graphbraid.graph.csc import Csc
 from graphbraid.nn import NodeEmbedding, module_traits
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
+from graphbraid.sampling.sample import X_BY_TYPE, PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource
-from graphbraid.train.step.links.data import FOREVER, LinkData, LinkTimes, kept, left_out
-from graphbraid.train.step.runner import ModelRunner, normalises_by_degree
+from graphbraid.train.step.links.data import FOREVER, LinkData, LinkTimes, along_messages, kept
+from graphbraid.train.step.runner import ModelRunner, normalises_by_degree, pipeline_of
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError, Program
@@ -117,10 +117,6 @@ class EncoderRunner(NodeEncoderRunner):
     def by_blocks(self) -> bool:
         """Whether the encoder is called with one block per layer."""
         return self.native or self._typed_blocks
-
-    def source(self) -> BatchSource:
-        """What mini-batches are cut from."""
-        return BatchSource(graph=self.graph)
 
     def features_of(self, batch: MiniBatch) -> Any:
         """Return a mini-batch's feature rows; None without features."""
@@ -246,7 +242,8 @@ class TypedEncoderRunner(NodeEncoderRunner):
     """
 
     def __init__(self, encoder: nn.Module, graph: Graph, data: LinkData, place: ModelPlace) -> None:
-        self._ends, self._plain = data.ends, BatchSource(graph=data.messages)
+        self._ends = data.ends
+        self._plain = BatchSource(graph=data.messages, pipeline=pipeline_of(data.messages))
         assert data.message_relation is not None, "of a graph with types"
         self._relation, self._times, self._order = data.message_relation, data.times, data.message_order
         messages = _messages(graph, data)
@@ -327,7 +324,7 @@ class TypedEncoderRunner(NodeEncoderRunner):
         made: tuple[MiniBatch, list[Tensor]] | None = getattr(batch, _BY_TYPE, None)
         if made is None:
             sampled, places = sampled_by_type(batch.sampled, self.graph, self._relation, self._order)
-            x: list[Tensor | None] = [None] * len(places)
+            x: list[Tensor | None] = getattr(batch, X_BY_TYPE, [None] * len(places))
             prepared = PreparedBatch(batch.step, batch.input_id, sampled, x)
             made = MiniBatch(self._by_type, prepared, layout=batch.layout, epoch=batch.epoch), places
             setattr(batch, _BY_TYPE, made)
@@ -349,4 +346,4 @@ def _messages(graph: Graph, data: LinkData) -> Graph:
     }
     nodes = {name: dataclasses.replace(held, splits={}) for name, held in graph.types.nodes.items()}
     types = Types(nodes=nodes, edges=edges, rows=rows)
-    return Graph(csc=csc, types=types, name=graph.name, left_out=left_out(graph), trusted=True)
+    return along_messages(graph, csc=csc, types=types)

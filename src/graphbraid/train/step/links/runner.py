@@ -167,6 +167,10 @@ class EndsRunner(ModelRunner):
         """What mini-batches are cut from."""
         return self.encoder_runner().source()
 
+    def rows_bytes(self, batch: MiniBatch) -> int:
+        """Return the bytes of a batch's feature rows if they are float32 and dense."""
+        return self.encoder_runner().rows_bytes(batch)
+
     def features_of(self, batch: MiniBatch) -> Any:
         """Return a mini-batch's feature rows; None without features."""
         return self.encoder_runner().features_of(batch)
