@@ -127,34 +127,19 @@ def one_rank_tells_all(comm):
         assert comm.broadcast(torch.empty(0), root).wait().numel() == 0
 
 
-def messages_of_one_tag_keep_their_order_and_tags_are_told_apart(comm):
-    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    sent = [(torch.full((n,), 10.0 * comm.rank + n), tag) for tag in (0, 5) for n in (0, 1, 3000)]
-    waits = [comm.isend(tensor, to, tag) for tensor, tag in sent]
-    found = {(tag, n): torch.empty(n) for tag in (5, 0) for n in (0, 1, 3000)}
-    handles = [comm.irecv(tensor, source, tag) for (tag, n), tensor in found.items()]
-    for handle in [*waits, *handles]:
-        handle.wait()
-    for (_, n), tensor in found.items():
-        assert tensor.eq(10.0 * source + n).all()
-
-
 def a_handle_tells_whether_it_is_done(comm):
     if comm.size == 1:
         return
-    found = torch.zeros(1)
-    if comm.rank == 0:
-        handle = comm.irecv(found, 1)
-        assert not handle.done()
-        comm.barrier()
-        until = time.monotonic() + PATIENCE
-        while not handle.done() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert handle.done() and handle.wait().tolist() == [3.0]
-    else:
-        comm.barrier()
-        if comm.rank == 1:
-            comm.isend(torch.tensor([3.0]), 0).wait()
+    comm.barrier()
+    if comm.rank:
+        time.sleep(0.2)
+    handle = comm.all_reduce(torch.ones(1))
+    assert comm.rank or not handle.done()
+    until = time.monotonic() + PATIENCE
+    while not handle.done() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert handle.done()
+    assert handle.wait().tolist() == [comm.size]
 
 
 def small_values_are_gathered_and_shared(comm):
@@ -177,16 +162,12 @@ def bad_arguments_are_refused_before_anything_is_sent(comm):
     for call, says in (
         (lambda: comm.all_reduce(square.T[:, :2]), "tensor must be contiguous, .* strides"),
         (lambda: comm.all_to_all(square.T, none, none), "send must be contiguous"),
-        (lambda: comm.isend(square[:, 0], 0), "contiguous"),
         (lambda: comm.all_reduce(square.half()), "float32, float64, int32, int64; got torch.float16"),
         (lambda: comm.all_reduce(square, "mean"), "op must be 'sum', 'max' or 'min'; got 'mean'"),
         (lambda: comm.all_to_all(square, none, none), r"add up to the rows of send \(3\)"),
         (lambda: comm.all_to_all(square, [3], [*none, 0]), "one number per rank"),
         (lambda: comm.all_to_all(torch.tensor(1), none, none), "rows"),
         (lambda: comm.all_to_all(square[:0], none, none, torch.zeros(1, 3)), r"out must be .*\[0, 3\]; got"),
-        (lambda: comm.isend(square, comm.size), "to must be"),
-        (lambda: comm.irecv(square, -1), "source must be"),
-        (lambda: comm.isend(square, 0, tag=-1), "tag must be"),
         (lambda: comm.broadcast(square, comm.size), "root must be"),
     ):
         try:
@@ -207,7 +188,6 @@ CASES = [
     every_rank_can_receive_before_it_sends,
     nothing_at_all_is_exchanged,
     one_rank_tells_all,
-    messages_of_one_tag_keep_their_order_and_tags_are_told_apart,
     a_handle_tells_whether_it_is_done,
     small_values_are_gathered_and_shared,
     nobody_passes_a_barrier_before_all_are_there,
@@ -235,9 +215,6 @@ def differing(comm, what):
         "call": lambda: comm.barrier() if rank else comm.all_reduce(torch.zeros(2)),
         "op": lambda: comm.all_reduce(torch.zeros(2), ("sum", "max")[rank % 2]),
         "rows": lambda: comm.all_to_all(torch.zeros(comm.size, 1), [1] * comm.size, [2] * comm.size),
-        "message": lambda: (
-            comm.isend(torch.zeros(3), 1) if rank == 0 else comm.irecv(torch.zeros(4), 0).wait()
-        ),
     }
     calls[what]()
     comm.barrier()

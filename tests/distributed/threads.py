@@ -104,12 +104,6 @@ class ThreadTransport:
     def broadcast(self, data: Tensor, root: int) -> _Pending:
         return self._begin(data.clone(), lambda there: data.copy_(there[root]))
 
-    def send(self, data: Tensor, to: int, tag: int) -> _Pending:
-        raise NotImplementedError
-
-    def receive(self, data: Tensor, source: int, tag: int) -> _Pending:
-        raise NotImplementedError
-
     def close(self) -> None:
         pass
 

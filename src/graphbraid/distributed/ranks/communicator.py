@@ -12,9 +12,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.distributed.ranks.transport import (
-    MOST_TAG,
     REDUCED,
-    Alone,
     Pending,
     Reduction,
     Transport,
@@ -62,16 +60,16 @@ class Handle(Generic[T]):
 class Communicator:
     """The ranks of a job, and the messages between them.
 
-    All ranks must call the collective methods (all but :meth:`isend` and :meth:`irecv`) in the same order and
-    from one thread. Methods that return a :class:`Handle` begin an operation and never wait for other ranks.
-    As a context manager it leaves the job in an orderly way or, if the body raises, tells the others why.
+    All ranks must call its methods in the same order and from one thread. Methods that return a
+    :class:`Handle` begin an operation and never wait for other ranks. As a context manager it leaves the job
+    in an orderly way or, if the body raises, tells the others why.
 
     Args:
         transport: library that moves the bytes.
         watch: notices lost and stalled ranks. If None, only the transport's own errors end a wait.
         patience_seconds: longest wait for an operation while all ranks are alive.
         checks: whether ranks compare operation, shape and dtype before each collective operation, which
-            costs two more. Without it, and in messages between two ranks, differing sizes are not noticed.
+            costs two more. Without it, differing sizes are not noticed.
     """
 
     def __init__(
@@ -85,7 +83,6 @@ class Communicator:
         self.transport = transport
         """Library that moves the bytes, with its operations."""
         self._watch = watch or NoWatch()
-        self._to_itself = Alone()  # Gloo has no way from a rank to itself
         self._patience_seconds, self._checks = patience_seconds, checks
         self.rank = transport.rank
         """Number of this rank, from 0."""
@@ -178,29 +175,6 @@ class Communicator:
         pending = self.transport.broadcast(as_bytes(tensor), root)
         return self._handle(pending, "broadcast", lambda: tensor)
 
-    def isend(self, tensor: Tensor, to: int, tag: int = 0) -> Handle[None]:
-        """Begin to send ``tensor``, contiguous of any dtype, to a rank; those of one tag keep their order.
-
-        Raises:
-            ConfigError: an argument does not fit.
-        """
-        check_contiguous(tensor, "tensor")
-        to, tag = self._rank(to, "to"), as_count(tag, "tag", most=MOST_TAG)
-        self._watch.begun("isend")
-        return self._handle(self._way(to).send(as_bytes(tensor), to, tag), "isend", lambda: None)
-
-    def irecv(self, tensor: Tensor, source: int, tag: int = 0) -> Handle[Tensor]:
-        """Begin to fill ``tensor``, contiguous, with the one of its size that ``source`` sends with ``tag``.
-
-        Raises:
-            ConfigError: an argument does not fit. That the size sent is another is not found out here.
-        """
-        check_contiguous(tensor, "tensor")
-        source, tag = self._rank(source, "source"), as_count(tag, "tag", most=MOST_TAG)
-        self._watch.begun("irecv")
-        pending = self._way(source).receive(as_bytes(tensor), source, tag)
-        return self._handle(pending, "irecv", lambda: tensor)
-
     # ---- small values, in JSON
 
     def barrier(self) -> None:
@@ -252,14 +226,6 @@ class Communicator:
         self.barrier()
         self._watch.leave()
         self.transport.close()
-
-    def check(self) -> None:
-        """Check that all ranks are alive, as far as is known by now.
-
-        Raises:
-            RankError: one is not.
-        """
-        self._watch.check()
 
     def __enter__(self) -> Self:
         return self
@@ -326,9 +292,6 @@ class Communicator:
                     f"the ranks differ: rank {self.rank} calls {mine}, rank {rank} calls {theirs}. All ranks "
                     "must call the same, with the same shapes and dtypes."
                 )
-
-    def _way(self, rank: int) -> Transport:
-        return self._to_itself if rank == self.rank else self.transport
 
     def _rank(self, rank: int, name: str) -> int:
         return as_count(rank, name, most=self.size - 1)

@@ -94,7 +94,7 @@ class MemoryTransport:
 
     That takes fewer copies than a socket, and no further thread: a rank has written its bytes when it has
     begun an operation, and copies the bytes of others while it waits for them. Tensors on
-    devices, broadcasts, single messages and large reductions go through ``inner``.
+    devices, broadcasts and large reductions go through ``inner``.
 
     Args:
         inner: the transport of the same ranks.
@@ -134,14 +134,6 @@ class MemoryTransport:
     def broadcast(self, data: Tensor, root: int) -> Pending:
         """Begin a broadcast of bytes."""
         return InnerCollective(self, self._inner.broadcast(data, root))
-
-    def send(self, data: Tensor, to: int, tag: int) -> Pending:
-        """Begin to send bytes."""
-        return InnerCollective(self, self._inner.send(data, to, tag))
-
-    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Begin to receive bytes."""
-        return InnerCollective(self, self._inner.receive(data, source, tag))
 
     # ---- the end
 

@@ -18,8 +18,6 @@ Reduction = Literal["sum", "max", "min"]
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 """Dtypes that every transport reduces; of other dtypes, bytes are moved."""
 
-MOST_TAG = (1 << 15) - 1
-"""Largest tag, which every MPI allows."""
 _SPIN_SECONDS = 5e-4
 _LONGEST_PAUSE_SECONDS = 1e-3
 
@@ -98,14 +96,6 @@ class Transport(Protocol):
         """Replace the bytes ``data`` by those of rank ``root``."""
         ...
 
-    def send(self, data: Tensor, to: int, tag: int) -> Pending:
-        """Send bytes to one rank; those of one tag arrive in their order."""
-        ...
-
-    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Receive the bytes that rank ``source`` sends with ``tag``."""
-        ...
-
     def twin(self) -> Transport:
         """Make another transport of the same ranks, whose operations have an order of their own.
 
@@ -129,10 +119,6 @@ class Alone:
     rank = 0
     size = 1
 
-    def __init__(self) -> None:
-        self._sent: dict[int, list[Tensor | None]] = {}
-        self._asked: dict[int, int] = {}
-
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Leave ``tensor`` as it is."""
         return Finished()
@@ -148,17 +134,6 @@ class Alone:
         """Leave ``data`` as it is."""
         return Finished()
 
-    def send(self, data: Tensor, to: int, tag: int) -> Pending:
-        """Keep a copy until it is received."""
-        self._sent.setdefault(tag, []).append(data.clone())
-        return Finished()
-
-    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Take the first message that no one has asked for, which may be sent later."""
-        number = self._asked.get(tag, 0)
-        self._asked[tag] = number + 1
-        return _FromSelf(self._sent.setdefault(tag, []), number, data)
-
     def twin(self) -> Alone:
         """Return another transport of the single rank."""
         return Alone()
@@ -168,26 +143,6 @@ class Alone:
 
     def abort(self) -> None:
         """Do nothing."""
-
-
-class _FromSelf:
-    def __init__(self, sent: list[Tensor | None], number: int, data: Tensor) -> None:
-        self._sent, self._number, self._data = sent, number, data
-
-    def done(self) -> bool:
-        return len(self._sent) > self._number
-
-    def rest(self, waited_seconds: float) -> None:
-        pause(waited_seconds)
-
-    def finish(self) -> None:
-        found, self._sent[self._number] = self._sent[self._number], None
-        assert found is not None, "a handle is waited for once"
-        if found.numel() != self._data.numel():
-            raise ConfigError(
-                f"a rank expects {self._data.numel()} bytes of itself and sends {found.numel()}."
-            )
-        self._data.copy_(found)
 
 
 def check_contiguous(tensor: Tensor, name: str) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphbraid.distributed.ranks.transport import MOST_TAG, Finished, Pending, Reduction, pause
+from graphbraid.distributed.ranks.transport import Finished, Pending, Reduction, pause
 from graphbraid.errors import ConfigError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _EXCHANGE_TAGS = 1 << 15
-"""Number of tags above those of single messages, which the exchanges take in turn."""
+"""Number of tags, which the exchanges take in turn."""
 _LEAST_PAUSE_SECONDS = 5e-5
 """A thread of Gloo makes progress. Where a rank has one core, it gets it at once only if who waits lets go of
 it: else when the scheduler's slice has ended, after milliseconds."""
@@ -69,7 +69,7 @@ class TorchTransport:
                 )
             )
         given, taken = torch.split(send, list(send_bytes)), torch.split(receive, list(receive_bytes))
-        tag = MOST_TAG + 1 + self._num_exchanges % _EXCHANGE_TAGS
+        tag = self._num_exchanges % _EXCHANGE_TAGS
         self._num_exchanges += 1
         taken[self.rank].copy_(given[self.rank])
         works = []
@@ -84,14 +84,6 @@ class TorchTransport:
         """Begin a broadcast of bytes."""
         source = self._global_ranks[root]
         return _Collective(dist.broadcast(data, source, group=self._group, async_op=True))
-
-    def send(self, data: Tensor, to: int, tag: int) -> Pending:
-        """Begin to send bytes."""
-        return _Messages([dist.isend(data, self._global_ranks[to], group=self._group, tag=tag)], data)
-
-    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Begin to receive bytes."""
-        return _Messages([dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag)], data)
 
     def twin(self) -> TorchTransport:
         """Make another process group of the same ranks, over Gloo alone."""
@@ -224,16 +216,6 @@ class MpiTransport:
         """Begin a broadcast of bytes."""
         host = _on_host(data)
         return _Request(self._comm.Ibcast([host, self._mpi.BYTE], root=root), host)
-
-    def send(self, data: Tensor, to: int, tag: int) -> Pending:
-        """Begin to send bytes."""
-        host = _on_host(data)
-        return _Request(self._comm.Isend([host, self._mpi.BYTE], dest=to, tag=tag), host)
-
-    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Begin to receive bytes."""
-        host = _on_host(data)
-        return _Request(self._comm.Irecv([host, self._mpi.BYTE], source=source, tag=tag), host)
 
     def twin(self) -> MpiTransport:
         """Make another communicator of the same ranks.

@@ -28,7 +28,6 @@ from graphbraid.distributed.shards.feature_rows import (
 )
 from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
-from graphbraid.graph import EdgeType
 from graphbraid.graph.types import first_ids
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import (
