@@ -100,7 +100,7 @@ def make_feed(
         assert plan is not None
         assert plan.cores is not None
         sharing = follow(loader, plan.cores, plan.cbs)
-    return SampledFeed(runner, config, task, loader, sharing)
+    return SampledFeed(runner, config, task, loader, sharing, inputs=nodes if config.task == "edge" else None)
 
 
 def make_loader(
@@ -168,6 +168,7 @@ class SampledFeed:
         task: loss, with its class weights, on any device.
         loader: loader of the mini-batches, or of this rank's part of each, with a plan or without.
         sharing: setter of the number of the model's threads. If None, that is not set.
+        inputs: ``(num,)`` int64 edges that the loader's seeds stand for. If None, the seeds are nodes.
     """
 
     def __init__(
@@ -177,7 +178,10 @@ class SampledFeed:
         task: Task,
         loader: BatchLoader,
         sharing: CoreSharing | None = None,
+        *,
+        inputs: Tensor | None = None,
     ) -> None:
+        self._inputs = inputs
         self._runner, self._task, self._loader, self._sharing = runner, task, loader, sharing
         self._trace = config.trace if loader.plan is not None else None
         self._whole = loader.schedule.whole
@@ -222,6 +226,7 @@ class SampledFeed:
         if num_parts == 1:
             return BatchShare.whole(self._gathered(next(own)))
         whole = self._whole.seeds_of(epoch, step)
+        whole = whole if self._inputs is None else self._inputs[whole]
         begin, end = part_of(whole.numel(), part, num_parts)
         return BatchShare(
             batch=self._gathered(next(own)) if begin < end else None,
