@@ -28,18 +28,18 @@ BUDGETS = {
     ("features",): 4440,
     ("datasets",): 7_060,
     ("nn",): 3_870,
-    ("loader",): 3_640,
-    ("collective",): 4840,
+    ("loader",): 3_590,
+    ("collective",): 4_530,
     ("fullgraph",): 27_970,
     ("distributed",): 8_375,
     ("synth",): 5_880,
-    ("train",): 11_190,
+    ("train",): 11_140,
     ("estimates",): 4_505,
     ("report",): 460,
-    ("cli",): 4_950,
+    ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_400, 490, 94_150
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_000, 488, 94_230
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -71,6 +71,10 @@ made={objects}/${{former##*/}}.o
 cp "$made" "$out"
 [ -z "$needs" ] || : >"$needs"
 """
+MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
+# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
+OPTIMIZERS = ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1']
 MORE = ("layer normalisation", "attention of both ends", "learned factor")
 DROPOUT = "if (l < gnn.getLayers() - 1) { gnn.dropout(l, 0.5); }"
 EVALUATE = 'if (epoch % 5 == 4) { gnn.evaluate("val"); }'
@@ -98,6 +102,13 @@ def more(layers: str) -> Synthesis:
     sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05, momentum=0.9)
     recipe = Recipe(name="More", optimizer=sgd, epochs=20, evaluated=("val",), evaluate_every=5)
     return from_model(model, recipe)
+
+
+def attending() -> Synthesis:
+    """Attention with a dropout of its own."""
+    torch.manual_seed(1)
+    model = gnn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu")
+    return from_model(model)
 
 
 EXAMPLES = {

@@ -15,12 +15,16 @@ from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import (
     EXAMPLES,
+    MODELS,
     MORE,
+    OF_MODEL,
+    OPTIMIZERS,
     Together,
     Wanted,
     assert_golden,
     assert_left_alone,
     assert_trained_alike,
+    attending,
     in_one,
     losses_of,
     made,
@@ -43,7 +47,6 @@ from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 GOLDEN = Path(__file__).with_name("golden") / "cuda"
 OPTIONS = CompileOptions(rates=Rates())
-MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +54,6 @@ def store(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cuda") / "store"
     datasets.save_store(make_graph(train=30), folder)
     return folder
-
-
-def attending() -> Synthesis:
-    """Attention with a dropout of its own."""
-    torch.manual_seed(1)
-    return from_model(nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu"))
 
 
 def wide() -> Synthesis:
@@ -68,8 +65,6 @@ def wide() -> Synthesis:
     return from_model(model, Recipe(name="Wide", optimizer=sgd, epochs=3))
 
 
-# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
-OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
 SHORT = {"long_row": 3}
 """Rows of more than three edges are long: most here are summed in parts."""
 IMPLICIT = [("GCN", "Sum"), ("SAGE", "Mean"), ("GIN", "Sum")]
@@ -79,7 +74,6 @@ ZEROS = [
     ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
 ]
 OWN = [name for name in MESSAGES if name not in PLAIN]
-OPTIMIZERS = ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1']
 WANTED = {
     **{
         f"{one} {how} {is_short}": Wanted(

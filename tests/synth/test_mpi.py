@@ -18,7 +18,9 @@ from tests.extras import NO_KERNELS, PATIENCE
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.suites import few_of
 from tests.synth.building import (
+    MODELS,
     MORE,
+    OF_MODEL,
     QUICK_BUILD,
     Together,
     Wanted,
@@ -55,7 +57,6 @@ from graphbraid.synth.emit.mpi import sources_of_ranks
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 OPTIONS = CompileOptions(rates=Rates())
-MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
 GRAPH = make_graph(train=30)
 
 
@@ -65,8 +66,6 @@ def divided(num_parts: int) -> Partition:
     return owners(torch.randint(0, num_parts, (NUM_NODES,), generator=draw), num_parts)
 
 
-# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
-OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
 SIZES = (1, 2, 4)
 OF_LAYERS = list(zip(MORE, (2, 4, 2), strict=True))
 IDLE = {

@@ -17,13 +17,17 @@ from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.synth.building import (
     EXAMPLES,
+    MODELS,
     MORE,
+    OF_MODEL,
+    OPTIMIZERS,
     RUNTIME,
     Together,
     Wanted,
     assert_golden,
     assert_left_alone,
     assert_trained_alike,
+    attending,
     compile_each,
     graph_of,
     losses_of,
@@ -43,7 +47,7 @@ from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
-from graphbraid.synth import Synthesis, from_model, load_weights, save_weights, train, write_openmp
+from graphbraid.synth import from_model, load_weights, save_weights, train, write_openmp
 from graphbraid.synth.emit.cuda import sources_for_gpu
 from graphbraid.synth.emit.layout import WIDTH
 from graphbraid.synth.emit.mpi import sources_of_ranks
@@ -54,7 +58,6 @@ from graphbraid.synth.weights import weights_of
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 GOLDEN = Path(__file__).with_name("golden")
 OPTIONS = CompileOptions(rates=Rates())
-MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +67,6 @@ def store(tmp_path_factory) -> Path:
     return folder
 
 
-def attending() -> Synthesis:
-    """Attention with a dropout of its own."""
-    torch.manual_seed(1)
-    return from_model(nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu"))
-
-
-# The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
-OF_MODEL = {"GIN": {"optimizer": '"sgd", 0.05, 0.9'}}
 DRIFTING = {"after_layer": "", "after_epoch": "", "optimizer": '"adam", 0.1'}
 EARLY = [("GCN", "Sum"), ("SAGE", "Max"), ("GAT", "Sum")]
 ZEROS = [
@@ -80,7 +75,6 @@ ZEROS = [
     ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
     ("binary", {"density": 0.2, "binary": "row", "sparse": True}, Rates(binary_values=1e14)),
 ]
-OPTIMIZERS = ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1']
 STOPPING = {"before": 'gnn.earlyStop("val", 2); gnn.seed(3);', "after_epoch": 'gnn.evaluate("val");'}
 WANTED = {
     **{f"{one} {how}": Wanted(partial(made, one, how, **OF_MODEL.get(one, {}))) for one, how in MODELS},
