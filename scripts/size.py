@@ -23,23 +23,23 @@ BUDGETS = {
         "machine",
     ): 3120,
     ("graph",): 5_180,
-    ("ops",): 11_010,
+    ("ops",): 10_860,
     ("sampling",): 6_850,
     ("features",): 4440,
     ("datasets",): 7_060,
     ("nn",): 3_870,
     ("loader",): 3_590,
     ("collective",): 4_530,
-    ("fullgraph",): 27_970,
+    ("fullgraph",): 27_720,
     ("distributed",): 8_375,
-    ("synth",): 5_880,
+    ("synth",): 5_870,
     ("train",): 11_140,
     ("estimates",): 4_505,
     ("report",): 460,
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_000, 488, 94_230
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_700, 466, 94_230
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

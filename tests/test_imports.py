@@ -36,7 +36,7 @@ FLOORS = (
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
-    "fullgraph/step": ((...,), ("operations",), ("differentiable", "planned_step")),
+    "fullgraph/step": ((...,), ("operations",), ("planned_step",)),
     "graph": ((...,), ("interop",), ("graph",), ("graph_set",)),
     "ops": (
         ("derived", "library"),
@@ -74,7 +74,7 @@ INNER_FLOORS = {
     "datasets": ((...,), ("store",), ("npz", "ogb", "tables"), ("registry", "synthetic")),
     "distributed": (("partitioning", "ranks"), ("parts", "peers"), ("shards",)),
     "fullgraph": (
-        ("compiled_module", "device", "program"),
+        ("device", "program"),
         ("lowering", "reading"),
         ("ranks", "step", "batches"),
         ("measured", "explain"),

@@ -25,7 +25,7 @@ from benchmarks.gpu.card import Limits, beside, describe
 from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.graphs import generated
 from graphbraid.fullgraph.device import Device, device_at, on_place
-from graphbraid.fullgraph.step.maps import csr_of, multiply
+from graphbraid.fullgraph.step.device_copies import csr_of, multiply
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import WORD_BITS, bit_gram, bit_product

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid import Graph
-from graphbraid.fullgraph.step.maps import csr_of
+from graphbraid.fullgraph.step.device_copies import csr_of
 from graphbraid.nn.gcn import gcn_norm
 from graphbraid.ops.aggregation import Aggregation
 

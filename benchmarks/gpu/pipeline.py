@@ -58,16 +58,16 @@ from graphbraid.fullgraph.ranks.pipeline_tuner import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peers.peer_rows import PeerEdges
-from graphbraid.ops.peers.pipeline_plan import (
+from graphbraid.ops.peers import (
     Order,
+    PeerEdges,
     PipelineConfig,
     PipelinePlan,
     apart,
     count_partitions,
     interleaved,
+    pipelined_sum,
 )
-from graphbraid.ops.peers.pipelined_sum import pipelined_sum
 
 TOLERANCE = 1e-4
 WAYS = ("exchange", "pipelined", "apart", "whole rows", "tuned")

@@ -5,14 +5,7 @@ import torch
 from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
 from tests.collective.conftest import threads_of_ours
-from tests.collective.emulation import (
-    BATCH_SIZE,
-    FAST,
-    GRAPH,
-    NUM_STEPS,
-    contents,
-    let_the_planner_finish,
-)
+from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents, let_the_planner_finish
 from tests.extras import once_undisturbed
 
 from graphbraid.collective import Plan, Profile, fixed_plan

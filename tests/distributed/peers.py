@@ -28,7 +28,7 @@ from graphbraid.fullgraph import Ranks
 from graphbraid.fullgraph.device import device_at
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.ops.peers import PipelineConfig
 
 NUM_NODES, WIDTH = 24, 5
 HOST = torch.device("cpu")
@@ -95,7 +95,7 @@ def interpret() -> None:
 
 
 def pipelined_sum_module() -> Any:
-    return importlib.import_module("graphbraid.ops.peers.pipelined_sum")
+    return importlib.import_module("graphbraid.ops.peers")
 
 
 def check_in_processes(comm: Communicator, kernel: str, wanted: str) -> dict[str, Any]:

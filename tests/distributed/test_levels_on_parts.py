@@ -13,15 +13,7 @@ from tests.distributed.training import BASE, graph_of, make
 from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
-from tests.fullgraph.test_layer_wise import (
-    MODELS,
-    NODES,
-    SMALL,
-    WIDTH,
-    Stack,
-    model_and_graph,
-    uneven_graph,
-)
+from tests.fullgraph.test_layer_wise import MODELS, NODES, SMALL, WIDTH, Stack, model_and_graph, uneven_graph
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph

@@ -19,7 +19,7 @@ from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, SharedRows, places_of_halo, reversed_edges
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.ops.peers import PipelineConfig
 
 PART_OF = torch.arange(peers.NUM_NODES) % 3
 X, WEIGHING = (values(peers.NUM_NODES, peers.WIDTH, seed=seed) for seed in (1, 9))

@@ -17,7 +17,7 @@ from graphbraid.fullgraph.ranks.pipeline_tuner import (
     expected_seconds,
     ladders,
 )
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.ops.peers import PipelineConfig
 
 RUNGS = (1, 2, 4, 8)
 A100 = DeviceLimits(num_sms=108, warps_per_sm=64, shared_bytes_per_sm=164 * 1024)

@@ -16,7 +16,7 @@ from graphbraid.distributed import SavedPartition, partition, save_partition
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import NotLoweredError, Ranks
 from graphbraid.fullgraph.program import Hoisted
-from graphbraid.fullgraph.ranks.part import RankPart
+from graphbraid.fullgraph.ranks.distribute import RankPart
 from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.csc import Csc
 
@@ -112,7 +112,7 @@ def test_several_aggregations_of_the_features_are_computed_once(tmp_path):
 
     found = assert_parts_suffice(Simple(), make_graph(), mixed(3), tmp_path / "p", epochs=3)
     assert any(isinstance(op, Hoisted) for op in found[0]["engine"].program.ops)
-    assert found[0]["engine"].runner.exchanged_rows == {}
+    assert found[0]["engine"].runner.training_step.exchanged_rows == {}
 
 
 def test_rows_of_int8_stay_rows_of_int8(tmp_path):

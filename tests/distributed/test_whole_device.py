@@ -28,7 +28,7 @@ from graphbraid.fullgraph import ALL, NotLoweredError, Ranks
 from graphbraid.fullgraph.device import DeviceLimits
 from graphbraid.fullgraph.ranks import pipeline_tuner
 from graphbraid.fullgraph.ranks.pipeline_tuner import MOST_TRIALS
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.ops.peers import PipelineConfig
 from graphbraid.train import TrainConfig
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
@@ -247,8 +247,9 @@ def test_a_configuration_is_found_in_the_first_steps_and_known_in_the_next_run(q
     alone = trained(make_model("gcn"), make_graph(), None, epochs=2 * MOST_TRIALS + 2)
     found = learned_by("tuned", DeviceOfWarps, epochs=2 * MOST_TRIALS + 2)
     runners = [rank["engine"].runner for rank in found]
-    first = runners[0].tuned
-    assert all(runner.tuned == first and runner.training_step.pipeline == first.config for runner in runners)
+    first, steps = runners[0].tuned, [runner.training_step for runner in runners]
+    assert all(runner.tuned == first for runner in runners)
+    assert all(step.exchanges.pipeline == first.config for step in steps)
     assert 1 < len(first.table) <= first.num_trials <= MOST_TRIALS
     assert first.table[first.chosen] <= next(iter(first.table.values()))
     assert explained(found).count(" ms\n") >= len(first.table)
@@ -294,7 +295,7 @@ def test_without_limits_or_a_search_the_configuration_is_the_given_one(quick_tri
     for pipeline, device in (("tuned", FakeDevice), (None, DeviceOfWarps), (few, DeviceOfWarps)):
         runner = learned_by(pipeline, device, epochs=1)[0]["engine"].runner
         assert runner.tuned is None
-        assert runner.training_step.pipeline == (few if pipeline is few else PipelineConfig())
+        assert runner.training_step.exchanges.pipeline == (few if pipeline is few else PipelineConfig())
 
 
 def test_other_words_for_a_pipeline_are_refused():

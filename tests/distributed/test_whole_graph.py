@@ -20,7 +20,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
 from graphbraid.fullgraph.program import Exchange, Hoisted
 from graphbraid.fullgraph.reading.watch import options_of
-from graphbraid.fullgraph.step.maps import HostMap
+from graphbraid.fullgraph.step.device_copies import HostMap
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
@@ -200,7 +200,7 @@ def test_without_pruning_the_rows_sent_are_those_of_the_partition_report(name):
     for rank, said in enumerate(found):
         sent = sum(line[rank] for line in report.halo)
         received = sum(report.halo[rank])
-        rows = said["engine"].runner.exchanged_rows
+        rows = said["engine"].runner.training_step.exchanged_rows
         assert rows
         assert set(rows.values()) == {(sent, received)}
 
@@ -212,7 +212,8 @@ def test_with_few_training_nodes_fewer_rows_travel():
     counts = []
     for passes in (ALL, ALL - {"prune"}):
         found = assert_as_one_rank(model, graph, parts, passes=passes, epochs=1)
-        counts.append(sum(sum(r) for f in found for r in f["engine"].runner.exchanged_rows.values()))
+        steps = [one["engine"].runner.training_step for one in found]
+        counts.append(sum(sum(rows) for step in steps for rows in step.exchanged_rows.values()))
     assert counts[0] < counts[1]
 
 
@@ -222,7 +223,7 @@ def test_bytes_on_the_wire_are_those_of_the_rows():
     one, three = (assert_as_one_rank(make_model("sage"), graph, parts, epochs=epochs) for epochs in (1, 3))
     for few, many in zip(one, three, strict=True):
         engine = many["engine"]
-        comm, rows = engine.ranks.comm, engine.runner.exchanged_rows
+        comm, rows = engine.ranks.comm, engine.runner.training_step.exchanged_rows
         widths = {value: engine.program.width(value) for value in rows}
         step = sum(4 * widths[value] * sum(counts) for value, counts in rows.items())
         assert comm.sent_bytes - few["engine"].ranks.comm.sent_bytes == 2 * step

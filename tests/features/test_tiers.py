@@ -18,7 +18,7 @@ from graphbraid.arguments import MOST_BYTES, as_budget, as_size
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, Score, TieredFeatures, TieredTopology
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
+from graphbraid.fullgraph.lowering.options import StreamedFeatures
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig
 

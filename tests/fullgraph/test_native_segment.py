@@ -21,7 +21,7 @@ from tests.fullgraph.typed_cases import HETERO, TRANSFORMED, untidy
 
 import graphbraid
 from graphbraid import native
-from graphbraid.fullgraph.batches import native_segment
+from graphbraid.fullgraph.batches import segments
 from graphbraid.ops.kernels import watched, without_pool
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
@@ -66,7 +66,7 @@ def runs_compiled(out):
 
 def found(model, call, *, native_limit, monkeypatch, twice=False):
     """Outputs and gradients of a compiled model in float32, and whether its last segment ran compiled."""
-    monkeypatch.setattr(native_segment, "LEAST_POOLED", native_limit)
+    monkeypatch.setattr(segments, "LEAST_POOLED", native_limit)
     engine, x = graphbraid.compile(copy.deepcopy(model), strict=True), call[0].clone().requires_grad_()
     torch.manual_seed(5)
     results = []
@@ -115,7 +115,7 @@ def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monke
     batch = sampled(data, layout=layout, num_neighbors=(3, 2, 2)[: 3 if name in ("SAGE", "GCN") else 2])
     results = []
     for limit in (1 << 20, 0):
-        monkeypatch.setattr(native_segment, "LEAST_POOLED", limit)
+        monkeypatch.setattr(segments, "LEAST_POOLED", limit)
         engine = graphbraid.compile(copy.deepcopy(model), strict=True)
         torch.manual_seed(3)
         out = engine(batch)
@@ -167,7 +167,7 @@ def test_backward_reads_what_forward_read_after_the_data_of_parameters_is_replac
     change, limit, monkeypatch
 ):
     """A parameter's old memory is free then: other tensors lie in it."""
-    monkeypatch.setattr(native_segment, "LEAST_POOLED", limit)
+    monkeypatch.setattr(segments, "LEAST_POOLED", limit)
     torch.manual_seed(0)
     data, model = data_of("untidy"), MODELS["SAGE that widens"]()
     engine, wanted = graphbraid.compile(model, strict=True), [*model.parameters()]
@@ -278,7 +278,7 @@ def test_levels_with_types_have_the_bits_of_their_operations(name, monkeypatch):
     batch.x_dict = {one: x.float() for one, x in batch.x_dict.items()}
     results, wanted = [], [p for p in model.parameters() if p.requires_grad]
     for limit in (1 << 20, 0):
-        monkeypatch.setattr(native_segment, "LEAST_POOLED", limit)
+        monkeypatch.setattr(segments, "LEAST_POOLED", limit)
         torch.manual_seed(3)
         out = graphbraid.compile(model, strict=True)(batch)
         assert runs_compiled(out) == (limit > 0)

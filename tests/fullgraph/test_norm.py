@@ -35,8 +35,8 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.reading.reader import READERS
+from graphbraid.fullgraph.step.inputs import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 

@@ -39,9 +39,9 @@ from graphbraid.fullgraph.program import (
     itself,
 )
 from graphbraid.fullgraph.reading.calling import only_node_type
-from graphbraid.fullgraph.step.operations.row_functions import FUNCTIONS
+from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.operations.by_pytorch import FUNCTIONS
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.machine.rates import Rates
 
 ARGUMENTS = {

@@ -11,7 +11,7 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.step.maps import (
+from graphbraid.fullgraph.step.device_copies import (
     OURS,
     SPARSE,
     VARIABLE,

@@ -12,16 +12,7 @@ from tests.suites import every, examples
 from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
-from tests.fullgraph.typed_cases import (
-    HETERO,
-    LEFT_ALONE,
-    TRANSFORMED,
-    WIDTHS,
-    hetero,
-    of,
-    residual,
-    untidy,
-)
+from tests.fullgraph.typed_cases import HETERO, LEFT_ALONE, TRANSFORMED, WIDTHS, hetero, of, residual, untidy
 from torch_geometric.data import Data
 from torch_geometric.nn import (
     FastRGCNConv,

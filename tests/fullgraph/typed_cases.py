@@ -8,15 +8,7 @@ from typing import Any
 import torch
 from tests.extras import to_hetero
 from torch import Tensor, nn
-from torch_geometric.nn import (
-    GATConv,
-    GATv2Conv,
-    GCNConv,
-    GraphConv,
-    HeteroConv,
-    HGTConv,
-    SAGEConv,
-)
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GraphConv, HeteroConv, HGTConv, SAGEConv
 
 from graphbraid.graph import Graph
 

@@ -11,7 +11,7 @@ from tests.fuzz.verdict import judge
 from tests.synth.programs import LISTING, program
 
 from graphbraid.synth import ProgramError, parse_program
-from graphbraid.synth.language import words
+from graphbraid.synth.language import syntax
 from graphbraid.synth.specializing import specialize
 
 PROGRAMS_OF_A_CASE = 40
@@ -103,7 +103,7 @@ _PARTS = (
         "\0",
         "é",
     ),
-    *words.METHODS["GNN"],
+    *syntax.METHODS["GNN"],
 )
 
 

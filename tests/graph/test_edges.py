@@ -4,13 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.graph.cases import (
-    assert_same_graph,
-    case_graph,
-    graphs,
-    pairs_of,
-    reference_kernels,
-)
+from tests.graph.cases import assert_same_graph, case_graph, graphs, pairs_of, reference_kernels
 from tests.graph.edge_cases import EDGE_CASES, random_edges
 from tests.ops.graphs import threads
 

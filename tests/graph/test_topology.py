@@ -9,13 +9,7 @@ from tests.ops.graphs import threads
 
 from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.graph.csc import (
-    Csc,
-    coo_to_csc,
-    first_out_of_order,
-    index_dtype,
-    transpose_of,
-)
+from graphbraid.graph.csc import Csc, coo_to_csc, first_out_of_order, index_dtype, transpose_of
 from graphbraid.graph.scans import check_csc, check_ids, first_out_of_range
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peers.peer_rows import PeerEdges, PeerTable
+from graphbraid.ops.peers import PeerEdges, PeerTable
 
 COEFFICIENTS = ("plain", "mean", "weight", "scales", "loops", "all")
 

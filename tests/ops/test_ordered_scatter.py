@@ -14,7 +14,7 @@ from torch_geometric.nn import aggr
 
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import aggregate_messages, library
-from graphbraid.ops.ordered_scatter import OrderedScatters
+from graphbraid.ops.message_reductions import OrderedScatters
 
 _DEGREES = torch.tensor([0, 3, 0, 1, 5, 0, 2, 0])
 _INDEX = torch.arange(8).repeat_interleave(_DEGREES)

@@ -12,9 +12,15 @@ from tests.ops.peers import COEFFICIENTS, divided_maps, owned_by, share_of, tabl
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peers.peer_rows import PeerEdges, PeerTable
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan, apart, count_partitions
-from graphbraid.ops.peers.pipelined_sum import pipelined_sum
+from graphbraid.ops.peers import (
+    PeerEdges,
+    PeerTable,
+    PipelineConfig,
+    PipelinePlan,
+    apart,
+    count_partitions,
+    pipelined_sum,
+)
 
 PART_OF = torch.arange(50) % 3
 
@@ -176,7 +182,7 @@ def test_parts_that_no_kernel_reads_by_their_address_are_refused(parts, message)
 
 def test_a_part_on_another_kind_of_device_is_refused(monkeypatch):
     # It refuses "meta".
-    monkeypatch.setattr("graphbraid.ops.peers.peer_rows.check_tensor", lambda *_, **__: None)
+    monkeypatch.setattr("graphbraid.ops.peers.check_tensor", lambda *_, **__: None)
     with pytest.raises(DataError, match="rank 1 must be on a cpu device, which reads it; it is on meta"):
         PeerTable([X, X.to("meta")], 0)
 

@@ -13,7 +13,7 @@ from graphbraid import native
 from graphbraid.ops import reference
 from graphbraid.ops.reference.kinds import Kind
 
-TWINS = [name for name in reference.__all__ if inspect.isfunction(getattr(reference, name))]
+TWINS = [name for name, value in vars(reference).items() if inspect.isfunction(value)]
 NOT_COMPILED = {"gather_tiered", "pipelined_sum", "sum_dtype"}
 """Twins of kernels that run on devices alone; and what says in which dtype all of them sum."""
 
@@ -47,7 +47,9 @@ def kind_of(hint):
 def test_triton_launchers_take_what_their_twins_take():
     pytest.importorskip("triton", reason=NO_TRITON)
     kernels = importlib.import_module("graphbraid.ops.triton")
-    assert set(kernels.__all__) <= set(TWINS)
-    for name in kernels.__all__:
+    launchers = {name for name, value in vars(kernels).items() if inspect.isfunction(value)}
+    assert len(launchers) > 25
+    assert launchers <= set(TWINS)
+    for name in launchers:
         own, twin = (inspect.signature(getattr(module, name)).parameters for module in (kernels, reference))
         assert [(p.name, p.default) for p in own.values()] == [(p.name, p.default) for p in twin.values()]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphbraid.errors import ConfigError
-from graphbraid.ops.peers.pipeline_plan import NOTHING, apart, interleaved
+from graphbraid.ops.peers import NOTHING, apart, interleaved
 
 counts = st.integers(0, 60)
 distances = st.integers(1, 16)

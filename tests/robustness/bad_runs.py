@@ -18,7 +18,7 @@ from graphbraid import native, nn
 from graphbraid.datasets import from_tables, save_store
 from graphbraid.errors import ConfigError, KernelError, MissingPackageError, ResourceError, TrainingError
 from graphbraid.files.checksums import seal_zip
-from graphbraid.fullgraph.step.maps import Picker
+from graphbraid.fullgraph.step.device_copies import Picker
 
 RUNS = "Runs and checkpoints"
 PLACES = "Folders, disk and memory"

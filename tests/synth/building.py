@@ -36,7 +36,7 @@ from graphbraid.synth import (
     write_openmp,
 )
 from graphbraid.synth.emit.folder import files_of
-from graphbraid.synth.language.words import ATTENTION
+from graphbraid.synth.language.syntax import ATTENTION
 from graphbraid.synth.weights import weights_of
 
 PACKAGE = Path(graphbraid.__file__).parent

@@ -34,13 +34,7 @@ from tests.synth.on_host import HostPrograms, nvcc
 from tests.synth.ranks import MPI, Parts, environment, parts_of_programs, tool
 
 from graphbraid import Graph, datasets, native
-from graphbraid.synth import (
-    Synthesis,
-    train,
-    write_cuda,
-    write_mpi,
-    write_openmp,
-)
+from graphbraid.synth import Synthesis, train, write_cuda, write_mpi, write_openmp
 from graphbraid.synth.emit.cuda import sources_for_gpu
 
 pytestmark = [pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS), pytest.mark.slow]

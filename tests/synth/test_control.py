@@ -33,14 +33,7 @@ from tests.synth.ranks import rank_programs, run_ranks, tool
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.synth import (
-    OptimizerRecipe,
-    ProgramError,
-    Recipe,
-    Synthesis,
-    from_model,
-    train,
-)
+from graphbraid.synth import OptimizerRecipe, ProgramError, Recipe, Synthesis, from_model, train
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 NUMBERS = """

@@ -14,8 +14,7 @@ from tests.synth.building import CSRC, RUNTIME
 
 from graphbraid.synth import ProgramError, Synthesis, from_program, parse_program
 from graphbraid.synth.emit.control import script_lines
-from graphbraid.synth.language.syntax import Call, Train
-from graphbraid.synth.language.words import TOTAL_EPOCHS
+from graphbraid.synth.language.syntax import TOTAL_EPOCHS, Call, Train
 from graphbraid.synth.recipe import Recipe, split_of
 from graphbraid.synth.running import MOST_ROUNDS, Interpreter
 from graphbraid.synth.training import _StoppedEarly, is_over

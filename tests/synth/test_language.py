@@ -25,7 +25,7 @@ from graphbraid.synth import (
     parse_program,
     train,
 )
-from graphbraid.synth.language.words import ATTENTION
+from graphbraid.synth.language.syntax import ATTENTION
 
 LAYERS = (CHANNELS, 16, CLASSES)
 

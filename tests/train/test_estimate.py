@@ -18,13 +18,7 @@ from graphbraid import Trainer, native
 from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import (
-    ConfigError,
-    DataError,
-    GraphbraidError,
-    ResourceError,
-    RunsAsWrittenWarning,
-)
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError, RunsAsWrittenWarning
 from graphbraid.estimates import choose, limits
 from graphbraid.estimates import sizes as batch_and_pass
 from graphbraid.estimates.machine import allocation_of

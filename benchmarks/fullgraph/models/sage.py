@@ -8,15 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import (
-    MLP,
-    GraphConv,
-    GraphNorm,
-    GraphSAGE,
-    JumpingKnowledge,
-    SAGEConv,
-    Sequential,
-)
+from torch_geometric.nn import MLP, GraphConv, GraphNorm, GraphSAGE, JumpingKnowledge, SAGEConv, Sequential
 
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import as_budget
-from graphbraid.collective.hardware.device_resident import (
-    resident_bytes,
-    resident_in,
-)
+from graphbraid.collective.hardware.device_resident import resident_bytes, resident_in
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import GraphbraidError
 from graphbraid.estimates.memory import SampledNeeds, are_mapped, may_try_steps

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError
     from graphbraid.fullgraph.ranks.distribute import distribute
     from graphbraid.fullgraph.ranks.ranks import Ranks
-    from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+    from graphbraid.ops.peers import PipelineConfig
 
 __all__ = [
     "ALL",
@@ -45,6 +45,6 @@ __getattr__ = names_of(
         "program": "NotLoweredError",
         "ranks.distribute": "distribute",
         "ranks.ranks": "Ranks",
-        ".ops.peers.pipeline_plan": "PipelineConfig",
+        ".ops.peers": "PipelineConfig",
     },
 )

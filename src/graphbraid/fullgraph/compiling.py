@@ -16,24 +16,30 @@ from torch import Tensor, nn
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.engine import BatchEngine
-from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import Engine, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.lower_program import Lowered, check_kernels, whole_typed
-from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, checked_nodes, names_of, storage_of
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, needs_lowering
+from graphbraid.fullgraph.lowering.options import (
+    ALL,
+    CompileOptions,
+    StreamedFeatures,
+    checked_nodes,
+    names_of,
+    needs_lowering,
+    storage_of,
+)
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.fullgraph.model_tracker import TrainingNodes, lowered_on_host
 from graphbraid.fullgraph.program import NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
-from graphbraid.fullgraph.reading.modes import in_mode, lock_of
+from graphbraid.fullgraph.reading.modes import CompiledModule, in_mode, lock_of
 from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
+from graphbraid.fullgraph.step.inputs import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph import Graph
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed

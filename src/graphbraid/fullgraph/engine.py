@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.lower_program import Lowered
@@ -25,10 +24,16 @@ from graphbraid.fullgraph.model_tracker import ModelTracker
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Returned
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
-from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, lock_of, plain_tensors
+from graphbraid.fullgraph.reading.modes import (
+    CompiledModule,
+    CountedMasks,
+    in_mode,
+    kept_buffers,
+    lock_of,
+    plain_tensors,
+)
 from graphbraid.fullgraph.reading.source import source_of
-from graphbraid.fullgraph.runner import Runner
-from graphbraid.fullgraph.step.differentiable import Behind
+from graphbraid.fullgraph.runner import Behind, Runner
 from graphbraid.graph import Graph
 from graphbraid.ops.dropout import given_seeds
 from graphbraid.signatures import typed

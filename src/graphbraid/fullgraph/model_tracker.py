@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.device import HOST, on_place
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
-from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
-from graphbraid.fullgraph.lowering.streamed import needs_lowering
+from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes, needs_lowering
 from graphbraid.fullgraph.measured.trials import costs_for
 from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.ranks import Ranks, lower_part

@@ -21,7 +21,7 @@ from graphbraid.ops.dropout import draw_seed
 from graphbraid.ops.gather import add_rows
 from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, recorded_whole
 from graphbraid.ops.library import once_differentiable, run
-from graphbraid.ops.ordered_scatter import OrderedScatters
+from graphbraid.ops.message_reductions import OrderedScatters
 from graphbraid.ops.spmm import TIES, Ties
 from graphbraid.signatures import typed
 

@@ -3,8 +3,8 @@
 from graphbraid.synth.emit.cuda import write_cuda
 from graphbraid.synth.emit.mpi import write_mpi
 from graphbraid.synth.emit.openmp import write_openmp
+from graphbraid.synth.language.checking import parse_program, read_program, standard_program
 from graphbraid.synth.language.syntax import Place, ProgramError
-from graphbraid.synth.reading import parse_program, read_program, standard_program
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe
 from graphbraid.synth.synthesis import Synthesis, from_model, from_program
 from graphbraid.synth.training import Trained, train

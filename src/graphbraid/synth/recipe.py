@@ -9,8 +9,7 @@ from graphbraid.arguments import as_count, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.parsing import parse
-from graphbraid.synth.language.syntax import Call, For, Helper, Literally, Statement, Train, walk
-from graphbraid.synth.language.words import LOSSES
+from graphbraid.synth.language.syntax import LOSSES, Call, For, Helper, Literally, Statement, Train, walk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

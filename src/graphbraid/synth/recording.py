@@ -13,8 +13,20 @@ from typing import Any
 
 from graphbraid.arguments import MOST_WIDTH
 from graphbraid.synth.language.aggregating import OwnAggregation
-from graphbraid.synth.language.syntax import Call, Place, ProgramError, Statement, Train
-from graphbraid.synth.language.words import ATTENTION, LOSSES, METHODS, OPTIMIZERS, USUAL, Argument, word_of
+from graphbraid.synth.language.syntax import (
+    ATTENTION,
+    LOSSES,
+    METHODS,
+    OPTIMIZERS,
+    USUAL,
+    Argument,
+    Call,
+    Place,
+    ProgramError,
+    Statement,
+    Train,
+    word_of,
+)
 from graphbraid.synth.recipe import EarlyStop, LayerRecipe, ModelRecipe, OptimizerRecipe, Recipe, split_of
 
 MOST_LAYERS = 64

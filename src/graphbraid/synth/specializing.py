@@ -16,6 +16,8 @@ from typing import Any
 from graphbraid.synth.language import syntax
 from graphbraid.synth.language.aggregating import aggregation_of
 from graphbraid.synth.language.syntax import (
+    AT_RUN_TIME,
+    TOTAL_EPOCHS,
     ProgramError,
     assigned_in,
     declared_in,
@@ -23,7 +25,6 @@ from graphbraid.synth.language.syntax import (
     names_in,
     walk,
 )
-from graphbraid.synth.language.words import AT_RUN_TIME, TOTAL_EPOCHS
 from graphbraid.synth.recipe import ModelRecipe, Recipe, Script
 from graphbraid.synth.recording import Recorder
 from graphbraid.synth.running import MOST_ROUNDS, Interpreter, Number, checked_setting, speaking

@@ -16,8 +16,7 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
-from graphbraid.synth.language.syntax import Call, Node, Place, ProgramError, Train
-from graphbraid.synth.language.words import LOSSES, TOTAL_EPOCHS
+from graphbraid.synth.language.syntax import LOSSES, TOTAL_EPOCHS, Call, Node, Place, ProgramError, Train
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe, split_of
 from graphbraid.synth.running import Interpreter
 from graphbraid.synth.synthesis import Synthesis, check_fits, targets_of

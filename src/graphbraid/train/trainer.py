@@ -20,7 +20,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
 from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
-from graphbraid.fullgraph.compiled_module import CompiledModule
+from graphbraid.fullgraph.reading.modes import CompiledModule
 from graphbraid.graph import Graph
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource

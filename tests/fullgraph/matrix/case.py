@@ -4,11 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.compare import (
-    LEFT_ALONE,
-    LOWERED,
-    PARTLY,
-)
+from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, PARTLY
 from torch import nn
 
 

@@ -5,18 +5,9 @@ import copy
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import (
-    Case,
-    layer,
-    left,
-    partly,
-)
+from tests.fullgraph.matrix.case import Case, layer, left, partly
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
-from tests.fullgraph.matrix.models import (
-    HIDDEN,
-    Calls,
-    Stack,
-)
+from tests.fullgraph.matrix.models import HIDDEN, Calls, Stack
 from torch import nn
 
 FEATURES = 3

@@ -4,19 +4,9 @@ from itertools import cycle
 
 import torch
 import torch.nn.functional as F
-from tests.fullgraph.matrix.case import (
-    BASES,
-    GCN,
-    SAGE,
-    Case,
-    left,
-    partly,
-)
+from tests.fullgraph.matrix.case import BASES, GCN, SAGE, Case, left, partly
 from tests.fullgraph.matrix.graphs import CLASSES
-from tests.fullgraph.matrix.models import (
-    calls,
-    relu_stack,
-)
+from tests.fullgraph.matrix.models import calls, relu_stack
 from torch import nn
 
 

@@ -5,23 +5,10 @@ import warnings
 import numpy as np
 import torch
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import (
-    GCN,
-    Case,
-    gin,
-    layer,
-    left,
-    partly,
-)
-from tests.fullgraph.matrix.compare import (
-    in_double,
-)
+from tests.fullgraph.matrix.case import GCN, Case, gin, layer, left, partly
+from tests.fullgraph.matrix.compare import in_double
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
-from tests.fullgraph.matrix.models import (
-    HIDDEN,
-    Stack,
-    calls,
-)
+from tests.fullgraph.matrix.models import HIDDEN, Stack, calls
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 

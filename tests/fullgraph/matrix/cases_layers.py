@@ -1,21 +1,8 @@
 """Layers and their options."""
 
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import (
-    GCN,
-    Case,
-    gin,
-    layer,
-    left,
-    partly,
-)
-from tests.fullgraph.matrix.models import (
-    Sine,
-    Stack,
-    Weighted,
-    WeightedAsAttr,
-    negated,
-)
+from tests.fullgraph.matrix.case import GCN, Case, gin, layer, left, partly
+from tests.fullgraph.matrix.models import Sine, Stack, Weighted, WeightedAsAttr, negated
 from torch import nn
 
 _GCN_OPTIONS = {

@@ -1,21 +1,9 @@
 """Modes: evaluation, parts that rest, frozen parameters."""
 
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import (
-    BASES,
-    GAT,
-    GCN,
-    SAGE,
-    Case,
-    layer,
-)
+from tests.fullgraph.matrix.case import BASES, GAT, GCN, SAGE, Case, layer
 from tests.fullgraph.matrix.cases_forwards import by_mode_with_a_skip
-from tests.fullgraph.matrix.models import (
-    HIDDEN,
-    Stack,
-    calls,
-    frozen_norm,
-)
+from tests.fullgraph.matrix.models import HIDDEN, Stack, calls, frozen_norm
 from torch import nn
 
 

@@ -6,20 +6,8 @@ from itertools import cycle
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import (
-    BASES,
-    GCN,
-    Case,
-    left,
-    partly,
-)
-from tests.fullgraph.matrix.models import (
-    HIDDEN,
-    Stack,
-    functional,
-    negated,
-    shifted,
-)
+from tests.fullgraph.matrix.case import BASES, GCN, Case, left, partly
+from tests.fullgraph.matrix.models import HIDDEN, Stack, functional, negated, shifted
 from torch import nn
 
 _MODULES = {

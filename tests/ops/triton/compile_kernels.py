@@ -23,7 +23,7 @@ from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.gather import Tier, TierTable
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan
+from graphbraid.ops.peers import PipelineConfig, PipelinePlan
 from graphbraid.ops.spmm import TIES
 from graphbraid.ops.triton import partition
 

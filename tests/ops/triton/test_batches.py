@@ -39,10 +39,7 @@ def place(device, monkeypatch):
     """Where models run; on the CPU all operators have the kernels that a device gives them."""
     if device.type == "cpu":
         triton_kernels = importlib.import_module("graphbraid.ops.triton")
-        found = SimpleNamespace(
-            **{name: getattr(reference, name) for name in reference.__all__}
-            | {name: getattr(triton_kernels, name) for name in triton_kernels.__all__}
-        )
+        found = SimpleNamespace(**vars(reference) | vars(triton_kernels))
         for module in [one for name, one in sys.modules.items() if name.startswith("graphbraid.")]:
             if hasattr(module, "backend"):
                 choose = lambda tensor: reference if tensor.dtype == torch.float64 else found  # noqa: E731

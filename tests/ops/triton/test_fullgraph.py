@@ -11,7 +11,7 @@ from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device import HOST, NotRecordedError
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.step.maps import OURS, VARIABLE
+from graphbraid.fullgraph.step.device_copies import OURS, VARIABLE
 from graphbraid.machine.rates import Rates
 
 
@@ -60,7 +60,7 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)
-        monkeypatch.setattr("graphbraid.fullgraph.step.epilogues.seed_for", lambda rows, seed: seed)
+        monkeypatch.setattr("graphbraid.fullgraph.step.bound_call.seed_for", lambda rows, seed: seed)
         there = NotRecording()
     else:
         there = importlib.import_module("graphbraid.fullgraph.device").device_at(device)

@@ -11,8 +11,7 @@ from tests.ops.graphs import close, square, values
 from tests.ops.peers import COEFFICIENTS, divided_maps, share_of, tables, with_coefficients
 
 from graphbraid.ops import reference
-from graphbraid.ops.peers.peer_rows import PeerTable
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan, apart, interleaved
+from graphbraid.ops.peers import PeerTable, PipelineConfig, PipelinePlan, apart, interleaved
 
 CONFIGS = [
     PipelineConfig(ps=ps, dist=dist, wpb=wpb)

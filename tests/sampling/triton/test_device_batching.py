@@ -12,12 +12,7 @@ from graphbraid import Graph, ScaledFeatures
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.cuda import DeviceBatching
-from graphbraid.collective.hardware.device_resident import (
-    PARTS,
-    DeviceSplit,
-    choose_placement,
-    part_bytes_of,
-)
+from graphbraid.collective.hardware.device_resident import PARTS, DeviceSplit, choose_placement, part_bytes_of
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure

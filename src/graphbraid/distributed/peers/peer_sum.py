@@ -14,9 +14,7 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.ops.library import once_differentiable
-from graphbraid.ops.peers.peer_rows import PeerEdges, PeerTable
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan
-from graphbraid.ops.peers.pipelined_sum import pipelined_sum
+from graphbraid.ops.peers import PeerEdges, PeerTable, PipelineConfig, PipelinePlan, pipelined_sum
 from graphbraid.signatures import typed
 
 

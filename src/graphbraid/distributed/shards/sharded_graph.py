@@ -16,13 +16,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
 from graphbraid.datasets.store.types import types_of
-from graphbraid.distributed.parts.rows import (
-    DEGREES,
-    SHARED,
-    PartRows,
-    SharedManifest,
-    divided_by_type,
-)
+from graphbraid.distributed.parts.rows import DEGREES, SHARED, PartRows, SharedManifest, divided_by_type
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current

@@ -23,8 +23,10 @@ from graphbraid.fullgraph.reading.calling import (
     EDGE_ATTR,
     EDGE_TYPE,
     EDGES,
+    EDGES_TARGET,
     NUM_NODES,
     WEIGHTS,
+    WEIGHTS_TARGET,
     Calling,
     CallValues,
     Given,
@@ -36,7 +38,6 @@ from graphbraid.fullgraph.reading.calling import (
     parameters_of,
 )
 from graphbraid.fullgraph.reading.exact import is_plain
-from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm, call_of_batch, call_with
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
-from graphbraid.fullgraph.compiled_module import CompiledModule
 from graphbraid.fullgraph.program import Break, NotLoweredError
+from graphbraid.fullgraph.reading.modes import CompiledModule
 from graphbraid.signatures import typed
 
 _TO_CALLER = 4

@@ -18,16 +18,16 @@ from graphbraid.fullgraph.lowering.costs import in_bytes
 from graphbraid.fullgraph.lowering.lower_program import decision_lines, operation_lines
 from graphbraid.fullgraph.program import Break, Operation, Program, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
-from graphbraid.fullgraph.step.buffer_pool import copied
+from graphbraid.fullgraph.step.arena import copied
+from graphbraid.fullgraph.step.inputs import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
-from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.machine.rates import Rates
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device import Device
     from graphbraid.fullgraph.lowering.lower_program import Lowered
     from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
-    from graphbraid.fullgraph.step.maps import SpmmChoice
+    from graphbraid.fullgraph.step.device_copies import SpmmChoice
 
 
 # ---- the program, its memory and its exchanges
@@ -89,7 +89,7 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
     lines = ["Exchanges"] if read or travel else []
     if read:
         lines.append(f"  read where peers keep them: {', '.join(read)}")
-        lines += [f"  {described(step.pipeline)}"] if tuner is None else tuner.explain()
+        lines += [f"  {described(step.exchanges.pipeline)}"] if tuner is None else tuner.explain()
     if travel:
         reason = step.why_rows_travel or "their reader is not a single sum of float32 rows"
         lines.append(f"  travel: {', '.join(travel)}: {reason}")

@@ -32,9 +32,8 @@ from graphbraid.fullgraph.lowering.levels import (
     whole_graph,
 )
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
-from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.lowering.options import CompileOptions, lowered_to_stream, streamed
 from graphbraid.fullgraph.lowering.passes import through_passes
-from graphbraid.fullgraph.lowering.streamed import lowered_to_stream, streamed
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation, Types, csc_of

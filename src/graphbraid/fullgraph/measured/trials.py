@@ -17,13 +17,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.fullgraph.device import HOST, Device, Run
-from graphbraid.fullgraph.lowering.costs import (
-    CostModel,
-    NodeTypeSizes,
-    cost_model,
-    density,
-    sound_trials,
-)
+from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, cost_model, density, sound_trials
 from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.measured.rates import MeasuredRates, measured_rates

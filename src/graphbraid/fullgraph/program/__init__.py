@@ -36,6 +36,8 @@ from graphbraid.fullgraph.program.operations import (
     WHOLE,
     Add,
     AdjacencyMatrix,
+    AlongRow,
+    ColumnRange,
     Combine,
     Concat,
     DestinationRows,
@@ -44,15 +46,20 @@ from graphbraid.fullgraph.program.operations import (
     Following,
     Hoisted,
     Largest,
+    Leaf,
     Learned,
     Linear,
     Normalise,
     Operation,
     Prelu,
+    Product,
     RowFunction,
+    RowOfParameters,
     Scale,
+    SmallTensor,
     UnitRows,
     View,
+    itself,
     name_of,
 )
 from graphbraid.fullgraph.program.program import (
@@ -66,13 +73,4 @@ from graphbraid.fullgraph.program.program import (
     needed_for,
     same_program,
     width_of,
-)
-from graphbraid.fullgraph.program.row_operations import (
-    AlongRow,
-    ColumnRange,
-    Leaf,
-    Product,
-    RowOfParameters,
-    SmallTensor,
-    itself,
 )

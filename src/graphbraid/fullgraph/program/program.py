@@ -24,6 +24,8 @@ from graphbraid.fullgraph.program.graph_break import Break, LoweredLayer, Return
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
+    AlongRow,
+    ColumnRange,
     Combine,
     Concat,
     DestinationRows,
@@ -36,8 +38,9 @@ from graphbraid.fullgraph.program.operations import (
     Normalise,
     Operation,
     Prelu,
+    Product,
+    RowOfParameters,
 )
-from graphbraid.fullgraph.program.row_operations import AlongRow, ColumnRange, Product, RowOfParameters
 
 
 class NotLoweredError(Exception):

@@ -26,6 +26,7 @@ from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import (
+    RankPart,
     Weigh,
     as_decided,
     distribute,
@@ -35,12 +36,11 @@ from graphbraid.fullgraph.ranks.distribute import (
     weighed,
 )
 from graphbraid.fullgraph.ranks.halo import NAME, Link, halo_seconds, steady_link, values_that_may_travel
-from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
 from graphbraid.fullgraph.step.plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for, features_mark, mark, topology_mark
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.ops.peers import PipelineConfig
 from graphbraid.signatures import typed
 
 Wire = Literal["float32", "bfloat16"]

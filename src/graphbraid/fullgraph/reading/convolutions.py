@@ -16,7 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.reading.aggregations import ties_of
+from graphbraid.fullgraph.reading.aggregations import (
+    OWN,
+    SIZES,
+    loop_scale,
+    plus_own,
+    plus_scaled,
+    reads_own,
+    reads_pyg,
+    ties_of,
+)
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -27,15 +36,6 @@ from graphbraid.fullgraph.reading.exact import (
     number,
     one_of,
     probability,
-)
-from graphbraid.fullgraph.reading.message_passing import (
-    OWN,
-    SIZES,
-    loop_scale,
-    plus_own,
-    plus_scaled,
-    reads_own,
-    reads_pyg,
 )
 from graphbraid.fullgraph.reading.module_readers import as_linear, checked_linear, rowwise
 from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer, checked_reader, reader_of, reads

@@ -18,7 +18,15 @@ from functools import partial
 from typing import Any
 
 from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Linear, Maximum, View
-from graphbraid.fullgraph.reading.aggregations import ties_of
+from graphbraid.fullgraph.reading.aggregations import (
+    SIZES,
+    WEIGHTED,
+    narrows,
+    normalised,
+    plus_own,
+    reads_pyg,
+    ties_of,
+)
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -30,14 +38,6 @@ from graphbraid.fullgraph.reading.exact import (
     number,
     one_of,
     probability,
-)
-from graphbraid.fullgraph.reading.message_passing import (
-    SIZES,
-    WEIGHTED,
-    narrows,
-    normalised,
-    plus_own,
-    reads_pyg,
 )
 from graphbraid.fullgraph.reading.module_readers import checked_linear, rowwise
 from graphbraid.fullgraph.reading.reader import LayerCall

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
+from graphbraid.fullgraph.reading.aggregations import OWN, PYG, SIZES, pyg_layer, reads_pyg
 from graphbraid.fullgraph.reading.calling import EDGE_TYPE
 from graphbraid.fullgraph.reading.exact import (
     Known,
@@ -29,7 +30,6 @@ from graphbraid.fullgraph.reading.exact import (
     is_plain,
     one_of,
 )
-from graphbraid.fullgraph.reading.message_passing import OWN, PYG, SIZES, pyg_layer, reads_pyg
 from graphbraid.fullgraph.reading.module_readers import as_linear
 from graphbraid.fullgraph.reading.reader import LayerCall, Writer, reader_of, reads
 from graphbraid.graph import EdgeType

@@ -19,6 +19,8 @@ from graphbraid.fullgraph.reading.calling import (
     EDGE_ATTR,
     EDGE_TYPE,
     EDGES,
+    EDGES_TARGET,
+    WEIGHTS_TARGET,
     Calling,
     Given,
     X,
@@ -26,7 +28,6 @@ from graphbraid.fullgraph.reading.calling import (
     of_data,
 )
 from graphbraid.fullgraph.reading.exact import is_from
-from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try

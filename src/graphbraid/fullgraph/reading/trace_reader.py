@@ -16,21 +16,25 @@ from graphbraid.fullgraph.reading import (  # readers enter themselves when they
 )
 from graphbraid.fullgraph.reading.break_trial import Breaks, plain
 from graphbraid.fullgraph.reading.call_readers import of_parameters
-from graphbraid.fullgraph.reading.calling import ADJACENCY, EDGE_ATTR, Calling, Given, X
-from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
-from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
-from graphbraid.fullgraph.reading.islands import Islands
-from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
-from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows, run_by_torch
-from graphbraid.fullgraph.reading.placeholders import (
+from graphbraid.fullgraph.reading.calling import (
+    ADJACENCY,
+    EDGE_ATTR,
     EDGES_TARGET,
     WEIGHTS_TARGET,
+    Calling,
+    Given,
+    X,
     check_ends,
     edges_of,
     ids_target,
     relation_of,
     target_of,
 )
+from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
+from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
+from graphbraid.fullgraph.reading.islands import Islands
+from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
+from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows, run_by_torch
 from graphbraid.fullgraph.reading.reader import (
     FUNCTIONS,
     METHODS,

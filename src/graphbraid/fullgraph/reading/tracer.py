@@ -26,10 +26,12 @@ from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     DATA,
     EDGES,
+    EDGES_TARGET,
     NUM_NODES,
     Calling,
     Given,
     X,
+    targets_of,
 )
 from graphbraid.fullgraph.reading.exact import check, python_value
 from graphbraid.fullgraph.reading.messages import (
@@ -38,7 +40,6 @@ from graphbraid.fullgraph.reading.messages import (
     is_traced_layer,
     recorded_propagations,
 )
-from graphbraid.fullgraph.reading.placeholders import EDGES_TARGET, targets_of
 from graphbraid.fullgraph.reading.reader import no_reader, reader_of
 from graphbraid.fullgraph.reading.relational import is_hgt, outputs_of_hgt
 from graphbraid.fullgraph.reading.trace_context import (

@@ -1,21 +1,258 @@
-"""DeviceCopies: copies the arrays that a planned step reads in every run to a device, each of them once."""
+"""Copies of a step's inputs on a device, each made once; and linear maps of rows, by the faster kernel.
+
+Graphbraid's kernel applies normalisation, self-loops and additions in one pass over the stored edges, which
+all layers share. torch.sparse (cuSPARSE on CUDA) reads a CSR matrix with all of that multiplied out, made
+once per map; the matrix takes 8 more bytes per edge and is kept only where it wins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+import os
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
-from graphbraid.fullgraph.step.epilogues import Seeds, SeedsInMemory
-from graphbraid.fullgraph.step.maps import DeviceMap, Picker
+from graphbraid.fullgraph.step.bound_call import Seeds, SeedsInMemory
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
+from graphbraid.ops.dropout import RowEpilogue
+
+OURS, SPARSE = "graphbraid", "torch.sparse"
+VARIABLE = "GRAPHBRAID_SPMM"
+"""Environment variable that forces one of the two kernels by name."""
+_BUILD_BYTES = 48
+"""Peak bytes per edge of making the CSR matrix, including the matrix."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpmmChoice:
+    """The kernel chosen for one aggregation, and why."""
+
+    rows: int
+    edges: int
+    width: int
+    name: str
+    """:data:`OURS` or :data:`SPARSE`."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Measured seconds of each kernel; empty if nothing was measured."""
+    reason: str = ""
+    """Why nothing was measured; empty if something was."""
+
+    def __str__(self) -> str:
+        took = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items())
+        why = took or self.reason
+        return f"{self.edges:,} edges to {self.rows:,} rows of {self.width}: {self.name} ({why})"
+
+
+class Picker:
+    """Chooses kernels by measurement and records the choices.
+
+    Args:
+        seconds: returns the time of a run, see :meth:`graphbraid.fullgraph.device.Device.seconds`.
+        free_bytes: returns the bytes of free memory, or None if unknown.
+        forced: name of the kernel to use. If None, the one that :data:`VARIABLE` names, or the faster one.
+
+    Raises:
+        ConfigError: the forced name is unknown.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[Callable[[], object]], float],
+        free_bytes: Callable[[], int | None] = lambda: None,
+        forced: str | None = None,
+    ) -> None:
+        forced = forced or os.environ.get(VARIABLE, "").strip() or None
+        if forced not in (None, OURS, SPARSE):
+            raise ConfigError(f"{VARIABLE}={forced!r} names no kernel; choose {OURS!r} or {SPARSE!r}")
+        self._seconds, self._free_bytes, self._forced = seconds, free_bytes, forced
+        self.choices: list[SpmmChoice] = []
+        """All choices so far."""
+
+    def pick(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[str, Tensor | None]:
+        """Choose the kernel that maps rows like ``x`` to rows like ``out``; return its name and matrix."""
+        reason, matrix = self._why_ours(how, x), None
+        seconds: dict[str, float] = {}
+        name = self._forced or OURS
+        if not reason and name == SPARSE:
+            matrix, reason = csr_of(how), f"{VARIABLE} asks for it"
+        elif not reason:
+            seconds, matrix, reason = self._race(how, x, torch.empty_like(out))
+            if seconds:
+                name = min(seconds, key=lambda contender: seconds[contender])
+        else:
+            name = OURS
+        rows, edges = how.csc.num_dst, how.csc.num_edges
+        self.choices.append(
+            SpmmChoice(rows=rows, edges=edges, width=x.shape[1], name=name, seconds=seconds, reason=reason)
+        )
+        return name, matrix if name == SPARSE else None
+
+    def _why_ours(self, how: Aggregation, x: Tensor) -> str:
+        if self._forced == OURS:
+            return f"{VARIABLE} asks for it"
+        if x.dtype != torch.float32:
+            return f"torch.sparse is not measured for {x.dtype}"
+        if torch.are_deterministic_algorithms_enabled():
+            return "cuSPARSE does not promise the same bits twice"
+        free, needed = self._free_bytes(), _BUILD_BYTES * (how.csc.num_edges + how.csc.num_dst)
+        if free is not None and needed > free:
+            return f"trying torch.sparse takes {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free"
+        return ""
+
+    def _race(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[dict[str, float], Tensor | None, str]:
+        """Time both kernels on scratch rows; return the seconds and the matrix, or why there are none."""
+        try:
+            matrix = csr_of(how)
+            runs = {
+                OURS: lambda: how.forward(x, out=out),
+                SPARSE: lambda: multiply(matrix, x, None, out),
+            }
+            return {name: self._seconds(run) for name, run in runs.items()}, matrix, ""
+        except RuntimeError as error:  # torch was built without it, or there is too little memory after all
+            return {}, None, f"torch.sparse failed: {str(error).splitlines()[0]}"
+
+
+class PickedMap:
+    """One direction of an aggregation on a device, by the faster kernel for each width.
+
+    Args:
+        how: the map, with its tensors on the device.
+        picker: see :class:`Picker`.
+    """
+
+    def __init__(self, how: Aggregation, picker: Picker) -> None:
+        self._how, self._picker = how, picker
+        self._picked: dict[tuple[int, torch.dtype], str] = {}
+        self._matrix: Tensor | None = None
+
+    def __call__(
+        self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
+    ) -> None:
+        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
+        if out.numel() == 0:
+            return
+        key = (x.shape[1], x.dtype)
+        if key not in self._picked:
+            self._picked[key], matrix = self._picker.pick(self._how, x, out)
+            self._matrix = self._matrix if matrix is None else matrix
+        if self._picked[key] == OURS:
+            self._how.forward(x, addend=addend, out=out, after=after)
+        else:
+            assert self._matrix is not None
+            multiply(self._matrix, x, addend, out)
+            follow_up(out, after)
+
+
+class HostMap:
+    """A linear map of rows and its transpose, which is made at its first use and stored."""
+
+    def __init__(self, how: Aggregation) -> None:
+        self.how = how
+
+    @cached_property
+    def reverse(self) -> Aggregation:
+        """The transposed map."""
+        return self.how.transposed(torch.float32)  # in which rows of any storage dtype are summed
+
+    def forward(
+        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
+    ) -> None:
+        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
+        aggregated(self.how, x, addend=addend, out=out, after=after)  # planned buffers need no checks
+
+    def backward(self, grad: Tensor, out: Tensor, addend: Tensor | None = None) -> None:
+        """Compute ``out = Aᵀ grad (+ addend)``."""
+        aggregated(self.reverse, grad, addend=addend, out=out)
+
+
+class DeviceMap:
+    """A linear map on a device whose directions each use the faster kernel, called like :class:`HostMap`.
+
+    Args:
+        forward: the map.
+        backward: the transposed map. If None, no gradient flows through the map.
+        picker: see :class:`Picker`.
+    """
+
+    def __init__(self, forward: Aggregation, backward: Aggregation | None, picker: Picker) -> None:
+        self._forward = PickedMap(forward, picker)
+        self._backward = None if backward is None else PickedMap(backward, picker)
+
+    def forward(
+        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
+    ) -> None:
+        """Run the map; see :meth:`HostMap.forward`."""
+        self._forward(x, addend, out, after)
+
+    def backward(self, grad: Tensor, out: Tensor, addend: Tensor | None = None) -> None:
+        """Run the transposed map; see :meth:`HostMap.backward`."""
+        assert self._backward is not None, "planned without a gradient"
+        self._backward(grad, addend, out)
+
+
+Map = HostMap | DeviceMap
+"""A linear map of rows, by one kernel or by the faster of two."""
+
+
+def multiply(matrix: Tensor, x: Tensor, addend: Tensor | None, out: Tensor) -> None:
+    """Compute ``out = matrix x (+ addend)`` by torch.sparse; ``addend`` may be ``out`` or a prefix of it."""
+    if addend is None:
+        torch.addmm(out, matrix, x, beta=0, out=out)  # torch.mm would make a matrix of zeros to add
+        return
+    count = addend.shape[0]
+    if addend.data_ptr() != out.data_ptr():
+        out[:count].copy_(addend)
+    out[count:].zero_()
+    torch.addmm(out, matrix, x, out=out)
+
+
+def csr_of(how: Aggregation) -> Tensor:
+    """Return an aggregation's matrix as a float32 CSR tensor, with coefficients and self-loops stored."""
+    csc, num_loops = how.csc, how.num_loops
+    rows, columns = csc.destinations().long(), csc.indices
+    values = torch.ones(csc.num_edges, device=columns.device) if how.weight is None else how.weight.float()
+    if how.skip_loops:
+        values = values.masked_fill(columns == rows, 0.0)
+    indptr = csc.indptr
+    if num_loops:
+        before = torch.arange(csc.num_dst + 1, device=columns.device).clamp_(max=num_loops)
+        places = torch.arange(csc.num_edges, device=columns.device) + before[rows]
+        indptr = indptr + before
+        own = indptr[1 : num_loops + 1] - 1  # a row's self-loop follows its edges
+        nodes = torch.arange(num_loops, device=columns.device)
+        loop = nodes.new_ones(num_loops, dtype=torch.float32) if how.loop is None else how.loop.float()
+        total = csc.num_edges + num_loops
+        rows = rows.new_empty(total).index_copy_(0, places, rows).index_copy_(0, own, nodes)
+        columns = (
+            columns.new_empty(total)
+            .index_copy_(0, places, columns)
+            .index_copy_(0, own, nodes.to(columns.dtype))
+        )
+        values = values.new_empty(total).index_copy_(0, places, values)
+        values.index_copy_(0, own, how.loop_scale * loop)
+    src_scale, dst_scale = how.scales(torch.float32)
+    if src_scale is not None:
+        values = values * src_scale[columns.long()]
+    if dst_scale is not None:
+        values = values * dst_scale[rows]
+    narrow = max(columns.numel(), csc.num_src) <= torch.iinfo(torch.int32).max
+    ids = torch.int32 if narrow else torch.int64
+    with warnings.catch_warnings():  # torch warns that its CSR support is in beta
+        warnings.simplefilter("ignore")
+        return torch.sparse_csr_tensor(
+            indptr.to(ids), columns.to(ids), values, (csc.num_dst, csc.num_src), check_invariants=False
+        )
+
 
 WORKSPACE_BYTES = 1 << 26
 """Bytes left free beyond those counted, for cuBLAS's workspace and the kernels' partial sums."""

@@ -14,8 +14,7 @@ from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear
 from graphbraid.fullgraph.step.arena import Constant
-from graphbraid.fullgraph.step.inputs import DenseInput, Input, compact_input, input_bytes
-from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.inputs import DenseInput, Input, StepRequest, compact_input, input_bytes
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened

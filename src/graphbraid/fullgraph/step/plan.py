@@ -16,24 +16,19 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import Blocks, aggregation, nodes_of
-from graphbraid.fullgraph.step.arena import Buffer, Constant, FirstRows, Rows, StepTask
-from graphbraid.fullgraph.step.bound_call import BoundCall, MaskSeed
-from graphbraid.fullgraph.step.buffer_pool import ParameterGradients
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
-from graphbraid.fullgraph.step.epilogues import EpilogueMask, Seeds
+from graphbraid.fullgraph.step.arena import Buffer, Constant, FirstRows, ParameterGradients, Rows, StepTask
+from graphbraid.fullgraph.step.bound_call import BoundCall, EpilogueMask, MaskSeed, Seeds
+from graphbraid.fullgraph.step.device_copies import DeviceCopies, HostMap, Map
 from graphbraid.fullgraph.step.features import EdgeFeatures, NodeFeatures, features_by_value
-from graphbraid.fullgraph.step.inputs import Input
-from graphbraid.fullgraph.step.maps import HostMap, Map
-from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.inputs import Input, StepRequest
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.ops.peers import PipelineConfig
 
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.peer_sum import PeerMap
     from graphbraid.fullgraph.step.operations.exchange import Overlapped
-    from graphbraid.fullgraph.step.operations.peer_reads import LazyMap, PeerReads
-    from graphbraid.fullgraph.step.operations.row_exchange import RowExchange, SourceSplit
+    from graphbraid.fullgraph.step.operations.row_exchange import LazyMap, PeerReads, RowExchange, SourceSplit
 
 
 @dataclass(slots=True)
@@ -93,10 +88,6 @@ class PlannedOperation(ABC, Generic[Op]):
     def grad(self) -> FirstRows:
         """The gradient of the operation's value."""
         return self.plan.grads[self.op.out]
-
-
-PlannedClass = Callable[["StepPlan", Any], PlannedOperation[Any]]
-"""Makes the planned form of an operation."""
 
 
 class StepPlan:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,22 +18,11 @@ from torch import Tensor
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import NotRecordedError, Run
 from graphbraid.fullgraph.step.arena import Arena, StepTask
-from graphbraid.fullgraph.step.operations import (
-    attention,
-    edges,
-    exchange,
-    graph_break,
-    linear,
-    norm,
-    row_functions,
-    rowwise,
-)
-from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
-from graphbraid.fullgraph.step.operations.row_exchange import route_of
-from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan, WhenWhole
-from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.operations import attention, by_pytorch, edges, exchange, linear, norm, rowwise
+from graphbraid.fullgraph.step.operations.row_exchange import PeerReads, route_of, why_rows_travel
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, WhenWhole
 from graphbraid.ops.gather import places_of, spread_rows
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 WIDE, MANY = 17, 1 << 18
 """An output gradient with at least this many columns and elements is scattered by a parallel kernel."""
@@ -65,6 +54,8 @@ class PlannedStep:
         copies, program = request.copies, request.program
         copied_before = 0 if copies is None else copies.nbytes
         self._plan = plan = StepPlan(request)
+        self.exchanges = plan.exchanges
+        """The exchanges of several ranks, and how the kernel that reads peers' rows divides its work."""
         plan_forward(plan)
         self.tasks: Sequence[StepTask] = plan.tasks
         """All tasks in the order they run, forward, ``loss`` and backward."""
@@ -281,15 +272,6 @@ class PlannedStep:
         return found
 
     @property
-    def pipeline(self) -> PipelineConfig:
-        """How the kernel that reads peers' rows divides its work; alike on all ranks."""
-        return self._plan.exchanges.pipeline
-
-    @pipeline.setter
-    def pipeline(self, config: PipelineConfig) -> None:
-        self._plan.exchanges.pipeline = config
-
-    @property
     def peer_reads(self) -> dict[str, PeerReads]:
         """The exchanges whose rows are read where peers keep them, by the value's name."""
         overlapped = self._plan.exchanges.overlapped
@@ -341,15 +323,35 @@ class PlannedStep:
         return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"
 
 
-_PLANNED: dict[type[ir.Operation], PlannedClass] = {
-    **attention.PLANNED,
-    **edges.PLANNED,
-    **exchange.PLANNED,
-    **graph_break.PLANNED,
-    **linear.PLANNED,
-    **norm.PLANNED,
-    **row_functions.PLANNED,
-    **rowwise.PLANNED,
+_ATTENTIONS = {"gat": attention.PlannedGat, "gatv2": attention.PlannedGatv2}
+_NORMS = {"batch": norm.PlannedBatchNorm, "layer": norm.PlannedLayerNorm}
+_PLANNED: dict[type[ir.Operation], Callable[[StepPlan, Any], PlannedOperation[Any]]] = {
+    ir.Add: rowwise.PlannedAdd,
+    ir.Aggregate: edges.PlannedAggregate,
+    ir.AlongRow: rowwise.PlannedAlongRow,
+    ir.Attention: lambda plan, op: _ATTENTIONS[op.kind](plan, op),
+    ir.Break: by_pytorch.PlannedBreak,
+    ir.ColumnRange: rowwise.PlannedColumns,
+    ir.Combine: rowwise.PlannedCombine,
+    ir.Concat: rowwise.PlannedConcat,
+    ir.DestinationRows: rowwise.PlannedDestinationRows,
+    ir.Epilogue: linear.PlannedEpilogue,
+    ir.Exchange: exchange.PlannedExchange,
+    ir.Gine: edges.PlannedGine,
+    ir.Hoisted: edges.PlannedHoisted,
+    ir.Largest: rowwise.PlannedLargest,
+    ir.Learned: rowwise.PlannedLearned,
+    ir.Linear: linear.PlannedLinear,
+    ir.Maximum: edges.PlannedMaximum,
+    ir.Messages: edges.PlannedMessages,
+    ir.Normalise: lambda plan, op: _NORMS[op.kind](plan, op),
+    ir.Prelu: by_pytorch.PlannedPrelu,
+    ir.Product: rowwise.PlannedProduct,
+    ir.RelationAttention: attention.PlannedRelationAttention,
+    ir.RowFunction: by_pytorch.PlannedFunction,
+    ir.RowOfParameters: rowwise.PlannedRowOfParameters,
+    ir.Scale: rowwise.PlannedScale,
+    ir.UnitRows: rowwise.PlannedUnitRows,
 }
 """The planner of each kind of operation."""
 

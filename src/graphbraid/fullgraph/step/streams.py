@@ -16,10 +16,9 @@ from graphbraid.features.rows.row_stream import LONGEST_ROUND, RowsById, RowStre
 from graphbraid.fullgraph.lowering.costs import in_bytes
 from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
+from graphbraid.fullgraph.lowering.options import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
-from graphbraid.fullgraph.step.inputs import After, Input
-from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.inputs import After, Input, StepRequest
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import follow_up
 from graphbraid.ops.linear import GramRounds, tall_product

@@ -14,8 +14,7 @@ from graphbraid.ops.reference.kinds import Ids, Indices, Indptr, Matrix, Vector,
 from graphbraid.ops.reference.rowwise import apply_epilogue, sum_dtype
 
 if TYPE_CHECKING:
-    from graphbraid.ops.peers.peer_rows import PeerTable
-    from graphbraid.ops.peers.pipeline_plan import PipelinePlan
+    from graphbraid.ops.peers import PeerTable, PipelinePlan
 
 
 def spmm(

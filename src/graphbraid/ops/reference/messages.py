@@ -10,15 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.reference.attention import destinations
-from graphbraid.ops.reference.kinds import (
-    Ids,
-    Indices,
-    Indptr,
-    Matrix32,
-    StepMatrix,
-    Vector32,
-    WordMatrix,
-)
+from graphbraid.ops.reference.kinds import Ids, Indices, Indptr, Matrix32, StepMatrix, Vector32, WordMatrix
 
 COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
     lambda x, y, _: x + y,

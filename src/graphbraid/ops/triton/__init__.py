@@ -23,35 +23,3 @@ from graphbraid.ops.triton.norm import (
 from graphbraid.ops.triton.pipelined_sum import pipelined_sum
 from graphbraid.ops.triton.spmm import spmm
 from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward, spmm_max_shared_backward
-
-__all__ = [
-    "batch_norm",
-    "batch_norm_backward",
-    "bit_gram",
-    "bit_product",
-    "column_moments",
-    "edge_softmax",
-    "edge_softmax_backward",
-    "epilogue",
-    "epilogue_backward",
-    "gat_backward",
-    "gat_forward",
-    "gather_as_float",
-    "gather_rows",
-    "gather_scaled",
-    "gather_tiered",
-    "gatv2_backward",
-    "gatv2_forward",
-    "gine",
-    "gine_backward",
-    "gine_edge_backward",
-    "layer_norm",
-    "layer_norm_backward",
-    "pipelined_sum",
-    "reduce_messages",
-    "sddmm",
-    "spmm",
-    "spmm_max",
-    "spmm_max_backward",
-    "spmm_max_shared_backward",
-]

@@ -9,13 +9,12 @@ import triton
 import triton.language as tl
 
 from graphbraid.ops import reference
-from graphbraid.ops.peers.peer_rows import VECTOR_BYTES
+from graphbraid.ops.peers import VECTOR_BYTES
 from graphbraid.ops.triton.launch import launch, like
 from graphbraid.ops.triton.partition import load_row, load_rows, row_tile, row_tiles, work_tile
 
 if TYPE_CHECKING:
-    from graphbraid.ops.peers.peer_rows import PeerTable
-    from graphbraid.ops.peers.pipeline_plan import PipelinePlan
+    from graphbraid.ops.peers import PeerTable, PipelinePlan
 
 
 AHEAD = 4

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from graphbraid.synth.emit.layout import WIDTH
 from graphbraid.synth.language import syntax
-from graphbraid.synth.language.syntax import trains_in, walk
-from graphbraid.synth.language.words import TOTAL_EPOCHS
+from graphbraid.synth.language.syntax import TOTAL_EPOCHS, trains_in, walk
 from graphbraid.synth.recipe import Script, split_of
 from graphbraid.synth.running import shown, speaking
 

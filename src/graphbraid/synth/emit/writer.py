@@ -13,13 +13,13 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Buffer
-from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.inputs import StepRequest
 from graphbraid.synth.emit.calls import CallWriter, Written
 from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
 from graphbraid.synth.emit.shares import RankShare
-from graphbraid.synth.language.words import LOSSES
+from graphbraid.synth.language.syntax import LOSSES
 from graphbraid.synth.synthesis import Synthesis, targets_of
 from graphbraid.synth.weights import weights_of
 

@@ -9,8 +9,7 @@ from typing import Any, Literal, NoReturn, cast
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_steps import MOST_MATRICES, MOST_STEPS, MessageOp, MessageStep
 from graphbraid.synth.language import syntax
-from graphbraid.synth.language.syntax import Place, ProgramError, hint_of
-from graphbraid.synth.language.words import MODELS, word_of
+from graphbraid.synth.language.syntax import MODELS, Place, ProgramError, hint_of, word_of
 
 REDUCTIONS = ("Sum", "Mean", "Max", "Min")
 FUNCTIONS: dict[str, MessageOp] = {

@@ -103,11 +103,7 @@ def by_level(
     """
     # Here: an evaluation whose graph fits the budget needs none of these.
     from graphbraid.fullgraph.batches.fusing import couples_rows
-    from graphbraid.fullgraph.batches.layer_wise import (
-        LayerWise,
-        at_narrower_side,
-        why_not_by_level,
-    )
+    from graphbraid.fullgraph.batches.layer_wise import LayerWise, at_narrower_side, why_not_by_level
     from graphbraid.fullgraph.batches.levels_on_parts import LevelsOnParts
     from graphbraid.fullgraph.lowering.passes import merged_epilogues
     from graphbraid.fullgraph.program import NotLoweredError

@@ -46,12 +46,7 @@ from graphbraid.train.inference.metrics import (
 )
 from graphbraid.train.run_folder.contract import graph_identity
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
-from graphbraid.train.step.feed import (
-    Feed,
-    Share,
-    make_feed,
-    make_loader,
-)
+from graphbraid.train.step.feed import Feed, Share, make_feed, make_loader
 from graphbraid.train.step.links.runner import EndsRunner, LinkRunner
 from graphbraid.train.step.preflight import (
     check_fanouts,

@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Attention, Operation, RelationAttention
+from graphbraid.fullgraph.program import Attention, RelationAttention
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
-from graphbraid.fullgraph.step.operations.graph_break import PlannedByPyTorch
-from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.operations.by_pytorch import PlannedByPyTorch
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.kernels import backend, recorded_whole
@@ -405,10 +405,3 @@ def _own_heads(gram: Tensor) -> Tensor:
     """Return the ``(heads, channels)`` diagonal blocks of ``(heads, heads * channels)``."""
     heads = gram.shape[0]
     return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()
-
-
-PLANNED: dict[type[Operation], PlannedClass] = {
-    Attention: lambda plan, op: (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op),
-    RelationAttention: PlannedRelationAttention,
-}
-"""The classes of attention, by the operation that they plan."""

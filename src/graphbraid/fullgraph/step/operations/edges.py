@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.hoisting import COLUMNS_AT_A_TIME, folded
 from graphbraid.fullgraph.lowering.levels import computed_between
-from graphbraid.fullgraph.step import epilogues
+from graphbraid.fullgraph.step import bound_call
 from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
 from graphbraid.fullgraph.step.operations.linear import after_of, plan_epilogue_backward
 from graphbraid.fullgraph.step.operations.row_exchange import (
@@ -23,7 +23,7 @@ from graphbraid.fullgraph.step.operations.row_exchange import (
     source_split,
     whole_part,
 )
-from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.kernels import backend, row_contiguous
@@ -179,7 +179,7 @@ class PlannedGine(PlannedOperation[ir.Gine]):
 
             def multiply() -> None:
                 added, into = None if bias is None else bias.detach(), mapped.tensor
-                after = epilogues.row_epilogue(added, "none", epilogues.Mask(0.0), into)
+                after = bound_call.row_epilogue(added, "none", bound_call.Mask(0.0), into)
                 tall_product(self._features(), weight.detach().t(), out=into, after=after)
 
             plan.do(f"{op.out}: edges", multiply, mapped)
@@ -230,7 +230,7 @@ class PlannedGine(PlannedOperation[ir.Gine]):
         if bias is not None and bias.requires_grad:
             into = parameters.lend(bias)
             # Overwrites the rows with themselves; its sums do not depend on the number of threads.
-            epilogues.epilogue_backward(rows, rows, "none", epilogues.Mask(0.0), rows, into)
+            bound_call.epilogue_backward(rows, rows, "none", bound_call.Mask(0.0), rows, into)
             parameters.give(bias, into)
 
 
@@ -415,13 +415,3 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
         assert weight is not None
         weight = weight.detach().to(torch.float32)
         return weight if copies is None else copies.matrix(weight)
-
-
-PLANNED: dict[type[ir.Operation], PlannedClass] = {
-    ir.Aggregate: PlannedAggregate,
-    ir.Gine: PlannedGine,
-    ir.Hoisted: PlannedHoisted,
-    ir.Maximum: PlannedMaximum,
-    ir.Messages: PlannedMessages,
-}
-"""The classes of this module, by the operation that they plan."""

@@ -24,11 +24,17 @@ from torch import Tensor
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
-from graphbraid.fullgraph.step.maps import HostMap, Map
+from graphbraid.fullgraph.step.device_copies import HostMap, Map
 from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows, plan_epilogue_backward
-from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
-from graphbraid.fullgraph.step.operations.row_exchange import RowExchange, depart_back, route_of, travel_of
-from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.operations.row_exchange import (
+    PeerReads,
+    RowExchange,
+    depart_back,
+    route_of,
+    travel_of,
+    why_rows_travel,
+)
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.linear import tall_gram, tall_product
@@ -356,7 +362,3 @@ class PlannedExchange(PlannedOperation[ir.Exchange]):
             return out
 
         return Constant(shape, make, is_copy=True)
-
-
-PLANNED: dict[type[ir.Operation], PlannedClass] = {ir.Exchange: PlannedExchange}
-"""The classes of this module, by the operation that they plan."""

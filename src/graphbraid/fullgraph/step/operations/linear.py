@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import WHOLE, DestinationRows, Epilogue, Following, Linear, Operation
-from graphbraid.fullgraph.step import epilogues
+from graphbraid.fullgraph.program import WHOLE, DestinationRows, Epilogue, Following, Linear
+from graphbraid.fullgraph.step import bound_call
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
-from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import tall_gram, tall_product
 
@@ -113,7 +113,7 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
         out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
 
         def run() -> None:
-            epilogues.epilogue(x.tensor, op.bias_row(), op.act, mask.of_forward(), out.tensor)
+            bound_call.epilogue(x.tensor, op.bias_row(), op.act, mask.of_forward(), out.tensor)
 
         plan.repeat(op.out, run, out, x, seed=mask.seed(mask.of_forward))
 
@@ -139,7 +139,7 @@ def after_of(plan: StepPlan, op: Following) -> tuple[EpilogueOfRows, MaskSeed | 
     mask = plan.mask_of(after)
 
     def epilogue(out: FirstRows) -> RowEpilogue:
-        return epilogues.row_epilogue(after.bias_row(), after.act, mask.of_forward(), out.tensor)
+        return bound_call.row_epilogue(after.bias_row(), after.act, mask.of_forward(), out.tensor)
 
     return epilogue, mask.seed(mask.of_forward)
 
@@ -162,12 +162,12 @@ def plan_epilogue_backward(
     nodes = ids if ids is None or all_nodes is None else all_nodes[ids]
     name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
 
-    def of_backward() -> epilogues.Mask:
+    def of_backward() -> bound_call.Mask:
         return mask.of_backward(nodes)
 
     def run(whole: Tensor | None = None) -> None:
         grad_bias = None if whole is None else op.bias_of(whole)
-        epilogues.epilogue_backward(grad.tensor, out.tensor, op.act, of_backward(), target.tensor, grad_bias)
+        bound_call.epilogue_backward(grad.tensor, out.tensor, op.act, of_backward(), target.tensor, grad_bias)
 
     seed = mask.seed(of_backward)
     if bias is None or not bias.requires_grad:
@@ -190,10 +190,3 @@ def _gathered(plan: StepPlan, op: Epilogue, ids: Tensor) -> FirstRows:
     some = plan.scratch(name, ids.numel(), plan.program.width(op.out))
     plan.do(name, lambda: torch.index_select(whole.tensor, 0, ids, out=some.tensor), whole, some)
     return some
-
-
-PLANNED: dict[type[Operation], PlannedClass] = {
-    Epilogue: PlannedEpilogue,
-    Linear: PlannedLinear,
-}
-"""The classes of this module, by the operation that they plan."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import DestinationRows, Normalise, Operation
+from graphbraid.fullgraph.program import DestinationRows, Normalise
 from graphbraid.fullgraph.step.arena import FirstRows
-from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.ops.kernels import backend, recorded_whole, sum_dtype
 from graphbraid.ops.norm import Moments, as_factors, batch_statistics, column_moments
 
@@ -254,9 +254,3 @@ class RankColumns:
             if self._counted is not None:
                 scratch[~self._counted] = 0
             grad_x.sub_(scratch)
-
-
-PLANNED: dict[type[Operation], PlannedClass] = {
-    Normalise: lambda plan, op: (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(plan, op)
-}
-"""The class of this module, by the operation that it plans."""

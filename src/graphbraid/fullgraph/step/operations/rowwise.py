@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.step.arena import FirstRows
-from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.ops.kernels import recorded_whole
 
 
@@ -421,20 +421,3 @@ def _spread(op: ir.AlongRow, grad: Tensor, out: Tensor, add: bool) -> None:
     pieces = _pieces(op, out)
     given, factor = grad[:, None].expand_as(pieces), 1.0 if op.kind == "sum" else 1 / pieces.shape[1]
     pieces.add_(given, alpha=factor) if add else torch.mul(given, factor, out=pieces)
-
-
-PLANNED: dict[type[ir.Operation], PlannedClass] = {
-    ir.Add: PlannedAdd,
-    ir.AlongRow: PlannedAlongRow,
-    ir.ColumnRange: PlannedColumns,
-    ir.Combine: PlannedCombine,
-    ir.Concat: PlannedConcat,
-    ir.DestinationRows: PlannedDestinationRows,
-    ir.Largest: PlannedLargest,
-    ir.Learned: PlannedLearned,
-    ir.Product: PlannedProduct,
-    ir.RowOfParameters: PlannedRowOfParameters,
-    ir.Scale: PlannedScale,
-    ir.UnitRows: PlannedUnitRows,
-}
-"""The classes of this module, by the operation that they plan."""

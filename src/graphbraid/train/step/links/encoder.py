@@ -12,14 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.reading.calling import (
-    EDGE_TYPE,
-    N_ID,
-    CallValues,
-    Given,
-    X,
-    parameters_of,
-)
+from graphbraid.fullgraph.reading.calling import EDGE_TYPE, N_ID, CallValues, Given, X, parameters_of
 from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.csc import Csc
