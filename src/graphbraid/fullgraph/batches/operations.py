@@ -8,7 +8,7 @@ mapped edge features of GINE.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -39,8 +39,6 @@ from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
-
-_Op = TypeVar("_Op", bound=ir.Operation)
 
 
 class BatchRun:
@@ -180,28 +178,6 @@ class BatchRun:
         return op.out in self.program.in_place
 
 
-RUN: dict[type[ir.Operation], Callable[[Any, BatchRun], Tensor]] = {}
-"""The function of each class of operation."""
-NOT_IN_BATCHES: dict[type[ir.Operation], str] = {
-    ir.Hoisted: "lowering over a whole graph makes it of values that stay from step to step",
-    ir.Exchange: "ranks exchange rows of a whole graph",
-    ir.Learned: "rows for each node of one whole graph; on mini-batches such models run as they are written",
-}
-"""Operations without a function, each with the reason why no program of a mini-batch has one."""
-
-
-def _runs(
-    kind: type[_Op],
-) -> Callable[[Callable[[_Op, BatchRun], Tensor]], Callable[[_Op, BatchRun], Tensor]]:
-    """Enter a function into :data:`RUN`."""
-
-    def enter(function: Callable[[_Op, BatchRun], Tensor]) -> Callable[[_Op, BatchRun], Tensor]:
-        RUN[kind] = function
-        return function
-
-    return enter
-
-
 def check_device(op: ir.Operation, rows: Tensor) -> None:
     """Check that an operation runs where the rows are.
 
@@ -231,10 +207,6 @@ def _called(op: Any, run: BatchRun) -> Tensor:
     return out
 
 
-RUN |= dict.fromkeys((ir.AggregateLinear, ir.Aggregate, ir.LinearSum), _called)
-
-
-@_runs(ir.Messages)
 def _messages(op: ir.Messages, run: BatchRun) -> Tensor:
     edges, dtype = run.edges(op), run.read(op).dtype
     csc, computed = edges.csc, tuple[Tensor, ...]()
@@ -277,7 +249,6 @@ def _runs_as_steps(op: ir.Messages, read: Sequence[Tensor]) -> bool:
     return fits and bool(op.steps) and (op.has_device_kernel or read[0].device.type == "cpu")
 
 
-@_runs(ir.Gine)
 def _gine(op: ir.Gine, run: BatchRun) -> Tensor:
     x = run.read(op)
     edges = run.edge_attr(op, x.dtype)
@@ -286,7 +257,6 @@ def _gine(op: ir.Gine, run: BatchRun) -> Tensor:
     return gine(run.edges(op).csc, x, edges, loop_scale=op.loop_scale)
 
 
-@_runs(ir.Attention)
 def _attention(op: ir.Attention, run: BatchRun) -> Tensor:
     csc, rows = run.edges(op).csc, run.read(op)
     how: dict[str, Any] = {
@@ -309,7 +279,6 @@ def _attention(op: ir.Attention, run: BatchRun) -> Tensor:
     return out.view(-1, op.heads, op.channels).mean(1) if op.averages else out
 
 
-@_runs(ir.RelationAttention)
 def _relation_attention(op: ir.RelationAttention, run: BatchRun) -> Tensor:
     rows = [run.read(op, place) for place in range(1, len(op.inputs))]
     cscs = [run.relation_edges(op, relation).csc for relation in op.relations]
@@ -342,19 +311,16 @@ def _edge_rows(op: ir.Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
 # ---- row by row
 
 
-@_runs(ir.Linear)
 def _linear(op: ir.Linear, run: BatchRun) -> Tensor:
     out = _called(op, run)
     return out + run.read(op, 1) if len(op.inputs) > 1 else out
 
 
-@_runs(ir.Epilogue)
 def _epilogue(op: ir.Epilogue, run: BatchRun) -> Tensor:
     bias = None if op.bias is None else op.bias_of(op.bias)
     return bias_act_dropout(run.read(op), bias, op.act, op.p, inplace=run.may_overwrite(op))
 
 
-@_runs(ir.Normalise)
 def _normalise(op: ir.Normalise, run: BatchRun) -> Tensor:
     x, norm = run.read(op), cast("Any", op.module)
     if op.kind == "layer":
@@ -387,7 +353,63 @@ def normalised(x: Tensor, norm: Any, node_type: int) -> Tensor:
     )
 
 
-RUN |= {
+def _break(op: ir.Break, run: BatchRun) -> Tensor:
+    out = run.made_of([run.read(op, place) for place in range(len(op.inputs))], op)
+    if (shape := (run.num_rows(op), op.width_out)) != out.shape:
+        what = f"it returned {tuple(out.shape)} where {shape} is expected"
+        raise ConfigError(f"{op.details()} cannot be a graph break: {what}")
+    return out
+
+
+def _combine(op: ir.Combine, run: BatchRun) -> Tensor:
+    out = run.read(op) * op.factors[0]
+    for place, factor in enumerate(op.factors[1:], 1):
+        out = torch.add(out, run.read(op, place), alpha=factor)
+    return out
+
+
+def _largest(op: ir.Largest, run: BatchRun) -> Tensor:
+    out = run.read(op)
+    for place in range(1, len(op.inputs)):
+        other = run.read(op, place)
+        out = torch.where((other > out) | other.isnan(), other, out)  # the first of equals has the gradient
+    return out
+
+
+def _row_function(op: ir.RowFunction, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    if op.kind in ("softmax", "log_softmax"):
+        return (x.softmax if op.kind == "softmax" else x.log_softmax)(1)
+    if op.kind == "gelu":
+        return F.gelu(x, approximate=str(op.arguments[0]))
+    name = "add" if op.kind == "plus" else op.kind
+    out: Tensor = getattr(torch.ops.aten, name)(x, *op.arguments)
+    return out
+
+
+def _along_row(op: ir.AlongRow, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    if op.kind == "norm":
+        length: Tensor = x.norm(dim=1, keepdim=True)
+        return length
+    pieces = x.view(len(x), x.shape[1] // op.width_out, op.width_out)
+    return pieces.sum(1) if op.kind == "sum" else pieces.mean(1)
+
+
+RUN: dict[type[ir.Operation], Callable[[Any, BatchRun], Tensor]] = {
+    **dict.fromkeys((ir.AggregateLinear, ir.Aggregate, ir.LinearSum), _called),
+    ir.Messages: _messages,
+    ir.Gine: _gine,
+    ir.Attention: _attention,
+    ir.RelationAttention: _relation_attention,
+    ir.Linear: _linear,
+    ir.Epilogue: _epilogue,
+    ir.Normalise: _normalise,
+    ir.Break: _break,
+    ir.Combine: _combine,
+    ir.Largest: _largest,
+    ir.RowFunction: _row_function,
+    ir.AlongRow: _along_row,
     ir.Maximum: lambda op, run: largest(run.edges(op).csc, run.read(op), None, op.ties),
     ir.DestinationRows: lambda op, run: run.read(op)[: run.num_rows(op)],
     ir.Add: lambda op, run: run.read(op) + run.read(op, 1),
@@ -401,54 +423,7 @@ RUN |= {
         run.read(op), op.row.tensor().reshape(-1)
     ),
 }
-
-
-@_runs(ir.Break)
-def _break(op: ir.Break, run: BatchRun) -> Tensor:
-    out = run.made_of([run.read(op, place) for place in range(len(op.inputs))], op)
-    if (shape := (run.num_rows(op), op.width_out)) != out.shape:
-        what = f"it returned {tuple(out.shape)} where {shape} is expected"
-        raise ConfigError(f"{op.details()} cannot be a graph break: {what}")
-    return out
-
-
-@_runs(ir.Combine)
-def _combine(op: ir.Combine, run: BatchRun) -> Tensor:
-    out = run.read(op) * op.factors[0]
-    for place, factor in enumerate(op.factors[1:], 1):
-        out = torch.add(out, run.read(op, place), alpha=factor)
-    return out
-
-
-@_runs(ir.Largest)
-def _largest(op: ir.Largest, run: BatchRun) -> Tensor:
-    out = run.read(op)
-    for place in range(1, len(op.inputs)):
-        other = run.read(op, place)
-        out = torch.where((other > out) | other.isnan(), other, out)  # the first of equals has the gradient
-    return out
-
-
-@_runs(ir.RowFunction)
-def _row_function(op: ir.RowFunction, run: BatchRun) -> Tensor:
-    x = run.read(op)
-    if op.kind in ("softmax", "log_softmax"):
-        return (x.softmax if op.kind == "softmax" else x.log_softmax)(1)
-    if op.kind == "gelu":
-        return F.gelu(x, approximate=str(op.arguments[0]))
-    name = "add" if op.kind == "plus" else op.kind
-    out: Tensor = getattr(torch.ops.aten, name)(x, *op.arguments)
-    return out
-
-
-@_runs(ir.AlongRow)
-def _along_row(op: ir.AlongRow, run: BatchRun) -> Tensor:
-    x = run.read(op)
-    if op.kind == "norm":
-        length: Tensor = x.norm(dim=1, keepdim=True)
-        return length
-    pieces = x.view(len(x), x.shape[1] // op.width_out, op.width_out)
-    return pieces.sum(1) if op.kind == "sum" else pieces.mean(1)
+"""The function of each class of operation."""
 
 
 # ---- single layers inside graph breaks: each runs by its own program on the edges that it is called with

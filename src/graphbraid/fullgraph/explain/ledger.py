@@ -177,7 +177,8 @@ class Ledger:
 
     # ---- edges
 
-    def _aggregate(self, op: ir.Aggregate) -> Work:
+    def _aggregate(self, op: ir.Aggregate | ir.Messages) -> Work:
+        """Count one row per edge. If a message reads both ends, the other end's rows come in order."""
         return self._edges(op, self._size(op.out) + self._added(op), times=1)
 
     def _aggregate_backward(self, op: ir.Aggregate) -> Work:
@@ -212,10 +213,6 @@ class Ledger:
         if op.ties == "first":
             return self._work(2 * self._size(op.out) + self._learning(op))
         return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
-
-    def _messages(self, op: ir.Messages) -> Work:
-        """Count one row per edge. If the message reads both ends, the other end's rows come in order."""
-        return self._edges(op, self._size(op.out) + self._added(op), times=1)
 
     def _messages_backward(self, op: ir.Messages) -> Work:
         """Count the rows that the messages read again, and the rows that receive their gradients."""
@@ -332,7 +329,7 @@ _FORWARD: dict[type[ir.Operation], _Count] = {
     ir.Aggregate: Ledger._aggregate,
     ir.Attention: Ledger._attention,
     ir.Maximum: Ledger._maximum,
-    ir.Messages: Ledger._messages,
+    ir.Messages: Ledger._aggregate,
     ir.Gine: Ledger._gine,
 }
 _BACKWARD: dict[type[ir.Operation], _Count] = {
