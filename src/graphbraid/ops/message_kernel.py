@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.kernels import backend, new_rows
-from graphbraid.ops.library import once_differentiable, run
+from graphbraid.ops.library import run
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import (
     DOT_PLACE,
@@ -28,6 +27,7 @@ from graphbraid.ops.message_steps import (
     entered_steps,
 )
 from graphbraid.ops.messages import (
+    AggregateMessages,
     EdgeGradients,
     EdgeRows,
     MessageReduction,
@@ -658,47 +658,8 @@ def aggregate_steps(
     how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties, heads=heads)
     sizes = len(sources), len(destinations), len(edges)
     shape = csc.num_dst, width if width_out is None else width_out
-    out: Tensor = run(_AggregateSteps, how, shape, sizes, *sources, *destinations, *edges, *parameters)
+    out: Tensor = run(AggregateMessages, how, shape, sizes, {}, *sources, *destinations, *edges, *parameters)
     return out
-
-
-class _AggregateSteps(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, how: FusedMessages, shape: tuple[int, int], sizes: tuple[int, int, int], *tensors: Tensor
-    ) -> Tensor:
-        rows = _edge_rows(sizes, tensors)
-        out = new_rows(how.like, *shape)
-        count = new_rows(how.like, shape[0], how.count_width, torch.int32) if how.count_width else None
-        keeps = any(ctx.needs_input_grad)
-        kept = [new_rows(how.like, shape[0], width) for width in how.kept_widths if keeps]
-        how.forward(rows, out, count, kept=kept)
-        ctx.how, ctx.sizes = how, sizes
-        ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        needs, tensors = ctx.needs_input_grad[3:], ctx.saved_tensors
-        (out, count, *kept), tensors = tensors[len(needs) :], tensors[: len(needs)]
-        rows = _edge_rows(ctx.sizes, tensors)
-        into = [None if not needed else _zeros(t) for t, needed in zip(tensors, needs, strict=True)]
-        a, b, c = accumulate(ctx.sizes)
-        targets = EdgeGradients(
-            sources=tuple(into[:a]), destinations=tuple(into[a:b]), parameters=tuple(into[c:])
-        )
-        ctx.how.backward(rows, grad, targets, out=out, count=count, kept=kept)
-        return None, None, None, *into
-
-
-def _edge_rows(sizes: tuple[int, int, int], tensors: Sequence[Tensor]) -> EdgeRows:
-    a, b, c = accumulate(sizes)
-    return EdgeRows(sources=tuple(tensors[:a]), destinations=tuple(tensors[a:b]), edges=tuple(tensors[b:c]))
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return new_rows(like, *like.shape).zero_() if like.ndim == 2 else torch.zeros_like(like)
 
 
 def _filled(tensors: Sequence[Tensor | None], number: int) -> tuple[Tensor | None, ...]:

@@ -127,8 +127,9 @@ def aggregate_messages(
         edge_width=edge_width,
     )
     sizes = len(sources), len(destinations), len(edges)
-    seed = draw_seed() if draws else None
-    out: Tensor = run(_AggregateMessages, blocked, sizes, seed, *sources, *destinations, *edges, *parameters)
+    drawn = {"seed": draw_seed()} if draws else {}
+    tensors = *sources, *destinations, *edges, *parameters
+    out: Tensor = run(AggregateMessages, blocked, blocked.shape, sizes, drawn, *tensors)
     return out.view(csc.num_dst, *shape)
 
 
@@ -143,60 +144,58 @@ def _check_takes_destinations(message: Callable[..., Tensor]) -> None:
         ) from error
 
 
-class _AggregateMessages(torch.autograd.Function):
+class AggregateMessages(torch.autograd.Function):
+    """Messages reduced by :class:`BlockedMessages`, or by the kernel of steps, which may keep more rows."""
+
     @staticmethod
     def forward(
         ctx: Any,
-        blocked: BlockedMessages,
+        how: Any,
+        shape: tuple[int, int],
         sizes: tuple[int, int, int],
-        seed: int | None,
+        drawn: dict[str, int],
         *tensors: Tensor,
     ) -> Tensor:
-        rows, _ = _parted(sizes, tensors)
-        first = next(iter((*rows.sources, *rows.destinations, *rows.edges)))
-        out = new_rows(first, *blocked.shape)
-        count = new_rows(out, blocked.shape[0], blocked.shape[1], torch.int32) if blocked.selects else None
-        blocked.forward(rows, out, count, seed=seed)
-        ctx.blocked, ctx.sizes, ctx.seed = blocked, sizes, seed
-        ctx.save_for_backward(*tensors, *((out, count) if blocked.selects else ()))
+        """Return the ``shape`` of rows that ``how`` makes; ``drawn`` has the seed, if messages draw."""
+        rows = _edge_rows(sizes, tensors)
+        out = new_rows(next(iter((*rows.sources, *rows.destinations, *rows.edges))), *shape)
+        count = new_rows(out, shape[0], how.count_width, torch.int32) if how.count_width else None
+        keeps = any(ctx.needs_input_grad)
+        kept = [new_rows(out, shape[0], width) for width in how.kept_widths if keeps]
+        how.forward(rows, out, count, **({"kept": kept} if kept else drawn))
+        ctx.how, ctx.sizes, ctx.drawn = how, sizes, drawn
+        ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        blocked, needs, tensors = ctx.blocked, ctx.needs_input_grad[3:], ctx.saved_tensors
-        kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
-        out, count = kept or (None, None)
-        rows, _ = _parted(ctx.sizes, tensors)
-        by_row = torch.contiguous_format  # as the kernel writes them, also for a transposed matrix
-        into = [
-            torch.zeros_like(t, memory_format=by_row) if needed else None
-            for t, needed in zip(tensors, needs, strict=True)
-        ]
-        given, of_parameters = _parted(ctx.sizes, into)
-        blocked.backward(
-            rows,
-            grad.contiguous(),
-            EdgeGradients(
-                sources=given.sources,
-                destinations=given.destinations,
-                edges=given.edges,
-                parameters=of_parameters,
-            ),
-            out=out,
-            count=count,
-            seed=ctx.seed,
+        """Return the gradients of the tensors that messages read."""
+        needs, tensors = ctx.needs_input_grad[4:], ctx.saved_tensors
+        (out, count, *kept), tensors = tensors[len(needs) :], tensors[: len(needs)]
+        into = [_zeros(t) if needed else None for t, needed in zip(tensors, needs, strict=True)]
+        a, b, c = accumulate(ctx.sizes)
+        to = EdgeGradients(
+            sources=tuple(into[:a]),
+            destinations=tuple(into[a:b]),
+            edges=tuple(into[b:c]),
+            parameters=tuple(into[c:]),
         )
-        return None, None, None, *into
+        more = {"kept": kept} if kept else ctx.drawn
+        ctx.how.backward(_edge_rows(ctx.sizes, tensors), grad, to, out=out, count=count, **more)
+        return None, None, None, None, *into
 
 
-def _parted(sizes: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[EdgeRows, tuple[Any, ...]]:
-    """Return the rows among some tensors, and the tensors after them."""
-    ends = list(accumulate(sizes))
-    sources, destinations, edges = (
-        tuple(tensors[start:end]) for start, end in zip((0, *ends), ends, strict=False)
-    )
-    return EdgeRows(sources=sources, destinations=destinations, edges=edges), tuple(tensors[ends[-1] :])
+def _edge_rows(sizes: tuple[int, int, int], tensors: Sequence[Tensor]) -> EdgeRows:
+    a, b, c = accumulate(sizes)
+    return EdgeRows(sources=tuple(tensors[:a]), destinations=tuple(tensors[a:b]), edges=tuple(tensors[b:c]))
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Return zeros in rows, as the kernels write them, also for a transposed matrix."""
+    if like.ndim == 2:
+        return new_rows(like, *like.shape).zero_()
+    return torch.zeros_like(like, memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -289,6 +288,9 @@ class BlockedMessages:
         edge_width: elements of one edge's message where ``reduction`` is ``own``; None for ``width``.
     """
 
+    kept_widths: tuple[int, ...] = ()
+    """Columns of the matrices that forward keeps for backward: none."""
+
     def __init__(
         self,
         csc: Csc,
@@ -316,6 +318,8 @@ class BlockedMessages:
     def selects(self) -> bool:
         """Whether the reduction is a maximum or minimum; backward then reads the result."""
         return self._reduction in ("max", "min")
+
+    reads_result = selects
 
     @property
     def count_width(self) -> int:
@@ -371,7 +375,7 @@ class BlockedMessages:
             count: what :meth:`forward` wrote, for these.
             seed: as in :meth:`forward`.
         """
-        grad = gradient_of_each(self._csc, self._reduction, grad, count)
+        grad = gradient_of_each(self._csc, self._reduction, grad.contiguous(), count)
         learned = [(p, g) for p, g in zip(self._parameters, into.parameters, strict=True) if g is not None]
         for block in self._blocks():
             leaves = block.leaves(rows, into)

@@ -327,7 +327,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
         has_backward = plan.training and plan.program.learns(op.out)
         if has_backward and (width := self._how.count_width):
             self._count = plan.scratch(f"{op.out}: shares", out.count, width, dtype=torch.int32)
-        if isinstance(self._how, FusedMessages) and has_backward:
+        if has_backward:
             self._kept = [
                 plan.scratch(f"{op.out}: kept {number}", out.count, width)
                 for number, width in enumerate(self._how.kept_widths)
