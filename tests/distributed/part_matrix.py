@@ -103,6 +103,9 @@ def cell_of_links(number: int) -> dict[str, Any]:
     negatives, strategy = draw.choice(negatives), draw.choice(["uniform", "last"])
     if drawn["kind"] == "own message":
         drawn["by_pyg"] = True
+    counts_degrees = drawn["kind"] == "gcn" and not drawn["by_pyg"]
+    if task == "link" and drawn["kind"] in PLAIN and not (READ & options or counts_degrees):
+        drawn["lists"] = draw.choice(["parts", "parts", "whole"])
     given = {"batch_size": draw.choice([499, 997, 1500]), "options": sorted(options)}
     if task == "link":
         given |= {"negatives": negatives}
@@ -162,9 +165,13 @@ def model_of(drawn: dict[str, Any], graph: Graph) -> nn.Module:
     if drawn["kind"] in LINKED:
         made = {"relations": linked_communities.rgcn, "films": linked_types.by_type}
         return made.get(drawn["kind"], linked_communities.sage)(graph)
-    model, task = model_of_nodes(drawn, graph), drawn.get("task")
+    task, options = drawn.get("task"), {*drawn["options"]}
+    by_type = task is not None and drawn["kind"] == "rgcn" and not options & {"weights", "features"}
+    model = linked_types.by_type(graph).encoder if by_type else model_of_nodes(drawn, graph)
+    if task is not None and isinstance(model, Hetero):  # PyTorch draws its masks, which depend on the rank
+        model.drop.p = 0.0
     if task == "edge":
-        return native.EdgeModel(model, native.EdgeDecoder(3, 2, edge_channels=2))
+        return native.EdgeModel(model, native.EdgeDecoder(16 if by_type else 3, 2, edge_channels=2))
     return model if task is None else native.LinkModel(model, native.DotProduct())
 
 

@@ -145,8 +145,8 @@ def sharded(tmp_path: Path, graph: Graph, lists: Any = "parts") -> ShardedGraph:
         ({"mode": "full"}, "the graph's other parts are on other ranks"),
         ({"host": "1MiB"}, "features lie with their parts' ranks"),
         ({"plan": "cpu"}, "batches are prepared by all ranks together"),
-        ({"task": "link"}, "those of other parts are on other ranks; partition with --rows whole"),
-        ({"task": "edge"}, "those of other parts are on other ranks; partition with --rows whole"),
+        ({"task": "link", "negatives": "one-vs-all"}, "made of all links; partition with --rows whole"),
+        ({"task": "edge"}, "lists of relations are not held by parts; partition with --rows whole"),
     ],
 )
 def test_options_that_need_the_whole_graph_are_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,13 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.schema import Columns, Schema
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.reference import relabel
 from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.source import BatchSource
+from graphbraid.train import TrainConfig
+from graphbraid.train.step.links.data import LinkData
 
 
 def graph_of(num_nodes: int, num_edges: int, seed: int, *, hub: bool = False) -> Graph:
@@ -487,3 +491,59 @@ def test_a_node_that_is_none_has_no_place() -> None:
     for node in (-1, 64):
         with pytest.raises(ValueError, match="ids must be nodes"):
             native.kernels().own_places(*torch.tensor([[1], [0], [node], [0]]))  # type: ignore[union-attr]
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    num_nodes=st.integers(3, 40),
+    num_edges=st.integers(6, 150),
+    size=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+def test_links_on_parts_have_the_numbers_splits_and_negatives_of_the_whole_graph(
+    num_nodes: int, num_edges: int, size: int, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    edges = torch.randint(num_nodes, (2, num_edges), generator=draw)
+    graph = Graph.from_edge_index(edges, num_nodes, x=torch.randn(num_nodes, 2, generator=draw))
+    config = TrainConfig(task="link", link_splits=(0.2, 0.2))
+    whole = LinkData.of(graph, config)
+    ends, known = whole.links.ends, {*zip(*whole.links.ends.tolist(), strict=True)}
+    rejecting = NegativeSampling("binary", 1, reject_edges=True)
+    heads = torch.arange(20) % num_nodes
+    try:
+        expected: Any = NegativeDraws(rejecting, whole.whole, ends).draw(3, heads.numpy(), None)
+    except ConfigError as error:
+        expected = str(error)
+
+    def on_rank(comm: Communicator) -> None:
+        data = LinkData.of(ShardedGraph.open(folder, comm), config)
+        links = data.links
+        assert links.num_nodes == num_edges
+        assert links.splits.keys() == whole.links.splits.keys()
+        assert all(torch.equal(links.splits[name], at) for name, at in whole.links.splits.items())
+        asked = torch.arange(comm.rank, num_edges, 3 + comm.rank)
+        assert torch.equal(links.at(asked), ends[:, asked])
+        near = {*zip(*links.beside(ends[:, asked]).tolist(), strict=True)}
+        src, dst = (set(ends[row, asked].tolist()) for row in (0, 1))
+        assert {pair for pair in known if pair[0] in src or pair[1] in dst} <= near <= known
+        assert links.parts is not None
+        try:
+            draws = NegativeDraws(rejecting, data.whole, links.ends, summed=links.parts.summed)
+            found: Any = draws.draw(3, heads.numpy(), None)
+        except ConfigError as error:
+            found = str(error)
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            assert all((mine == theirs).all() for mine, theirs in zip(found, expected, strict=True))
+
+    with TemporaryDirectory() as at:
+        folder = Path(at, "parts")
+        save_partition(graph, partition(graph, size, strategy="random", seed=seed), folder, rows="parts")
+        run_threads(size, on_rank)

@@ -167,7 +167,7 @@ def _by_kind(
             "model has none; use nn.ShardedEmbedding or nn.NodeEmbedding(sharded=True), or leave it out."
         )
     if (divided := divided_graph(graph)) is not None:
-        config, reason = config_of_parts(config, passed._asdict(), divided.shards.lists)
+        config, reason = config_of_parts(config, passed._asdict(), divided)
     elif config.remote is not None:
         raise ConfigError(
             f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "

@@ -11,6 +11,7 @@ from graphbraid.train.option_values import names_with
 if TYPE_CHECKING:
     from torch import nn
 
+    from graphbraid.distributed import ShardedGraph
     from graphbraid.graph import Graph
     from graphbraid.train.config import TrainConfig
 
@@ -305,26 +306,36 @@ def config_by_types(
     return config, ""
 
 
-def config_of_parts(config: TrainConfig, given: Mapping[str, Any], lists: str) -> tuple[TrainConfig, str]:
+def config_of_parts(
+    config: TrainConfig, given: Mapping[str, Any], graph: ShardedGraph
+) -> tuple[TrainConfig, str]:
     """Return the options of a run on a graph that is divided among ranks, with the reason for mode ``auto``.
 
     Args:
         config: options of the run.
         given: as for :func:`config_of_links`.
-        lists: where adjacency lists are: ``parts`` or ``whole``.
+        graph: the graph.
 
     Raises:
         ConfigError: an option was given that needs the whole graph; names it and why.
     """
     tiers = "features lie with their parts' ranks"
     threads = "batches are prepared by all ranks together"
+    whole = "partition with --rows whole (rows='whole'), by which every rank maps all adjacency lists"
+    learns_links = config.task == "link" and graph.shards.lists == "parts"
     refused = [
         ("mode", "full" if config.mode == "full" else None, "the graph's other parts are on other ranks"),
         (
             "task",
-            config.task if config.task in ("link", "edge") and lists == "parts" else None,
-            "links and their splits are drawn from all edges, and those of other parts are on other ranks; "
-            "partition with --rows whole (rows='whole')",
+            config.task
+            if (learns_links and graph.is_typed) or (config.task == "edge" and graph.shards.lists == "parts")
+            else None,
+            f"places of edges in the lists of relations are not held by parts; {whole}",
+        ),
+        (
+            "negatives",
+            config.negatives if learns_links and config.negatives == "one-vs-all" else None,
+            f"its questions are made of all links; {whole}",
         ),
         ("plan", config.plan, threads),
     ]

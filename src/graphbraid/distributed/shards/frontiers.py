@@ -14,8 +14,10 @@ from graphbraid import native
 from graphbraid.distributed.shards.exchange import Routed, swap
 from graphbraid.graph.csc import ranges
 from graphbraid.graph.types import Relation, first_ids
+from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
+from graphbraid.sampling.links.negatives import EdgeLookup
 from graphbraid.sampling.reference import I64, edges_of_hops, relabel
 from graphbraid.sampling.sample import Sampled
 
@@ -118,6 +120,8 @@ class Frontiers:
         self._graph, self._shards, self._config = graph, graph.shards, config
         self._relations, self._first_ids = graph.all_types.relations(), graph.all_types.first_ids
         self._threads = num_threads
+        self._limits: list[Constraints | None] | None = None
+        self._lookup: EdgeLookup | None = None
         self._by_hop = [self._sampler_of(hop) for hop in range(len(config.fanouts))]
 
     def _sampler_of(self, hop: int) -> HostPipeline:
@@ -131,18 +135,42 @@ class Frontiers:
         config = replace(self._config, fanouts=first, by_relation=relations, layout="blocks")
         return make_pipeline(self._graph, config, num_threads=self._threads, depth=2 * self._threads)
 
-    def sample(self, batches: Sequence[tuple[Sequence[Tensor], int]]) -> list[Sampled]:
+    def sample(
+        self, batches: Sequence[tuple[Sequence[Tensor], int]], links: Sequence[Tensor] | None = None
+    ) -> list[Sampled]:
         """Draw all hops of several batches; all ranks must call it together, with as many batches.
 
         Args:
             batches: the seeds of each node type, and the seed whose step 0 of epoch 0 has the batch's key.
+            links: of each batch ``(2, num)`` pairs of nodes, whose edges in both directions it does not draw.
+                If None, on all ranks, all edges may be drawn.
         """
+        self._limits = None if links is None else self._excluded(links)
         drafts = [_Draft(seeds, seed, len(self._relations)) for seeds, seed in batches]
         for hop in range(len(self._config.fanouts)):
             drawing = [self._drawing(draft) for draft in drafts]
             for draft, one, drawn in zip(drafts, drawing, self._draw(hop, drafts, drawing), strict=True):
                 draft.add(self._relations, self._by_relation(one, drawn))
         return [draft.finished(self._config) for draft in drafts]
+
+    def _excluded(self, links: Sequence[Tensor]) -> list[Constraints | None]:
+        """Tell owners which edges are not drawn; return the limits of the batches of rank 0, then of 1."""
+        self._lookup = self._lookup or EdgeLookup(self._graph.csc)
+        comm, both = self._shards.comm, [torch.cat([one, one.flip(0)], 1) for one in links]
+        routes = [Routed.by_owner(self._shards.owners(pairs[1]), comm.size) for pairs in both]
+        sizes = torch.tensor([route.counts for route in routes], dtype=torch.int64).t()
+        asked = swap(comm, sizes)
+        by_batch = [
+            torch.split(pairs.t()[route.order], route.counts)
+            for pairs, route in zip(both, routes, strict=True)
+        ]
+        rows = torch.cat([of_batch[rank] for rank in range(comm.size) for of_batch in by_batch])
+        given = comm.all_to_all(rows, sizes.sum(1).tolist(), asked.sum(1).tolist()).wait()
+        found = [
+            torch.from_numpy(self._lookup.positions(*pairs.t().contiguous().numpy()))
+            for pairs in torch.split(given, asked.flatten().tolist())
+        ]
+        return [Constraints(excluded=one) if one.numel() else None for one in found]
 
     def _drawing(self, draft: _Draft) -> _Drawing:
         by_type = draft.drawing(self._config)
@@ -168,7 +196,11 @@ class Frontiers:
         """Draw for all ranks; return the draws for each batch of each rank."""
         sampler, given = self._by_hop[hop], torch.split(nodes, asked[:, :, 0].reshape(-1).tolist())
         seeds = asked[:, :, 1].reshape(-1).tolist()
-        begun = [sampler.begin(one, seed % (1 << 64), 0, 0) for one, seed in zip(given, seeds, strict=True)]
+        limits = self._limits or [None] * len(given)
+        begun = [
+            sampler.begin(one, seed % (1 << 64), 0, 0, limit)
+            for one, seed, limit in zip(given, seeds, limits, strict=True)
+        ]
         drawn = [self._drawn(hop, next(batch).sampled) for batch in begun]
         num_batches = asked.shape[1]
         return [drawn[at : at + num_batches] for at in range(0, len(drawn), num_batches)]

@@ -39,6 +39,7 @@ from graphbraid.sampling.batch_seeds import (
 )
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import COUNTED, make_pipeline
+from graphbraid.sampling.links.link_seeds import LinkSeeds
 from graphbraid.sampling.sample import X_BY_TYPE, PreparedBatch
 from graphbraid.sampling.share import keep_share
 
@@ -265,10 +266,10 @@ class ShardedPipeline:
                 seed_type=seed_type,
                 edge_times=None if seeds is None else seeds.edge_times,
             )
-        elif seeds is None:
+        elif seeds is None or (isinstance(seeds, LinkSeeds) and seeds.fetch is not None):
             self._frontiers = Frontiers(graph, config, num_threads)
         else:
-            raise _refused("links, times and disjoint trees are not drawn from parts")
+            raise _refused("times and disjoint trees are not drawn from parts")
         self._seconds = dict.fromkeys(COUNTED, 0.0)
 
     def run(
@@ -379,21 +380,29 @@ class ShardedPipeline:
             group = self._drawn_here(schedule, epoch, steps)
             self._seconds["sample"] += perf_counter() - started
             return group
+        positions = [schedule.whole.positions_of(epoch, step) for step in steps]
+        given: list[SeedSource | None] = [None] * len(steps)
+        links: list[Tensor] | None = None
+        if isinstance(self._seeds, LinkSeeds) and self._seeds.fetch is not None:
+            ends = self._seeds.fetch(torch.cat([*positions, _NO_IDS]), self._graph.shards.comm)
+            links = list(torch.split(ends, [one.numel() for one in positions], 1))
+            given = [*map(self._seeds.with_ends, links)]
+            links += [_NO_IDS.view(2, 0)] * (count - len(steps))
         begun = [
-            seeds_of_step(schedule, None, schedule.whole.positions_of(epoch, step), epoch=epoch, step=step)
-            for step in steps
+            seeds_of_step(schedule, of, ids, epoch=epoch, step=step)
+            for step, of, ids in zip(steps, given, positions, strict=True)
         ]
         keys = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
         batches = [(self._by_type(seeds.nodes), key) for (_, seeds), key in zip(begun, keys, strict=True)]
         batches += [(self._by_type(_NO_IDS), 0)] * (count - len(batches))
         nothing: list[Tensor | None] = [None] * self._num_types
         group = _Group()
-        drawn = self._frontiers.sample(batches)[: len(steps)]
+        drawn = self._frontiers.sample(batches, links)[: len(steps)]
         for step, (ids, seeds), one in zip(steps, begun, drawn, strict=True):
             sampled = one
             if seeds.own is not None and schedule.reach is not None:  # of the whole batch, this rank's share
                 sampled = keep_share(one, self._ends, self._by_type(seeds.own), schedule.reach)
-            group.append(PreparedBatch(step, ids, sampled, nothing))
+            group.append(PreparedBatch(step, ids, sampled, nothing, seeds=seeds))
         self._seconds["sample"] += perf_counter() - started
         return group
 

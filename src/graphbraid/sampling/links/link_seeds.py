@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -102,6 +104,9 @@ class LinkSeeds:
         ends: the types that links join. If None, there is one.
         attributes: further values of the links by name, ``(num_links, ...)``, copied to their batches.
         shared: whether all links of a batch share its negatives, so that each part of the batch has them.
+        fetch: returns the ends of links by positions and communicator, where ranks divide the edges. Then
+            ``links`` has their number alone, and edges are left out where they are drawn. If None, they are
+            here.
     """
 
     def __init__(
@@ -118,7 +123,9 @@ class LinkSeeds:
         ends: LinkEnds | None = None,
         attributes: Mapping[str, Tensor] | None = None,
         shared: bool = False,
+        fetch: Callable[[Tensor, Any], Tensor] | None = None,
     ) -> None:
+        self.fetch, self._fetched = fetch, cast("Tensor | None", None)
         self._attributes, self._shared = attributes or {}, shared
         self._links, self._label, self._negatives = links, label, negatives
         self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
@@ -141,6 +148,12 @@ class LinkSeeds:
         """Times of the graph's edges; None if links have no times."""
         return self._edge_times
 
+    def with_ends(self, links: Tensor) -> LinkSeeds:
+        """Return the seeds of one batch, whose links ``(2, num)`` were fetched."""
+        made = copy.copy(self)
+        made._fetched = links
+        return made
+
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
     ) -> BatchSeeds:
@@ -148,7 +161,7 @@ class LinkSeeds:
 
         A part of it has the seeds of its links and of their negatives, with local ids among these.
         """
-        links = self._links[:, positions]
+        links = self._links[:, positions] if self._fetched is None else self._fetched
         heads, tails = self._with_negatives(links, positions, epoch, step)
         seeds, place = self._seeded(heads, tails)
         owners = self._owners(positions.numel()) if self._disjoint else None

@@ -203,6 +203,8 @@ class NegativeDraws:
             link's negatives are nodes up to the link's time. If None, any.
         times: ``(num_links,)`` int64 times of the links, given with ``node_times``.
         alike: whether both ends are nodes of one type, so that a node may be paired with itself.
+        summed: returns the sums of numbers over ranks that each have some of the edges and links. They draw
+            the same negatives together. If None, all edges are here.
 
     Raises:
         ConfigError: no pair, or no destination of a link's source, is left to be drawn.
@@ -218,8 +220,9 @@ class NegativeDraws:
         node_times: tuple[Tensor | None, Tensor | None] = (None, None),
         times: Tensor | None = None,
         alike: bool = True,
+        summed: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.how, self._alike = how, alike
+        self.how, self._alike, self._of_ranks = how, alike, summed
         src_time, dst_time = node_times
         self._src = _Nodes(how.src_weight, "src_weight", csc.num_src, src_time, lambda: _out_degrees(csc))
         self._dst = _Nodes(how.dst_weight, "dst_weight", csc.num_dst, dst_time, csc.degrees)
@@ -269,7 +272,7 @@ class NegativeDraws:
     def _refused(self, heads: I64, tails: I64, until: I64 | None) -> npt.NDArray[np.bool_]:
         refused = np.zeros(len(heads), dtype=np.bool_)
         if self._known is not None:
-            refused = self._lookup.has(tails, heads)
+            refused = self._summed(self._lookup.has(tails, heads)) > 0
             if self._alike:
                 refused |= heads == tails
         if until is not None:
@@ -282,7 +285,9 @@ class NegativeDraws:
         """Return the weights by which destinations of one source are drawn; 0 for forbidden ones."""
         weights = self._dst.weights(time)
         if self._known is not None:
-            weights[_row(self._known, head)] = 0.0
+            is_known = np.zeros(len(weights), dtype=np.bool_)
+            is_known[_row(self._known, head)] = True
+            weights[self._summed(is_known) > 0] = 0.0
             if self._alike:
                 weights[head] = 0.0
         return weights
@@ -301,15 +306,23 @@ class NegativeDraws:
         head, tail = self._known.destinations().numpy(), self._known.indices.numpy()
         is_loop = np.zeros(self._known.num_dst, dtype=np.bool_)
         is_loop[head[head == tail]] = True
+        is_loop = self._summed(is_loop) > 0
         some = (tails > 0).astype(np.float64)
         left = []
         for values in (tails, some):
-            others: F64 = values.sum() - np.bincount(head, weights=values[tail], minlength=len(is_loop))
+            known = np.bincount(head, weights=values[tail], minlength=len(is_loop))
+            others: F64 = values.sum() - self._summed(known)
             left.append(others - np.where(is_loop, 0.0, values) if self._alike else others)
         return left[0], left[1]
 
+    def _summed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return numbers, or counts of what is true, of all ranks together."""
+        if self._of_ranks is None:
+            return values
+        return self._of_ranks(torch.from_numpy(values).double()).numpy()
+
     def _check_some_are_left(self, links: Tensor, times: Tensor | None) -> None:
-        if not links.shape[1]:
+        if not self._summed(np.array([links.shape[1]]))[0]:
             return
         ends = [self._dst] if self.how.is_triplet else [self._src, self._dst]
         if times is not None and any(int(times.min()) < end.first_time for end in ends):

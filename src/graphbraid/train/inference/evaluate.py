@@ -315,7 +315,7 @@ def beside_negatives(
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, Tensor]:
     """Return the scores of the links, and of as many pairs that are no edges, each of its link's relation."""
-    ends, relation = runner.labels.ends[:, positions], runner.labels.relations_at(positions)
+    ends, relation = runner.labels.at(positions), runner.labels.relations_at(positions)
     key = rng.batch_key(config.seed, _DRAWN_IN, 0)
     heads, tails = runner.negatives_of_evaluation().draw(key, ends[0].numpy(), None)
     drawn = torch.stack([torch.from_numpy(heads), torch.from_numpy(tails)])
@@ -369,13 +369,14 @@ def ranking_of(
 ) -> Ranking:
     """Return the ranks of both ends of the links at ``positions`` among all nodes of their types."""
     links, ends = runner.labels, runner.data.ends
+    ranked = links.at(positions)
     return rank_links(
         scores_with_all(runner, rows, check),
-        ends.within(links.ends[:, positions]),
+        ends.within(ranked),
         ends.counts[1],
         num_sources=ends.counts[0],
         relation=links.relations_at(positions),
         score_sources=scores_with_all(runner, rows, check, sources=True),
-        known=ends.within(links.ends),
+        known=ends.within(links.beside(ranked)),
         known_relation=links.relation,
     )

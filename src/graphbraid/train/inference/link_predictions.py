@@ -83,7 +83,7 @@ def top_links(
     num_candidates = ends.counts[1 - sources]
     found_nodes = torch.full((given.numel(), most), NOBODY)
     found_scores = torch.full((given.numel(), most), -torch.inf)
-    left_out = None if known else _known(runner, sources)
+    left_out = None if known else _known(runner, given, sources)
     with in_mode(runner.model, training=False):
         score = scores_with_all(runner, encoder_rows(runner, config, ends.nodes, mode), sources=sources)
         per_call = max(MOST_SCORES // num_candidates, 1)
@@ -108,9 +108,9 @@ def _of_links(runner: ModelRunner, name: str) -> LinkRunner:
     return runner
 
 
-def _known(runner: LinkRunner, sources: bool) -> KnownLinks:
+def _known(runner: LinkRunner, given: Tensor, sources: bool) -> KnownLinks:
     links = runner.labels
-    ends = runner.data.ends.within(links.ends)
+    ends = runner.data.ends.within(links.beside(runner.data.ends.whole(given.expand(2, -1))))
     kind = None if runner.num_relations is None else links.relation
     return KnownLinks(ends[int(sources)], ends[1 - sources], kind)
 

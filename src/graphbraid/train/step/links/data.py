@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from graphbraid.sampling.links.link_seeds import LinkEnds
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import divided_graph
 from graphbraid.train.task import labelled
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.shards.links import PartLinks
 
 _MOST_EXACT = 1 << 53
 """Integers up to here are float64 numbers."""
@@ -163,11 +166,21 @@ class LinkSet(LabelledNodes):
     """``(num_links,)`` int64 number of each link's relation; None if there is one."""
     splits: Mapping[str, Tensor]
     """int64 positions of links by name: ``train``, ``val``, ``test``, as far as there are any."""
+    parts: PartLinks | None = None
+    """Where ranks divide the edges: knows all links. ``ends`` then has those of this rank alone."""
 
     @property
     def num_nodes(self) -> int:
         """Number of links, which take the place of nodes here."""
-        return int(self.ends.shape[1])
+        return int(self.ends.shape[1]) if self.parts is None else self.parts.num_links
+
+    def at(self, positions: Tensor) -> Tensor:
+        """Return the ends of links, ``(2, num)``."""
+        return self.ends[:, positions] if self.parts is None else self.parts.at(positions)
+
+    def beside(self, links: Tensor) -> Tensor:
+        """Return all links that share an end with some of ``links``, and maybe others."""
+        return self.ends if self.parts is None else self.parts.beside(links)
 
     @property
     def y(self) -> Tensor:
@@ -249,7 +262,13 @@ class LinkData:
         relation = _stored_relations(graph)
         place = None if relation is None else _places(graph, relation)
         times = None if config.temporal_strategy is None else stored_times(graph, relation, place)
-        split, is_beside = _splits(graph, _Stored(ends, relation, place, times), learned_one, config)
+        divided, parts = divided_graph(graph), None
+        if divided is not None and divided.shards.lists == "parts":
+            from graphbraid.distributed.shards.links import PartLinks  # here: few runs have parts
+
+            parts = PartLinks(divided.shards, ends)
+        stored = _Stored(ends, relation, place, times, parts)
+        split, is_beside = _splits(graph, stored, learned_one, config)
         in_list = None
         if config.task == "edge" and learned_one is not None and relation is not None and place is not None:
             in_list = _in_list_order(graph, learned_one, relation, place)
@@ -260,7 +279,11 @@ class LinkData:
         is_message = (split == 0) | _beside(is_beside, split, ends, graph.num_nodes, times)
         learned = (split != _NONE).nonzero().flatten() if in_list is None else in_list
         of_learned = split[learned]
-        splits = {name: (of_learned == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
+        if parts is None:
+            of_splits = [(of_learned == number).nonzero().flatten() for number in range(len(SPLITS))]
+        else:
+            of_splits = parts.splits(of_learned)
+        splits = dict(zip(SPLITS, of_splits, strict=True))
         if config.task != "edge" and not splits["train"].numel():
             raise DataError(
                 f"no edge is left to train on: {_told(splits)}. Put some in the split 'train', or make the "
@@ -268,7 +291,8 @@ class LinkData:
             )
         alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
         messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
-        attr = None if graph.edge_attr is None else graph.edge_attr[is_message]
+        attr = graph.edge_attr  # of parts it has no rows, and encoders do not read it
+        attr = attr[is_message] if attr is not None and parts is None else attr
         link_times, order = None, None
         if times is not None:
             of_messages = times.rank[is_message]
@@ -285,6 +309,7 @@ class LinkData:
                 ends=ends[:, learned],
                 relation=None if relation is None or learned_one is not None else relation[learned],
                 splits={name: positions for name, positions in splits.items() if positions.numel()},
+                parts=parts,
             ),
             messages=along_messages(
                 graph,
@@ -389,6 +414,8 @@ class _Stored(NamedTuple):
     """``(num_edges,)`` place in the lists of all relations; -1 if it was in no list. None without types."""
     times: StoredTimes | None
     """Their times; None if these play no part."""
+    parts: PartLinks | None
+    """Where ranks divide the edges, of which these are this rank's: knows all of them."""
 
 
 def _splits(
@@ -455,20 +482,25 @@ def _new_splits(is_link: Tensor, stored: _Stored, num_nodes: int, config: TrainC
     """Return the number of each edge's split: by time if there are times, else drawn; -1 for no link."""
     split = torch.full(is_link.shape, _NONE)
     if stored.times is None:
-        split[is_link] = _drawn_splits(stored.ends[:, is_link], num_nodes, config)
+        split[is_link] = _drawn_splits(stored.ends[:, is_link], num_nodes, config, stored.parts)
     else:
         split[is_link] = stored.times.splits(is_link, config.link_splits)
     return split
 
 
-def _drawn_splits(ends: Tensor, num_nodes: int, config: TrainConfig) -> Tensor:
+def _drawn_splits(ends: Tensor, num_nodes: int, config: TrainConfig, parts: PartLinks | None) -> Tensor:
     """Return the number of each edge's split, drawn by the pair of nodes that it joins."""
-    pair, number = torch.unique(_pairs(ends, num_nodes), return_inverse=True)
-    order = torch.randperm(pair.numel(), generator=torch.Generator().manual_seed(config.link_split_seed))
-    of_pair = torch.zeros(pair.numel(), dtype=torch.int64)
+    pairs = _pairs(ends, num_nodes)
+    if parts is None:
+        different, number = torch.unique(pairs, return_inverse=True)
+        count = different.numel()
+    else:
+        number, count = parts.numbered(pairs)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(config.link_split_seed))
+    of_pair = torch.zeros(count, dtype=torch.int64)
     begin = 0
     for split, share in enumerate(config.link_splits, start=1):
-        end = begin + round(share * pair.numel())
+        end = begin + round(share * count)
         of_pair[order[begin:end]] = split
         begin = end
     return of_pair[number]

@@ -99,6 +99,12 @@ class EncoderRunner(NodeEncoderRunner):
             raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
         self._typed_blocks = self._relation is not None and module_traits.takes_typed_blocks(encoder)
         self.uses_degrees = self.native and normalises_by_degree(encoder)
+        if data.links.parts is not None and (self.uses_degrees or self._read_of_edges()):
+            raise ConfigError(
+                "with --rows parts, degrees, weights and features of edges are those of all edges, and an "
+                "encoder of links reads those that carry messages: use one that reads none of them (PyG's "
+                "GCNConv counts the edges that were drawn), or partition with --rows whole"
+            )
         if self.uses_degrees and data.times is not None:
             raise ConfigError(
                 "the encoder normalises by the degrees of the graph, which count edges of any time, so they "

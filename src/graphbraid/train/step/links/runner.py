@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -28,6 +29,8 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
+    from graphbraid.distributed import Communicator
+    from graphbraid.distributed.shards.links import PartLinks
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
@@ -192,15 +195,17 @@ class EndsRunner(ModelRunner):
         settings = encoder.settings(settings)
         has_neighbors = any(settings.num_neighbors)
         times = self.data.times if has_neighbors else None
+        links = self.data.links
         seeds = LinkSeeds(
-            self.data.links.ends[:, positions],
+            links.ends[:, positions] if links.parts is None else positions.expand(2, -1),
             seed=settings.seed,
             times=None if times is None else times.before(positions),
             disjoint=times is not None,
             edge_times=None if times is None else times.messages,
+            fetch=None if links.parts is None else partial(_fetched, links.parts, positions),
             **how,
         )
-        if has_neighbors and times is None:
+        if has_neighbors and times is None and links.parts is None:
             seeds.exclude(EdgeLookup(self.data.messages.csc), reverse=True)
         return BatchLoader(encoder.source(), dataclasses.replace(settings, input_nodes=None), seeds)
 
@@ -311,8 +316,8 @@ class LinkRunner(EndsRunner):
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives."""
-        positions = cast("Tensor", settings.input_nodes)
-        ends = self.data.links.ends[:, positions]
+        positions, links = cast("Tensor", settings.input_nodes), self.data.links
+        ends = links.ends[:, positions] if links.parts is None else links.ends[:, :0]
         if self._config.negatives == "one-vs-all":
             return self._loader_of_questions(settings, ends, self.data.links.relations_at(positions))
         how = self._drawn_by(_sampling(self._config))
@@ -397,8 +402,12 @@ class LinkRunner(EndsRunner):
             ConfigError: every pair of nodes is an edge.
         """
         if self._negatives is None:
-            how = self._drawn_by(NegativeSampling("binary", 1, reject_edges=True))
-            self._negatives = NegativeDraws(how, self.data.whole, self.data.links.ends)
+            how, parts = (
+                self._drawn_by(NegativeSampling("binary", 1, reject_edges=True)),
+                self.data.links.parts,
+            )
+            summed = None if parts is None else parts.summed
+            self._negatives = NegativeDraws(how, self.data.whole, self.data.links.ends, summed=summed)
         return self._negatives
 
     @property
@@ -457,6 +466,11 @@ class LinkRunner(EndsRunner):
 def _sampling(config: TrainConfig) -> NegativeSampling:
     """Return how the negatives of a batch are drawn; shared ones are the two ends of drawn pairs."""
     return NegativeSampling("triplet" if config.negatives == "triplet" else "binary", config.num_negatives)
+
+
+def _fetched(links: PartLinks, train: Tensor, at: Tensor, comm: Communicator) -> Tensor:
+    """Return the ends of those links of ``train`` at some places, by all ranks together."""
+    return links.at(train[at], comm)
 
 
 def _taken(rows: Tensor, *places: Tensor) -> tuple[Tensor, ...]:
