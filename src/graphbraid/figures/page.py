@@ -8,7 +8,7 @@ from html import escape
 PARTS = """
 .scroll{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.2rem .8rem .2rem 0;text-align:left;
 border-bottom:1px solid #8884;white-space:nowrap}
-@media(max-width:600px){td:nth-child(2):last-child{white-space:normal}}
+@media(max-width:600px){tr:not(:has(td:nth-child(3)))>td{white-space:normal}}
 pre{background:#8881;padding:.7rem;overflow-x:auto;font-size:.85em}@media(min-width:800px){pre{white-space:pre-wrap}}
 .figures{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0;flex:1 1 300px;max-width:100%}
 figcaption{font-weight:600}svg{width:100%;height:auto;font-size:11px;fill:currentColor}
