@@ -31,7 +31,7 @@ BUDGETS = {
     ("loader",): 3_590,
     ("collective",): 4_530,
     ("fullgraph",): 27_720,
-    ("distributed",): 8_375,
+    ("distributed",): 8_420,
     ("synth",): 5_870,
     ("train",): 11_140,
     ("estimates",): 4_505,
