@@ -23,6 +23,7 @@ from graphbraid import native
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
 from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.step.operations import attention
 from graphbraid.machine.rates import Rates
 
 models = pytest.importorskip("torch_geometric.nn.models", reason=NO_PYG)
@@ -347,6 +348,28 @@ def test_an_option_without_lowered_form_is_named(make, reason):
     engine = graphbraid.compile(make(), make_graph())
     assert isinstance(engine, Uncompiled) or engine.breaks
     assert reason in engine.explain()
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="compiled kernels make the logits")
+@pytest.mark.parametrize("heads", [1, 2])
+def test_gats_kernels_make_the_logits_and_their_gradients(heads, monkeypatch):
+    """No product of its own reads all rows for them, nor is the rows' gradient read once more."""
+
+    def refuse(*_, **__):
+        raise AssertionError("the kernels make the logits")
+
+    for name in ("tall_product", "tall_gram"):
+        monkeypatch.setattr(attention, name, refuse)
+    torch.manual_seed(0)
+    graph = make_graph()
+    model = Unweighted(lambda a, b: layers.GATConv(a, b, heads=heads, concat=heads == 1))
+    edge_index = torch.stack((graph.csc.indices.long(), graph.csc.destinations().long()))
+    found = graphbraid.compile(model, graph)()
+    expected = model(graph.x, edge_index)[graph.split("train")]
+    torch.testing.assert_close(found, expected)
+    parameters = [*model.parameters()]
+    grads, wanted = (torch.autograd.grad(out.sin().sum(), parameters) for out in (found, expected))
+    torch.testing.assert_close(grads, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_powers_of_a_layer_are_computed_once():

@@ -8,7 +8,10 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.ops import message_kernel
 from graphbraid.ops.attention import dot_attention
+from graphbraid.ops.message_kernel import aggregate_steps
+from graphbraid.ops.message_steps import MessageOp, MessageStep
 
 NUM_SRC, NUM_DST = 9, 7
 
@@ -50,6 +53,40 @@ def test_equals_attention_node_by_node(heads: int, channels: int, dtype: torch.d
 def test_gradients_are_those_of_differences() -> None:
     csc = some_edges()
     assert torch.autograd.gradcheck(lambda *given: dot_attention(csc, *given, 2), rows(2, 3))
+
+
+@pytest.mark.parametrize(("heads", "channels"), [(1, 5), (4, 16), (3, 4), (17, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_backward_keeps_of_edges_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, heads: int, channels: int, dtype: torch.dtype
+) -> None:
+    given, found = rows(heads, channels, dtype), []
+    for most_bytes in (1 << 20, 0):
+        monkeypatch.setattr(message_kernel, "_KEPT_BYTES", most_bytes)
+        csc = some_edges()
+        found.append(torch.autograd.grad(dot_attention(csc, *given, heads).sin().sum(), given))
+        assert csc.has_transpose == (most_bytes > 0), "the ids of the edges are read to keep numbers"
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_message_gives_gradients_of_keys_that_are_the_values_and_of_rows_that_no_edge_reads(
+    is_shared: bool,
+) -> None:
+    csc, (query, key, value) = some_edges(), rows(2, 3, torch.float32)
+    more = torch.cat((query.detach(), torch.ones(2, 6))).requires_grad_()
+    source = MessageStep(MessageOp.SOURCE, 0 if is_shared else 1)
+    steps = (
+        *(MessageStep(MessageOp.SOURCE, 0), MessageStep(MessageOp.DESTINATION, 0)),
+        *(MessageStep(MessageOp.MULTIPLY, 0, 1), MessageStep(MessageOp.SUM_COLUMNS, 2)),
+        *(MessageStep(MessageOp.SOFTMAX, 3), source, MessageStep(MessageOp.MULTIPLY, 5, 4)),
+    )
+    sources = (key,) if is_shared else (key, value)
+    out = aggregate_steps(csc, steps, sources=sources, destinations=(more,), width=6, heads=2)
+    expected = node_by_node(csc, more[:NUM_DST], key, sources[-1], 2)
+    torch.testing.assert_close(out, expected)
+    found, wanted = (torch.autograd.grad(to.sin().sum(), (*sources, more)) for to in (out, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_without_edges_there_are_zeros_and_no_gradients() -> None:

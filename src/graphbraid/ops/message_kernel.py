@@ -271,6 +271,43 @@ def _gradient_program(
     )
 
 
+_KEPT_BYTES = 1 << 25
+"""Most bytes of one number per edge and head that dot-product attention keeps between backward's walks."""
+
+
+def dot_backward(
+    csc: Csc,
+    given: tuple[Any, ...],
+    results: tuple[Tensor, ...],
+    grad: Tensor,
+    to: tuple[Tensor | None, Tensor | None, Tensor | None],
+    *,
+    adds: bool,
+) -> None:
+    """Compute the gradients of dot-product attention.
+
+    A graph whose numbers of edges are few keeps them between the two walks over the edges, so that the second
+    computes no products. The bits are the same.
+
+    Args:
+        csc: the edges.
+        given: values, keys, queries and scale, as the kernels take them.
+        results: what forward wrote: its result, the largest logits and the logarithms of the sums.
+        grad: gradient of the result.
+        to: gradients of values, keys and queries; None where one is not wanted.
+        adds: whether to add to these, and not to write them.
+    """
+    shape, more = (csc.num_edges, results[1].shape[1]), dict[str, Tensor]()
+    keeps = to[2] is not None and any(one is not None for one in to[:2]) and not csc.is_own_reverse
+    if keeps and shape[0] * shape[1] * grad.itemsize <= _KEPT_BYTES:
+        reverse, perm = csc.transpose()
+        more = {"perm": perm, "grad_logit": new_rows(grad, *shape)}
+    else:
+        reverse = csc.reversed()
+    ways = csc.indptr, csc.indices, reverse.indptr, reverse.indices
+    backend(grad).dot_backward(*ways, *given, *results, grad, *to, adds, **more)
+
+
 class FusedMessages:
     """Messages of a graph's edges and their reduction, by one kernel that stores no row per edge.
 
@@ -339,6 +376,14 @@ class FusedMessages:
         """Whether backward reads the result."""
         return self._several is None and (self.count_width > 0 or self._message.softmax is not None)
 
+    def writes_gradients(self, num_sources: int, num_destinations: int) -> bool:
+        """Return whether backward can write the gradients of so many matrices, each in memory of its own.
+
+        Otherwise it adds to them.
+        """
+        of = self._attends
+        return of is not None and of.key != of.value and (num_sources, num_destinations) == (2, 1)
+
     @property
     def _slopes(self) -> _Program | None:
         return self._message.with_slopes if self._several is None else None
@@ -406,16 +451,15 @@ class FusedMessages:
     def _attend_backward(
         self, rows: EdgeRows, grad: Tensor, into: EdgeGradients, out: Tensor, kept: Sequence[Tensor]
     ) -> None:
-        """Add the gradients of dot-product attention."""
+        """Compute the gradients of dot-product attention."""
         assert self._attends is not None
         csc, of = self._csc, self._attends
-        reverse, query = csc.reversed(), into.destinations[of.query]
+        query = into.destinations[of.query]
         to = into.sources[of.value], into.sources[of.key], None if query is None else query[: csc.num_dst]
         kept = kept or self._attend(rows, torch.empty_like(out), ())
-        backend(self.like).dot_backward(
-            csc.indptr, csc.indices, reverse.indptr, reverse.indices, *self._attended(rows), out, *kept,
-            grad.contiguous(), *to,
-        )  # fmt: skip
+        if query is not None and into.is_new:
+            query[csc.num_dst :].zero_()
+        dot_backward(csc, self._attended(rows), (out, *kept), grad.contiguous(), to, adds=not into.is_new)
 
     def _finish(self, sums: Sequence[Tensor], count: Tensor | None) -> None:
         """Divide the sum of a mean, and count the zeros of maxima and minima among their ties."""

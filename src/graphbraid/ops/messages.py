@@ -173,13 +173,16 @@ class AggregateMessages(torch.autograd.Function):
         """Return the gradients of the tensors that messages read."""
         needs, tensors = ctx.needs_input_grad[4:], ctx.saved_tensors
         (out, count, *kept), tensors = tensors[len(needs) :], tensors[: len(needs)]
-        into = [_zeros(t) if needed else None for t, needed in zip(tensors, needs, strict=True)]
         a, b, c = accumulate(ctx.sizes)
+        is_new = b == len(tensors) and ctx.how.writes_gradients(a, b - a)
+        make = _unwritten if is_new else _zeros
+        into = [make(t) if needed else None for t, needed in zip(tensors, needs, strict=True)]
         to = EdgeGradients(
             sources=tuple(into[:a]),
             destinations=tuple(into[a:b]),
             edges=tuple(into[b:c]),
             parameters=tuple(into[c:]),
+            is_new=is_new,
         )
         more = {"kept": kept} if kept else ctx.drawn
         ctx.how.backward(_edge_rows(ctx.sizes, tensors), grad, to, out=out, count=count, **more)
@@ -194,8 +197,12 @@ def _edge_rows(sizes: tuple[int, int, int], tensors: Sequence[Tensor]) -> EdgeRo
 def _zeros(like: Tensor) -> Tensor:
     """Return zeros in rows, as the kernels write them, also for a transposed matrix."""
     if like.ndim == 2:
-        return new_rows(like, *like.shape).zero_()
+        return _unwritten(like).zero_()
     return torch.zeros_like(like, memory_format=torch.contiguous_format)
+
+
+def _unwritten(like: Tensor) -> Tensor:
+    return new_rows(like, *like.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,6 +225,9 @@ class EdgeGradients:
     destinations: tuple[Tensor | None, ...] = ()
     edges: tuple[Tensor | None, ...] = ()
     parameters: tuple[Tensor | None, ...] = ()
+    is_new: bool = False
+    """Whether the tensors, each memory of its own, hold nothing yet and are written;
+    see :meth:`.FusedMessages.writes_gradients`."""
 
 
 def finish_reduction(
@@ -354,6 +364,10 @@ class BlockedMessages:
                 else:
                     add_rows(found.contiguous(), block.destinations, out)
         finish_reduction(self._csc, self._reduction, self._ties, out, count)
+
+    def writes_gradients(self, _num_sources: int, _num_destinations: int) -> bool:
+        """Return False: blocks of edges add to the gradients."""
+        return False
 
     def backward(
         self,

@@ -41,7 +41,8 @@ static void dot_backward(const Indptr& indptr, const Ids& indices, const Indptr&
                          const Ids& t_indices, const Matrix& src, const Matrix& key, const Matrix& dst,
                          double scale, const Matrix& out, const Matrix& top, const Matrix& log,
                          const Matrix& grad, const OptionalWrittenMatrix& grad_src,
-                         const OptionalWrittenMatrix& grad_key, const OptionalWrittenMatrix& grad_dst) {
+                         const OptionalWrittenMatrix& grad_key, const OptionalWrittenMatrix& grad_dst,
+                         bool adds, const OptionalIds& perm, const OptionalWrittenMatrix& grad_logit) {
   AttentionBackwardArgs b;
   b.forward = common_args(indptr, indices, src, 1.0, 0, 0.0, 0, out, top);
   const AttentionArgs& a = b.forward;
@@ -52,6 +53,11 @@ static void dot_backward(const Indptr& indptr, const Ids& indices, const Indptr&
   if (grad_src) b.grad_src = as_src(a, *grad_src, a.num_src, width);
   if (grad_key) b.grad_key = as_src(a, *grad_key, a.num_src, width);
   if (grad_dst) b.grad_dst = as_src(a, *grad_dst, a.num_dst, width);
+  need(perm.has_value() == grad_logit.has_value(), "perm and grad_logit go together");
+  need_length(perm, a.num_edges);
+  b.perm = data_or_null(perm);
+  b.adds = adds;
+  if (grad_logit) b.grad_logit = as_sums(a, *grad_logit, a.num_edges, a.heads);
   nb::gil_scoped_release release;
   GB_PICK(dot_backward)(b);
 }
@@ -62,7 +68,7 @@ void bind_dot_attention(nb::module_& m) {
              "out"_a, "top"_a, "log"_a);
   def_native(m, "dot_backward", &dot_backward, "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "src"_a,
              "key"_a, "dst"_a, "scale"_a, "out"_a, "top"_a, "log"_a, "grad"_a, "grad_src"_a, "grad_key"_a,
-             "grad_dst"_a);
+             "grad_dst"_a, "adds"_a, "perm"_a = nb::none(), "grad_logit"_a = nb::none());
 }
 
 }  // namespace gb

@@ -1,4 +1,4 @@
-// Dot-product attention over in-neighbours, and its gradients, without a number per edge:
+// Dot-product attention over in-neighbours, and its gradients, without a row per edge:
 //
 //   src  (num_src, heads * channels): values          out       (num_dst, heads * channels)
 //   key  (num_src, heads * channels)          --->    top, log  (num_dst, heads)
@@ -13,10 +13,16 @@
 // the other: a logit of 1e5 has no digits in common with the logarithm. Backward computes the coefficients
 // again in two walks, by destination and by source. With D[v, h] = <grad[v, h, :], out[v, h, :]>
 //
-//   g[e, h]         = scale * alpha * (<grad[v, h, :], src[u, h, :]> - D[v, h])
-//   grad_dst[v, h] += sum over v's edges of g * key[u, h]
-//   grad_src[u, h] += sum over u's out-edges of alpha * grad[v, h]
-//   grad_key[u, h] += sum over u's out-edges of g * dst[v, h]
+//   g[e, h]        = scale * alpha * (<grad[v, h, :], src[u, h, :]> - D[v, h])
+//   grad_dst[v, h] = sum over v's edges of g * key[u, h]
+//   grad_src[u, h] = sum over u's out-edges of alpha * grad[v, h]
+//   grad_key[u, h] = sum over u's out-edges of g * dst[v, h]
+//
+// or `adds` these to what is there.
+//
+// Given room for a number per edge and head, grad_logit (num_edges, heads), and perm, which leads from the
+// edges by source to those by destination, the walk by source comes first and leaves g there. The walk by
+// destination then reads no row but key[u], and computes no product. Both ways give the same bits.
 //
 // Bound by reading two rows for each edge and walk.
 
@@ -93,6 +99,17 @@ GB_INLINE void dot_gradients(const DotAttention<T>& k, EdgeRows<T>& rows, const 
   });
 }
 
+// to[places[i], :] = the numbers of edge i
+template <typename T>
+void put_edges(int64_t number, const EdgeRows<T>& rows, const T* from, const int64_t* places, T* to) {
+  fixed_heads<T>(number, [&](auto heads) GB_LAMBDA {
+    for (int64_t i = 0; i < rows.count; ++i)
+      each_head<T>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+        put(to + places[i] * heads + h, get(from + i * heads + h, n), n);
+      });
+  });
+}
+
 // By destination the largest logit, the logarithm and D.
 template <typename T>
 DestinationRecords<T> dot_records(const AttentionBackwardArgs& b) {
@@ -119,13 +136,15 @@ void dot_backward_typed(const AttentionBackwardArgs& b) {
   const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const DestinationRecords<T> records = dot_records<T>(b);
   const int64_t distance = k.keys.distance(), work = 6 * (k.values.bytes() / 64 + 1);
-  // to[row, :] += the sum over the row's edges of factor * x[node]
-  const auto add = [&](const EdgeRows<T>& rows, const SummedRows<T>& x, const T* factor, void* to) GB_LAMBDA {
+  // to[row, :] = or += the sum over the row's edges of factor * x[node], fetched `ahead` edges ahead
+  const auto add = [&](const EdgeRows<T>& rows, const SummedRows<T>& x, const T* factor, void* to,
+                       int64_t ahead = 0) GB_LAMBDA {
     if (!to) return;
     T* target = static_cast<T*>(to) + rows.first * k.width;
-    add_rows<false>(k.slots, x, 0, rows, factor, factor,
-                    [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>&)
-                        GB_LAMBDA { at.add(target + r * k.width, sum); });
+    add_rows<false>(k.slots, x, ahead, rows, factor, factor,
+                    [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>&) GB_LAMBDA {
+                      b.adds ? at.add(target + r * k.width, sum) : at.write(target + r * k.width, sum);
+                    });
   };
   // Both rows of an edge's other end, and their products with those of the row.
   const auto products = [&](EdgeRows<T>& rows, const SummedRows<T>& own, const SummedRows<T>& x,
@@ -138,28 +157,37 @@ void dot_backward_typed(const AttentionBackwardArgs& b) {
         rows.extra.data());
   };
   const RowGroups by_destination(a.indptr, k.values.bytes()), by_source(b.t_indptr, k.values.bytes());
-  if (b.grad_dst)
-    parallel_rows(a.indptr, a.num_dst, work, [&](int64_t first, int64_t last) {
-      EdgeRows<T> rows;
-      for (int64_t next; first < last; first = next) {
-        next = by_destination.end(first, last);
-        k.collect_all(first, next, a.indptr, a.indptr[last], a.indices, nullptr, rows);
-        products(rows, k.queries, k.keys, grads, k.values);
-        dot_gradients(k, rows, [&](int64_t i) GB_LAMBDA { return records[rows.of[i]]; });
-        add(rows, k.keys, rows.extra.data(), b.grad_dst);
-      }
-    });
-  if (b.grad_src || b.grad_key)
+  T* kept = static_cast<T*>(b.grad_logit);
+  if (b.grad_src || b.grad_key || kept)
     parallel_rows(b.t_indptr, a.num_src, work, [&](int64_t first, int64_t last) {
       EdgeRows<T> rows;
       for (int64_t next; first < last; first = next) {
         next = by_source.end(first, last);
         k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, nullptr, rows);
         for (int64_t i = 0; i < rows.count; ++i) records.prefetch(rows.nodes[i]);
+        const int64_t* places = kept ? b.perm + b.t_indptr[first] : nullptr;
+        if (kept)
+          for (int64_t i = 0; i < rows.count; ++i) __builtin_prefetch(kept + places[i] * a.heads, 1);
         products(rows, k.keys, k.queries, k.values, grads);
         dot_gradients(k, rows, [&](int64_t i) GB_LAMBDA { return records[rows.nodes[i]]; });
         add(rows, grads, rows.value.data(), b.grad_src);
         add(rows, k.queries, rows.extra.data(), b.grad_key);
+        if (kept) put_edges(a.heads, rows, rows.extra.data(), places, kept);
+      }
+    });
+  if (b.grad_dst)
+    parallel_rows(a.indptr, a.num_dst, work, [&](int64_t first, int64_t last) {
+      EdgeRows<T> rows;
+      for (int64_t next; first < last; first = next) {
+        next = by_destination.end(first, last);
+        k.collect_all(first, next, a.indptr, a.indptr[last], a.indices, nullptr, rows);
+        if (kept) {
+          std::copy_n(kept + a.indptr[first] * a.heads, rows.count * a.heads, rows.extra.data());
+        } else {
+          products(rows, k.queries, k.keys, grads, k.values);
+          dot_gradients(k, rows, [&](int64_t i) GB_LAMBDA { return records[rows.of[i]]; });
+        }
+        add(rows, k.keys, rows.extra.data(), b.grad_dst, kept ? distance : 0);
       }
     });
 }

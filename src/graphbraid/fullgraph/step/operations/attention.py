@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.fullgraph.program import Attention, RelationAttention
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
@@ -265,15 +266,27 @@ class PlannedGat(PlannedAttention):
             self._kept = (*self._kept, self._of_edges.logits)
 
     def _attend(self) -> None:
-        rows, csc, (of_source, of_own) = self._rows.tensor, self._csc, self.op.vectors
-        source, own = self._logits
-        tall_product(self._scored.tensor[: source.count], _spread_heads(of_source), out=source.tensor)
-        tall_product(self._own.tensor[: own.count], _spread_heads(of_own), out=own.tensor)
+        rows, csc, vectors = self._rows.tensor, self._csc, self._kernel_vectors()
+        if vectors is None:
+            of_each = zip((self._scored, self._own), self._logits, self.op.vectors, strict=True)
+            for scored, logit, vector in of_each:
+                tall_product(scored.tensor[: logit.count], _spread_heads(vector), out=logit.tensor)
         out, lse, *above = (part.tensor for part in self._written)
         of_edges = None if self._of_edges is None else self._of_edges.multiply()
         kept = (out, lse, *(above or (None, None)), self._first_keys, of_edges)
-        logits = source.tensor, own.tensor
-        backend(rows).gat_forward(csc.indptr, csc.indices, rows, *logits, *self._how, *kept)
+        logits, more = (logit.tensor for logit in self._logits), () if vectors is None else (vectors,)
+        backend(rows).gat_forward(csc.indptr, csc.indices, rows, *logits, *self._how, *kept, *more)
+
+    def _kernel_vectors(self) -> Tensor | None:
+        """Return the vectors ``(2, heads * channels)`` if the kernels make the logits, as compiled ones can.
+
+        They do this while the rows are in the cache, also for the logits' gradients. A record of the calls,
+        which becomes a program, holds products of its own instead.
+        """
+        is_compiled = backend(self._rows.tensor) is native.kernels()
+        if not is_compiled or self._of_edges is not None or {*_scored(self.op)} != {self.source}:
+            return None
+        return torch.cat([vector.detach() for vector in self.op.vectors]).flatten(1)
 
     def backward(self) -> None:
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
@@ -290,8 +303,8 @@ class PlannedGat(PlannedAttention):
             written = (*written, self._of_edges.grads)
 
         def run() -> None:
-            self._run_whole(grad, target, to_logits)
-            _add_to_rows(of_source, target, is_there=True)
+            if not self._run_whole(grad, target, to_logits):
+                _add_to_rows(of_source, target, is_there=True)
 
         plan.do(f"gradient of {source}", run, *written)
         plan.add_part(source, target, total)
@@ -302,9 +315,14 @@ class PlannedGat(PlannedAttention):
                 run_scored = partial(_add_to_rows, parts, whole, is_there=is_there)
                 plan.do(f"gradient of {value}", run_scored, whole, *to_logits)
 
-    def _run_whole(self, grad: FirstRows, to_rows: FirstRows, to_logits: tuple[FirstRows, ...]) -> None:
-        """Compute all gradients in one pass over the edges."""
-        rows, of_edges = self._rows.tensor, self._of_edges
+    def _run_whole(self, grad: FirstRows, to_rows: FirstRows, to_logits: tuple[FirstRows, ...]) -> bool:
+        """Compute all gradients in one pass over the edges.
+
+        Returns:
+            Whether the rows' gradient has the part that comes through the logits.
+        """
+        rows, of_edges, vectors = self._rows.tensor, self._of_edges, self._kernel_vectors()
+        through = () if vectors is None else (vectors, torch.empty_like(vectors))
         inputs = rows, *(logit.tensor for logit in self._logits)
         kept = self._by_head.tensor, self._lse.tensor, grad.tensor
         given = to_rows.tensor, *(logit.tensor for logit in to_logits)
@@ -314,14 +332,20 @@ class PlannedGat(PlannedAttention):
             edge_logits = of_edges.logits.tensor, of_edges.grads.tensor
         ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
         backend(rows).gat_backward(
-            *ways, *inputs, *self._how, *kept, *given, *above, self._first_keys, *edge_logits
+            *ways, *inputs, *self._how, *kept, *given, *above, self._first_keys, *edge_logits, *through
         )
         both = self._scored.tensor, self._own.tensor
-        for vector, logit, scored in zip(self.op.vectors, to_logits, both, strict=True):
-            if vector.requires_grad:
-                self.plan.parameters.give(vector, _own_heads(tall_gram(logit.tensor, scored[: logit.count])))
+        for number, (vector, logit) in enumerate(zip(self.op.vectors, to_logits, strict=True)):
+            if not vector.requires_grad:
+                continue
+            if through:
+                to_vector = through[1][number]
+            else:
+                to_vector = _own_heads(tall_gram(logit.tensor, both[number][: logit.count]))
+            self.plan.parameters.give(vector, to_vector)
         if of_edges is not None:
             of_edges.give()
+        return bool(through)
 
 
 class EdgeLogits:

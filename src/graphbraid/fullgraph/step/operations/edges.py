@@ -351,9 +351,14 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
             return
         out, count = plan.values[op.out], self._count
         targets = [target for target, _ in parts.values()]
+        is_new = False
+        if isinstance(self._how, FusedMessages) and len({*op.inputs}) == len(op.reads):
+            roles = [role for _, role, _ in op.reads]
+            ends = roles.count(ir.ReadRows.SOURCE), roles.count(ir.ReadRows.DESTINATION)
+            is_new = self._how.writes_gradients(*ends)
 
         def run() -> None:
-            for target in targets:
+            for target in targets[len(targets) * is_new :]:
                 target.tensor.zero_()
             lend = plan.parameters.lend
             totals = [lend(parameter).zero_() if parameter.requires_grad else None for parameter in op.used]
@@ -368,6 +373,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
                 destinations=destinations,
                 edges=(None,) * len(rows.edges),
                 parameters=tuple(totals),
+                is_new=is_new,
             )
             kept = None if count is None else count.tensor
             self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept, **self._kept_rows())
