@@ -20,13 +20,15 @@ from torch_geometric.nn import MessagePassing, Sequential
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import graphbraid
-from benchmarks.fullgraph.models import attention, gcn, gin, own, propagation, sage
+from benchmarks.fullgraph.models import attention, gcn, gin, own, plain, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 from graphbraid.fullgraph import BatchEngine, Engine, Uncompiled
 from graphbraid.fullgraph.program import LoweredLayer, itself
 from graphbraid.loader import NeighborLoader
 
-MODELS: list[Listed] = [one for of in (gcn, sage, gin, attention, propagation, own) for one in of.MODELS]
+MODELS: list[Listed] = [
+    one for of in (gcn, sage, gin, attention, propagation, own, plain) for one in of.MODELS
+]
 """All models of the lists."""
 WHOLLY, MESSAGES, PARTLY, WRITTEN = "lowered", "all message passing", "partly", "as written"
 """What of a model is lowered: everything; all but calls between the layers; some of the layers; nothing."""

@@ -59,6 +59,7 @@ from graphbraid.fullgraph.program.operations import (
     SmallTensor,
     UnitRows,
     View,
+    as_matrix,
     itself,
     name_of,
 )

@@ -466,6 +466,11 @@ class SmallTensor:
         )
 
 
+def as_matrix(rows: Tensor) -> Tensor:
+    """Return ``(num_rows, ...)`` rows as a matrix: heads side by side, and a vector as a column."""
+    return rows.flatten(1) if rows.ndim > 1 else rows.unsqueeze(1)
+
+
 def itself(tensor: Tensor) -> Tensor:
     """Return the tensor: the function of a small tensor that is one of the model's own as it is."""
     return tensor

@@ -141,7 +141,7 @@ def _scatters() -> dict[Any, tuple[str, ...]]:
 
 # ---- several aggregations side by side, such as PNA's, as reductions of one kernel
 
-_TIES: tuple[Ties, ...] = ("shared", "shared with zero")
+TIES_OF_MESSAGES: tuple[Ties, ...] = ("shared", "shared with zero")
 """Ways in which the kernel can share the gradient of equal messages."""
 
 
@@ -176,7 +176,7 @@ def several_reductions(
     ties: Ties = "shared"
     try:
         for one in extrema:
-            ties = ties_of(one, refuse, known=(ties,) if one is not extrema[0] else _TIES)
+            ties = ties_of(one, refuse, known=(ties,) if one is not extrema[0] else TIES_OF_MESSAGES)
     except NotLoweredError:  # no kernel shares their gradients so, or not all share them alike
         return None
     return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
@@ -187,7 +187,7 @@ def several_reductions(
 # It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own
 # initial zero where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all of it to one message.
 
-_SEEN: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
+SHARES: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
     ((1.0, 0.0), (1.0, 0.0)): "first",
     ((0.5, 0.5), (0.5, 0.5)): "shared",
     ((0.5, 0.5), (1 / 3, 1 / 3)): "shared with zero",
@@ -222,7 +222,7 @@ def ties_of(
         seen = _probe(aggr, sparse, layer.fuse, deterministic, device)
     except (RuntimeError, NotImplementedError, ImportError) as error:
         raise refuse(f"{what} fails by itself here: {error}") from error
-    found = _SEEN.get(seen)
+    found = SHARES.get(seen)
     in_race = found == "first" and device.type != "cpu"  # the first may win by chance
     if found is None or found not in known or in_race:
         shares = " and ".join(str(tuple(round(share, 3) for share in pair)) for pair in seen)

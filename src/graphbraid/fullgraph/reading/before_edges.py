@@ -67,10 +67,15 @@ class TracedMessage:
 
     def module(self, layer: nn.Module) -> fx.GraphModule:
         """Return the calls as a module, which holds the layer's own modules and parameters."""
-        modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
-        named = {node.target: node.op for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
-        held = {key: modules[key] if op == "call_module" else self.tensors[key] for key, op in named.items()}
-        return fx.GraphModule(held, self.graph)
+        return module_of(self.graph, self.tensors, layer)
+
+
+def module_of(graph: fx.Graph, tensors: Mapping[str, Tensor], layer: nn.Module) -> fx.GraphModule:
+    """Return the calls of a message as a module, which holds the layer's own modules and parameters."""
+    modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
+    named = {node.target: node.op for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    held = {key: modules[key] if op == "call_module" else tensors[key] for key, op in named.items()}
+    return fx.GraphModule(held, graph)
 
 
 @dataclass(frozen=True, slots=True)

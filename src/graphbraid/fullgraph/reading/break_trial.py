@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
-from graphbraid.fullgraph.program import GraphValues, NotLoweredError, itself
+from graphbraid.fullgraph.program import GraphValues, NotLoweredError, as_matrix, itself
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation
 from graphbraid.fullgraph.reading.own_edges import LayerOnEdges
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
-from graphbraid.fullgraph.reading.trace_context import generators, put_back
+from graphbraid.fullgraph.reading.trace_context import generators, put_back, recorded_of
 from graphbraid.fullgraph.reading.tracer import TracedCalls
 from graphbraid.nn.module_traits import copy_of
 
@@ -393,7 +393,9 @@ _OF_SHAPE = ("shape", "dtype", "device", "ndim")
 
 def _is_pure(target: Any) -> bool:
     """Return whether a function or method computes its result from its arguments alone."""
-    if isinstance(target, str | types.BuiltinFunctionType) or target is itself:
+    if isinstance(target, str | types.BuiltinFunctionType) or target in (itself, as_matrix):
+        return True
+    if id(target) in recorded_of(everywhere=False):
         return True
     package = (getattr(target, "__module__", None) or "").split(".")[0]
     is_of_pyg = package == "torch_geometric" and target is torch.index_select  # which PyG replaces

@@ -19,6 +19,7 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.exact import flag, number, one_of
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
+    Column,
     FunctionCall,
     Heads,
     NodeRows,
@@ -398,6 +399,12 @@ def _squeeze(call: FunctionCall) -> str:
     if call.writer.width(x) == 1:
         raise ir.NotLoweredError(call.name, "it makes a vector of a column")
     return x
+
+
+@reads_calls(ir.as_matrix, takes=_ONE, views=True)
+def _as_matrix(call: FunctionCall) -> str:
+    of = call.arguments["input"]
+    return of.value if isinstance(of, Heads | Column) else call.rows("input")
 
 
 reads_calls(takes=_ONE, methods=("contiguous",), views=True)(lambda call: call.rows("input"))

@@ -6,8 +6,11 @@ made once for each graph or batch.
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+import types
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,13 +36,20 @@ class EdgeCalls:
     def __contains__(self, node: object) -> bool:
         return node in self._calls
 
-    def takes(self, node: fx.Node, rows: Mapping[fx.Node, Any], others: Mapping[fx.Node, Any]) -> bool:
+    def takes(
+        self,
+        node: fx.Node,
+        rows: Mapping[fx.Node, Any],
+        others: Mapping[fx.Node, Any],
+        of_shapes: Collection[fx.Node] = (),
+    ) -> bool:
         """Return whether a call reads edges alone, and take it if so.
 
         Args:
             node: the call.
             rows: the nodes that are node rows.
             others: results of readers that are no values.
+            of_shapes: calls that are taken if they read the number of nodes alone, as ``torch.zeros`` does.
         """
         inputs = node.all_input_nodes
         if node.target is getattr and inputs and inputs[0] in rows and node.args[1] in (DTYPE, DEVICE):
@@ -54,7 +64,9 @@ class EdgeCalls:
         for one in inputs:
             if isinstance(others.get(one), NumRows):
                 self._of_rows[one] = NUM_NODES
-        if not own or any(one not in own and one not in self._of_rows for one in inputs):
+        if not (own or node in of_shapes) or any(
+            one not in own and one not in self._of_rows for one in inputs
+        ):
             return False
         before = {earlier: None for one in own if one in self._calls for earlier in (*self._calls[one], one)}
         self._calls[node] = list(before)
@@ -64,7 +76,7 @@ class EdgeCalls:
         """Return whether a result that another call reads of these is written over by any of them."""
         read = [one for one in node.all_input_nodes if one in self._calls]
         needed = self._needed(read)
-        return any(_writes(one) for one in needed)
+        return any(writes(one) for one in needed)
 
     def _needed(self, wanted: Iterable[fx.Node]) -> set[fx.Node]:
         """Return calls with all that they read, and those that write over any of these."""
@@ -75,7 +87,7 @@ class EdgeCalls:
             more = {
                 one
                 for one, before in self._calls.items()
-                if one not in found and _writes(one) and not found.isdisjoint(before)
+                if one not in found and writes(one) and not found.isdisjoint(before)
             }
             if not more:
                 return found
@@ -119,11 +131,15 @@ class EdgeCalls:
         return next((one for one in self._made if one == made), made), _checked(name, made)
 
 
-def _writes(node: fx.Node) -> bool:
+def writes(node: fx.Node) -> bool:
     """Return whether a call may write over its arguments."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name in _WRITING
-    return in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+    given = node.kwargs
+    if isinstance(node.target, types.FunctionType):
+        with suppress(TypeError, ValueError):  # as of a call that would fail
+            given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments
+    return in_place or bool(given.get("inplace")) or given.get("out") is not None
 
 
 _WRITING = {"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}

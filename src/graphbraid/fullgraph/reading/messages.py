@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import (
     AGGREGATIONS,
     HOME,
+    TIES_OF_MESSAGES,
     base_of,
     reduction_of,
     several_reductions,
@@ -63,14 +65,17 @@ def is_traced_layer(module: nn.Module) -> bool:
 
 
 @contextmanager
-def recorded_propagations(model: nn.Module) -> Iterator[None]:
-    """Make each ``propagate`` of a traced layer one node of a trace, whose target is a Propagation."""
+def recorded_propagations(model: nn.Module, functions: Sequence[types.FunctionType]) -> Iterator[None]:
+    """Make each ``propagate`` of a traced layer one node of a trace, whose target is a Propagation.
+
+    The functions of PyG that pass messages become one node each, also in ``functions`` of the forward.
+    """
     layers = [(name, module) for name, module in model.named_modules() if is_traced_layer(module)]
     dtype = next((parameter.dtype for parameter in model.parameters()), None)
     for name, layer in layers:
         vars(layer)["propagate"] = functools.partial(_record, name or type(layer).__name__, dtype, layer)
     try:
-        with recorded_functions([layer for _, layer in layers]):
+        with recorded_functions([layer for _, layer in layers], functions):
             yield
     finally:
         for _, layer in layers:
@@ -96,6 +101,10 @@ class Propagation:
     """Name of the sum, mean, maximum or minimum; None if the layer's ``aggregate`` runs as it is written."""
     dtype: torch.dtype | None
     """Dtype of the model's parameters; None for a model without parameters."""
+    is_vector: bool = False
+    """Whether the result is one number for each node, where the messages are a column."""
+    is_plain: ClassVar[bool] = False
+    """Whether the layer has no ``message`` of its own, so that the trace always runs in its place."""
     __name__: ClassVar[str] = "propagate"
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -104,6 +113,23 @@ class Propagation:
 
     def __repr__(self) -> str:
         return f"propagate of {self.name}: {self.graph}"
+
+    def reduced(self) -> tuple[MessageReduction, Ties]:
+        """Return how messages are reduced, and how equal ones share the gradient of a maximum.
+
+        Raises:
+            NotLoweredError: the aggregation has no lowered form.
+        """
+        if self.aggr is None:
+            return "own", "shared"
+        reduction, layer = AGGREGATIONS[self.aggr][1], self.layer
+        scatters = type(layer).aggregate is not base_of(layer).aggregate
+        if not scatters:
+            check(f"{self.name}.aggr_module", layer.aggr_module, Known({"_deterministic": flag}))
+        if reduction not in ("max", "min"):
+            return reduction, "shared"
+        scatter = self.aggr if scatters else None
+        return reduction, ties_of(layer, self.refuse, known=TIES_OF_MESSAGES, scatter=scatter)
 
     def refuse(self, reason: str, needed: str = "") -> ir.NotLoweredError:
         """Return the error to raise if this call has no lowered form."""
@@ -262,16 +288,7 @@ def read_messages(
     if not found.shape or of.layer.node_dim % (len(found.shape) + 1) != 0:
         what = f"its message has {len(found.shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
         raise of.refuse(what, "a matrix with a row per edge")
-    reduction: MessageReduction = "own"
-    ties: Ties = "shared"
-    if of.aggr is not None:
-        scatters = type(of.layer).aggregate is not base_of(of.layer).aggregate
-        if not scatters:
-            check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
-        reduction = AGGREGATIONS[of.aggr][1]
-        if reduction in ("max", "min"):
-            known: tuple[Ties, ...] = ("shared", "shared with zero")
-            ties = ties_of(of.layer, of.refuse, known=known, scatter=of.aggr if scatters else None)
+    reduction, ties = of.reduced()
     # All node rows come from one level, so that an operation that reads several reads the same nodes.
     if not (values := [value for value in rows.values() if isinstance(value, str)]):
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
@@ -292,7 +309,7 @@ def read_messages(
         key: at_level.get(value, value) for key, value in rows.items() if key in of.takes[1]
     } | message.rows
     shapes, shape, takes = shapes | message.shapes, message.shape, of.takes
-    if message.is_moved:
+    if message.is_moved or of.is_plain:
         takes = tuple(str(node.target) for node in message.graph.find_nodes(op="placeholder")), of.takes[1]
     modules = [*encoders.values()] + ([of.layer.aggr_module] if of.aggr is None else [])
     learned = [*parameters_of(message.graph, message.tensors, of.layer)]
@@ -325,13 +342,13 @@ def read_messages(
     plain = plain_sum(steps, reads, shapes, edges, reduction, dtype=of.dtype)
     if plain is not None and not learns_edges and message.after is None:
         matrix, source = plain
-        return writer.add(ir.Aggregate, values[source], adjacency=matrix), shape
+        return writer.add(ir.Aggregate, values[source], adjacency=matrix), () if of.is_vector else shape
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
         ir.Messages,
         *values,
         layer=of.layer,
-        calls=message.module(of.layer) if message.is_moved else None,
+        calls=message.module(of.layer) if message.is_moved or of.is_plain else None,
         reads=tuple(reads),
         shapes=tuple(read_shapes[key] for key, _, _ in reads),
         encoders=tuple(encoders.items()),
@@ -356,7 +373,7 @@ def read_messages(
         out = writer.add(ir.Linear, out, weight=last.weight, view=ir.View(turned=last.turned))
         if last.bias is not None:
             out = writer.sum(out, _reduced_bias(writer, of.layer, last.bias, values[0], reduction))
-    return out, shape
+    return out, () if of.is_vector else shape
 
 
 def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ir.ReadRows, int]]:

@@ -249,6 +249,13 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A matrix of one column seen as a vector."""
+
+    value: str
+
+
+@dataclass(frozen=True)
 class MappedEdges:
     """The graph's edge features, mapped by a linear layer."""
 

@@ -153,6 +153,8 @@ _RECORDED = (
     *("add_self_loops", "remove_self_loops", "add_remaining_self_loops", "contains_self_loops"),
 )
 """Functions of ``torch_geometric.utils``."""
+_EVERYWHERE = ("degree", "scatter", "softmax")
+"""Those of them that a forward without layers passes messages by."""
 TORCH_SCATTER = "torch_scatter"
 SCATTERS = {
     "scatter": ("sum", "add", "mean"),
@@ -175,24 +177,38 @@ def softmax_of_edges() -> Any:
     return names_in(f"{_UTILS}._softmax").get("softmax")
 
 
-@contextmanager
-def recorded_functions(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Record functions of PyG and torch-scatter over edges, where a layer's methods name them.
+def recorded_of(*, everywhere: bool) -> dict[int, Any]:
+    """Return the functions of PyG and torch-scatter that are recorded, by identity.
 
-    A call is recorded if the trace follows one of its arguments. Any other call is left as it is.
+    Args:
+        everywhere: return only those that any function of a forward may call so; a layer's may call all.
     """
     utils, scatters = names_in(_UTILS), names_in(TORCH_SCATTER)
-    found = [*map(utils.get, _RECORDED), *map(scatters.get, SCATTERS)]
+    found = [*map(utils.get, _EVERYWHERE if everywhere else _RECORDED), *map(scatters.get, SCATTERS)]
     found.append(names_in("torch_geometric.nn.conv.gcn_conv").get("gcn_norm"))
-    stand_ins = {id(one): recording(one) for one in found if one is not None}
+    return {id(one): one for one in found if one is not None}
+
+
+@contextmanager
+def recorded_functions(
+    layers: Iterable[nn.Module], functions: Iterable[types.FunctionType] = ()
+) -> Iterator[None]:
+    """Record functions of PyG and torch-scatter over edges, where a layer's methods name them.
+
+    A call is recorded if the trace follows one of its arguments. Any other call is left as it is. Where
+    ``functions`` name them, those are recorded that pass messages.
+    """
+    stand_ins = {key: recording(one) for key, one in recorded_of(everywhere=False).items()}
+    in_functions = recorded_of(everywhere=True)
     methods = (f for layer in layers for base in type(layer).__mro__ for f in vars(base).values())
     spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
-    spaces |= {id(utils): utils, id(scatters): scatters}
+    spaces |= {id(names): names for names in map(names_in, (_UTILS, TORCH_SCATTER))}
+    others = {id(f.__globals__): f.__globals__ for f in functions}
     replaced = [
         (names, key, value)
-        for names in spaces.values()
+        for place, names in (others | spaces).items()
         for key, value in list(names.items())
-        if id(value) in stand_ins
+        if id(value) in (stand_ins if place in spaces else in_functions)
     ]
     for names, key, value in replaced:
         names[key] = stand_ins[id(value)]

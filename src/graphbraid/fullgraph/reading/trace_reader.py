@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -35,10 +35,18 @@ from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
 from graphbraid.fullgraph.reading.islands import Islands
 from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
 from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows, run_by_torch
+from graphbraid.fullgraph.reading.plain_messages import (
+    WHY,
+    PlainMessages,
+    PlainPropagation,
+    ScatterTrial,
+    find_messages,
+)
 from graphbraid.fullgraph.reading.reader import (
     FUNCTIONS,
     METHODS,
     NEEDED,
+    Column,
     Edges,
     FunctionCall,
     FunctionReader,
@@ -46,6 +54,7 @@ from graphbraid.fullgraph.reading.reader import (
     LayerCall,
     MappedEdges,
     NodeRows,
+    NumRows,
     Writer,
     bound_arguments,
     checked_reader,
@@ -84,18 +93,23 @@ def read_traced(
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     whole = None if breaks is None else dict(breaks.whole)
+    tried: dict[str, list[str]] = {}
     while True:
         trace = traced(model, calling, given, whole=whole)
         reader = _TraceReader(writer, trace, calling, given)
-        if breaks is None or whole is None:
-            return reader.read_all(node_type)
-        reader.allow(breaks, whole)
+        reader.find_messages(tried)
+        if breaks is not None and whole is not None:
+            reader.allow(breaks, whole)
         before = writer.state()
         try:
             return reader.read_all(node_type)
         except _KeepWholeError as error:
             writer.put_back(before)
-            whole[f"model.{error.name}"] = error.why
+            assert whole is not None
+            whole[f"model.{error.name}"], tried = error.why, {}
+        except _AsWrittenError as error:
+            writer.put_back(before)
+            tried.setdefault(error.key, []).append(error.why.reason)
 
 
 class _KeepWholeError(Exception):
@@ -104,6 +118,14 @@ class _KeepWholeError(Exception):
     def __init__(self, name: str, why: ir.NotLoweredError) -> None:
         super().__init__(name)
         self.name, self.why = name, why
+
+
+class _AsWrittenError(Exception):
+    """Raised for a scatter of a plain forward that cannot be read as messages, by its key."""
+
+    def __init__(self, key: str, why: ir.NotLoweredError) -> None:
+        super().__init__(key)
+        self.key, self.why = key, why
 
 
 class _TraceReader:
@@ -122,6 +144,12 @@ class _TraceReader:
         self._edge_calls = EdgeCalls()
         self._islands: Islands | None = None
         self._whole: Mapping[str, ir.NotLoweredError] = {}
+        self._plain = PlainMessages()
+
+    def find_messages(self, tried: Mapping[str, list[str]]) -> None:
+        """Make messages of gathers and scatters along ``edge_index``; see :func:`.find_messages`."""
+        if not (self._typed or self._sparse):
+            self._plain = find_messages(self._trace, tried)
 
     def allow(self, breaks: Breaks, whole: Mapping[str, ir.NotLoweredError]) -> None:
         """Make graph breaks of calls without a lowered form, and of modules that were kept ``whole``."""
@@ -134,7 +162,7 @@ class _TraceReader:
         for node in self._trace.graph.nodes:
             if node.op == "output":
                 returned = node.args[0]
-            else:
+            elif node not in self._plain.skipped:
                 self._read_or_break(node)
         if node_type is not None and isinstance(returned, dict):
             if node_type not in returned:
@@ -181,13 +209,15 @@ class _TraceReader:
         islands, writer = self._islands, self._writer
         if islands is not None:
             islands.trials.see(node)
-        if not (self._typed or self._sparse) and self._layer_of(node):
-            if self._edge_calls.takes(node, self._values, self._others):
+        if not (self._typed or self._sparse) and (self._plain.of_edges or self._layer_of(node)):
+            if self._edge_calls.takes(node, self._values, self._others, self._plain.of_edges):
                 return
             if not isinstance(node.target, Propagation) and self._edge_calls.are_written_over(node):
                 what = f"{node} is computed of the edges and written over in place"
                 why = ir.NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
                 raise self._kept_whole(node, why) if islands is not None else why
+        if isinstance(node.target, PlainPropagation):
+            self._show(node, node.target)
         before = None
         if islands is not None:  # reading may fail half-way, after it has appended operations
             held = dict(self._values), dict(self._others), dict(self._memory)
@@ -197,6 +227,8 @@ class _TraceReader:
         except ir.NotLoweredError as why:
             why.where = why.where or str(node.meta.get(WHERE, ""))
             if islands is None or before is None:
+                if isinstance(node.target, PlainPropagation):
+                    raise _AsWrittenError(node.target.key, why) from why
                 raise self._named_by_layer(node, why) from why
             state, (values, self._others, self._memory), run = before
             writer.put_back(state)
@@ -208,7 +240,42 @@ class _TraceReader:
             try:
                 islands.add(node, why)
             except ir.NotLoweredError as error:
+                if isinstance(node.target, PlainPropagation):
+                    raise _AsWrittenError(node.target.key, why) from error
                 raise self._kept_whole(node, error) from error
+
+    def _show(self, node: fx.Node, of: PlainPropagation) -> None:
+        """Show that messages of a plain forward are what is written.
+
+        Raises:
+            _AsWrittenError: they are not.
+        """
+        try:
+            shapes = {}
+            for key, value in node.kwargs.items():
+                if key[-2:] in ("_i", "_j"):
+                    self._value(of.name, value)
+                    shapes[key] = self._shape_of(cast("fx.Node", value))
+            node.target = ScatterTrial(
+                node=node,
+                shapes=shapes,
+                value_of=self._rows_like,
+                trace=self._trace,
+                edge_channels=self._given.edge_channels or 0,
+            ).shown()
+        except ir.NotLoweredError as why:
+            raise _AsWrittenError(of.key, why) from why
+
+    def _rows_like(self, node: fx.Node, count: int) -> Any:
+        """Return random rows for what a call gives on some nodes, or their number; None for other calls."""
+        if isinstance(other := self._others.get(node), NumRows):
+            return count
+        value = other.value if isinstance(other, Heads | Column) else self._values.get(node)
+        if value is None:
+            return None
+        shape: tuple[int, ...] = (self._writer.width(value),) if other is None else ()
+        shape = (other.heads, self._writer.width(value) // other.heads) if isinstance(other, Heads) else shape
+        return torch.rand(count, *shape, generator=torch.Generator().manual_seed(len(value)))
 
     def _kept_whole(self, node: fx.Node, why: ir.NotLoweredError) -> Exception:
         """Return the exception that keeps the module whole that makes a call; the reason if none does."""
@@ -246,6 +313,13 @@ class _TraceReader:
             self._keep(node, self._module(node))
         elif isinstance(node.target, Propagation):
             self._values[node] = self._messages(node, node.target)
+        elif (
+            node.op == "call_method"
+            and node.args[1:] == (-1,)
+            and isinstance(of := node.all_input_nodes[0].target, Propagation)
+            and of.is_vector
+        ):
+            self._others[node] = Column(self._value("view", node.args[0]))
         elif node.op in ("call_function", "call_method"):
             self._keep(node, self._call(node))
         elif node.users:
@@ -387,6 +461,8 @@ class _TraceReader:
         """Return the shape of a row before it was made a row of a matrix."""
         before = matrix.args[0]
         assert isinstance(before, fx.Node)
+        if isinstance(self._others.get(before), Column):
+            return ()
         heads, width = self._others.get(before), self._writer.width(self._values[matrix])
         if isinstance(heads, Heads):
             return heads.heads, width // heads.heads
@@ -403,9 +479,8 @@ class _TraceReader:
             return target(*fields)  # a namedtuple, made to be returned
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
-        unknown = ir.NotLoweredError(
-            name, "no operation stands for this call", "a call of docs/lowered_models.md"
-        )
+        why = node.meta.get(WHY, "no operation stands for this call")
+        unknown = ir.NotLoweredError(name, why, "a call of docs/lowered_models.md")
         if function is None and not any(one in self._others for one in node.all_input_nodes):
             raise unknown
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._seen)

@@ -109,7 +109,7 @@ def traced(
             _TRACING,
             restore_after_trace(model, reached),
             as_tensors(reached.functions),
-            recorded_propagations(model),
+            recorded_propagations(model, reached.functions),
             kept_functions(reached.functions),
         ):
             root = _Root(model, calling, given, whole)

@@ -1,0 +1,552 @@
+"""Messages that a ``forward`` passes by itself: it gathers rows by ``edge_index`` and scatters what it makes.
+
+In a trace, the calls between gathers ``x[src]`` and a scatter by ``dst`` are what a layer's ``message`` would
+be. They become the same recorded call of ``propagate``, which is read as that of any layer. Which calls these
+are is found by their names. A trial then shows that they are the sum, mean, maximum or minimum over the edges
+of each node: on small graphs, the messages must come to what is written. If not, it runs as written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from graphbraid.fullgraph import program as ir
+from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS, SHARES, TIES_OF_MESSAGES
+from graphbraid.fullgraph.reading.before_edges import module_of
+from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET, target_of
+from graphbraid.fullgraph.reading.edge_calls import writes
+from graphbraid.fullgraph.reading.messages import Propagation
+from graphbraid.fullgraph.reading.row_dependence import RowWatch
+from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
+from graphbraid.fullgraph.reading.tracer import TracedCalls
+from graphbraid.nn.module_traits import copy_of
+from graphbraid.ops.messages import MessageReduction
+from graphbraid.ops.spmm import Ties
+
+WHY = "why"
+"""Key of a scatter's ``meta``: the reason why its messages run as written."""
+_INTO = ("input", "dim", "index", "src", "reduce")
+_SCATTERS: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("index_add", "scatter_add", "scatter_reduce", "index_reduce"), _INTO
+)
+_SCATTERS |= {f"{name}_": takes for name, takes in _SCATTERS.items()}
+_SCATTERS |= dict.fromkeys(("scatter", "scatter_sum", "scatter_mean"), ("src", "index"))
+"""Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter."""
+_MADE = ("zeros", "new_zeros", "zeros_like", "full", "new_full", "full_like")
+"""Calls that make a matrix for a scatter to write into."""
+_SHAPES = {"view", "reshape", "unsqueeze", "squeeze"}
+_SAME_INDEX = {*_SHAPES, "expand", "expand_as", "repeat", "long", "to", "contiguous", "broadcast_to"}
+"""Calls that give an index in another shape."""
+_CALLS = ("call_function", "call_method")
+_MOST_CALLS = 96
+"""Most calls of a message; where rows of edges go on to the next layer, it holds those of the one before."""
+_SIZES = ((9, 30), (14, 41))
+"""Nodes and edges of the graphs of a trial."""
+
+End = tuple[fx.Node, int | None]
+"""An end of edges in a trace: the list of edges and 0 or 1; or an index computed of edges, and None."""
+
+
+class _NotMessagesError(Exception):
+    """What a scatter reduces is not known to be messages; the text says why."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PlainPropagation(Propagation):
+    """The messages of a scatter in a plain ``forward``."""
+
+    key: str
+    """What tells the scatter apart from others of the trace."""
+    written: fx.Node
+    """The call whose result the messages give."""
+    messages: fx.Node
+    """What the scatter reduces."""
+    ends: Mapping[fx.Node, int]
+    """The calls that give the edges' sources (0) and destinations (1)."""
+    along: fx.Node | None
+    """The edges, if the model makes them of more than the graph's edges."""
+    ties: Ties = "shared"
+    is_plain = True
+
+    def reduced(self) -> tuple[MessageReduction, Ties]:
+        """Return how messages are reduced, and how equal ones share the gradient of a maximum."""
+        return AGGREGATIONS[str(self.aggr)][1], self.ties
+
+
+class PlainMessage(nn.Module):
+    """Holds the modules that messages of a plain ``forward`` call."""
+
+    node_dim = 0
+
+
+@dataclass(frozen=True)
+class PlainMessages:
+    """What was found in a trace.
+
+    Attributes:
+        of_edges: the calls that read nothing but edges and the number of nodes, if there are messages.
+        skipped: the calls that messages stand for, which nothing else reads.
+    """
+
+    of_edges: frozenset[fx.Node] = frozenset()
+    skipped: frozenset[fx.Node] = frozenset()
+
+
+def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> PlainMessages:
+    """Replace scatters of a trace by calls of ``propagate``.
+
+    Args:
+        trace: the trace; its graph is changed.
+        tried: by the key of a scatter, why it could not be read so far: first as a mean with the quotient
+            behind it, if there is one, then by itself. After that it is left as written.
+    """
+    scatters = [one for one in trace.graph.nodes if _name(one) in _SCATTERS]
+    if not scatters:
+        return PlainMessages()
+    finder = _Finder(trace)
+    for number, node in enumerate(scatters):
+        key = f"{number} {node.name}"
+        try:
+            finder.replace(node, key, tried.get(key, []))
+        except _NotMessagesError as error:
+            node.meta[WHY] = str(error)
+    if not finder.stood_for:
+        return PlainMessages()
+    skipped = set[fx.Node]()
+    for node in reversed(trace.graph.nodes):
+        if node in finder.stood_for and skipped.issuperset(node.users):
+            skipped.add(node)
+    of_edges = {one for one in trace.graph.nodes if one.op in _CALLS and finder.kind(one) == "edges"}
+    waiting = [*of_edges]
+    for node in waiting:
+        waiting += [one for one in node.all_input_nodes if finder.kind(one) == "shape" and one not in waiting]
+    return PlainMessages(frozenset(waiting), frozenset(skipped))
+
+
+def _name(node: fx.Node) -> str:
+    if node.op not in _CALLS:
+        return ""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+class _Finder:
+    """Replaces the scatters of one trace."""
+
+    def __init__(self, trace: TracedCalls) -> None:
+        self.trace, self.graph = trace, trace.graph
+        self.stood_for = set[fx.Node]()
+        """The calls that messages stand for."""
+        self._writes_own = set[fx.Node]()
+        """Scatters that write into what is made for them."""
+        self.reshaped = set[fx.Node]()
+        """The calls that give the index of the scatter that is looked at another shape."""
+        self.ends: dict[fx.Node, End] = {}
+        """The calls that give ends of its edges."""
+        self._kinds: dict[fx.Node, str] = {}
+        for node in self.graph.nodes:  # in order, as a deep model has more calls than Python's stack takes
+            self.kind(node)
+
+    def kind(self, node: fx.Node) -> str:
+        """Return ``edges`` of what reads edges alone, ``shape`` of what reads shapes alone, else nothing."""
+        if node not in self._kinds:
+            self._kinds[node] = self._kind(node)
+        return self._kinds[node]
+
+    def _kind(self, node: fx.Node) -> str:
+        if target_of(node) in (EDGES_TARGET, WEIGHTS_TARGET):
+            return "edges"
+        if node.op not in _CALLS or isinstance(node.target, Propagation) or node.target is ir.itself:
+            return ""
+        kinds = {self.kind(one) for one in node.all_input_nodes}
+        if kinds <= {"edges", "shape"}:
+            return "edges" if "edges" in kinds else "shape"
+        asks = node.target is getattr and node.args[1] in ("shape", "dtype", "device")
+        return "shape" if asks or _name(node) == "size" else ""
+
+    def end(self, index: Any) -> End | None:
+        """Return the end of edges that an index is; None if it is anything else."""
+        while isinstance(index, fx.Node) and (_name(index) in _SAME_INDEX or _adds_dimension(index)):
+            self.reshaped.add(index)
+            index = index.args[0]
+        if not isinstance(index, fx.Node):
+            return None
+        of, at = _row_of(index)
+        if of is None and self.kind(index) != "edges":
+            return None
+        self.ends[index] = found = (index, None) if of is None else (of, at)
+        return found
+
+    def replace(self, node: fx.Node, key: str, why: list[str]) -> None:
+        """Replace a scatter, or a quotient of it, by messages.
+
+        Raises:
+            _NotMessagesError: it is none of messages, or could not be read as such before.
+        """
+        if self.kind(node):
+            return
+        self.reshaped.clear()
+        self.ends.clear()
+        into = "scatter_reduce" if node.target == "scatter" else _name(node)
+        is_of = (getattr(node.target, "__module__", None) or "").startswith("torch_scatter")
+        takes = _SCATTERS["scatter" if is_of else into]
+        given = dict(zip(takes, node.args, strict=False)) | node.kwargs
+        end, source = self.end(given.get("index")), given.get("src", given.get("source"))
+        if end is None or not isinstance(source, fx.Node):
+            raise _NotMessagesError("its index is no end of edges")
+        aggr = (
+            "mean"
+            if "mean" in into
+            else {"amax": "max", "amin": "min"}.get(str(found := _reduce(node)), found)
+        )
+        if aggr not in AGGREGATIONS:
+            raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
+        order = {one: place for place, one in enumerate(self.graph.nodes)}
+        base = given.get("input")
+        if into.endswith("_"):
+            self._replace_base(node, base, order)
+        quotients = [one for one in node.users if aggr in ("sum", "add") and self._is_quotient(one, node)]
+        ways = [(one, "mean") for one in quotients] * (len(node.users) == 1) + [(node, aggr)]
+        if len(why) >= len(ways):
+            raise _NotMessagesError(why[-1])
+        message = _Copied(self, end)
+        message.graph.output(message.copied(source))
+        stood_for = {*message.visited, *self.reshaped, node} | (
+            {base} if isinstance(base, fx.Node) else set()
+        )
+        self._check_writes(stood_for, order, order[node])
+        written, aggr = ways[len(why)]
+        self._append(key, written, message, aggr=aggr, messages=source)
+        self.stood_for |= stood_for | {written}
+
+    def _replace_base(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> None:
+        """Let a scatter's result stand for the matrix that it has written into, which is the same."""
+        if not isinstance(base, fx.Node) or _name(base) not in _MADE:
+            raise _NotMessagesError("it writes into a matrix that is not made for it")
+        others = [user for user in base.users if user is not node]
+        if any(order[user] < order[node] for user in others):
+            raise _NotMessagesError("what it writes into is read before")
+        for user in others:
+            user.replace_input_with(base, node)
+        self._writes_own.add(node)
+
+    def _is_quotient(self, one: fx.Node, node: fx.Node) -> bool:
+        """Return whether a call divides a scatter's result by what is computed of edges, as degrees are."""
+        by = one.args[1] if _name(one) in ("truediv", "div") and one.args[0] is node else None
+        return isinstance(by, fx.Node) and self.kind(by) == "edges"
+
+    def _check_writes(self, own: set[fx.Node], order: Mapping[fx.Node, int], last: int) -> None:
+        """Refuse messages if something may be written over between the gathers and the scatter.
+
+        The rows are read where the scatter is, and must be there what they are at the gathers.
+        """
+        first = min(order[one] for one in own)
+        for one in [one for one, place in order.items() if first < place < last and not self.kind(one)]:
+            module = self.trace.modules.get(str(one.target)) if one.op == "call_module" else None
+            if writes(one) or getattr(module, "inplace", False):
+                of = one.args[0] if one in own else None  # it writes over what nothing else reads
+                if not (one in self._writes_own or (isinstance(of, fx.Node) and len(of.users) == 1)):
+                    raise _NotMessagesError(f"{one} writes in place before the messages are reduced")
+
+    def _append(self, key: str, written: fx.Node, message: _Copied, *, aggr: str, messages: fx.Node) -> None:
+        """Write the call of ``propagate``, and let it stand for what is written."""
+        with self.graph.inserting_before(written):
+            edges, along = message.edges()
+            rows: Any = {
+                name: self.graph.call_function(ir.as_matrix, (of,)) for name, of in message.rows.items()
+            }
+            target = PlainPropagation(
+                name=_name(written),
+                layer=message.layer,
+                graph=message.graph,
+                tensors=message.tensors,
+                takes=(tuple(str(one.target) for one in message.graph.find_nodes(op="placeholder")), ()),
+                special=message.special,
+                aggr=aggr,
+                dtype=next((p.dtype for p in self.trace.root.parameters()), None),
+                key=key,
+                written=written,
+                messages=messages,
+                ends=message.ends(),
+                along=along,
+            )
+            out = self.graph.call_function(target, (edges,), rows | message.values)
+            view = self.graph.call_method("view", (out, -1, 0))
+        written.replace_all_uses_with(view)
+        for one in (edges, *edges.all_input_nodes, *rows.values(), out, view):
+            one.meta = one.meta or dict(written.meta)
+
+
+def _reduce(node: fx.Node) -> Any:
+    """Return the text among a scatter's arguments; ``sum`` if there is none."""
+    return next((one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str)), "sum")
+
+
+def _adds_dimension(node: fx.Node) -> bool:
+    """Return whether a call is ``x[:, None]`` or ``x[..., None]``."""
+    index = node.args[1] if node.target is operator.getitem else None
+    return isinstance(index, tuple) and index in ((slice(None), None), (..., None))
+
+
+def _row_of(index: fx.Node) -> tuple[fx.Node | None, int]:
+    """Return the matrix of which a call takes a row, and the row's number; None if it is another call."""
+    of: Any = index.args[0] if index.args else None
+    at: Any = index.args[1] if index.target is operator.getitem else None
+    at = at[0] if isinstance(at, tuple) and at[1:] in ((slice(None),), (...,)) else at
+    if _name(index) == "select" and index.args[1] == 0:
+        at = index.args[2]
+    of = of.args[0] if isinstance(of, fx.Node) and _name(of) == "unbind" else of
+    return (of, at % 2) if isinstance(of, fx.Node) and type(at) is int and -2 <= at < 2 else (None, 0)
+
+
+class _Copied:
+    """The calls between gathers and a scatter, copied as a message.
+
+    Args:
+        finder: the trace.
+        destination: the end that the scatter goes by.
+    """
+
+    def __init__(self, finder: _Finder, destination: End) -> None:
+        self._finder, self._destination, self._source = finder, destination, cast("End | None", None)
+        self.graph, self.layer, self.tensors = fx.Graph(), PlainMessage(), dict[str, Tensor]()
+        self.visited = set[fx.Node]()
+        self.rows: dict[str, fx.Node] = {}
+        """By argument, the node rows that it gets a row of for each edge."""
+        self.values: dict[str, fx.Node] = {}
+        """By argument, the value of each edge that it gets."""
+        self.special: dict[str, str] = {}
+        self._copies: dict[fx.Node, fx.Node] = {}
+        self._arguments: dict[str, fx.Node] = {}
+
+    def copied(self, node: fx.Node) -> fx.Node:
+        """Return the copy of a call, after those of all that it reads."""
+        if node not in self._copies:
+            self._copies[node] = self._copy(node)
+        return self._copies[node]
+
+    def _argument(self, name: str) -> fx.Node:
+        if name not in self._arguments:
+            with self.graph.inserting_before():
+                self._arguments[name] = self.graph.placeholder(name)
+        return self._arguments[name]
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        finder, inner = self._finder, node.args[0] if node.args else None
+        reshapes = _name(node) in _SHAPES or _adds_dimension(node)
+        is_reshaped = reshapes and isinstance(inner, fx.Node) and node.all_input_nodes == [inner]
+        if target_of(node) == EDGE_ATTR or (finder.kind(node) == "edges" and not is_reshaped):
+            self.values[f"{node.name}_e"] = node
+            return self._argument(f"{node.name}_e")
+        if node.op == "get_attr":
+            self.tensors[node.name] = finder.trace.attribute(str(node.target))
+            return self.graph.get_attr(node.name)
+        self.visited.add(node)
+        if len(self.visited) > _MOST_CALLS:
+            raise _NotMessagesError(f"its messages are more than {_MOST_CALLS} calls")
+        if not is_reshaped and (gather := self._gather(node)) is not None:
+            return gather
+        if not node.all_input_nodes or isinstance(node.target, Propagation) or node.target is ir.itself:
+            raise _NotMessagesError(f"its messages read {node} as a whole")
+        if node.target is softmax_of_edges():
+            return self._softmax(node)
+        if _adds_dimension(node):
+            return self.graph.call_method("unsqueeze", (self.copied(cast("fx.Node", inner)), -1))
+        made = self.graph.node_copy(node, self.copied)
+        if node.op == "call_module":
+            name = f"m{len(self.layer._modules)}"
+            self.layer.add_module(name, finder.trace.modules[str(node.target)])
+            made.target = f"layer.{name}"
+        return made
+
+    def _gather(self, node: fx.Node) -> fx.Node | None:
+        """Return the argument that gets what a call takes, if that is a row of node rows for each edge."""
+        of, index = (*node.args, None, None)[:2]
+        if node.target is operator.getitem:
+            rest = index[1:] if isinstance(index, tuple) else ()
+            index = (
+                index[0]
+                if isinstance(index, tuple) and all(one in (slice(None), ...) for one in rest)
+                else index
+            )
+        elif _name(node) == "index_select":
+            given = dict(zip(("input", "dim", "index"), node.args, strict=False)) | node.kwargs
+            of, index = given["input"], given.get("index") if given.get("dim") == 0 else None
+        else:
+            return None
+        end = self._finder.end(index)
+        if end is None or not isinstance(of, fx.Node):
+            return None
+        if end != self._destination:
+            if self._source not in (None, end):
+                raise _NotMessagesError("its messages gather rows by more than the two ends of edges")
+            self._source = end
+        name = f"{of.name}_{'i' if end == self._destination else 'j'}"
+        self.rows[name] = of
+        return self._argument(name)
+
+    def _softmax(self, node: fx.Node) -> fx.Node:
+        """Copy PyG's softmax over the edges of each destination."""
+        given = dict(zip(("src", "index", "ptr", "num_nodes", "dim"), node.args, strict=False)) | node.kwargs
+        if self._finder.end(given.get("index")) != self._destination:
+            raise _NotMessagesError("its messages have a softmax that goes by another index")
+        given["index"], self.special["index"] = self._argument("index"), "ids"
+        if given.get("num_nodes") is not None:
+            given["num_nodes"], self.special["size_i"] = self._argument("size_i"), "counts"
+        given["src"] = self.copied(cast("fx.Node", given["src"]))
+        return self.graph.call_function(cast("Any", node.target), (), given)
+
+    def ends(self) -> dict[fx.Node, int]:
+        """Return the calls that give the sources (0) and destinations (1)."""
+        of_end = {self._source: 0, self._destination: 1}
+        return {one: of_end[end] for one, end in self._finder.ends.items() if end in of_end}
+
+    def edges(self) -> tuple[fx.Node, fx.Node | None]:
+        """Return the edges in the trace, and those of them that are made of more than the graph's."""
+        (of, at), graph = self._destination, self._finder.graph
+        along = None if self._finder.kind(of) == "edges" else of
+        if at == 1 and self._source in (None, (of, 0)):
+            return of, along
+        source = self._source or (None if at is None else (of, 1))
+        if source is None:
+            raise _NotMessagesError("its messages read no row of sources")
+        ends = [
+            one if place is None else graph.call_function(operator.getitem, (one, place))
+            for one, place in (source, self._destination)
+        ]
+        return graph.call_function(torch.stack, (ends,)), along
+
+
+# ---- the trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterTrial:
+    """What messages of a plain forward are shown by.
+
+    Attributes:
+        node: the call of ``propagate``.
+        shapes: by argument that gets rows of nodes, the shape of a row.
+        value_of: returns what stands for a call that was read, on a number of nodes; None for other calls.
+        trace: the trace.
+        edge_channels: number of edge features.
+    """
+
+    node: fx.Node
+    shapes: Mapping[str, tuple[int, ...]]
+    value_of: Callable[[fx.Node, int], Any]
+    trace: TracedCalls
+    edge_channels: int
+
+    def shown(self) -> PlainPropagation:
+        """Return the messages with their ties, after showing that they come to what is written.
+
+        Raises:
+            NotLoweredError: they do not.
+        """
+        of = self._of
+        for sizes in _SIZES:
+            try:
+                with torch.random.fork_rng([]), torch.no_grad(), RowWatch(0):
+                    held = self._graph(*sizes)
+                    messages, ours = self._messages(held, sizes[0])
+                    theirs = self._run(of.written, held, sizes[0])
+            except ir.NotLoweredError:
+                raise
+            except Exception as error:  # whatever the user's code may raise
+                raise of.refuse(f"it cannot be run on a small graph ({error})") from error
+            if not isinstance(theirs, Tensor) or ours.shape != theirs.shape:
+                what = f"it gives no {tuple(ours.shape)} of {sizes[0]} nodes, if the last have no edges"
+                raise of.refuse(what, "the number of nodes, as dim_size=x.size(0)")
+            if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5):
+                raise of.refuse(f"it is not the {of.aggr} over the edges of each node")
+        of = replace(of, ties=self._ties(held)) if of.reduced()[0] in ("max", "min") else of
+        if messages.ndim > 1:
+            return of
+        graph = fx.Graph()
+        out = graph.graph_copy(of.graph, {})
+        graph.output(graph.call_method("unsqueeze", (out, -1)))
+        return replace(of, graph=graph, is_vector=True)
+
+    @property
+    def _of(self) -> PlainPropagation:
+        return cast("PlainPropagation", self.node.target)
+
+    def _rows(self) -> dict[str, fx.Node]:
+        """Return the node rows that arguments get rows of."""
+        return {key: cast("fx.Node", self.node.kwargs[key]).all_input_nodes[0] for key in self.shapes}
+
+    def _graph(self, num_nodes: int, num_edges: int) -> dict[fx.Node, Any]:
+        """Return random edges, of which the last nodes have none, and random rows."""
+        draw = torch.Generator().manual_seed(num_nodes)
+
+        def some(*shape: int) -> Tensor:
+            return (torch.rand(shape, generator=draw) - 0.3).to(self._of.dtype or torch.float32)
+
+        edges = torch.randint(num_nodes - 2, (2, num_edges), generator=draw)
+        given = {EDGES_TARGET: edges, WEIGHTS_TARGET: some(num_edges)}
+        given |= {EDGE_ATTR: some(num_edges, self.edge_channels)}
+        places = self.trace.graph.find_nodes(op="placeholder")
+        held: dict[fx.Node, Any] = {one: given[str(one.target)] for one in places if str(one.target) in given}
+        held |= {of: some(num_nodes, *self.shapes[key]) for key, of in self._rows().items()}
+        return held if self._of.along is None else {**held, self._of.along: edges}
+
+    def _messages(self, held: dict[fx.Node, Any], num_nodes: int) -> tuple[Tensor, Tensor]:
+        """Return the messages, and what they come to."""
+        of, rows = self._of, self._rows()
+        edges = self._run(cast("fx.Node", self.node.args[0]), held, num_nodes)
+        special = {"ids": edges[1], "counts": num_nodes}
+        given = {key: special[what] for key, what in of.special.items()}
+        given |= {key: held[one][edges[1 if key.endswith("_i") else 0]] for key, one in rows.items()}
+        for key in of.takes[0]:
+            if key not in given:
+                given[key] = self._run(cast("fx.Node", self.node.kwargs[key]), held, num_nodes)
+        messages: Tensor = module_of(of.graph, of.tensors, copy_of(of.layer))(**given)
+        kind = {"add": "sum", "max": "amax", "min": "amin"}.get(str(of.aggr), str(of.aggr))
+        index = edges[1].view(-1, *[1] * (messages.ndim - 1)).expand_as(messages)
+        zeros = messages.new_zeros(num_nodes, *messages.shape[1:])
+        return messages, zeros.scatter_reduce(0, index, messages, kind, include_self=False)
+
+    def _ties(self, held: Mapping[fx.Node, Any]) -> Ties:
+        """Return how a maximum or minimum as written shares the gradient of two equal messages."""
+        of, found, rows = self._of, list[tuple[float, ...]](), {*self._rows().values()}
+        leaves = {one: value for one, value in held.items() if one.op == "placeholder" or one in rows}
+        leaves |= {one: torch.tensor([[0, 1], [2, 2]][at]) for one, at in of.ends.items()}
+        for value in (1.0, 0.0):
+            given = torch.full_like(held[of.messages][:2], value, requires_grad=True)
+            with torch.enable_grad():
+                out = self._run(of.written, {**leaves, of.messages: given}, _SIZES[-1][0])
+                (grad,) = torch.autograd.grad(out[2].sum(), given)
+            found.append(tuple(round(share * 6) / 6 for share in grad.view(2, -1)[:, 0].tolist()))
+        ties = SHARES.get((found[0], found[1]))
+        if ties not in TIES_OF_MESSAGES:
+            raise of.refuse(f"it shares the gradient of two equal messages and two zeros as {found}")
+        return ties
+
+    def _run(self, node: fx.Node, held: dict[fx.Node, Any], num_nodes: int) -> Any:
+        """Return what a call of the trace gives, and keep it."""
+        if node in held:
+            return held[node]
+        if node.op == "get_attr":
+            made: Any = self.trace.attribute(str(node.target))
+        elif isinstance(made := self.value_of(node, num_nodes), Tensor):
+            made = made.to(self._of.dtype or torch.float32)
+        elif made is None:
+            args, kwargs = fx.node.map_arg(
+                (node.args, node.kwargs), lambda one: self._run(one, held, num_nodes)
+            )
+            target: Any = node.target
+            if node.op == "call_module":
+                target = copy_of(self.trace.modules[target])
+            elif node.op == "call_method":
+                target, args = getattr(args[0], target), args[1:]
+            elif node.op != "call_function":
+                raise self._of.refuse(f"it needs {node}, which is neither of nodes nor of edges")
+            made = target(*args, **kwargs)
+        held[node] = made
+        return made

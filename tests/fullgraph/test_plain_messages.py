@@ -1,0 +1,352 @@
+"""Gathers and scatters in a plain forward: read as messages, or left as written where they are none."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, in_double, verdict
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
+from torch_geometric.utils import add_self_loops, degree, remove_self_loops, scatter, softmax
+
+import graphbraid
+from graphbraid.fullgraph import program as ir
+
+
+class Model(nn.Module):
+    """A forward of a test's own between two linear maps."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.first, self.last = nn.Linear(CHANNELS, 8), nn.Linear(8, CLASSES)
+        self.edge, self.norm = nn.Linear(16, 8), nn.BatchNorm1d(8)
+        self.score = nn.Linear(8, 1)
+        self.places = torch.arange(NODES).flip(0)
+        self.run = run
+
+    def forward(self, x, edge_index):
+        return self.last(self.run(self, self.first(x), edge_index))
+
+
+def _added(x, dst, messages):
+    return torch.zeros_like(x).index_add(0, dst, messages)
+
+
+def _copied(model, x, edges):
+    src, dst = edges
+    return _added(x, dst, x[src])
+
+
+def _in_place(model, x, edges):
+    out = torch.zeros(x.size(0), x.size(1), dtype=x.dtype)
+    out.index_add_(0, edges[1], x.index_select(0, edges[0]))
+    return out + x
+
+
+def _expanded(model, x, edges):
+    src, dst = edges.unbind(0)
+    messages = torch.sigmoid(x[src]) * x[dst]
+    index = dst[:, None].expand(-1, x.shape[1])
+    return x.new_zeros(x.shape).scatter_add_(0, index, messages)
+
+
+def _mean(model, x, edges):
+    return scatter(x[edges[0]], edges[1], dim=0, dim_size=x.size(0), reduce="mean")
+
+
+def _divided(model, x, edges):
+    src, dst = edges
+    return _added(x, dst, x[src]) / degree(dst, x.size(0), x.dtype).clamp(min=1).view(-1, 1)
+
+
+def _maximum(model, x, edges):
+    return scatter(x[edges[0]] * x[edges[1]], edges[1], 0, x.size(0), reduce="max")
+
+
+def _minimum(model, x, edges):
+    src, dst = edges
+    messages = x[src] - x[dst]
+    index = dst.unsqueeze(-1).expand_as(messages)
+    return torch.zeros_like(x).scatter_reduce(0, index, messages, "amin", include_self=False)
+
+
+def _network(model, x, edges):
+    src, dst = edges
+    return _added(x, dst, F.relu(model.edge(torch.cat([x[dst], x[src]], dim=1))))
+
+
+def _attention(model, x, edges):
+    src, dst = edges
+    scores = F.leaky_relu(model.score(x[src] * x[dst]), 0.2).squeeze(-1)
+    weights = softmax(scores, dst, num_nodes=x.size(0))
+    return _added(x, dst, x[src] * weights.unsqueeze(-1))
+
+
+def _vectors(model, x, edges):
+    src, dst = edges
+    e = torch.exp(model.score(x[src] - x[dst]).squeeze(-1))
+    total = torch.zeros(x.size(0), dtype=x.dtype).index_add_(0, dst, e)
+    return _added(x, dst, (e / (1 + total[dst])).unsqueeze(-1) * x[src])
+
+
+def _heads(model, x, edges):
+    src, dst = edges
+    heads = x.view(-1, 2, 4)
+    messages = heads[src] * torch.tanh(heads[dst])
+    return torch.zeros_like(heads).index_add(0, dst, messages).view(-1, 8)
+
+
+def _looped(model, x, edges):
+    edges, _ = add_self_loops(edges, num_nodes=x.size(0))
+    src, dst = edges
+    norm = degree(dst, x.size(0), x.dtype).pow(-0.5)
+    return _added(x, dst, (norm[src] * norm[dst]).view(-1, 1) * x[src])
+
+
+def _masked_degrees(model, x, edges):
+    src, dst = edges
+    norm = degree(dst, x.size(0), x.dtype).pow(-0.5)
+    norm.masked_fill_(norm == float("inf"), 0)
+    return _added(x, dst, (norm[src] * norm[dst]).view(-1, 1) * x[src])
+
+
+def _without_loops(model, x, edges):
+    edges, _ = remove_self_loops(edges)
+    return _added(x, edges[1], x[edges[0]])
+
+
+def _ends_apart(model, x, edges):
+    loops = torch.arange(x.size(0))
+    src, dst = torch.cat([edges[0], loops]), torch.cat([edges[1], loops])
+    return _added(x, dst, x[src])
+
+
+def _two_scatters(model, x, edges):
+    src, dst = edges
+    messages = torch.tanh(x[src] + x[dst])
+    total = torch.zeros_like(x).index_add_(0, dst, messages)
+    return total + scatter(messages, dst, dim=0, dim_size=x.size(0), reduce="max")
+
+
+def _twice(model, x, edges):
+    for _ in range(2):
+        x = x + _copied(model, F.relu(x), edges)
+    return x
+
+
+READ = [
+    _copied,
+    _in_place,
+    _expanded,
+    _mean,
+    _divided,
+    _maximum,
+    _minimum,
+    _network,
+    _attention,
+    _vectors,
+    _heads,
+    _looped,
+    _masked_degrees,
+    _without_loops,
+    _ends_apart,
+    _two_scatters,
+    _twice,
+]
+
+
+def _permuted(model, x, edges):
+    return _added(x, edges[1], x[model.places[edges[0]]])
+
+
+def _shifted(model, x, edges):
+    return _added(x, edges[1], x[(edges[0] + 1) % x.size(0)])
+
+
+def _halved(model, x, edges):
+    src, dst = edges // 2
+    return _added(x, dst, x[src])
+
+
+def _some(model, x, edges):
+    src, dst = edges[:, :20]
+    return _added(x, dst, x[src])
+
+
+def _both_ways(model, x, edges):
+    src, dst = torch.cat([edges, edges.flip(0)], dim=1)
+    return _added(x, dst, x[src])
+
+
+def _flipped(model, x, edges):
+    dst, src = edges
+    return _added(x, dst, torch.sigmoid(x[src]) * x[dst])
+
+
+def _in_another_order(model, x, edges):
+    return _added(x, edges[1], x[edges[0].flip(0)])
+
+
+def _too_few_rows(model, x, edges):
+    made = scatter(x[edges[0]], edges[1], dim=0, reduce="sum")
+    return torch.cat([made, x.new_zeros(x.size(0) - made.size(0), 8)])
+
+
+def _too_many_rows(model, x, edges):
+    return scatter(x[edges[0]], edges[1], dim=0, dim_size=x.size(0) + 1)[1:]
+
+
+def _onto_others(model, x, edges):
+    return x.index_add(0, edges[1], x[edges[0]])
+
+
+def _scaled(model, x, edges):
+    return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]], alpha=0.5)
+
+
+def _with_itself(model, x, edges):
+    messages = x[edges[0]]
+    index = edges[1].unsqueeze(-1).expand_as(messages)
+    return torch.zeros_like(x).scatter_reduce(0, index, messages, "amax")
+
+
+def _one_column(model, x, edges):
+    return x + torch.zeros_like(x).scatter_add(0, edges[1].unsqueeze(-1), x[edges[0]].detach())
+
+
+def _overwritten_rows(model, x, edges):
+    h = x + 1
+    messages = h[edges[0]]
+    h.mul_(2)
+    return _added(x, edges[1], messages) + h
+
+
+def _overwritten_messages(model, x, edges):
+    messages = x[edges[0]] + 1
+    messages[messages > 0] = 0
+    return _added(x, edges[1], messages)
+
+
+def _over_all(model, x, edges):
+    scores = model.score(x[edges[0]])
+    return _added(x, edges[1], torch.exp(scores - scores.max()) * x[edges[0]])
+
+
+def _normalised(model, x, edges):
+    return _added(x, edges[1], model.norm(x[edges[0]]))
+
+
+def _by_sources(model, x, edges):
+    src, dst = edges
+    return _added(x, dst, softmax(model.score(x[src]), src, num_nodes=x.size(0)) * x[src])
+
+
+def _assigned(model, x, edges):
+    out = torch.zeros_like(x)
+    out[edges[1]] = torch.zeros_like(x)[edges[0]]
+    return out + x
+
+
+def _last_of_each(model, x, edges):
+    messages = x[edges[0]]
+    return torch.zeros_like(x).scatter(0, edges[1].unsqueeze(-1).expand_as(messages), messages)
+
+
+def _read_before(model, x, edges):
+    out = torch.zeros_like(x)
+    before = out + 1
+    out.index_add_(0, edges[1], x[edges[0]])
+    return out * before
+
+
+def _without_gradient(model, x, edges):
+    return _added(x, edges[1], x[edges[0]].detach() * x[edges[1]])
+
+
+ODD = [
+    _permuted,
+    _shifted,
+    _halved,
+    _some,
+    _both_ways,
+    _flipped,
+    _in_another_order,
+    _too_few_rows,
+    _too_many_rows,
+    _onto_others,
+    _scaled,
+    _with_itself,
+    _one_column,
+    _overwritten_rows,
+    _overwritten_messages,
+    _over_all,
+    _normalised,
+    _by_sources,
+    _assigned,
+    _last_of_each,
+    _read_before,
+]
+
+
+def _cases(*runs, quick):
+    """Each of them; all but some are slow."""
+    return [
+        pytest.param(run, id=run.__name__.strip("_").replace("_", " "), marks=[] if run in quick else _SLOW)
+        for run in runs
+    ]
+
+
+_SLOW = [pytest.mark.slow]
+
+
+def _lowered_messages(engine):
+    ops = getattr(getattr(engine, "program", None), "ops", ())
+    return [op for op in ops if isinstance(op, ir.Messages | ir.Aggregate | ir.Maximum)]
+
+
+def _pair(run):
+    torch.manual_seed(3)
+    model = Model(run)
+    return model, copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("run", _cases(*READ, _without_gradient, quick=[_expanded, _vectors]))
+def test_gathers_and_scatters_are_lowered_and_equal_what_is_written(run):
+    data, (model, twin) = data_of("untidy"), _pair(run)
+    engine = engine_of(model, data)
+    assert verdict(engine) != LEFT_ALONE, engine.explain()
+    assert _lowered_messages(engine), engine.explain()
+    assert_alike(model, twin, data, engine, steps=2)
+
+
+@pytest.mark.parametrize("run", _cases(*ODD, quick=[_overwritten_rows, _too_many_rows]))
+@pytest.mark.filterwarnings("ignore::graphbraid.errors.RunsAsWrittenWarning")
+def test_what_is_no_message_runs_as_written(run):
+    data, (model, twin) = data_of("untidy"), _pair(run)
+    engine = engine_of(model, data)
+    assert not _lowered_messages(engine), engine.explain()
+    assert_alike(model, twin, data, engine, steps=2)
+
+
+@pytest.mark.parametrize("run", _cases(*READ, *ODD, quick=[_looped, _shifted]))
+@pytest.mark.filterwarnings("ignore::graphbraid.errors.RunsAsWrittenWarning")
+def test_on_batches_they_equal_what_is_written(run):
+    data, (model, twin) = in_double(data_of("untidy")), _pair(run)
+    model, twin = model.double(), twin.double()
+    engine = graphbraid.compile(model)
+    for edges in (data.edge_index, data.edge_index[:, ::2].contiguous()):
+        ours, theirs = engine(data.x, edges), twin(data.x, edges)
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
+        for out, of in ((ours, model), (theirs, twin)):
+            of.zero_grad()
+            out.square().sum().backward()
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)
+    if run in READ:
+        assert engine.why is None, engine.explain()
