@@ -103,8 +103,7 @@ def cell_of_links(number: int) -> dict[str, Any]:
     negatives, strategy = draw.choice(negatives), draw.choice(["uniform", "last"])
     if drawn["kind"] == "own message":
         drawn["by_pyg"] = True
-    counts_degrees = drawn["kind"] == "gcn" and not drawn["by_pyg"]
-    if task == "link" and drawn["kind"] in PLAIN and not (READ & options or counts_degrees):
+    if task == "link" and drawn["kind"] in PLAIN and drawn["by_pyg"] and not READ & options:
         drawn["lists"] = draw.choice(["parts", "parts", "whole"])
     given = {"batch_size": draw.choice([499, 997, 1500]), "options": sorted(options)}
     if task == "link":
