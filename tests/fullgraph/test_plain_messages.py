@@ -51,7 +51,7 @@ def _expanded(model, x, edges):
     src, dst = edges.unbind(0)
     messages = torch.sigmoid(x[src]) * x[dst]
     index = dst[:, None].expand(-1, x.shape[1])
-    return x.new_zeros(x.shape).scatter_add_(0, index, messages)
+    return x.new_full(x.shape, 0).scatter_add_(0, index, messages)
 
 
 def _mean(model, x, edges):
@@ -350,3 +350,107 @@ def test_on_batches_they_equal_what_is_written(run):
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)
     if run in READ:
         assert engine.why is None, engine.explain()
+
+
+# ---- what the numbers of a model hide: zeros and signs while it is read, and what is written over later
+
+
+def _by(dst, messages):
+    return dst.unsqueeze(-1).expand_as(messages)
+
+
+def _positive_with_itself(model, x, edges):
+    messages = torch.sigmoid(x[edges[0]]) * (1 + model.score.bias)
+    return torch.zeros_like(x).scatter_reduce(0, _by(edges[1], messages), messages, "amax")
+
+
+def _zeros_scaled(model, x, edges):
+    return x + torch.zeros_like(x).index_add(0, edges[1], x[edges[0]] * model.score.bias, alpha=0.5)
+
+
+def _onto_a_parameter(model, x, edges):
+    return (torch.zeros_like(x) + model.score.bias).index_add(0, edges[1], x[edges[0]])
+
+
+def _onto_rows_times_zero(model, x, edges):
+    return (x * model.score.bias).index_add(0, edges[1], x[edges[0]])
+
+
+def _onto_a_small_number(model, x, edges):
+    total = torch.full_like(x, 1e-6).index_add_(0, edges[1], torch.exp(x[edges[0]]))
+    return torch.log(total)
+
+
+def _degrees(x, edges):
+    return degree(edges[1], x.size(0), x.dtype).view(-1, 1)
+
+
+def _zeros_divided_by_more(model, x, edges):
+    messages = x[edges[0]] * model.score.bias
+    return x + _added(x, edges[1], messages) / (_degrees(x, edges) + 1)
+
+
+def _divided_by_at_most(model, x, edges):
+    return _copied(model, x, edges) / _degrees(x, edges).clamp(1, 20)
+
+
+def _divided_by_a_bit_more(model, x, edges):
+    return _copied(model, x, edges) / (_degrees(x, edges) + 1e-6)
+
+
+def _divisor_written_over(model, x, edges):
+    degrees = _degrees(x, edges).clamp(min=1)
+    out = _copied(model, x, edges)
+    degrees.view(-1).add_(1)
+    return out / degrees
+
+
+def _weights_written_over(model, x, edges):
+    weights = _degrees(x, edges)[edges[0]]
+    messages = x[edges[0]] + weights
+    weights.mul_(0.5)
+    return _added(x, edges[1], messages)
+
+
+def _rows_written_over(model, x, edges):
+    rows, degrees = x + 1, _degrees(x, edges).clamp(min=1)
+    out = _copied(model, rows, edges)
+    rows.mul_(2)
+    return out / degrees + rows
+
+
+HIDDEN = [
+    _positive_with_itself,
+    _zeros_scaled,
+    _onto_a_parameter,
+    _onto_rows_times_zero,
+    _onto_a_small_number,
+    _zeros_divided_by_more,
+    _divided_by_at_most,
+    _divided_by_a_bit_more,
+    _divisor_written_over,
+    _weights_written_over,
+    _rows_written_over,
+]
+
+
+@pytest.mark.parametrize("run", _cases(*HIDDEN, quick=[_zeros_scaled, _onto_a_parameter]))
+@pytest.mark.filterwarnings("ignore::graphbraid.errors.RunsAsWrittenWarning")
+def test_what_numbers_hide_when_a_model_is_read_is_as_written_later(run):
+    data, (model, twin) = in_double(data_of("untidy")), _pair(run)
+    model, twin = model.double(), twin.double()
+    hub = torch.stack([torch.arange(NODES - 4), torch.full((NODES - 4,), 3)])
+    edges = torch.cat([data.edge_index, hub, hub], 1)  # more edges to one node than a divisor's bound
+    engine = graphbraid.compile(model)
+    for value in (0.0, -3.0):
+        for one in (model, twin):
+            one.zero_grad()
+            nn.init.constant_(one.score.bias, value)
+        ours, theirs = engine(data.x, edges), twin(data.x, edges)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+        for out in (ours, theirs):
+            out.square().sum().backward()
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)

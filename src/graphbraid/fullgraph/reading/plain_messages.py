@@ -8,6 +8,7 @@ of each node: on small graphs, the messages must come to what is written. If not
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -38,14 +39,20 @@ _SCATTERS: dict[str, tuple[str, ...]] = dict.fromkeys(
 _SCATTERS |= {f"{name}_": takes for name, takes in _SCATTERS.items()}
 _SCATTERS |= dict.fromkeys(("scatter", "scatter_sum", "scatter_mean"), ("src", "index"))
 """Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter."""
-_MADE = ("zeros", "new_zeros", "zeros_like", "full", "new_full", "full_like")
-"""Calls that make a matrix for a scatter to write into."""
+_MADE = ("zeros", "new_zeros", "zeros_like")
+_FILLED = ("full", "new_full", "full_like")
+"""Calls that make zeros for a scatter to write into, and those that do if the number that they get is 0."""
 _SHAPES = {"view", "reshape", "unsqueeze", "squeeze"}
 _SAME_INDEX = {*_SHAPES, "expand", "expand_as", "repeat", "long", "to", "contiguous", "broadcast_to"}
 """Calls that give an index in another shape."""
+_VIEWS = _SAME_INDEX | {"getitem", "getattr", "select", "narrow", "detach", "flatten", "transpose", "t"}
+_VIEWS |= {"chunk", "split", "unbind", "view_as", "reshape_as", "type_as", "float", "double", "permute"}
+"""Calls whose result may share its first argument's memory."""
 _CALLS = ("call_function", "call_method")
 _MOST_CALLS = 96
 """Most calls of a message; where rows of edges go on to the next layer, it holds those of the one before."""
+_MOST_COUNTED = 1 << 18
+"""Largest number among the calls of a divisor that may be a number of edges."""
 _SIZES = ((9, 30), (14, 41))
 """Nodes and edges of the graphs of a trial."""
 
@@ -69,6 +76,10 @@ class PlainPropagation(Propagation):
     """What the scatter reduces."""
     ends: Mapping[fx.Node, int]
     """The calls that give the edges' sources (0) and destinations (1)."""
+    gathers: Mapping[fx.Node, str]
+    """The calls that give the messages rows of nodes, with the arguments of the messages that get these."""
+    scatter: fx.Node
+    """The scatter: what is written, or what that divides."""
     along: fx.Node | None
     """The edges, if the model makes them of more than the graph's edges."""
     ties: Ties = "shared"
@@ -207,53 +218,75 @@ class _Finder:
         if aggr not in AGGREGATIONS:
             raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
         order = {one: place for place, one in enumerate(self.graph.nodes)}
-        base = given.get("input")
-        if into.endswith("_"):
-            self._replace_base(node, base, order)
+        base = self._base(node, given.get("input"), order) if "input" in takes else None
+        if base is not None and into.endswith("_"):
+            for user in [user for user in base.users if user is not node]:
+                user.replace_input_with(base, node)  # what it has written into is its result
+            self._writes_own.add(node)
         quotients = [one for one in node.users if aggr in ("sum", "add") and self._is_quotient(one, node)]
         ways = [(one, "mean") for one in quotients] * (len(node.users) == 1) + [(node, aggr)]
         if len(why) >= len(ways):
             raise _NotMessagesError(why[-1])
         message = _Copied(self, end)
         message.graph.output(message.copied(source))
-        stood_for = {*message.visited, *self.reshaped, node} | (
-            {base} if isinstance(base, fx.Node) else set()
-        )
-        self._check_writes(stood_for, order, order[node])
+        stood_for = {*message.visited, *self.reshaped, node, *([] if base is None else [base])}
         written, aggr = ways[len(why)]
-        self._append(key, written, message, aggr=aggr, messages=source)
+        self._check_writes(stood_for, order, order[written])
+        self._append(key, node, written, message, aggr=aggr, messages=source)
         self.stood_for |= stood_for | {written}
 
-    def _replace_base(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> None:
-        """Let a scatter's result stand for the matrix that it has written into, which is the same."""
-        if not isinstance(base, fx.Node) or _name(base) not in _MADE:
-            raise _NotMessagesError("it writes into a matrix that is not made for it")
-        others = [user for user in base.users if user is not node]
-        if any(order[user] < order[node] for user in others):
+    def _base(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> fx.Node:
+        """Return what a scatter writes into: zeros made for it, which nothing else has written into.
+
+        Raises:
+            _NotMessagesError: it writes into another matrix.
+
+        Numbers do not show this: a parameter may be zero while the model is read.
+        """
+        if not isinstance(base, fx.Node) or not (
+            _name(base) in _MADE
+            or (_name(base) in _FILLED and base.kwargs.get("fill_value", *base.args[-1:]) in (0,))
+        ):
+            raise _NotMessagesError("it writes into a matrix that is not made of zeros for it")
+        if any(order[user] < order[node] for user in base.users):
             raise _NotMessagesError("what it writes into is read before")
-        for user in others:
-            user.replace_input_with(base, node)
-        self._writes_own.add(node)
+        return base
 
     def _is_quotient(self, one: fx.Node, node: fx.Node) -> bool:
         """Return whether a call divides a scatter's result by what is computed of edges, as degrees are."""
         by = one.args[1] if _name(one) in ("truediv", "div") and one.args[0] is node else None
-        return isinstance(by, fx.Node) and self.kind(by) == "edges"
+        if not isinstance(by, fx.Node) or self.kind(by) != "edges":
+            return False
+        read = [by]
+        for call in read:
+            read += [before for before in call.all_input_nodes if self.kind(before) and before not in read]
+        return not any(
+            writes(call) and call not in read and not _memory_of(call).isdisjoint(read)
+            for call in self.graph.nodes
+            if self.kind(call) == "edges"
+        )
 
     def _check_writes(self, own: set[fx.Node], order: Mapping[fx.Node, int], last: int) -> None:
-        """Refuse messages if something may be written over between the gathers and the scatter.
+        """Refuse messages if something may be written over between the gathers and the scatter or quotient.
 
-        The rows are read where the scatter is, and must be there what they are at the gathers.
+        The rows are read where that is, and must be there what they are at the gathers.
         """
         first = min(order[one] for one in own)
-        for one in [one for one, place in order.items() if first < place < last and not self.kind(one)]:
+        between = [one for one, place in order.items() if first < place < last]
+        for one in [one for one in between if self.kind(one) == "edges" and writes(one)]:
+            read = {user for call in _memory_of(one) for user in call.users if user in own}
+            if any(order[user] < order[one] for user in read):
+                raise _NotMessagesError(f"{one} writes over a value of edges that its messages read before")
+        for one in [one for one in between if not self.kind(one)]:
             module = self.trace.modules.get(str(one.target)) if one.op == "call_module" else None
             if writes(one) or getattr(module, "inplace", False):
                 of = one.args[0] if one in own else None  # it writes over what nothing else reads
                 if not (one in self._writes_own or (isinstance(of, fx.Node) and len(of.users) == 1)):
                     raise _NotMessagesError(f"{one} writes in place before the messages are reduced")
 
-    def _append(self, key: str, written: fx.Node, message: _Copied, *, aggr: str, messages: fx.Node) -> None:
+    def _append(
+        self, key: str, node: fx.Node, written: fx.Node, message: _Copied, *, aggr: str, messages: fx.Node
+    ) -> None:
         """Write the call of ``propagate``, and let it stand for what is written."""
         with self.graph.inserting_before(written):
             edges, along = message.edges()
@@ -273,6 +306,8 @@ class _Finder:
                 written=written,
                 messages=messages,
                 ends=message.ends(),
+                gathers=message.gathers,
+                scatter=node,
                 along=along,
             )
             out = self.graph.call_function(target, (edges,), rows | message.values)
@@ -280,6 +315,20 @@ class _Finder:
         written.replace_all_uses_with(view)
         for one in (edges, *edges.all_input_nodes, *rows.values(), out, view):
             one.meta = one.meta or dict(written.meta)
+
+
+def _memory_of(node: fx.Node) -> set[fx.Node]:
+    """Return the calls whose results may share the memory that a call writes over."""
+
+    def shares(one: fx.Node) -> bool:
+        return bool(one.args) and one.op in _CALLS and (_name(one) in _VIEWS or writes(one))
+
+    while shares(node) and isinstance(of := node.args[0], fx.Node):
+        node = of
+    found = [node]
+    for one in found:
+        found += [user for user in one.users if user.args[:1] == (one,) and shares(user)]
+    return {*found}
 
 
 def _reduce(node: fx.Node) -> Any:
@@ -320,6 +369,8 @@ class _Copied:
         """By argument, the node rows that it gets a row of for each edge."""
         self.values: dict[str, fx.Node] = {}
         """By argument, the value of each edge that it gets."""
+        self.gathers: dict[fx.Node, str] = {}
+        """The calls that take these rows, and the arguments that get them."""
         self.special: dict[str, str] = {}
         self._copies: dict[fx.Node, fx.Node] = {}
         self._arguments: dict[str, fx.Node] = {}
@@ -356,7 +407,8 @@ class _Copied:
         if node.target is softmax_of_edges():
             return self._softmax(node)
         if _adds_dimension(node):
-            return self.graph.call_method("unsqueeze", (self.copied(cast("fx.Node", inner)), -1))
+            at = 1 if node.args[1] == (slice(None), None) else -1
+            return self.graph.call_method("unsqueeze", (self.copied(cast("fx.Node", inner)), at))
         made = self.graph.node_copy(node, self.copied)
         if node.op == "call_module":
             name = f"m{len(self.layer._modules)}"
@@ -387,7 +439,7 @@ class _Copied:
                 raise _NotMessagesError("its messages gather rows by more than the two ends of edges")
             self._source = end
         name = f"{of.name}_{'i' if end == self._destination else 'j'}"
-        self.rows[name] = of
+        self.rows[name], self.gathers[node] = of, name
         return self._argument(name)
 
     def _softmax(self, node: fx.Node) -> fx.Node:
@@ -454,8 +506,10 @@ class ScatterTrial:
             try:
                 with torch.random.fork_rng([]), torch.no_grad(), RowWatch(0):
                     held = self._graph(*sizes)
+                    leaves = dict(held)
                     messages, ours = self._messages(held, sizes[0])
                     theirs = self._run(of.written, held, sizes[0])
+                    alike = self._takes_rows(held) and self._reduces(leaves, held, sizes[0])
             except ir.NotLoweredError:
                 raise
             except Exception as error:  # whatever the user's code may raise
@@ -463,7 +517,7 @@ class ScatterTrial:
             if not isinstance(theirs, Tensor) or ours.shape != theirs.shape:
                 what = f"it gives no {tuple(ours.shape)} of {sizes[0]} nodes, if the last have no edges"
                 raise of.refuse(what, "the number of nodes, as dim_size=x.size(0)")
-            if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5):
+            if not (alike and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)):
                 raise of.refuse(f"it is not the {of.aggr} over the edges of each node")
         of = replace(of, ties=self._ties(held)) if of.reduced()[0] in ("max", "min") else of
         if messages.ndim > 1:
@@ -481,14 +535,68 @@ class ScatterTrial:
         """Return the node rows that arguments get rows of."""
         return {key: cast("fx.Node", self.node.kwargs[key]).all_input_nodes[0] for key in self.shapes}
 
-    def _graph(self, num_nodes: int, num_edges: int) -> dict[fx.Node, Any]:
-        """Return random edges, of which the last nodes have none, and random rows."""
+    def _takes_rows(self, held: dict[fx.Node, Any]) -> bool:
+        """Return whether each gather gives a row for each edge, as the message's argument gets it."""
+        edges, rows = held[cast("fx.Node", self.node.args[0])], self._rows()
+        return all(
+            torch.equal(held[one], held[rows[key]][edges[1 if key.endswith("_i") else 0]])
+            for one, key in self._of.gathers.items()
+        )
+
+    def _reduces(self, leaves: Mapping[fx.Node, Any], held: Mapping[fx.Node, Any], num_nodes: int) -> bool:
+        """Return whether any messages are reduced as they should be.
+
+        Those of the model may hide it: they may be positive, or zero as long as a parameter is.
+        """
+        of, edges = self._of, held[cast("fx.Node", self.node.args[0])]
+        given = torch.rand_like(held[of.messages]) - 0.5
+        ours = self._reduced(given, edges[1], num_nodes)
+        theirs = self._run(of.written, {**leaves, of.messages: given}, num_nodes)
+        alone = torch.bincount(edges[1], minlength=num_nodes) == 0
+        return (
+            ours.shape == theirs.shape
+            and torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+            and not bool(theirs[alone].any())
+            and (of.written is of.scatter or self._divides_by_counts(num_nodes))
+        )
+
+    def _divides_by_counts(self, num_nodes: int) -> bool:
+        """Return whether the quotient's divisor is each node's number of edges, also where that is large.
+
+        It may have a bound, which is a number that one of its calls gets: a node gets more edges than that.
+        """
+        by, numbers = cast("fx.Node", self._of.written.args[1]), [0.0]
+
+        def note(one: Any) -> Any:
+            if type(one) in (int, float) and math.isfinite(one):
+                numbers.append(abs(one))
+            return one
+
+        read = [by]
+        for one in read:
+            fx.node.map_aggregate((one.args, one.kwargs), note)
+            read += [before for before in one.all_input_nodes if before.op in _CALLS and before not in read]
+        if (most := max(numbers)) > _MOST_COUNTED:
+            return False
+        held = self._graph(num_nodes, 64, hub=2 * math.ceil(most))
+        edges = self._run(cast("fx.Node", self.node.args[0]), held, num_nodes)
+        found: Tensor = self._run(by, held, num_nodes)
+        counts = torch.bincount(edges[1], minlength=num_nodes)
+        if found.shape[:1] != counts.shape:
+            return False
+        counts = counts.view(-1, *[1] * (found.ndim - 1)).expand_as(found)
+        return bool(torch.where(counts > 0, found == counts, found.abs() > 0).all())
+
+    def _graph(self, num_nodes: int, num_edges: int, *, hub: int = 0) -> dict[fx.Node, Any]:
+        """Return random edges, of which the last nodes have none and one may have many, and random rows."""
         draw = torch.Generator().manual_seed(num_nodes)
 
         def some(*shape: int) -> Tensor:
             return (torch.rand(shape, generator=draw) - 0.3).to(self._of.dtype or torch.float32)
 
-        edges = torch.randint(num_nodes - 2, (2, num_edges), generator=draw)
+        edges = torch.randint(num_nodes - 2, (2, num_edges + hub), generator=draw)
+        edges[1, num_edges:] = 2
+        num_edges += hub
         given = {EDGES_TARGET: edges, WEIGHTS_TARGET: some(num_edges)}
         given |= {EDGE_ATTR: some(num_edges, self.edge_channels)}
         places = self.trace.graph.find_nodes(op="placeholder")
@@ -507,10 +615,14 @@ class ScatterTrial:
             if key not in given:
                 given[key] = self._run(cast("fx.Node", self.node.kwargs[key]), held, num_nodes)
         messages: Tensor = module_of(of.graph, of.tensors, copy_of(of.layer))(**given)
-        kind = {"add": "sum", "max": "amax", "min": "amin"}.get(str(of.aggr), str(of.aggr))
-        index = edges[1].view(-1, *[1] * (messages.ndim - 1)).expand_as(messages)
+        return messages, self._reduced(messages, edges[1], num_nodes)
+
+    def _reduced(self, messages: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
+        """Return what messages come to."""
+        kind = {"add": "sum", "max": "amax", "min": "amin"}.get(str(self._of.aggr), str(self._of.aggr))
+        index = dst.view(-1, *[1] * (messages.ndim - 1)).expand_as(messages)
         zeros = messages.new_zeros(num_nodes, *messages.shape[1:])
-        return messages, zeros.scatter_reduce(0, index, messages, kind, include_self=False)
+        return zeros.scatter_reduce(0, index, messages, kind, include_self=False)
 
     def _ties(self, held: Mapping[fx.Node, Any]) -> Ties:
         """Return how a maximum or minimum as written shares the gradient of two equal messages."""
