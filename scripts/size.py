@@ -21,25 +21,25 @@ BUDGETS = {
         "files",
         "figures",
         "machine",
-    ): 3120,
+    ): 3130,
     ("graph",): 5_180,
-    ("ops",): 10_860,
-    ("sampling",): 6_850,
+    ("ops",): 11_000,
+    ("sampling",): 6_930,
     ("features",): 4440,
     ("datasets",): 7_060,
     ("nn",): 3_870,
     ("loader",): 3_590,
     ("collective",): 4_530,
-    ("fullgraph",): 27_720,
+    ("fullgraph",): 28_470,
     ("distributed",): 8_420,
     ("synth",): 5_870,
-    ("train",): 11_140,
+    ("train",): 11_210,
     ("estimates",): 4_505,
     ("report",): 460,
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_700, 466, 94_230
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_700, 468, 94_710
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
