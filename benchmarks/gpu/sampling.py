@@ -70,8 +70,8 @@ def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
 
 def tensors_of(batch: PreparedBatch) -> Tensors:
     """All that a batch consists of."""
-    _, input_id, sampled, x, _ = batch
-    parts = [input_id, sampled.n_id] + [rows for rows in x if rows is not None]
+    sampled = batch.sampled
+    parts = [batch.input_id, sampled.n_id] + [rows for rows in batch.x if rows is not None]
     for edges in sampled.edges:
         parts += [edges.indptr, edges.indices]
         parts += [] if edges.positions is None else [edges.positions]

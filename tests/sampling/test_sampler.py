@@ -102,7 +102,7 @@ def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, thread
                 graph, config, rows, seed_type=seed_type, num_threads=threads, depth=depth
             )
             steps = []
-            for step, input_id, sampled, x, _ in pipeline.run(schedule, 2, 0, schedule.num_steps):
+            for step, input_id, sampled, x, *_ in pipeline.run(schedule, 2, 0, schedule.num_steps):
                 steps.append(step)
                 key = rng.batch_key(5, 2, step)
                 assert torch.equal(input_id, schedule.positions_of(2, step))

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 from tests.extras import NO_KERNELS
-from tests.train.communities import Sage, community_graph, random_graph
+from tests.train.communities import AsWritten, community_graph, random_graph
 from tests.train.linked_communities import relations, rgcn
 from tests.train.typed_communities import bibliography
 
@@ -302,7 +302,7 @@ def test_what_cannot_be_estimated_is_refused():
 def test_a_model_without_a_lowered_form_is_tried_as_it_is_written():
     graph = community_graph()
     found = graphbraid.estimate(
-        Sage(graph.num_features, graph.num_classes), graph, fanouts=(4, 4), batch_size=32
+        AsWritten(graph.num_features, graph.num_classes), graph, fanouts=(4, 4), batch_size=32
     ).of("full")
     assert "runs as it is written" in found.reason
     assert found.host.bytes_of("step") > 0

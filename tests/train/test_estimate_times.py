@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.planning.estimate import with_validation
 from benchmarks.planning.estimate_run import parts_of
-from tests.train.communities import Sage, random_graph
+from tests.train.communities import AsWritten, Sage, random_graph
 
 import graphbraid
 from graphbraid import nn as gnn
@@ -256,7 +256,7 @@ def test_a_pass_is_cheap_by_as_many_layers_as_inference_finds(monkeypatch, says)
 
 def test_exact_inference_in_chunks_of_nodes_is_tried_on_some():
     graph = random_graph(3000, 6, 8)
-    trial = Trial(Sage(8, graph.num_classes), graph, TrainConfig(**OPTIONS, memory_budget_bytes=1 << 19))
+    trial = Trial(AsWritten(8, graph.num_classes), graph, TrainConfig(**OPTIONS, memory_budget_bytes=1 << 19))
     nodes = graph.split("test")
     found = evaluation_seconds(trial, nodes, "exact", most=0.01)
     assert found.seconds > 0

@@ -13,7 +13,7 @@ import torch
 from tests import warm
 from tests.extras import NO_PEAK
 from tests.peaks import least_peak
-from tests.train.communities import Sage, community_graph
+from tests.train.communities import AsWritten, Sage, community_graph
 from torch_geometric import nn as pyg_nn
 
 from graphbraid import nn as gnn
@@ -222,7 +222,7 @@ def test_a_model_with_a_row_for_each_node_is_run_on_the_whole_graph_at_any_budge
 
 def test_expansion_that_cannot_fit_says_what_it_needs() -> None:
     graph = uneven_graph()
-    trainer = Trainer(Sage(12, 3, hidden=64), graph, memory_budget_bytes=SMALL)
+    trainer = Trainer(AsWritten(12, 3, hidden=64), graph, memory_budget_bytes=SMALL)
     with pytest.raises(
         ResourceError, match=r"for node 17 needs .* within 3 hops; memory_budget_bytes allows 64.0 KiB"
     ):

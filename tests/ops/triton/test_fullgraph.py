@@ -55,7 +55,7 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
             "ops.aggregation",
             "ops.attention",
             "ops.binary",
-            "fullgraph.step.epilogues",
+            "fullgraph.step.bound_call",
             "fullgraph.step.operations.attention",
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")

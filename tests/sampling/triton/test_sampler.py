@@ -52,7 +52,7 @@ def on_cpu(sampled):
 
 def assert_epoch_is_the_references(running, csc, config, schedule, *, x=None, epoch=2, first=0):
     steps = []
-    for step, input_id, sampled, [rows], _ in running.run(schedule, epoch, first, schedule.num_steps):
+    for step, input_id, sampled, [rows], *_ in running.run(schedule, epoch, first, schedule.num_steps):
         key = rng.batch_key(schedule.seed, epoch, step)
         assert_same(on_cpu(sampled), sample_batch(csc, config, schedule.seeds_of(epoch, step), key))
         dtypes = [(a.indptr.dtype, a.indices.dtype) for a in sampled.edges]
