@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_870,
     ("loader",): 3_590,
     ("collective",): 4_530,
-    ("fullgraph",): 28_470,
+    ("fullgraph",): 28_580,
     ("distributed",): 8_420,
     ("synth",): 5_870,
     ("train",): 11_210,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_700, 468, 94_710
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_770, 468, 94_820
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
