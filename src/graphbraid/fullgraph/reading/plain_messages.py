@@ -1,9 +1,9 @@
-"""Messages that a ``forward`` passes by itself: it gathers rows by ``edge_index`` and scatters what it makes.
+"""Messages of a ``forward`` without layers: it gathers rows by ``edge_index``, and scatters rows of edges.
 
-In a trace, the calls between gathers ``x[src]`` and a scatter by ``dst`` are what a layer's ``message`` would
-be. They become the same recorded call of ``propagate``, which is read as that of any layer. Which calls these
-are is found by their names. A trial then shows that they are the sum, mean, maximum or minimum over the edges
-of each node: on small graphs, the messages must come to what is written. If not, it runs as written.
+In a trace, the calls between gathers ``x[src]`` and a scatter by ``dst`` are the body of a ``message``. They
+become a recorded call of ``propagate``, which is read as that of a layer. The calls are found by their names.
+A trial on small graphs then computes the scatter as written, and as a sum, mean, maximum or minimum of
+messages over the edges of each node. If the results differ, the scatter runs as written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ End = tuple[fx.Node, int | None]
 
 
 class _NotMessagesError(Exception):
-    """What a scatter reduces is not known to be messages; the text says why."""
+    """The input of a scatter is not known to be messages; the text says why."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -69,19 +69,19 @@ class PlainPropagation(Propagation):
     """The messages of a scatter in a plain ``forward``."""
 
     key: str
-    """What tells the scatter apart from others of the trace."""
+    """Name of the scatter, unique in the trace."""
     written: fx.Node
-    """The call whose result the messages give."""
+    """The call that the messages replace: the scatter, or a quotient of it."""
     messages: fx.Node
-    """What the scatter reduces."""
+    """The input of the scatter: a row for each edge."""
     ends: Mapping[fx.Node, int]
     """The calls that give the edges' sources (0) and destinations (1)."""
     gathers: Mapping[fx.Node, str]
     """The calls that give the messages rows of nodes, with the arguments of the messages that get these."""
     scatter: fx.Node
-    """The scatter: what is written, or what that divides."""
+    """The scatter: :attr:`written`, or the dividend of that quotient."""
     along: fx.Node | None
-    """The edges, if the model makes them of more than the graph's edges."""
+    """The edges, if the model computes them from more than the graph's edges."""
     ties: Ties = "shared"
     is_plain = True
 
@@ -98,11 +98,11 @@ class PlainMessage(nn.Module):
 
 @dataclass(frozen=True)
 class PlainMessages:
-    """What was found in a trace.
+    """The calls of a trace that messages replace.
 
     Attributes:
-        of_edges: the calls that read nothing but edges and the number of nodes, if there are messages.
-        skipped: the calls that messages stand for, which nothing else reads.
+        of_edges: the calls that read only edges and the number of nodes; empty without messages.
+        skipped: the calls inside messages that nothing else reads.
     """
 
     of_edges: frozenset[fx.Node] = frozenset()
@@ -152,19 +152,19 @@ class _Finder:
     def __init__(self, trace: TracedCalls) -> None:
         self.trace, self.graph = trace, trace.graph
         self.stood_for = set[fx.Node]()
-        """The calls that messages stand for."""
+        """The calls that messages replace."""
         self._writes_own = set[fx.Node]()
-        """Scatters that write into what is made for them."""
+        """In-place scatters into zeros that were made for them."""
         self.reshaped = set[fx.Node]()
-        """The calls that give the index of the scatter that is looked at another shape."""
+        """The calls that reshape the index of the current scatter."""
         self.ends: dict[fx.Node, End] = {}
-        """The calls that give ends of its edges."""
+        """The calls that give the ends of edges for the current scatter."""
         self._kinds: dict[fx.Node, str] = {}
         for node in self.graph.nodes:  # in order, as a deep model has more calls than Python's stack takes
             self.kind(node)
 
     def kind(self, node: fx.Node) -> str:
-        """Return ``edges`` of what reads edges alone, ``shape`` of what reads shapes alone, else nothing."""
+        """Return ``edges`` if a call reads edges alone, ``shape`` if it reads shapes alone, else ``""``."""
         if node not in self._kinds:
             self._kinds[node] = self._kind(node)
         return self._kinds[node]
@@ -197,7 +197,7 @@ class _Finder:
         """Replace a scatter, or a quotient of it, by messages.
 
         Raises:
-            _NotMessagesError: it is none of messages, or could not be read as such before.
+            _NotMessagesError: its input is not messages, or an earlier trial has shown that it is not.
         """
         if self.kind(node):
             return
@@ -253,7 +253,7 @@ class _Finder:
         return base
 
     def _is_quotient(self, one: fx.Node, node: fx.Node) -> bool:
-        """Return whether a call divides a scatter's result by what is computed of edges, as degrees are."""
+        """Return whether a call divides the scatter by a value of edges alone, such as degrees."""
         by = one.args[1] if _name(one) in ("truediv", "div") and one.args[0] is node else None
         if not isinstance(by, fx.Node) or self.kind(by) != "edges":
             return False
@@ -267,9 +267,9 @@ class _Finder:
         )
 
     def _check_writes(self, own: set[fx.Node], order: Mapping[fx.Node, int], last: int) -> None:
-        """Refuse messages if something may be written over between the gathers and the scatter or quotient.
+        """Refuse messages if a call between the first gather and the replaced call may overwrite inputs.
 
-        The rows are read where that is, and must be there what they are at the gathers.
+        Messages read rows where the replaced call stands. There, rows must still be those of the gathers.
         """
         first = min(order[one] for one in own)
         between = [one for one, place in order.items() if first < place < last]
@@ -287,7 +287,7 @@ class _Finder:
     def _append(
         self, key: str, node: fx.Node, written: fx.Node, message: _Copied, *, aggr: str, messages: fx.Node
     ) -> None:
-        """Write the call of ``propagate``, and let it stand for what is written."""
+        """Insert the call of ``propagate`` in place of the call ``written``."""
         with self.graph.inserting_before(written):
             edges, along = message.edges()
             rows: Any = {
