@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -112,30 +111,36 @@ class MemoryTransport:
         """Begin a reduction in place, in the order of the ranks."""
         data = as_bytes(tensor)
         if tensor.device.type != "cpu" or data.numel() * (self.size - 1) > _MOST_REDUCED_BYTES:
-            return InnerCollective(self, self._inner.all_reduce(tensor, op))
+            return _Inner(self, self._inner.all_reduce(tensor, op))
         others = dict.fromkeys(self._others(), data.numel())
         number = self._write(data, dict.fromkeys(others, (0, data.numel())))
-        return Reducing(self, number, others, tensor, op)
+
+        def reduce(come: Mapping[int, Tensor]) -> None:
+            parts = [tensor if rank == self.rank else _like(tensor, come[rank]) for rank in range(self.size)]
+            tensor.copy_(functools.reduce(_REDUCTIONS[op], parts))
+
+        return _Awaited(self, number, others, reduce, together=True)
 
     def all_to_all(
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
         """Begin an exchange of bytes."""
         if send.device.type != "cpu":
-            return InnerCollective(self, self._inner.all_to_all(send, send_bytes, receive, receive_bytes))
+            return _Inner(self, self._inner.all_to_all(send, send_bytes, receive, receive_bytes))
         ends = list(itertools.accumulate(send_bytes))
         number = self._write(send, {to: (ends[to] - send_bytes[to], send_bytes[to]) for to in self._others()})
         taken = torch.split(receive, list(receive_bytes))
         taken[self.rank].copy_(send[ends[self.rank] - send_bytes[self.rank] : ends[self.rank]])
-        return ByteExchange(self, number, {source: taken[source] for source in self._others()})
 
-    # ---- what goes by the other one
+        def take(come: Mapping[int, Tensor]) -> None:
+            for source, data in come.items():
+                taken[source].copy_(data)
+
+        return _Awaited(self, number, {source: receive_bytes[source] for source in self._others()}, take)
 
     def broadcast(self, data: Tensor, root: int) -> Pending:
         """Begin a broadcast of bytes."""
-        return InnerCollective(self, self._inner.broadcast(data, root))
-
-    # ---- the end
+        return _Inner(self, self._inner.broadcast(data, root))
 
     def twin(self) -> Transport:
         """Return a twin of the other transport: messages in memory advance in the thread that waits."""
@@ -237,31 +242,49 @@ _REDUCTIONS: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Collective(ABC):
+def _like(tensor: Tensor, data: Tensor) -> Tensor:
+    """Return the bytes of another rank's tensor as one like ``tensor``."""
+    return data.view(tensor.dtype).view(tensor.shape)
+
+
+class _Awaited:
     """An operation that waits for parts of other ranks.
 
     Args:
         transport: the ranks that share memory.
         number: of the operation.
         awaited: bytes of the part of each other rank. A part of 0 bytes has no message.
+        take: takes parts that have come, by rank; they are there until it returns.
+        together: whether it takes all parts at once.
     """
 
-    def __init__(self, transport: MemoryTransport, number: int, awaited: Mapping[int, int]) -> None:
-        self._transport, self._number = transport, number
+    def __init__(
+        self,
+        transport: MemoryTransport,
+        number: int,
+        awaited: Mapping[int, int],
+        take: Callable[[Mapping[int, Tensor]], None],
+        *,
+        together: bool = False,
+    ) -> None:
+        self._transport, self._number, self._take, self._together = transport, number, take, together
         self._awaited = {source: nbytes for source, nbytes in awaited.items() if nbytes > 0}
-        self._is_over = False
         self._error = ""
 
     def done(self) -> bool:
         """Return whether the operation has ended, well or not, and make progress on it."""
-        if self._is_over:
+        if self._error:
             return True
         self._transport.collect()
         messages = {source: self._transport.message_of(self._number, source) for source in self._awaited}
         come = {source: message for source, message in messages.items() if message is not None}
         self._error = next(filter(None, itertools.starmap(self._wrong, come.items())), "")
-        self._is_over = bool(self._error) or self._took(come)
-        return self._is_over
+        if not self._error and come and not (self._together and len(come) < len(self._awaited)):
+            self._take({source: self._transport.memory_of(message) for source, message in come.items()})
+            for source, message in come.items():
+                self._transport.let_go(message)
+                del self._awaited[source]
+        return bool(self._error) or not self._awaited
 
     def rest(self, waited_seconds: float) -> None:
         """Wait for a message, for a moment."""
@@ -285,59 +308,8 @@ class Collective(ABC):
             "GRAPHBRAID_RANK_CHECKS=1 finds the operation in which ranks differ"
         )
 
-    @abstractmethod
-    def _took(self, come: Mapping[int, Message]) -> bool:
-        """Take parts that have come; return whether these were the last."""
 
-
-class ByteExchange(Collective):
-    """An exchange of bytes. Each part is copied when it has arrived."""
-
-    def __init__(self, transport: MemoryTransport, number: int, taken: Mapping[int, Tensor]) -> None:
-        super().__init__(transport, number, {source: part.numel() for source, part in taken.items()})
-        self._taken = taken
-
-    def _took(self, come: Mapping[int, Message]) -> bool:
-        for source, message in come.items():
-            self._taken[source].copy_(self._transport.memory_of(message))
-            self._transport.let_go(message)
-            del self._awaited[source]
-        return not self._awaited
-
-
-class Reducing(Collective):
-    """A reduction, computed when all parts have arrived."""
-
-    def __init__(
-        self,
-        transport: MemoryTransport,
-        number: int,
-        awaited: Mapping[int, int],
-        tensor: Tensor,
-        op: Reduction,
-    ) -> None:
-        super().__init__(transport, number, awaited)
-        self._tensor, self._reduce = tensor, _REDUCTIONS[op]
-
-    def _took(self, come: Mapping[int, Message]) -> bool:
-        if len(come) < len(self._awaited):
-            return False
-        tensor, parts = self._tensor, []
-        for rank in range(self._transport.size):
-            if rank == self._transport.rank or not come:
-                parts.append(tensor)
-            else:
-                parts.append(self._transport.memory_of(come[rank]).view(tensor.dtype).view(tensor.shape))
-        first, *others = parts
-        whole = functools.reduce(self._reduce, others, first)
-        if whole is not tensor:
-            tensor.copy_(whole)
-        for message in come.values():
-            self._transport.let_go(message)
-        return True
-
-
-class InnerCollective:
+class _Inner:
     """An operation of the inner transport. While this rank waits for it, kept messages are still sent.
 
     Other ranks may wait for these messages, and this rank may wait for nothing else meanwhile.

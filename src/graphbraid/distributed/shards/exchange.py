@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.distributed.parts.rows import PartRows
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.graph.csc import index_dtype
+from graphbraid.graph.csc import index_dtype, ranges
 from graphbraid.sampling.rows.by_id import take_rows
 from graphbraid.sampling.sample import Sampled
 
@@ -52,6 +52,24 @@ class Routed:
         out = torch.empty_like(received)
         out[self.order] = received
         return out
+
+    def lists(
+        self, comm: Communicator, tables: Sequence[Tensor], sent: list[int], counts: Tensor
+    ) -> list[Tensor]:
+        """Send each rank a list for each id that it sent; return the lists of this rank's ids, as they stood.
+
+        Args:
+            comm: the ranks.
+            tables: values of the lists, several for each entry; those for rank 0 first.
+            sent: number of entries for each rank.
+            counts: ``(num_ids,)`` int64 entries of the list of each of this rank's ids.
+        """
+        lengths = counts[self.order]
+        begins = torch.empty_like(counts)
+        begins[self.order] = lengths.cumsum(0) - lengths
+        received = [int(part.sum()) for part in torch.split(lengths, self.counts)]
+        at = ranges(begins, counts)
+        return [comm.all_to_all(table, sent, received).wait()[at] for table in tables]
 
 
 def swap(comm: Communicator, table: Tensor) -> Tensor:

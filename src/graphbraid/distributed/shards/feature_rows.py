@@ -232,6 +232,10 @@ class FeatureRows:
         self._cache = self._new_cache(self._kept.num_rows(reader, num_remote) if shards.row_bytes else 0)
         self._memory = shards.new_rows(self._cache.num_rows)
 
+    def anew(self) -> FeatureRows:
+        """Return such rows that have read nothing yet; all ranks call it together."""
+        return FeatureRows(self._shards, self._comm, self._kept)
+
     def _new_cache(self, num_rows: int) -> RowCache:
         reader = BroughtRows(self._shards.num_nodes, self._shards.row_bytes)
         score = None if self._kept.score is None else checked_score(self._kept.score, reader.shape[0])
@@ -322,16 +326,20 @@ class FeatureRows:
         """Forget announced groups that will not come."""
         self._cache.forget()
 
-    def fill(self) -> None:
-        """Bring the rows that stay, those of the highest score; where rows may go, do nothing."""
+    def fill(self, *, brings: bool = True) -> None:
+        """Bring the rows that stay, those of the highest score; where rows may go, do nothing.
+
+        Args:
+            brings: whether rows travel. If not, their owners are asked, and all is counted.
+        """
         parts = torch.split(self._chosen(), _FILLED_AT_ONCE)
         most = torch.tensor([len(parts)])
         for part in range(int(self._comm.all_reduce(most, "max").wait())):
-            self._fill(parts[part] if part < len(parts) else parts[0][:0])
-
-    def _fill(self, ids: Tensor) -> None:
-        self.gather(GroupRows(ids, torch.full_like(ids, -1), (), -1, 0))
-        self.traffic = self.traffic.plus(filled=len(ids), asked=-len(ids))  # no batch asks for these
+            ids = parts[part] if part < len(parts) else parts[0][:0]
+            asked = self.ask(GroupRows(ids, torch.full_like(ids, -1), (), -1, 0))
+            if brings:
+                self.finish(self.begin(asked))
+            self.traffic = self.traffic.plus(filled=len(ids), asked=-len(ids))  # no batch asks for these
 
     def _chosen(self) -> Tensor:
         """Return the rows that stay, ``(num_rows,)`` int64, those of the highest score first."""
@@ -365,7 +373,8 @@ class RowsByType:
     @property
     def traffic(self) -> RowTraffic:
         """Counts of reads and transfers so far, of all types."""
-        return total(one.traffic for one in self._held)
+        traffic = (one.traffic for one in self._held)
+        return RowTraffic(*map(sum, zip(RowTraffic(), *traffic, strict=True)))
 
     @property
     def lookahead(self) -> int:
@@ -400,15 +409,10 @@ class RowsByType:
         for one in self._held:
             one.forget()
 
-    def fill(self) -> None:
-        """Bring the rows that stay; all ranks call it together."""
+    def fill(self, *, brings: bool = True) -> None:
+        """Bring the rows that stay, or only ask for them; all ranks call it together."""
         for one in self._held:
-            one.fill()
-
-
-def total(traffic: Iterable[RowTraffic]) -> RowTraffic:
-    """Return the sums of the counts."""
-    return RowTraffic(*map(sum, zip(RowTraffic(), *traffic, strict=True)))
+            one.fill(brings=brings)
 
 
 def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int) -> Iterator[tuple[T, W]]:
@@ -424,60 +428,6 @@ def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int)
         if not known:
             return
         yield known.popleft()
-
-
-class _Forecast(FeatureRows):
-    """The decisions of a :class:`FeatureRows`, without moving a row.
-
-    Args:
-        rows: the rows whose decisions are foreseen.
-    """
-
-    def __init__(self, rows: FeatureRows) -> None:
-        self._shards, self._comm, self._kept = rows._shards, rows._comm, rows._kept
-        self.traffic, self._cache = RowTraffic(), self._new_cache(rows._cache.num_rows)
-        self.asked_of = torch.zeros(2, self._comm.size, dtype=torch.int64)
-        """Rows asked of each rank, and messages with their ids."""
-
-    def fill(self) -> None:
-        """Decide which rows stay."""
-        for part in torch.split(self._chosen(), _FILLED_AT_ONCE):
-            self._fill(part)
-
-    def gather(self, wanted: GroupRows) -> list[Tensor]:
-        """Decide which rows of a group come, and which of them are kept."""
-        missing = self._decide(wanted)[-1]
-        counts = torch.bincount(self._shards.owners(missing), minlength=self._comm.size)
-        self.asked_of += torch.stack([counts, (counts > 0).long()])
-        return []
-
-
-def forecast(rows: FeatureRows, epochs: Iterable[Iterable[Sequence[Tensor]]]) -> RowTraffic:
-    """Return what rows that have read nothing yet will have read and sent after these epochs.
-
-    It is exact, as a batch is a pure function of its step. All ranks call it together, each with its groups.
-
-    Args:
-        rows: how they are kept.
-        epochs: the ids of the batches of each group of each epoch, as :meth:`FeatureRows.announce` takes
-            them. What is known ahead ends with an epoch.
-
-    Raises:
-        RankError: a rank was lost.
-    """
-    made, comm = _Forecast(rows), rows._comm
-    made.fill()
-    for groups in epochs:
-        for _, wanted in known_ahead(groups, made.announce, made.lookahead):
-            made.gather(wanted)
-    found = torch.tensor(comm.gather(made.asked_of.tolist()))  # by who asks, kind, and who is asked
-    sent_ids, sent_rows = int(found[comm.rank, 0].sum()), int(found[:, 0, comm.rank].sum())
-    return made.traffic.plus(
-        sent_ids=sent_ids,
-        sent_rows=sent_rows,
-        sent_bytes=sent_ids * rows._ids.itemsize + sent_rows * rows._shards.row_bytes,
-        messages=int(found[comm.rank, 1].sum() + found[:, 1, comm.rank].sum()),
-    )
 
 
 def table_of(of_ranks: Sequence[RowTraffic]) -> str:

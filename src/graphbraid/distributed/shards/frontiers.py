@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.distributed.shards.exchange import Routed, swap
-from graphbraid.graph.csc import ranges
-from graphbraid.graph.types import Relation, first_ids
+from graphbraid.graph.types import Relation
 from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
@@ -44,9 +43,8 @@ class _Draft:
             for ids, counts in zip(self.names, self.nodes_by_type, strict=True)
         ]
 
-    def add(self, relations: Sequence[Relation], by_relation: Iterable[_Drawn]) -> None:
+    def add(self, relations: Sequence[Relation], drawn: Sequence[_Drawn]) -> None:
         """Add a hop's draws for the nodes of :meth:`drawing`, in their order, relation by relation."""
-        drawn = list(by_relation)
         for number, names in enumerate(self.names):
             own = [one.number for one in relations if one.source == number]
             found = [drawn[one].sources.long() for one in own]
@@ -80,17 +78,6 @@ class _Draft:
         )
 
 
-class _Drawing(NamedTuple):
-    """The nodes of a batch that draw at a hop: those of the first type, then those of the second."""
-
-    ids: Tensor
-    """``(num_nodes,)`` int64 ids in the whole graph."""
-    begins: Tensor
-    """Place of the first node of each type, and at the end the number of nodes."""
-    route: Routed
-    """The nodes by owner; those of one owner are in the same order."""
-
-
 class _Drawn(NamedTuple):
     """The draws of some nodes: of all nodes by the first relation, then by the second, and so on."""
 
@@ -103,7 +90,7 @@ class _Drawn(NamedTuple):
 
     @classmethod
     def joined(cls, drawn: Sequence[_Drawn]) -> _Drawn:
-        """Return the draws by several relations, one after another."""
+        """Return several draws, one after another."""
         return drawn[0] if len(drawn) == 1 else cls(*map(torch.cat, zip(*drawn, strict=True)))
 
 
@@ -119,6 +106,7 @@ class Frontiers:
     def __init__(self, graph: ShardedGraph, config: SamplerConfig, num_threads: int) -> None:
         self._graph, self._shards, self._config = graph, graph.shards, config
         self._relations, self._first_ids = graph.all_types.relations(), graph.all_types.first_ids
+        self._ids = graph.csc.indices.dtype  # of ids that travel
         self._threads = num_threads
         self._limits: list[Constraints | None] | None = None
         self._lookup: EdgeLookup | None = None
@@ -148,62 +136,81 @@ class Frontiers:
         self._limits = None if links is None else self._excluded(links)
         drafts = [_Draft(seeds, seed, len(self._relations)) for seeds, seed in batches]
         for hop in range(len(self._config.fanouts)):
-            drawing = [self._drawing(draft) for draft in drafts]
-            for draft, one, drawn in zip(drafts, drawing, self._draw(hop, drafts, drawing), strict=True):
-                draft.add(self._relations, self._by_relation(one, drawn))
+            for draft, drawn in zip(drafts, self._draw(hop, drafts), strict=True):
+                draft.add(self._relations, drawn)
         return [draft.finished(self._config) for draft in drafts]
+
+    def _routed(self, owners: Tensor, counts: Sequence[int]) -> tuple[Routed, Tensor]:
+        """Sort ids of several batches by owner; also return how many each owner has of each batch.
+
+        Args:
+            owners: ``(sum(counts),)`` owners of the ids of the first batch, then of the second, and so on.
+            counts: number of ids of each batch.
+        """
+        size, num_batches = self._shards.comm.size, len(counts)
+        of_batch = torch.arange(num_batches).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+        sizes = torch.bincount(owners * num_batches + of_batch, minlength=size * num_batches)
+        return Routed.by_owner(owners, size), sizes.view(size, num_batches)
 
     def _excluded(self, links: Sequence[Tensor]) -> list[Constraints | None]:
         """Tell owners which edges are not drawn; return the limits of the batches of rank 0, then of 1."""
         self._lookup = self._lookup or EdgeLookup(self._graph.csc)
         comm, both = self._shards.comm, [torch.cat([one, one.flip(0)], 1) for one in links]
-        routes = [Routed.by_owner(self._shards.owners(pairs[1]), comm.size) for pairs in both]
-        sizes = torch.tensor([route.counts for route in routes], dtype=torch.int64).t()
+        pairs = torch.cat(both, 1).t()
+        routed, sizes = self._routed(self._shards.owners(pairs[:, 1]), [one.shape[1] for one in both])
         asked = swap(comm, sizes)
-        by_batch = [
-            torch.split(pairs.t()[route.order], route.counts)
-            for pairs, route in zip(both, routes, strict=True)
-        ]
-        rows = torch.cat([of_batch[rank] for rank in range(comm.size) for of_batch in by_batch])
-        given = comm.all_to_all(rows, sizes.sum(1).tolist(), asked.sum(1).tolist()).wait()
+        given = routed.send(comm, pairs, asked.sum(1).tolist())
         found = [
-            torch.from_numpy(self._lookup.positions(*pairs.t().contiguous().numpy()))
-            for pairs in torch.split(given, asked.flatten().tolist())
+            torch.from_numpy(self._lookup.positions(*of_batch.t().contiguous().numpy()))
+            for of_batch in torch.split(given, asked.flatten().tolist())
         ]
         return [Constraints(excluded=one) if one.numel() else None for one in found]
 
-    def _drawing(self, draft: _Draft) -> _Drawing:
-        by_type = draft.drawing(self._config)
-        ids = torch.cat([nodes + first for nodes, first in zip(by_type, self._first_ids[:-1], strict=True)])
-        begins = torch.tensor(first_ids([nodes.numel() for nodes in by_type]))
-        return _Drawing(ids, begins, Routed.by_owner(self._shards.owners(ids), self._shards.comm.size))
-
-    def _draw(self, hop: int, drafts: Sequence[_Draft], drawing: Sequence[_Drawing]) -> list[_Drawn]:
-        comm, routes = self._shards.comm, [one.route for one in drawing]
+    def _draw(self, hop: int, drafts: Sequence[_Draft]) -> list[list[_Drawn]]:
+        """Return the draws of each batch for the nodes that draw at a hop, relation by relation."""
+        comm, first_ids = self._shards.comm, self._first_ids[:-1]
+        drawing = [draft.drawing(self._config) for draft in drafts]
+        ids = torch.cat(
+            [nodes + first for by_type in drawing for nodes, first in zip(by_type, first_ids, strict=True)]
+        )
+        owners = self._shards.owners(ids)
+        routed, sizes = self._routed(owners, [sum(map(len, by_type)) for by_type in drawing])
         # For each owner and batch: the number of nodes that draw, and their key of random numbers.
-        sizes = torch.tensor([route.counts for route in routes], dtype=torch.int64).view(-1, comm.size).t()
         seeds = torch.tensor([_signed(draft.seed) for draft in drafts], dtype=torch.int64)
         asked = swap(comm, torch.stack([sizes, seeds.expand(comm.size, -1)], 2))
-        by_batch = [torch.split(one.ids[one.route.order], one.route.counts) for one in drawing]
-        by_owner = [[of_batch[rank] for of_batch in by_batch] for rank in range(comm.size)]
-        send_rows, receive_rows = sizes.sum(1).tolist(), asked[:, :, 0].sum(1).tolist()
-        ids = self._graph.csc.indices.dtype
-        nodes = comm.all_to_all(_joined(by_owner, ids), send_rows, receive_rows).wait().long()
+        nodes = routed.send(comm, ids.to(self._ids), asked[:, :, 0].sum(1).tolist()).long()
         answers = self._answers(hop, nodes, asked)
-        return self._asked(drawing, answers)
+        if self._graph.is_typed:  # a node has a list by each relation into its type
+            by_type = iter(torch.split(owners, [len(nodes) for of_batch in drawing for nodes in of_batch]))
+            of_types = [[next(by_type) for _ in of_batch] for of_batch in drawing]
+            of_lists = [of_batch[one.destination] for of_batch in of_types for one in self._relations]
+            routed = Routed.by_owner(torch.cat(of_lists), comm.size)
+        lists = self._exchanged(routed, answers)
+        lengths = [len(of_batch[one.destination]) for of_batch in drawing for one in self._relations]
+        counts = torch.split(lists.counts, lengths)
+        num_edges = [int(one.sum()) for one in counts]
+        positions = [lists.positions] * len(counts)
+        if self._config.return_edge_id:
+            positions = [*torch.split(lists.positions, num_edges)]
+        found = map(_Drawn, counts, torch.split(lists.sources, num_edges), positions)
+        return [[next(found) for _ in self._relations] for _ in drafts]
 
-    def _answers(self, hop: int, nodes: Tensor, asked: Tensor) -> list[list[_Drawn]]:
-        """Draw for all ranks; return the draws for each batch of each rank."""
-        sampler, given = self._by_hop[hop], torch.split(nodes, asked[:, :, 0].reshape(-1).tolist())
-        seeds = asked[:, :, 1].reshape(-1).tolist()
-        limits = self._limits or [None] * len(given)
+    def _answers(self, hop: int, nodes: Tensor, asked: Tensor) -> list[_Drawn]:
+        """Draw for all ranks; return the draws for all batches of each rank.
+
+        Args:
+            hop: the hop.
+            nodes: nodes that draw, those of the first batch of rank 0 first.
+            asked: ``(num_ranks, num_batches, 2)`` number of nodes and key of each batch.
+        """
+        sampler, (counts, seeds) = self._by_hop[hop], asked.flatten(0, 1).t().tolist()
+        limits = self._limits or [None] * len(seeds)
         begun = [
             sampler.begin(one, seed % (1 << 64), 0, 0, limit)
-            for one, seed, limit in zip(given, seeds, limits, strict=True)
+            for one, seed, limit in zip(torch.split(nodes, counts), seeds, limits, strict=True)
         ]
-        drawn = [self._drawn(hop, next(batch).sampled) for batch in begun]
-        num_batches = asked.shape[1]
-        return [drawn[at : at + num_batches] for at in range(0, len(drawn), num_batches)]
+        drawn, num_batches = [self._drawn(hop, next(batch).sampled) for batch in begun], asked.shape[1]
+        return [_Drawn.joined(drawn[at : at + num_batches]) for at in range(0, len(drawn), num_batches)]
 
     def _drawn(self, hop: int, sampled: Sampled) -> _Drawn:
         """Return what the seeds of a batch drew at the one hop at which they draw."""
@@ -220,75 +227,17 @@ class Frontiers:
             found.append(_Drawn(counts, sources, positions))
         return _Drawn.joined(found)
 
-    def _places(self, one: _Drawing, rank: int) -> Tensor:
-        """Return where the rows of a rank's answer stand among all rows of the batch."""
-        begin = sum(one.route.counts[:rank])
-        nodes, begins = one.route.order[begin : begin + one.route.counts[rank]], one.begins.tolist()
-        places, before = [nodes[:0]], 0
-        for relation in self._relations:
-            first, last = begins[relation.destination : relation.destination + 2]
-            of_type = nodes[(nodes >= first) & (nodes < last)]
-            places.append(of_type + (before - first))
-            before += last - first
-        return torch.cat(places)
-
-    def _asked(self, drawing: Sequence[_Drawing], answers: list[list[_Drawn]]) -> list[_Drawn]:
-        """Give every rank its answers, and return those to this rank's questions, in the nodes' order."""
-        comm, ids = self._shards.comm, self._graph.csc.indices.dtype
-        places = [[self._places(one, rank) for one in drawing] for rank in range(comm.size)]
-        sizes = torch.tensor([[rows.numel() for rows in of_rank] for of_rank in places]).view(comm.size, -1)
-        edges = torch.tensor([[one.sources.numel() for one in of_rank] for of_rank in answers])
-        num_edges = swap(comm, edges.view(comm.size, -1))
-        parts = [[*(one.counts for one in of_rank), *(one.sources for one in of_rank)] for of_rank in answers]
-        send_rows = [sum(part.numel() for part in of_rank) for of_rank in parts]
-        receive_rows = (sizes.sum(1) + num_edges.sum(1)).tolist()
-        got = comm.all_to_all(_joined(parts, ids), send_rows, receive_rows).wait()
-        pieces = torch.split(got, torch.cat([sizes, num_edges], 1).reshape(-1).tolist())
-        width, count = 2 * len(drawing), len(drawing)
-        kept = [torch.empty(0, dtype=torch.int64)] * (count * comm.size)
+    def _exchanged(self, routed: Routed, answers: Sequence[_Drawn]) -> _Drawn:
+        """Give every rank its draws; return those of this rank's lists in their order, of which it asked."""
+        comm, of_all = self._shards.comm, _Drawn.joined(answers)
+        asked = [one.counts.numel() for one in answers]
+        counts = routed.answers(comm, of_all.counts.to(self._ids), asked).long()
+        tables = [of_all.sources.to(self._ids)]
         if self._config.return_edge_id:
-            positions = [[one.positions for one in of_rank] for of_rank in answers]
-            rows = [sum(part.numel() for part in of_rank) for of_rank in positions]
-            taken = comm.all_to_all(_joined(positions, torch.int64), rows, num_edges.sum(1).tolist()).wait()
-            kept = list(torch.split(taken, num_edges.reshape(-1).tolist()))
-        found = []
-        for batch in range(count):
-            counts = torch.cat([pieces[rank * width + batch] for rank in range(comm.size)]).long()
-            sources = torch.cat([pieces[rank * width + count + batch] for rank in range(comm.size)])
-            positions_of = torch.cat([kept[rank * count + batch] for rank in range(comm.size)])
-            order = torch.cat([places[rank][batch] for rank in range(comm.size)])
-            found.append(_in_order(order, _Drawn(counts, sources, positions_of)))
-        return found
-
-    def _by_relation(self, one: _Drawing, drawn: _Drawn) -> Iterator[_Drawn]:
-        """Divide the draws of a batch's nodes by relation."""
-        num_nodes = one.begins.diff().tolist()
-        counts = torch.split(drawn.counts, [num_nodes[relation.destination] for relation in self._relations])
-        num_edges = [int(of_relation.sum()) for of_relation in counts]
-        sources = torch.split(drawn.sources, num_edges)
-        positions = torch.split(drawn.positions, num_edges) if drawn.positions.numel() else sources
-        for of_relation, ids, at in zip(counts, sources, positions, strict=True):
-            yield _Drawn(of_relation, ids, at if drawn.positions.numel() else drawn.positions)
+            tables.append(of_all.positions)
+        sources, *positions = routed.lists(comm, tables, [one.sources.numel() for one in answers], counts)
+        return _Drawn(counts, sources, *(positions or [of_all.positions]))
 
 
 def _signed(seed: int) -> int:
     return seed - (1 << 64) if seed >> 63 else seed
-
-
-def _joined(parts: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> Tensor:
-    """Return all parts, those for rank 0 first, as one tensor."""
-    return torch.cat(
-        [torch.empty(0, dtype=dtype), *(part.to(dtype) for of_rank in parts for part in of_rank)]
-    )
-
-
-def _in_order(order: Tensor, drawn: _Drawn) -> _Drawn:
-    """Return the draws of the nodes ``order``, which are a permutation, in ascending order of the nodes."""
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel())
-    counts = drawn.counts[place]
-    begins = (drawn.counts.cumsum(0) - drawn.counts)[place]
-    at = ranges(begins, counts)
-    return _Drawn(
-        counts, drawn.sources[at], drawn.positions[at] if drawn.positions.numel() else drawn.positions
-    )

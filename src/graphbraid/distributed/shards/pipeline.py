@@ -22,9 +22,7 @@ from graphbraid.distributed.shards.feature_rows import (
     GroupRows,
     RowsByType,
     RowTraffic,
-    forecast,
     known_ahead,
-    total,
 )
 from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
@@ -173,31 +171,38 @@ def foreseen(
 ) -> RowTraffic:
     """Return what training will have read and sent after some epochs that follow each other without a pause.
 
-    All ranks call it together.
+    It is exact, as a batch is a pure function of its step: batches are drawn, and owners are asked for their
+    rows, which do not travel. All ranks call it together.
 
     Args:
-        graph: the graph, with the cache that training will use. No row of it was read yet.
+        graph: the graph, with the cache that training will use.
         config: options of the sampler.
         schedule: seeds of this rank's share of each step.
         epochs: the epochs.
         num_threads: number of threads that draw.
         seed_type: node type of the seeds; None in a graph without types.
+
+    Raises:
+        RankError: a rank was lost.
+        ResourceError: the memory is not free a second time.
     """
     pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
-
     most = int(graph.shards.ranks.all_reduce(torch.tensor([schedule.num_steps]), "max").wait())
+    rows = RowsByType([None if one is None else one.anew() for one in graph.shards.rows.by_type])
+    rows.fill(brings=False)
 
-    def groups(number: int) -> Iterator[list[Tensor]]:
+    def groups() -> Iterator[_Group]:
         for epoch in epochs:
             batches = pipeline.run(schedule, epoch, 0, schedule.num_steps)
             for size in group_sizes(most, is_first=epoch == epochs[0]):
-                yield [one.sampled.n_id_by_type[number] for one in itertools.islice(batches, size)]
+                yield [*itertools.islice(batches, size)]
 
-    return total(  # batches are drawn once for each node type
-        forecast(rows, [groups(number)])
-        for number, rows in enumerate(graph.shards.rows.by_type)
-        if rows is not None
-    )
+    def announce(group: _Group) -> list[GroupRows]:
+        return rows.announce([one.sampled.n_id_by_type for one in group])
+
+    for _, wanted in known_ahead(groups(), announce, rows.lookahead):
+        rows.ask(wanted)
+    return rows.traffic
 
 
 class ShardedPipeline:
