@@ -16,7 +16,6 @@ from graphbraid.distributed import Communicator, KeptRows, ShardedGraph
 from graphbraid.distributed.shards.feature_rows import (
     FeatureRows,
     RowTraffic,
-    forecast,
     known_ahead,
     table_of,
 )
@@ -52,6 +51,14 @@ def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]
     return [rows.gather(wanted) for _, wanted in known]
 
 
+def asked_for(rows: FeatureRows, groups: list[list[Tensor]]) -> RowTraffic:
+    """Return what is counted where owners are asked for the rows, which do not travel."""
+    made = rows.anew()
+    for _, wanted in known_ahead(groups, made.announce, made.lookahead):
+        made.ask(wanted)
+    return made.traffic
+
+
 @settings(
     max_examples=20,
     deadline=None,
@@ -61,12 +68,11 @@ def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]
 @given(
     num_ranks=st.integers(1, 4),
     num_kept=st.sampled_from([0, 1, 5, NUM_NODES]),
-    policy=st.sampled_from(["belady", "static"]),
     part_of=st.lists(st.integers(0, 3), min_size=NUM_NODES, max_size=NUM_NODES),
     data=st.data(),
 )
 def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
-    tmp_path: Path, num_ranks: int, num_kept: int, policy: str, part_of: list[int], data: st.DataObject
+    tmp_path: Path, num_ranks: int, num_kept: int, part_of: list[int], data: st.DataObject
 ) -> None:
     graph = graph_of(NUM_NODES, 80, 0)
     assert isinstance(graph.x, Tensor)
@@ -80,11 +86,10 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
     def on_rank(comm: Communicator) -> tuple[RowTraffic, RowTraffic, int]:
         shards = ShardedGraph.open(folder, comm).shards.only
         own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
-        kept = KeptRows(budget=budget_of(num_kept), policy=policy, score=reads_of(own))
+        kept = KeptRows(budget=budget_of(num_kept), score=reads_of(own))
         rows = FeatureRows(shards, comm, kept)
-        expected = forecast(rows, [own])
+        expected = asked_for(rows, own)
         before = comm.sent_bytes
-        rows.fill()
         for found, wanted in zip(gathered(rows, own), own, strict=True):
             for x, ids in zip(found, wanted, strict=True):
                 assert torch.equal(x, graph.x[ids])  # type: ignore[index]
@@ -93,11 +98,9 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
     for traffic, expected, sent_bytes in run_threads(num_ranks, on_rank):
         assert traffic == expected
         assert traffic.sent_bytes == sent_bytes == 4 * traffic.sent_ids + ROW_BYTES * traffic.sent_rows
-        assert traffic.sent_ids == traffic.asked - traffic.hits + traffic.filled
+        assert traffic.sent_ids == traffic.asked - traffic.hits
         assert traffic.hits <= traffic.asked <= traffic.remote_reads <= traffic.reads
         assert num_kept or not traffic.hits
-        if num_kept == NUM_NODES and policy == "static":
-            assert traffic.hits == traffic.asked
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -168,23 +171,22 @@ def test_batches_with_kept_rows_are_those_of_the_whole_graph(
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-@pytest.mark.parametrize(("policy", "kept"), [("belady", 0), ("belady", 12), ("static", 12)])
-def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, policy: str, kept: int) -> None:
+@pytest.mark.parametrize(("kept", "has_score"), [(0, False), (12, False), (12, True)])
+def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int, has_score: bool) -> None:
     graph = graph_of(NUM_NODES * 4, 700, 1, hub=True)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % 4, 4, lists)
     config = SamplerConfig(fanouts=(3, 2))
-    score = torch.bincount(graph.csc.indices, minlength=graph.num_nodes)
+    score = torch.bincount(graph.csc.indices, minlength=graph.num_nodes) if has_score else None
 
     def on_rank(comm: Communicator) -> list[int]:
         sharded = ShardedGraph.open(folder, comm)
         budget = kept and 9 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES)
-        sharded.shards.keep(KeptRows(budget=budget, policy=policy, score=score))
+        sharded.shards.keep(KeptRows(budget=budget, score=score))
         schedule = SeedSchedule(  # an odd number of steps, the last of which has seeds for one rank alone
             seeds=graph.split("train")[:73], batch_size=4, part=comm.rank, num_parts=comm.size
         )
-        filled = sharded.shards.rows.traffic
         expected = foreseen(sharded, config, schedule, range(2))
-        assert sharded.shards.rows.traffic == filled  # nothing travelled for it
+        assert sharded.shards.rows.traffic == RowTraffic()  # nothing travelled for it
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
         num_batches = len(list(pipeline.run(schedule, 0, 0, schedule.num_steps, then=1)))
         assert num_batches == 2 * schedule.num_steps
@@ -204,24 +206,18 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
 
     def on_rank(comm: Communicator) -> list[int]:
         shards = ShardedGraph.open(folder, comm).shards.only
-        score = reads_of(groups)
-        sent = []
-        for policy in ("belady", "static"):
-            rows = FeatureRows(shards, comm, KeptRows(budget=budget_of(6), policy=policy, score=score))
-            sent.append(forecast(rows, [groups]).sent_ids)
-        return sent
+        reads = reads_of(groups) * (shards.owners(torch.arange(NUM_NODES)) != comm.rank)
+        rows = FeatureRows(shards, comm, KeptRows(budget=budget_of(6), score=reads))
+        best = reads.topk(6).values  # each of them would come once, before the first group
+        return [asked_for(rows, groups).sent_ids, 6 + int(reads.sum() - best.sum())]
 
-    for belady, static in run_threads(2, on_rank):
-        assert belady <= static
+    for sent, by_best in run_threads(2, on_rank):
+        assert sent <= by_best
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
-    with pytest.raises(ConfigError, match="policy must be"):
-        KeptRows(policy="sieve")
-    with pytest.raises(ConfigError, match="give score="):
-        KeptRows(budget=1, policy="static")
     for kept, kind, why in (
         (KeptRows(budget=NOTES_BYTES), ConfigError, "hold no row"),
         (KeptRows(budget="a lot"), ConfigError, "the memory for rows"),

@@ -137,7 +137,7 @@ add(
     "distributed.KeptRows",
     lambda w: Call(
         distributed.KeptRows,
-        {"budget": "1MiB", "policy": "static", "score": torch.rand(NODES)},
+        {"budget": "1MiB", "score": torch.rand(NODES)},
         distributed.ShardedGraph.open(with_rows(w)).shards.keep,
     ),
 )

@@ -1,8 +1,7 @@
 """FeatureRows: the features of batches: own rows are read here, other rows are sent by their owners.
 
 A cache holds rows of other ranks' nodes within a budget. Groups of batches are drawn before their rows are
-asked for. So the cache can evict the row whose next read is farthest away (Belady). A static cache keeps the
-rows of the highest score instead.
+asked for. So the cache can evict the row whose next read is farthest away (Belady).
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import as_budget, check_choice
+from graphbraid.arguments import as_budget
 from graphbraid.distributed.ranks.communicator import Communicator, Handle
 from graphbraid.distributed.shards.exchange import Routed
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features.budgets import order_of, require_free, row_bytes_kept
+from graphbraid.features.budgets import require_free, row_bytes_kept
 from graphbraid.features.rows.caches import RowCache, checked_score
 from graphbraid.features.rows.disk import BroughtRows
 from graphbraid.features.tiers.tier_report import aligned
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 W = TypeVar("W")
 LOOKAHEAD = 4
-"""Groups of batches that are known beyond the one whose rows are asked for, where rows are kept by Belady."""
-_FILLED_AT_ONCE = 1 << 14
+"""Groups of batches that are known beyond the one whose rows are asked for, where rows are kept."""
 _MEMORY = "the memory for rows of other ranks"
 
 
@@ -51,8 +49,6 @@ class RowTraffic(NamedTuple):
     """Rows of other ranks that groups asked for: each group asks for a row once."""
     hits: int = 0
     """Rows of ``asked`` that were found in the cache. The others came from their owners."""
-    filled: int = 0
-    """Rows that filled a static cache before the first batch."""
     sent_ids: int = 0
     """Ids that went to their owners: one for each row that came."""
     sent_rows: int = 0
@@ -77,20 +73,9 @@ class KeptRows:
 
     budget: int | str = 0
     """Memory for kept rows and for notes about them, in bytes or as ``"4GiB"``. ``"all"`` keeps all rows."""
-    policy: str = "belady"
-    """``belady`` evicts the row whose next read, in the groups known ahead, is farthest away.
-    ``static`` fetches the rows of the highest score before the first batch, and never evicts them."""
     score: Tensor | None = None
-    """``(num_nodes,)`` numbers, higher where this rank reads a row more often. ``belady`` uses it for rows
-    that no known group reads: the lowest is evicted first. With node types, nodes are numbered as in the
-    whole graph."""
-
-    def __post_init__(self) -> None:
-        check_choice(self.policy, "policy", ("belady", "static"))
-        if self.policy == "static" and self.score is None and as_budget(self.budget, "budget"):
-            raise ConfigError(
-                "policy='static' keeps the rows of the highest score; give score=, or policy='belady'"
-            )
+    """``(num_nodes,)`` numbers, higher where this rank reads a row more often: of rows that no group known
+    ahead reads, the lowest is evicted first. With node types, nodes are numbered as in the whole graph."""
 
     def divided(self, types: Sequence[TypeShards]) -> list[KeptRows]:
         """Divide the budget among node types, by the bytes of other ranks' rows. Divide the score, too.
@@ -239,12 +224,12 @@ class FeatureRows:
     def _new_cache(self, num_rows: int) -> RowCache:
         reader = BroughtRows(self._shards.num_nodes, self._shards.row_bytes)
         score = None if self._kept.score is None else checked_score(self._kept.score, reader.shape[0])
-        return RowCache(reader, num_rows, policy=self._kept.policy, score=score)
+        return RowCache(reader, num_rows, score=score)
 
     @property
     def lookahead(self) -> int:
         """Groups that are worth announcing before the rows of the first of them are asked for."""
-        return LOOKAHEAD if self._cache.num_rows and self._cache.policy == "belady" else 0
+        return LOOKAHEAD if self._cache.num_rows else 0
 
     def announce(self, batches: Sequence[Tensor]) -> GroupRows:
         """Say which rows a coming group reads, in the order of the groups.
@@ -326,29 +311,6 @@ class FeatureRows:
         """Forget announced groups that will not come."""
         self._cache.forget()
 
-    def fill(self, *, brings: bool = True) -> None:
-        """Bring the rows that stay, those of the highest score; where rows may go, do nothing.
-
-        Args:
-            brings: whether rows travel. If not, their owners are asked, and all is counted.
-        """
-        parts = torch.split(self._chosen(), _FILLED_AT_ONCE)
-        most = torch.tensor([len(parts)])
-        for part in range(int(self._comm.all_reduce(most, "max").wait())):
-            ids = parts[part] if part < len(parts) else parts[0][:0]
-            asked = self.ask(GroupRows(ids, torch.full_like(ids, -1), (), -1, 0))
-            if brings:
-                self.finish(self.begin(asked))
-            self.traffic = self.traffic.plus(filled=len(ids), asked=-len(ids))  # no batch asks for these
-
-    def _chosen(self) -> Tensor:
-        """Return the rows that stay, ``(num_rows,)`` int64, those of the highest score first."""
-        score = self._kept.score
-        if self._cache.policy != "static" or score is None or not self._cache.num_rows:
-            return _NO_IDS
-        order = order_of(score)
-        return order[self._shards.owners(order) != self._comm.rank][: self._cache.num_rows]
-
 
 def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return ids without repetition, and the place of each of ``ids`` among them."""
@@ -408,11 +370,6 @@ class RowsByType:
         """Forget announced groups that will not come."""
         for one in self._held:
             one.forget()
-
-    def fill(self, *, brings: bool = True) -> None:
-        """Bring the rows that stay, or only ask for them; all ranks call it together."""
-        for one in self._held:
-            one.fill(brings=brings)
 
 
 def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int) -> Iterator[tuple[T, W]]:

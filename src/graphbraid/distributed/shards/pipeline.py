@@ -189,7 +189,6 @@ def foreseen(
     pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
     most = int(graph.shards.ranks.all_reduce(torch.tensor([schedule.num_steps]), "max").wait())
     rows = RowsByType([None if one is None else one.anew() for one in graph.shards.rows.by_type])
-    rows.fill(brings=False)
 
     def groups() -> Iterator[_Group]:
         for epoch in epochs:

@@ -252,7 +252,6 @@ class Shards:
             ResourceError: the memory is not free.
         """
         self.rows = RowsByType(self._feature_rows(kept))
-        self.rows.fill()
 
     def _feature_rows(self, kept: KeptRows) -> list[FeatureRows | None]:
         shares = zip(self.by_type, kept.divided(self.by_type), strict=True)
