@@ -4,13 +4,15 @@ import dataclasses
 
 import pytest
 import torch
+from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
-from tests.fullgraph.graphs import CHANNELS, NUM_NODES, make_graph
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import MODELS
 
 import graphbraid
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, NotLoweredError, lower
+from graphbraid.fullgraph.program import Messages, ReadRows
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.machine.rates import Rates
@@ -36,6 +38,31 @@ def test_a_program_is_lowered_as_the_model_it_was_read_from():
     graph, model = make_graph(), model_of()
     program = read_model(model, CHANNELS)
     assert lower(program, graph, options=OPTIONS).program == lower(model, graph, options=OPTIONS).program
+
+
+def test_rows_that_only_destinations_read_are_computed_for_them_alone():
+    """A layer maps queries and roots of all rows, and pruned levels hold fewer destinations than sources."""
+    layers = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+    torch.manual_seed(0)
+    sizes = (CHANNELS, 8), (8, CLASSES)
+    convs = [(layers.TransformerConv(a, b), "x, edge_index -> x") for a, b in sizes]
+    model, graph = layers.Sequential("x, edge_index", convs), make_graph()
+    lowered = lower(model, graph, options=OPTIONS)
+    program = lowered.program
+    levels = [lowered.num_rows(level) for level in range(program.num_levels)]
+    assert levels[0] > levels[1] > levels[2]
+    messages = [op for op in program.ops if isinstance(op, Messages)]
+    assert len(messages) == len(sizes)
+    for op in messages:
+        for _, role, place in op.reads:
+            assert program.level(op.inputs[place]) == program.level(op.out) - (role is ReadRows.SOURCE)
+    edge_index = torch.stack((graph.csc.indices.long(), graph.csc.destinations().long()))
+    expected = model(graph.x, edge_index)[graph.split("train")]
+    found = Engine(model, graph, graph.split("train"), OPTIONS)()
+    torch.testing.assert_close(found, expected)
+    parameters = [*model.parameters()]
+    grads, wanted = (torch.autograd.grad(out.sin().sum(), parameters) for out in (found, expected))
+    torch.testing.assert_close(grads, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_lowering_neither_runs_nor_changes_anything():

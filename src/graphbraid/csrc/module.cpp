@@ -57,6 +57,18 @@ gb::Variant by_name(const std::string& name) {
   throw nb::value_error(("no kernel variant is called " + name).c_str());
 }
 
+// Whether dicts hold the very objects `before`, in this order. No code of Python runs.
+bool hold_same(const nb::list& dicts, const nb::tuple& before) {
+  const Py_ssize_t size = PyTuple_GET_SIZE(before.ptr());
+  Py_ssize_t number = 0;
+  for (const nb::handle dict : dicts) {
+    PyObject *key = nullptr, *value = nullptr;
+    for (Py_ssize_t place = 0; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; ++number)
+      if (number == size || PyTuple_GET_ITEM(before.ptr(), number) != value) return false;
+  }
+  return number == size;
+}
+
 // The class that ThreadsRefused becomes in Python; a RuntimeError until raise_resource_errors_as names one.
 PyObject* resource_error = nullptr;
 
@@ -90,6 +102,7 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     return gb::let_idle_threads_sleep();
   });
+  m.def("hold_same", &hold_same, nb::arg("dicts"), nb::arg("before"));
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_bound_calls(m);
   gb::bind_attention(m);

@@ -80,7 +80,6 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         ConfigError: on a call with ``create_graph=True``, or for several gradients at once.
     """
-    once = torch.autograd.function.once_differentiable(backward)
 
     @functools.wraps(backward)
     def checked(*arguments: Any) -> Any:
@@ -94,7 +93,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "graphbraid's operators take one gradient at a time, and is_grads_batched=True gives "
                 "several; call torch.autograd.grad for each, with retain_graph=True"
             )
-        return once(*arguments)
+        return backward(*arguments)
 
     return checked
 

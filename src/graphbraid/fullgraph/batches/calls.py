@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges, with_rows
+from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges
 from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import (
@@ -99,18 +99,19 @@ class BatchCall:
         """The relations of a batch with types."""
         if not self.given.typed:
             return ()
-        by_hop = getattr(self.batch, "num_sampled_edges_dict", None) if self._is_sampled else None
+        by_hop = None if self._sampled is None else getattr(self.batch, "num_sampled_edges_dict", None)
         return tuple(self.values[EDGES] if by_hop is None else by_hop)
 
-    @property
-    def _is_sampled(self) -> bool:
-        return getattr(self.batch, "sampled_edges", None) is not None
+    @cached_property
+    def _sampled(self) -> list[list[SampledEdges]] | None:
+        """The edges of each relation as graphbraid's sampler drew them; None if they may be others."""
+        return getattr(self.batch, "sampled_edges", None)
 
     @property
     def num_edges(self) -> int:
         """Number of edges of the batch."""
-        if (sampled := getattr(self.batch, "sampled_edges", None)) is not None:
-            return sum(len(edges.indices) for records in sampled for edges in records)
+        if self._sampled is not None:
+            return sum(len(edges.indices) for records in self._sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
@@ -235,7 +236,7 @@ class BatchCall:
         return self._why_not_edges(dtype, device)
 
     def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
-        drawn = _drawn(self.batch) if self._is_sampled else None
+        drawn = None if self._sampled is None else _drawn(self.batch)
         if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
             return NotLoweredError("x", "it has rows of a node type that the batch lacks")
         if drawn is not None:
@@ -279,7 +280,7 @@ class BatchCall:
         """
         weight = None if self.given.weights is None else self.values[self.given.weights]
         counts, batch = self.num_nodes, self.batch
-        sampled, numbers = getattr(batch, "sampled_edges", None), list(counts)
+        sampled, numbers = self._sampled, list(counts)
         hops = _hops_of(batch, counts, typed=self.given.typed)
         relations = []
         if num_relations:
@@ -290,14 +291,13 @@ class BatchCall:
             edge_types = self.edge_types or (ONLY_EDGE_TYPE,)
             for records, (source, _, destination) in zip(sampled, edge_types, strict=True):
                 ends = numbers.index(source), numbers.index(destination)
-                of_hops = [hops[end] for end in ends] if hops else []
-                sizes = counts[source], counts[destination]
-                made = (
-                    _of_blocks(records, ends, of_hops, weight)
-                    if batch.layout == "blocks"
-                    else _of_all(records, ends, sizes, weight)
-                )
-                relations.append(made)
+                if batch.layout == "blocks":
+                    of_hops = [hops[end] for end in ends] if hops else []
+                    relations.append(_of_blocks(records, ends, of_hops, weight))
+                    continue
+                [edges] = records
+                csc = Csc(edges.indptr, edges.indices, counts[source], weight, trusted=True)
+                relations.append(RelationEdges(csc=csc, source=ends[0], destination=ends[1]))
         else:
             lists = self.values[EDGES] if self.given.typed else {ONLY_EDGE_TYPE: self.values[EDGES]}
             for (source, _, destination), ends in lists.items():
@@ -337,15 +337,6 @@ def _of_blocks(
         indptr = edges.indptr[: destinations[hop] + 1]
         blocks.append(Csc(indptr, edges.indices, sources[hop + 1], own, trusted=True))
     return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1], source=ends[0], destination=ends[1])
-
-
-def _of_all(
-    records: Sequence[SampledEdges], ends: tuple[int, int], counts: tuple[int, int], weight: Tensor | None
-) -> RelationEdges:
-    """Return a relation's edges as they were sampled, those of all hops together."""
-    [edges], (num_src, num_dst) = records, counts
-    csc = Csc(edges.indptr, edges.indices, num_src, weight, trusted=True)
-    return RelationEdges(csc=with_rows(csc, num_dst), source=ends[0], destination=ends[1])
 
 
 def _counts_of(batch: Any) -> dict[str, int]:

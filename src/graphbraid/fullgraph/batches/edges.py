@@ -33,7 +33,8 @@ class RelationEdges:
     """The edges of one relation by destination: of all nodes together, or a block for each layer."""
 
     csc: Csc | None = None
-    """In-edges of all destinations, with their weights. None with ``blocks``."""
+    """In-edges by destination, with their weights; the last destinations, which have none, may be left out.
+    None with ``blocks``."""
     order: Tensor | None = None
     """``(num_edges,)`` int64: edge ``e`` of ``csc`` is edge ``order[e]`` of the user's list; None if it is
     edge ``e``."""
@@ -110,7 +111,8 @@ class BatchEdges:
         if not self.hops:
             return [every] * num_levels
         last = len(self.hops[0]) - 1
-        needed = [tuple(hops[min(left, last)] for hops in self.hops) for left in reversed(range(num_levels))]
+        left = [min(one, last) for one in reversed(range(num_levels))]
+        needed = [*zip(*([hops[one] for one in left] for hops in self.hops), strict=True)]
         if num_blocks:
             return needed
         sizes = [every if level <= last_coupled else counts for level, counts in enumerate(needed)]
@@ -132,11 +134,12 @@ class LevelEdges:
     """The edges from one level of a program to the next.
 
     Args:
-        whole: the edges of all of the batch's nodes, or the layer's block, with a destination for each
-            source; degrees are counted in them.
+        whole: the edges of all of the batch's nodes, or the layer's block; degrees are counted in them. The
+            last destinations, which have no edges, may be left out.
         csc: the part of them into the next level's rows; or the numbers of its sources and destinations, of
             which it is made when first read.
         maps: linear maps over ``whole`` made so far, which levels of one batch share.
+        num_dst: number of destinations of ``whole``, with those left out; None if none are.
         order: see :class:`RelationEdges`.
         start: place of the first edge of ``whole`` among those of the relation.
         parts: parts of ``whole`` made so far, by these numbers, which levels of one batch share.
@@ -148,11 +151,13 @@ class LevelEdges:
         csc: Csc | tuple[int, int],
         maps: dict[Hashable, Aggregation],
         *,
+        num_dst: int | None = None,
         order: Tensor | None = None,
         start: int = 0,
         parts: dict[tuple[int, int], Csc] | None = None,
     ) -> None:
-        self._whole, self._maps, self._order, self._start = whole, maps, order, start
+        self._drawn, self._maps, self._order, self._start = whole, maps, order, start
+        self._whole_sizes = whole.num_src, whole.num_dst if num_dst is None else num_dst
         self.sizes = (csc.num_src, csc.num_dst) if isinstance(csc, Csc) else csc
         """Number of sources and of destinations."""
         self._parts = {} if parts is None else parts
@@ -162,14 +167,22 @@ class LevelEdges:
     @property
     def csc(self) -> Csc:
         """The edges into the next level's rows."""
-        if (part := self._parts.get(self.sizes)) is None:
-            part = self._parts[self.sizes] = _first_rows(self._whole, *self.sizes)
+        return self._part(self.sizes)
+
+    @property
+    def _whole(self) -> Csc:
+        """All edges, with a row for each destination."""
+        return self._part(self._whole_sizes)
+
+    def _part(self, sizes: tuple[int, int]) -> Csc:
+        if (part := self._parts.get(sizes)) is None:
+            part = self._parts[sizes] = _first_rows(self._drawn, *sizes)
         return part
 
     @property
     def is_whole(self) -> bool:
         """Whether they are all edges of the batch, whose transpose levels and calls share."""
-        return self.sizes == (self._whole.num_src, self._whole.num_dst)
+        return self.sizes == self._whole_sizes
 
     def rows_of(self, values: Tensor) -> Tensor:
         """Return the rows of ``values``, which has one for each edge of the user's list, for these edges."""
@@ -179,7 +192,7 @@ class LevelEdges:
     def aggregation(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole batch."""
         csc, how = self.csc, self._map(adjacency, dtype)
-        if how.csc is not self._whole:
+        if _is_plain(adjacency):
             return how.with_parts(csc=csc, weight=csc.weight if adjacency.weighted else None)
         if csc is how.csc:
             return how
@@ -196,7 +209,7 @@ class LevelEdges:
 
         Plain sums have no coefficients to compute, and one is like another but for the edges.
         """
-        if adjacency.kind in ("sum", "mean") and adjacency.scale == 1:
+        if _is_plain(adjacency):
             return _plain(adjacency)
         key = (adjacency, dtype)
         if key not in self._maps:
@@ -205,11 +218,10 @@ class LevelEdges:
 
     def map_fields(self, adjacency: AdjacencyMatrix) -> tuple[Any, ...]:
         """Return a float32 map as a native segment takes it; the arrays may go on behind these edges."""
-        whole, how = self._whole, self._map(adjacency, torch.float32)
-        weight = how.weight
-        if how.csc is not whole and adjacency.weighted:
-            weight = whole.weight
-        return map_fields(how, whole, *self.sizes, weight)
+        how = self._map(adjacency, torch.float32)
+        edges = self._drawn if self.sizes[1] <= self._drawn.num_dst else self._whole
+        weight = edges.weight if adjacency.weighted and _is_plain(adjacency) else how.weight
+        return map_fields(how, edges, *self.sizes, weight)
 
     def computed(self, edges: ComputedEdges, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
         """Return the edges that a model computes of the whole batch's, between these rows, and their values.
@@ -230,6 +242,10 @@ def map_fields(
     """Return a map over edges as a native segment takes it."""
     factors = weight, how.src_scale, how.dst_scale, how.loop
     return csc.indptr, csc.indices, num_src, num_dst, how.mean, how.skip_loops, how.loop_scale, *factors
+
+
+def _is_plain(adjacency: AdjacencyMatrix) -> bool:
+    return adjacency.kind in ("sum", "mean") and adjacency.scale == 1
 
 
 @cache
@@ -273,24 +289,21 @@ class Levels:
         of = self._edges.relations[number]
         if of.blocks:
             block, num_dst = of.blocks[level], self.sizes[level][of.destination]
-            return LevelEdges(with_rows(block, num_dst), block, {}, start=of.starts[level])
-        whole, maps = of.csc, self._maps.setdefault(number, {})
-        assert whole is not None
+            return LevelEdges(block, block, {}, num_dst=num_dst, start=of.starts[level])
+        drawn, num_dst = of.csc, self._edges.num_nodes[of.destination]
+        assert drawn is not None
         sizes = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
-        return LevelEdges(whole, sizes, maps, order=of.order, parts=self._parts.setdefault(number, {}))
-
-
-def with_rows(csc: Csc, num_dst: int) -> Csc:
-    """Return the same edges with ``num_dst`` destinations; the last ones have no in-edges."""
-    if csc.num_dst == num_dst:
-        return csc
-    rest = csc.indptr[-1:].expand(num_dst - csc.num_dst)
-    return Csc(torch.cat((csc.indptr, rest)), csc.indices, csc.num_src, csc.weight, trusted=True)
+        maps, parts = self._maps.setdefault(number, {}), self._parts.setdefault(number, {})
+        return LevelEdges(drawn, sizes, maps, num_dst=num_dst, order=of.order, parts=parts)
 
 
 def _first_rows(whole: Csc, num_src: int, num_dst: int) -> Csc:
+    """Return the edges into the first destinations. Those behind the last one have no in-edges."""
     if (num_src, num_dst) == (whole.num_src, whole.num_dst):
         return whole
+    if num_dst > whole.num_dst:
+        rest = whole.indptr[-1:].expand(num_dst - whole.num_dst)
+        return Csc(torch.cat((whole.indptr, rest)), whole.indices, num_src, whole.weight, trusted=True)
     last = int(whole.indptr[num_dst])
     weight = None if whole.weight is None else whole.weight[:last]
     return Csc(whole.indptr[: num_dst + 1], whole.indices[:last], num_src, weight, trusted=True)

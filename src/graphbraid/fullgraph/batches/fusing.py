@@ -13,26 +13,9 @@ import torch
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.segments import segments_of
-from graphbraid.fullgraph.lowering.passes import merged_epilogues
+from graphbraid.fullgraph.lowering.passes import merged_epilogues, on_needed_rows
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 
-_BY_ROW: tuple[type[ir.Operation], ...] = (
-    ir.Add,
-    ir.AlongRow,
-    ir.ColumnRange,
-    ir.Combine,
-    ir.Concat,
-    ir.Epilogue,
-    ir.Largest,
-    ir.Linear,
-    ir.Prelu,
-    ir.Product,
-    ir.RowFunction,
-    ir.RowOfParameters,
-    ir.Scale,
-    ir.UnitRows,
-)
-"""Operations that map each row by itself."""
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)
 _LEAVES_RESULT = (ir.AggregateLinear, ir.Aggregate, ir.Linear, ir.Add, ir.Combine, ir.Gine, ir.Normalise)
 """Operations whose result is new memory that their backward does not read."""
@@ -114,7 +97,7 @@ def _last_reads(program: ir.Program) -> list[tuple[str, ...]]:
 
 
 def _fused(program: ir.Program, *, is_half: bool) -> ir.Program:
-    program = _on_needed_rows(program)
+    program = on_needed_rows(program)
     for step in (_with_later_bias, _joined, _with_root, _with_other, *(() if is_half else (_with_map,))):
         while (changed := step(program)) is not None:
             program = changed
@@ -122,63 +105,6 @@ def _fused(program: ir.Program, *, is_half: bool) -> ir.Program:
     while (changed := _with_epilogue(program)) is not None:
         program = changed
     return program
-
-
-def _on_needed_rows(program: ir.Program) -> ir.Program:
-    """Compute a value only for the rows that the operations after it read.
-
-    A model maps all rows before its layer reads some of them as the destinations' own, for instance as a root
-    or a query. The rows of a level are a prefix of those before it, so the map can run on the own rows.
-    """
-    levels = _needed_levels(program)
-    ops, own, same = list[ir.Operation](), dict[tuple[str, int], str](), dict[str, str]()
-
-    def at(value: str, level: int) -> str:
-        """Return the name of a value's rows at a level."""
-        name = same.get(value, value)
-        for reached in range(levels[name], level):
-            if (name, reached) not in own:
-                own[name, reached] = f"{name} own"
-                ops.append(ir.DestinationRows(out=f"{name} own", inputs=(name,)))
-                levels[f"{name} own"] = reached + 1
-            name = own[name, reached]
-        return name
-
-    for op in program.ops:
-        if isinstance(op, ir.DestinationRows) and op.out != program.output:
-            same[op.out] = at(op.inputs[0], levels[op.out])
-            continue
-        needs = _levels_of_inputs(program, op, levels[op.out])
-        inputs = tuple(at(value, level) for value, level in zip(op.inputs, needs, strict=True))
-        ops.append(replace(op, inputs=inputs))
-    return program.rewritten(tuple(ops))
-
-
-def _needed_levels(program: ir.Program) -> dict[str, int]:
-    """Return for each value the level whose rows are enough for all operations that read it."""
-    needed: dict[str, int] = {}
-    for op in reversed(program.ops):
-        level = program.level(op.out)
-        if isinstance(op, (*_BY_ROW, ir.DestinationRows)):
-            level = needed.get(op.out, level)
-        needed[op.out] = level
-        for value, wanted in zip(op.inputs, _levels_of_inputs(program, op, level), strict=True):
-            needed[value] = min(needed.get(value, wanted), wanted)
-    return needed | dict.fromkeys(program.inputs, 0)
-
-
-def _levels_of_inputs(program: ir.Program, op: ir.Operation, level: int) -> list[int]:
-    """Return for each input the level whose rows an operation reads to compute the rows of ``level``."""
-    if isinstance(op, _BY_ROW):
-        return [level] * len(op.inputs)
-    if isinstance(op, ir.DestinationRows):
-        return [level - (op.out == program.output)]
-    levels = [program.level(value) for value in op.inputs]
-    if isinstance(op, ir.Messages) and op.edges is None:
-        sources = {place for _, role, place in op.reads if role is ir.ReadRows.SOURCE}
-        if 0 in sources:  # the first input tells where the edges begin
-            levels = [level - (place in sources) for place in range(len(levels))]
-    return levels
 
 
 def _with_later_bias(program: ir.Program) -> ir.Program | None:

@@ -448,7 +448,8 @@ class NativeSegment:
             run.draw_for(op)
             draws.append((seed_of_call(), row_ids(run.num_rows(op))))
         if learns:
-            found: Sequence[Tensor] = _NativePass.apply(self, begun, edges, draws, outs, *values, *operands)  # type: ignore[no-untyped-call]
+            how = self, begun, edges, draws, outs, held
+            found: Sequence[Tensor] = _NativePass.apply(how, *values, *operands)  # type: ignore[no-untyped-call]
             return found
         begun.forward(draws, [False] * len(values), [False] * len(operands))
         return outs
@@ -482,22 +483,15 @@ class NativeSegment:
 
 class _NativePass(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any,
-        segment: NativeSegment,
-        begun: Any,
-        edges: Sequence[LevelEdges],
-        draws: Sequence[Any],
-        outs: Sequence[Tensor],
-        *tensors: Tensor | None,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, how: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        segment, begun, edges, draws, outs, now = how
         ctx.set_materialize_grads(False)
-        needs, num_values = ctx.needs_input_grad[5:], len(segment._reads)
+        needs, num_values = ctx.needs_input_grad[1:], len(segment._reads)
         reads, constant = begun.forward(draws, needs[:num_values], needs[num_values:])
         held: tuple[Any, ...] = (*tensors, *outs)
         ctx.versions = [(held[place], held[place]._version) for place in reads]
         ctx.segment, ctx.begun, ctx.edges = segment, begun, edges
-        ctx.wanted = [one if need else None for one, need in zip(tensors, needs, strict=True)]
+        ctx.wanted = [one if need else None for one, need in zip(now, needs, strict=True)]
         # Other objects than backward keeps, since the results refer to this context.
         found = tuple(out.detach() for out in outs)
         if constant:
@@ -518,7 +512,8 @@ class _NativePass(torch.autograd.Function):
                 )
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.begun = None
-        made = [None if one is None else torch.empty(one.shape, dtype=_FLOAT32) for one in ctx.wanted]
+        by_row = torch.contiguous_format  # as the kernels write them
+        made = [None if one is None else torch.empty_like(one, memory_format=by_row) for one in ctx.wanted]
         given = [None if grad is None else row_contiguous(grad) for grad in grads]
         turned = [
             segment.reversed(ctx.edges[number], number)
@@ -527,7 +522,7 @@ class _NativePass(torch.autograd.Function):
         ]
         for place in begun.backward(given, turned, made):
             made[place] = None
-        return None, None, None, None, None, *made
+        return None, *made
 
 
 def _epilogue_of(op: ir.Operation) -> ir.Epilogue:

@@ -33,7 +33,7 @@ from graphbraid.fullgraph.lowering.levels import (
 )
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
 from graphbraid.fullgraph.lowering.options import CompileOptions, lowered_to_stream, streamed
-from graphbraid.fullgraph.lowering.passes import through_passes
+from graphbraid.fullgraph.lowering.passes import on_needed_rows, through_passes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation, Types, csc_of
@@ -181,6 +181,8 @@ def lower_program(
         shared = ir.Decision(name="symmetry", taken=False, what=left)
         seeds = nodes + types.first_ids[program.node_type(program.output)]
     reached, pruned = prune(program, graph.csc, seeds, wanted="prune" in options.passes)
+    if reached is not None and options.features is None:
+        program = on_needed_rows(program)
     program = program.rewritten(program.ops, shared, pruned)
     blocks: tuple[Block, ...] | tuple[TypedBlock, ...]
     row_of = None

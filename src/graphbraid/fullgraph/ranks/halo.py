@@ -149,8 +149,9 @@ class HaloSeconds:
 
 def read_along_edges(op: ir.Operation) -> set[str]:
     """Return the values whose rows an operation reads along edges."""
-    if isinstance(op, ir.Messages):
-        return set(op.inputs)  # a block's destinations are a prefix of its sources
+    if isinstance(op, ir.Messages):  # a block's destinations are a prefix of its sources
+        sources = {op.inputs[place] for _, role, place in op.reads if role is ir.ReadRows.SOURCE}
+        return sources or set(op.inputs)  # of destinations alone, the first input tells where edges begin
     if not isinstance(op, ir.Aggregate | ir.Attention | ir.Gine | ir.Maximum):
         return set()
     scores = isinstance(op, ir.Attention) and op.kind == "gat" and not op.own_rows

@@ -6,7 +6,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -44,12 +44,13 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             module.training = was_training
 
 
-@contextmanager
-def plain_tensors() -> Iterator[None]:
+def plain_tensors() -> AbstractContextManager[None]:
     """Leave inference mode, if it is on: later calls write again to the tensors that an engine stores."""
-    if not torch.is_inference_mode_enabled():
-        yield
-        return
+    return _without_inference() if torch.is_inference_mode_enabled() else nullcontext()
+
+
+@contextmanager
+def _without_inference() -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad():
         yield
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn, strided
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
+from graphbraid import native
 from graphbraid.fullgraph.reading.exact import (
     COUNTED,
     GLOBAL_HOOKS,
@@ -312,19 +313,21 @@ class ModelWatch:
         self._single = [b for b in on_host if b.numel() == 1]
         self.numbers = self._numbers()
         """Numbers that are compared by value: about parameters, buffers and hooks."""
+        self._held = tuple(chain.from_iterable(map(dict.values, self._dicts)))
         self._before, self._before_numbers = tuple(self._values()), self._read_numbers()
 
     def has_changed(self) -> bool:
         """Return whether the model has changed since this watch was made."""
         if self._numbers() != self.numbers or self._read_numbers() != self._before_numbers:
             return True
-        return not all(map(is_, self._before, self._values()))
+        compiled = native.kernels()
+        is_same = _hold_same if compiled is None else compiled.hold_same  # a tenth of the time
+        return not (is_same(self._dicts, self._held) and all(map(is_, self._before, self._values())))
 
     def _values(self) -> Iterator[Any]:
-        """Yield all watched values and an end mark, so that no sequence of values is a prefix of another."""
+        """Yield what is watched beside ``_held``, then an end mark: no sequence is a prefix of another."""
         return chain(
             map(type, self._modules),
-            chain.from_iterable(map(dict.values, self._dicts)),
             (value for held, computed in self._parts for key, value in held.items() if key not in computed),
             chain.from_iterable(map(dict.keys, self._reached.dicts)),
             chain.from_iterable(map(dict.values, self._reached.dicts)),
@@ -342,6 +345,11 @@ class ModelWatch:
         parameters = [(_ABOUT_PARAMETERS(p), p.is_contiguous()) for p in self._parameters]
         versions = list(map(_version, self._buffers))
         return any(self._hooks), parameters, versions, [b.item() for b in self._single]
+
+
+def _hold_same(dicts: list[dict[str, Any]], before: tuple[Any, ...]) -> bool:
+    """Return whether dicts hold the very objects ``before``; the twin of ``hold_same`` in ``module.cpp``."""
+    return all(map(is_, chain(before, _END), chain(chain.from_iterable(map(dict.values, dicts)), _END)))
 
 
 def _moves_vectors(module: nn.Module) -> bool:
