@@ -62,6 +62,7 @@ from graphbraid.fullgraph.program.operations import (
     as_matrix,
     itself,
     name_of,
+    on_a_copy,
 )
 from graphbraid.fullgraph.program.program import (
     Decision,

@@ -476,6 +476,13 @@ def itself(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def on_a_copy(x: Tensor, call: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Return a copy of a tensor that an in-place function, or the method of a name, has written over."""
+    x = x.clone()
+    (getattr(Tensor, call) if isinstance(call, str) else call)(x, *args, **kwargs)
+    return x
+
+
 def _value(argument: Any) -> Any:
     if isinstance(argument, Leaf):
         return argument.tensor

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
-from graphbraid.fullgraph.program import GraphValues, NotLoweredError, as_matrix, itself
+from graphbraid.fullgraph.program import GraphValues, NotLoweredError, as_matrix, itself, on_a_copy
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation
 from graphbraid.fullgraph.reading.own_edges import LayerOnEdges
@@ -393,7 +393,7 @@ _OF_SHAPE = ("shape", "dtype", "device", "ndim")
 
 def _is_pure(target: Any) -> bool:
     """Return whether a function or method computes its result from its arguments alone."""
-    if isinstance(target, str | types.BuiltinFunctionType) or target in (itself, as_matrix):
+    if isinstance(target, str | types.BuiltinFunctionType) or target in (itself, as_matrix, on_a_copy):
         return True
     if id(target) in recorded_of(everywhere=False):
         return True

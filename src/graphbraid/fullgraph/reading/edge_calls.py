@@ -7,6 +7,7 @@ made once for each graph or batch.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -157,8 +158,15 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
         parts = index if isinstance(index, tuple) else (index,)
         if any(isinstance(one, slice) and one != slice(None) for one in parts):  # as edge_index[:, :1000]
             raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
-    draw = torch.Generator().manual_seed(0)
-    ends, weight = torch.randint(1, 9, (2, 40), generator=draw), torch.rand(40, generator=draw)
+    # A number among the calls may be a bound for the places of edges: there are more edges than that.
+    held = [one for call in made.calls for one in call.references() if type(one) in (int, float)]
+    numbers = [abs(one) for one in held if math.isfinite(one)]
+    bounds = [math.ceil(one) for one in numbers if one <= _MOST_COUNTED]
+    counting = [one for call in made.calls if call.name in _COUNTS for one in call.references()]
+    if len(bounds) < len(numbers) and any(isinstance(one, FromCall) for one in counting):
+        raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
+    draw, count = torch.Generator().manual_seed(0), 40 + 2 * max(bounds, default=0)
+    ends, weight = torch.randint(1, 9, (2, count), generator=draw), torch.rand(count, generator=draw)
     before = generators()
     try:
         runs = []
@@ -180,13 +188,20 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
         raise NotLoweredError(
             name, "it computes other edges than the graph's and self-loops", "the graph's own edges"
         )
-    if not all(len(value) == edges.shape[1] and value.is_floating_point() for value in values):
+    if not all(
+        isinstance(value, Tensor) and value.shape[:1] == edges.shape[1:] and value.is_floating_point()
+        for value in values
+    ):
         raise NotLoweredError(name, "it reads a value without rows for the edges", "a row for each edge")
     if not _same_edges(*runs):
         raise NotLoweredError(name, _BY_ORDER, "edges chosen, and numbers computed, by their ends")
     return [tuple(value.shape[1:]) for value in values]
 
 
+_MOST_COUNTED = 1 << 18
+"""Largest number among calls that may be a number of edges in a trial."""
+_COUNTS = {"arange", "linspace", "cumsum"}
+"""Calls by which a value may depend on the place of an edge among more edges than a trial has."""
 _BY_ORDER = "its values of the edges depend on the edges' order or places"
 
 

@@ -372,7 +372,8 @@ def read_messages(
         shape = (last.shape[0],)
         out = writer.add(ir.Linear, out, weight=last.weight, view=ir.View(turned=last.turned))
         if last.bias is not None:
-            out = writer.sum(out, _reduced_bias(writer, of.layer, last.bias, values[0], reduction))
+            bias = _reduced_bias(writer, of.layer, last.bias, values[0], reduction, edges=edges)
+            out = writer.sum(out, bias)
     return out, () if of.is_vector else shape
 
 
@@ -393,7 +394,13 @@ def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ir
 
 
 def _reduced_bias(
-    writer: Writer, layer: nn.Module, bias: nn.Parameter, rows: str, reduction: MessageReduction
+    writer: Writer,
+    layer: nn.Module,
+    bias: nn.Parameter,
+    rows: str,
+    reduction: MessageReduction,
+    *,
+    edges: ir.ComputedEdges | None,
 ) -> str:
     """Append the sum or mean of messages that are all a bias, for the destinations of edges from ``rows``."""
     width = bias.numel()
@@ -414,6 +421,7 @@ def _reduced_bias(
         ties="shared",
         width_out=width,
         edge_width=width,
+        edges=edges,
         steps=(MessageStep(MessageOp.PARAMETER),),
     )
 

@@ -39,14 +39,24 @@ _SCATTERS: dict[str, tuple[str, ...]] = dict.fromkeys(
 _SCATTERS |= {f"{name}_": takes for name, takes in _SCATTERS.items()}
 _SCATTERS |= dict.fromkeys(("scatter", "scatter_sum", "scatter_mean"), ("src", "index"))
 """Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter."""
-_MADE = ("zeros", "new_zeros", "zeros_like")
+_NEW = {"new_zeros": torch.zeros, "new_ones": torch.ones}
+"""Methods of rows, and functions that make the same of their dtype and device."""
+_MADE = ("zeros", "zeros_like")
 _FILLED = ("full", "new_full", "full_like")
 """Calls that make zeros for a scatter to write into, and those that do if the number that they get is 0."""
+_SAME_ROWS = {"to", "type_as", "contiguous"}
+"""Calls that give rows in a dtype and form that they may have already."""
+_APART = {"itruediv": operator.truediv, "div_": operator.truediv, "imul": operator.mul, "mul_": operator.mul}
+"""Calls that write over what a scatter gives, and calls with a new result in their places."""
+_CONVERTS = {"to", "type_as", "float", "double"}
+"""Calls that give zeros in another dtype."""
 _SHAPES = {"view", "reshape", "unsqueeze", "squeeze"}
 _SAME_INDEX = {*_SHAPES, "expand", "expand_as", "repeat", "long", "to", "contiguous", "broadcast_to"}
 """Calls that give an index in another shape."""
 _VIEWS = _SAME_INDEX | {"getitem", "getattr", "select", "narrow", "detach", "flatten", "transpose", "t"}
 _VIEWS |= {"chunk", "split", "unbind", "view_as", "reshape_as", "type_as", "float", "double", "permute"}
+_VIEWS |= {"ravel", "swapaxes", "swapdims", "movedim", "diagonal", "unflatten", "unfold", "half", "bfloat16"}
+_VIEWS |= {"dropout", "broadcast_tensors", "tensor_split", "cpu", "int", "requires_grad_", "atleast_2d"}
 """Calls whose result may share its first argument's memory."""
 _CALLS = ("call_function", "call_method")
 _MOST_CALLS = 96
@@ -78,6 +88,8 @@ class PlainPropagation(Propagation):
     """The calls that give the edges' sources (0) and destinations (1)."""
     gathers: Mapping[fx.Node, str]
     """The calls that give the messages rows of nodes, with the arguments of the messages that get these."""
+    same: Mapping[fx.Node, fx.Node]
+    """Calls that give rows of edges in a dtype or form which they have already, and these rows."""
     scatter: fx.Node
     """The scatter: :attr:`written`, or the dividend of that quotient."""
     along: fx.Node | None
@@ -160,8 +172,13 @@ class _Finder:
         self.ends: dict[fx.Node, End] = {}
         """The calls that give the ends of edges for the current scatter."""
         self._kinds: dict[fx.Node, str] = {}
-        for node in self.graph.nodes:  # in order, as a deep model has more calls than Python's stack takes
-            self.kind(node)
+        order = {one: place for place, one in enumerate(self.graph.nodes)}
+        for node in order:  # in order, as a deep model has more calls than Python's stack takes
+            if node.op == "call_method" and node.target in _NEW:
+                self._make_of_shapes(node)
+            if self.kind(node) and writes(node) and self._is_apart(node, order):
+                node.args = (node.args[0], node.target, *node.args[1:])
+                node.op, node.target = "call_function", ir.on_a_copy
 
     def kind(self, node: fx.Node) -> str:
         """Return ``edges`` if a call reads edges alone, ``shape`` if it reads shapes alone, else ``""``."""
@@ -179,6 +196,35 @@ class _Finder:
             return "edges" if "edges" in kinds else "shape"
         asks = node.target is getattr and node.args[1] in ("shape", "dtype", "device")
         return "shape" if asks or _name(node) == "size" else ""
+
+    def _make_of_shapes(self, node: fx.Node) -> None:
+        """Let ``torch.zeros`` stand for ``x.new_zeros``, which reads only the dtype and device of rows."""
+        of, *sizes = node.args
+        with self.graph.inserting_before(node):
+            asked: dict[str, Any] = {
+                key: self.graph.call_function(getattr, (of, key)) for key in ("dtype", "device")
+            }
+        for one in asked.values():
+            one.meta = dict(node.meta)
+        node.args, node.kwargs = tuple(sizes), asked | node.kwargs
+        node.op, node.target = "call_function", _NEW[str(node.target)]
+
+    def _is_apart(self, node: fx.Node, order: Mapping[fx.Node, int]) -> bool:
+        """Return whether nothing but an in-place call's own result shows later what it wrote over.
+
+        All that reads the value later then reads that result, as ``deg`` after ``deg[deg == 0] = 1``. A value
+        that is also seen through a view, or that is the user's, is left alone.
+        """
+        of, at = node.args[0] if node.args else None, order[node]
+        if not isinstance(of, fx.Node) or "out" in node.kwargs:
+            return False
+        before = {one for one in _memory_of(of) if one not in order or order[one] < at}
+        seen = {user for one in before - {of} for user in one.users if order.get(user, at) > at}
+        if seen or not all(one.op in _CALLS for one in before):
+            return False
+        for user in [user for user in of.users if order.get(user, at) > at]:
+            user.replace_input_with(of, node)
+        return True
 
     def end(self, index: Any) -> End | None:
         """Return the end of edges that an index is; None if it is anything else."""
@@ -218,39 +264,66 @@ class _Finder:
         if aggr not in AGGREGATIONS:
             raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
         order = {one: place for place, one in enumerate(self.graph.nodes)}
-        base = self._base(node, given.get("input"), order) if "input" in takes else None
-        if base is not None and into.endswith("_"):
-            for user in [user for user in base.users if user is not node]:
-                user.replace_input_with(base, node)  # what it has written into is its result
-            self._writes_own.add(node)
-        quotients = [one for one in node.users if aggr in ("sum", "add") and self._is_quotient(one, node)]
-        ways = [(one, "mean") for one in quotients] * (len(node.users) == 1) + [(node, aggr)]
+        is_sum, made = aggr in ("sum", "add"), list[fx.Node]()
+        base: Any = given.get("input")
+        if "input" in takes:
+            made = self._made_of_zeros(node, base, order)
+            if not made and not (is_sum and self._adds_onto(node, base, order)):
+                raise _NotMessagesError("it writes into a matrix that is not made of zeros for it")
+            if into.endswith("_"):
+                for user in [user for user in base.users if user is not node and made]:
+                    user.replace_input_with(base, node)  # what it has written into is its result
+                self._writes_own.add(node)
+        first = min(node.users, key=order.__getitem__, default=node)
+        if _name(first) in _APART and not first.kwargs and self._is_apart(first, order):
+            first.op, first.target = "call_function", _APART[_name(first)]
+        quotients = [one for one in node.users if is_sum and self._is_quotient(one, node)]
+        is_mean = len(node.users) == 1 and (bool(made) or "input" not in takes)
+        ways = [(one, "mean") for one in quotients] * is_mean + [(node, aggr)]
         if len(why) >= len(ways):
             raise _NotMessagesError(why[-1])
         message = _Copied(self, end)
         message.graph.output(message.copied(source))
-        stood_for = {*message.visited, *self.reshaped, node, *([] if base is None else [base])}
+        stood_for = {*message.visited, *self.reshaped, node, *made}
         written, aggr = ways[len(why)]
         self._check_writes(stood_for, order, order[written])
-        self._append(key, node, written, message, aggr=aggr, messages=source)
+        view = self._append(key, node, written, message, aggr=aggr, messages=source)
+        if "input" in takes and not made:
+            self._add_onto(node, base, view)
         self.stood_for |= stood_for | {written}
 
-    def _base(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> fx.Node:
-        """Return what a scatter writes into: zeros made for it, which nothing else has written into.
-
-        Raises:
-            _NotMessagesError: it writes into another matrix.
+    def _made_of_zeros(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> list[fx.Node]:
+        """Return the calls that make zeros for a scatter, which nothing else has written into; none if none.
 
         Numbers do not show this: a parameter may be zero while the model is read.
         """
-        if not isinstance(base, fx.Node) or not (
-            _name(base) in _MADE
-            or (_name(base) in _FILLED and base.kwargs.get("fill_value", *base.args[-1:]) in (0,))
-        ):
-            raise _NotMessagesError("it writes into a matrix that is not made of zeros for it")
-        if any(order[user] < order[node] for user in base.users):
-            raise _NotMessagesError("what it writes into is read before")
-        return base
+        made: list[Any] = [base] if isinstance(base, fx.Node) else []
+        while made and _name(made[-1]) in _CONVERTS and len(made[-1].args[0].users) == 1:
+            made.append(made[-1].args[0])
+        is_zero = any(
+            _name(one) in _MADE
+            or (_name(one) in _FILLED and one.kwargs.get("fill_value", *one.args[-1:]) in (0,))
+            for one in made[-1:]
+        )
+        return made if is_zero and all(order[user] >= order[node] for user in base.users) else []
+
+    def _adds_onto(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> bool:
+        """Return whether a scatter adds its messages to rows that nothing else sees it write over."""
+        is_plain = len(node.args) <= len(_INTO) and {*_INTO, "source"}.issuperset(node.kwargs)
+        is_node = isinstance(base, fx.Node) and not self.kind(base)
+        return is_plain and is_node and (not _name(node).endswith("_") or self._is_apart(node, order))
+
+    def _add_onto(self, node: fx.Node, base: Any, view: fx.Node) -> None:
+        """Let a scatter into other rows be the sum of these and of a scatter into zeros."""
+        with self.graph.inserting_before(node):
+            zeros = self.graph.call_function(torch.zeros_like, (base,))
+        node.replace_input_with(base, zeros)
+        if _name(base) == "clone":
+            base = base.args[0]  # which only the scatter would have written over
+        with self.graph.inserting_after(view):
+            total = self.graph.call_function(operator.add, (base, view))
+        view.replace_all_uses_with(total, lambda user: user is not total)
+        total.meta = dict(node.meta)
 
     def _is_quotient(self, one: fx.Node, node: fx.Node) -> bool:
         """Return whether a call divides the scatter by a value of edges alone, such as degrees."""
@@ -286,8 +359,8 @@ class _Finder:
 
     def _append(
         self, key: str, node: fx.Node, written: fx.Node, message: _Copied, *, aggr: str, messages: fx.Node
-    ) -> None:
-        """Insert the call of ``propagate`` in place of the call ``written``."""
+    ) -> fx.Node:
+        """Insert the call of ``propagate`` in place of the call ``written``; return the rows it gives."""
         with self.graph.inserting_before(written):
             edges, along = message.edges()
             rows: Any = {
@@ -307,6 +380,7 @@ class _Finder:
                 messages=messages,
                 ends=message.ends(),
                 gathers=message.gathers,
+                same=message.same,
                 scatter=node,
                 along=along,
             )
@@ -315,6 +389,7 @@ class _Finder:
         written.replace_all_uses_with(view)
         for one in (edges, *edges.all_input_nodes, *rows.values(), out, view):
             one.meta = one.meta or dict(written.meta)
+        return view
 
 
 def _memory_of(node: fx.Node) -> set[fx.Node]:
@@ -329,6 +404,16 @@ def _memory_of(node: fx.Node) -> set[fx.Node]:
     for one in found:
         found += [user for user in one.users if user.args[:1] == (one,) and shares(user)]
     return {*found}
+
+
+def _kept_rows(node: fx.Node) -> fx.Node | None:
+    """Return the rows that a call may give as they are, in the dtype and on the device of others; or None."""
+    of, *others = (*node.args, *node.kwargs.values()) if node.target in _SAME_ROWS else (None,)
+    is_like = all(
+        isinstance(one, fx.Node) and (node.target == "type_as" or one.args[1:] in (("dtype",), ("device",)))
+        for one in others
+    )
+    return of if is_like and isinstance(of, fx.Node) else None
 
 
 def _reduce(node: fx.Node) -> Any:
@@ -371,6 +456,8 @@ class _Copied:
         """By argument, the value of each edge that it gets."""
         self.gathers: dict[fx.Node, str] = {}
         """The calls that take these rows, and the arguments that get them."""
+        self.same: dict[fx.Node, fx.Node] = {}
+        """Calls that give rows of edges as they are, and these rows."""
         self.special: dict[str, str] = {}
         self._copies: dict[fx.Node, fx.Node] = {}
         self._arguments: dict[str, fx.Node] = {}
@@ -378,7 +465,12 @@ class _Copied:
     def copied(self, node: fx.Node) -> fx.Node:
         """Return the copy of a call, after those of all that it reads."""
         if node not in self._copies:
-            self._copies[node] = self._copy(node)
+            if (of := _kept_rows(node)) is not None and not self._finder.kind(node):
+                self.same[node] = of
+                self.visited.add(node)
+                self._copies[node] = self.copied(of)
+            else:
+                self._copies[node] = self._copy(node)
         return self._copies[node]
 
     def _argument(self, name: str) -> fx.Node:
@@ -411,8 +503,10 @@ class _Copied:
             return self.graph.call_method("unsqueeze", (self.copied(cast("fx.Node", inner)), at))
         made = self.graph.node_copy(node, self.copied)
         if node.op == "call_module":
-            name = f"m{len(self.layer._modules)}"
-            self.layer.add_module(name, finder.trace.modules[str(node.target)])
+            module = finder.trace.modules[str(node.target)]
+            held = (key for key, one in self.layer.named_children() if one is module)
+            name = next(held, f"m{len(self.layer._modules)}")
+            self.layer.add_module(name, module)
             made.target = f"layer.{name}"
         return made
 
@@ -426,7 +520,7 @@ class _Copied:
                 if isinstance(index, tuple) and all(one in (slice(None), ...) for one in rest)
                 else index
             )
-        elif _name(node) == "index_select":
+        elif node.target in ("index_select", torch.index_select):  # PyG replaces PyTorch's
             given = dict(zip(("input", "dim", "index"), node.args, strict=False)) | node.kwargs
             of, index = given["input"], given.get("index") if given.get("dim") == 0 else None
         else:
@@ -538,7 +632,7 @@ class ScatterTrial:
     def _takes_rows(self, held: dict[fx.Node, Any]) -> bool:
         """Return whether each gather gives a row for each edge, as the message's argument gets it."""
         edges, rows = held[cast("fx.Node", self.node.args[0])], self._rows()
-        return all(
+        return all(held[one].dtype == held[of].dtype for one, of in self._of.same.items()) and all(
             torch.equal(held[one], held[rows[key]][edges[1 if key.endswith("_i") else 0]])
             for one, key in self._of.gathers.items()
         )
@@ -597,7 +691,7 @@ class ScatterTrial:
         edges = torch.randint(num_nodes - 2, (2, num_edges + hub), generator=draw)
         edges[1, num_edges:] = 2
         num_edges += hub
-        given = {EDGES_TARGET: edges, WEIGHTS_TARGET: some(num_edges)}
+        given = {EDGES_TARGET: edges, WEIGHTS_TARGET: some(num_edges).abs()}
         given |= {EDGE_ATTR: some(num_edges, self.edge_channels)}
         places = self.trace.graph.find_nodes(op="placeholder")
         held: dict[fx.Node, Any] = {one: given[str(one.target)] for one in places if str(one.target) in given}

@@ -157,7 +157,8 @@ def _check_worth(ops: tuple[ir.Operation, ...], graph: Graph | None) -> None:
     calls = [call for op in ops if isinstance(op, ir.Break) and op.is_graph_break for call in op.calls]
     if not calls:
         return
-    first = next((call for call in calls if call.code), calls[0])
+    # A scatter says more than the gathers before it, which break because it does.
+    first = max(calls, key=lambda call: (call.code == "scatter", bool(call.code)))
     part, _, reason = (first.why or f"{first.name}: it runs inside a graph break").partition(": ")
     apart = [layer.program.ops for op in ops if isinstance(op, ir.Break) for layer in op.layers]
     layers = [

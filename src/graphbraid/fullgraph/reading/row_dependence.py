@@ -98,6 +98,7 @@ class RowWatch(DispatchMode):
         by_mask = func is not torch.ops.aten.index.Tensor or any(
             one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]
         )
+        by_mask &= func is not torch.ops.aten.bincount.default or len(out) != given["minlength"]
         self.sizes_by_numbers |= by_mask and torch.Tag.dynamic_output_shape in func.tags
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.draws = True

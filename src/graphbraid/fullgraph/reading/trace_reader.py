@@ -479,8 +479,9 @@ class _TraceReader:
             return target(*fields)  # a namedtuple, made to be returned
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
-        why = node.meta.get(WHY, "no operation stands for this call")
-        unknown = ir.NotLoweredError(name, why, "a call of docs/lowered_models.md")
+        unknown = ir.NotLoweredError(name, "no operation stands for this call", _KNOWN)
+        if (why := node.meta.get(WHY)) is not None:
+            unknown = ir.NotLoweredError(name, why, "a scatter as docs/fullgraph.md has it", code="scatter")
         if function is None and not any(one in self._others for one in node.all_input_nodes):
             raise unknown
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._seen)
@@ -558,4 +559,5 @@ class _TraceReader:
             self._values[node] = out
 
 
+_KNOWN = "a call of docs/lowered_models.md"
 _COEFFICIENTS = "return_attention_weights"
