@@ -23,7 +23,7 @@ from graphbraid.graph.interop.convert import (
     is_plain,
     refuse_mask_of_integers,
 )
-from graphbraid.graph.interop.pyg import entries_of, exact_graph_from_pyg, is_held, is_hetero
+from graphbraid.graph.interop.pyg import entries_of_any, exact_graph_from_pyg, is_held, is_hetero
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
@@ -278,7 +278,7 @@ class _DataSorter:
 
     def _read_adj_t(self, adj_t: Any) -> None:
         self._adj_t = adj_t
-        values = entries_of(adj_t, "adj_t")[2] if isinstance(adj_t, Tensor) else adj_t.coo()[2]
+        values = entries_of_any(adj_t)[2]
         if values is not None:
             self._attrs[ONLY_EDGE_TYPE][ADJ_VALUES] = values
 

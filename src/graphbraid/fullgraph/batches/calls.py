@@ -33,14 +33,17 @@ from graphbraid.fullgraph.reading.calling import (
     X,
     argument_named,
     calling_of,
+    is_simple,
     node_type_of,
     only_node_type,
     parameters_of,
 )
 from graphbraid.fullgraph.reading.exact import is_plain
+from graphbraid.fullgraph.reading.matrices import MatrixKind, entries_of_matrix, is_matrix
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.interop.pyg import entries_of_any
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, placed
 from graphbraid.nn.rgcn import relations_of
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -112,6 +115,8 @@ class BatchCall:
         """Number of edges of the batch."""
         if self._sampled is not None:
             return sum(len(edges.indices) for records in self._sampled for edges in records)
+        if self.given.matrix is not None:
+            return int(entries_of_any(self.values[ADJACENCY])[0].numel())
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
@@ -130,8 +135,9 @@ class BatchCall:
         others = (self.num_edges, *self._widths().values())
         num_rows = rows_to_try(model, len(counts), least=max(counts.values()), others=others)
         by_row = {what for what in self._others if self.has_rows(what)} - {*unaligned}
+        grows = {*by_row, EDGES_TARGET} if self.given.matrix is not None else by_row
         makers: dict[str, Callable[[], Any]] = {
-            target: partial(self._tried_value, what, num_rows[0] if target in by_row else None)
+            target: partial(self._tried_value, what, num_rows[0] if target in grows else None)
             for target, what in ({} if self.given.typed else self._targets).items()
         }
         return Breaks(
@@ -148,6 +154,9 @@ class BatchCall:
         value = self.values[what]
         if num_rows is None:
             return value
+        if what == ADJACENCY and self.given.matrix is not None:
+            edges, values = entries_of_matrix(value)
+            return self.given.matrix.made(edges, values, num_rows, next(iter(self.x.values())).dtype)
         return value[torch.arange(num_rows, device=value.device).clamp_(max=len(value) - 1)]
 
     @cached_property
@@ -157,6 +166,9 @@ class BatchCall:
         taken |= self.given.held if DATA in taken else set()
         known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *self.given.constants}
         return frozenset() if self.given.typed else frozenset(taken - known)
+
+    def _matrix_size(self) -> set[int]:
+        return {int(self.values[ADJACENCY].size(place)) for place in (0, 1)}
 
     def has_rows(self, what: str) -> bool:
         """Return whether a value has a row for each node, as far as its size and name say."""
@@ -176,7 +188,8 @@ class BatchCall:
     @property
     def _targets(self) -> dict[str, str]:
         """The role of each value that graph breaks read, by the name in their calls."""
-        targets = {EDGES_TARGET: EDGES, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
+        edges = EDGES if self.given.matrix is None else ADJACENCY
+        targets = {EDGES_TARGET: edges, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
         weights = {} if self.given.weights is None else {WEIGHTS_TARGET: self.given.weights}
         return {**{what: what for what in self._others}, **targets, **weights}
 
@@ -186,7 +199,8 @@ class BatchCall:
         given = self.given
         named, widths = tuple(self.calling.named.items()), self._widths()
         flags = tuple(given.constants.items())
-        what = given.weights, given.edge_channels, given.data_class, self.seed_type, flags
+        of_edges = given.weights, given.edge_channels, given.matrix, given.simple
+        what = *of_edges, given.data_class, self.seed_type, flags
         return self.calling.positional, named, *what, self._others, tuple(widths.items()), self.edge_types
 
     def described(self) -> Given:
@@ -207,9 +221,6 @@ class BatchCall:
 
     def why_not(self, parameter: Tensor | None) -> NotLoweredError | None:
         """Return why these arguments cannot go with a parameter of the model; None if they can."""
-        if self.calling.takes(ADJACENCY):
-            what = "it is a sparse matrix, which joins repeated edges and holds the weights"
-            return NotLoweredError("adj_t", what, "edge_index")
         kinds = set()
         if parameter is not None and self.batch is not None and self.values[X] is None and self._reads_no_x():
             self.x[ONLY_NODE_TYPE] = self.x[ONLY_NODE_TYPE].to(parameter)
@@ -226,7 +237,13 @@ class BatchCall:
         [(dtype, device)] = kinds
         edges = self.values.get(EDGES)  # of a batch, usually not made
         lists = [] if edges is None else list(edges.values()) if self.given.typed else [edges]
-        if not all(_is_edge_list(one, device) for one in lists):
+        if self.given.takes_matrix(self.calling):
+            values = None if self.given.matrix is None else entries_of_any(self.values[ADJACENCY])[2]
+            fits = values is None or (values.dtype, values.device) in kinds
+            if not fits or self.given.matrix is None or self._matrix_size() != {*self.num_nodes.values()}:
+                what = "it is no square matrix of a row per node, with values of the dtype of x beside it"
+                return NotLoweredError(ADJACENCY, what, "edge_index")
+        elif not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
         ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
         if unknown := sorted(ends - self.num_nodes.keys()):
@@ -287,6 +304,11 @@ class BatchCall:
             [num_nodes] = counts.values()
             by_number = relations_of(self.values[EDGES], self.values[EDGE_TYPE], num_nodes, num_relations)
             relations = [RelationEdges(csc=csc) for csc in by_number]
+        elif self.given.matrix is not None and (sampled is None or self.given.weighted):
+            [num_nodes] = counts.values()
+            weighted = self.given.weighted
+            made = RelationEdges.of_matrix(self.values[ADJACENCY], num_nodes, weighted=weighted)
+            relations = [made]
         elif sampled is not None:
             edge_types = self.edge_types or (ONLY_EDGE_TYPE,)
             for records, (source, _, destination) in zip(sampled, edge_types, strict=True):
@@ -389,6 +411,8 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
         what = argument_named(name.removesuffix(BY_TYPE) if is_by_type else name, places[name])
         if what == ADJACENCY and is_plain(value) and EDGES not in values:
             what = EDGES  # PyG's layers take an edge list in the place of a matrix
+        elif what == EDGES and is_matrix(value):
+            what = ADJACENCY
         what = name if what is None or what in values else what
         values[what] = value
         if places[name] == len(positional) and name not in named:
@@ -401,7 +425,7 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
         raise NotLoweredError("edge_index", "its keys are no (source type, name, destination type)")
     flags = {what: value for what, value in values.items() if type(value) in (bool, str, NoneType)}
     given = Given(names=frozenset(values), held=frozenset(values), typed=typed, constants=flags)
-    given = given if typed else _with_edges(given, values, list(values))
+    given = given if typed else _with_edges(given, values, list(values), calling, model)
     return BatchCall(calling=calling, values=values, given=given)
 
 
@@ -431,7 +455,7 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
     return BatchCall(
         calling=calling,
         values=values,
-        given=_with_edges(given, values, taken),
+        given=_with_edges(given, values, taken, calling, model),
         batch=batch,
         seed_type=seed_type,
         num_seeds=num_seeds,
@@ -490,8 +514,12 @@ def _drawn(batch: Any) -> Sampled | None:
     return sampled if isinstance(sampled, Sampled) else None
 
 
-def _with_edges(given: Given, values: Mapping[str, Any], taken: Sequence[str]) -> Given:
-    """Say which of the values are numbers of edges, and which rows of features."""
+def _with_edges(
+    given: Given, values: Mapping[str, Any], taken: Sequence[str], calling: Calling, model: nn.Module
+) -> Given:
+    """Say which values are numbers of edges, and which rows of features; or of what kind a matrix is."""
+    if given.takes_matrix(calling):
+        return _with_matrix(given, values[ADJACENCY], model)
     for what in taken:
         value = values[what]
         if what in (WEIGHTS, EDGE_ATTR) and is_plain(value) and value.is_floating_point():
@@ -500,6 +528,22 @@ def _with_edges(given: Given, values: Mapping[str, Any], taken: Sequence[str]) -
             elif value.ndim == 2 and what == EDGE_ATTR:
                 given = replace(given, edge_channels=int(value.shape[1]))
     return given
+
+
+def _with_matrix(given: Given, matrix: Any, model: nn.Module) -> Given:
+    """Say of what kind a sparse matrix is; nothing of one that is not square, or whose values are rows."""
+    if not is_matrix(matrix):
+        return given
+    values, (rows, columns) = entries_of_any(matrix)[2], [int(matrix.size(place)) for place in (0, 1)]
+    if rows != columns or (values is not None and (values.ndim > 1 or values.requires_grad)):
+        return given
+    weighted = values is not None and not (isinstance(matrix, Tensor) and bool((values == 1).all()))
+    kind = MatrixKind.of(matrix, weighted=weighted)
+    simple = False
+    if kind.merges or any(getattr(one, "add_self_loops", False) for one in model.modules()):
+        csc = RelationEdges.of_matrix(matrix, rows, weighted=weighted).csc
+        simple = csc is not None and is_simple(csc)
+    return replace(given, matrix=kind, simple=simple)
 
 
 def _of_batch(batch: Any, typed: bool, what: str) -> Any:

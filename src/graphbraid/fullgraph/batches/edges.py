@@ -20,7 +20,8 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import aggregation
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
-from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
+from graphbraid.graph.interop.pyg import entries_of
 from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
 
@@ -75,6 +76,38 @@ class RelationEdges:
         tensors = [edge_index] if weight is None else [weight, edge_index]
         csc, order = _SORTED.get(tensors, (num_src, num_dst), make)
         return cls(csc=csc, order=order)
+
+    @classmethod
+    def of_matrix(cls, matrix: Any, num_nodes: int, *, weighted: bool) -> RelationEdges:
+        """Return the entries of a sparse matrix with a row per destination; kept as those of a list are.
+
+        Args:
+            matrix: a sparse matrix of PyTorch, or torch-sparse's, of ``num_nodes`` rows and columns.
+            num_nodes: number of the batch's nodes.
+            weighted: whether its values are weights.
+
+        Raises:
+            DataError: an id is out of range.
+        """
+        is_torch = isinstance(matrix, Tensor)
+
+        def make() -> Csc:
+            if is_torch and matrix.layout != torch.sparse_csr:
+                dst, src, values = entries_of(matrix, "adj_t")
+                csc, order = coo_to_csc(src, dst, num_nodes, num_nodes)
+                # A copy, as PyTorch counts it as a write if a matrix in layout COO is marked as sorted.
+                values = values.clone() if order is None else values[order]
+                indptr, indices = csc.indptr, csc.indices
+            elif is_torch:
+                indptr, indices, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+            else:
+                indptr, indices, values = matrix.csr()
+            found = Csc(indptr.long(), indices.to(index_dtype(num_nodes)), num_nodes)
+            weight = values.detach() if weighted else None
+            return Csc(found.indptr, found.indices, num_nodes, weight, trusted=True)
+
+        keys = [matrix] if is_torch else [one for one in matrix.coo() if one is not None]
+        return cls(csc=_SORTED.get(keys, (num_nodes, weighted), make))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.break_trial import Breaks
-from graphbraid.fullgraph.reading.calling import DATA, EDGE_ATTR, EDGE_TYPE, EDGES, NUM_NODES, X
+from graphbraid.fullgraph.reading.calling import ADJACENCY, DATA, EDGE_ATTR, EDGE_TYPE, EDGES, NUM_NODES, X
 from graphbraid.fullgraph.reading.modes import DispatchMode, kept_buffers, lock_of, plain_tensors, why_not_now
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import fused_layers, relations_of_layers
@@ -378,6 +378,11 @@ def _few(call: BatchCall, what: str) -> Any:
         return lists if call.given.typed else lists[ONLY_EDGE_TYPE]
     if what == NUM_NODES:
         return sum(counts.values())
+    if what == ADJACENCY and call.given.matrix is not None:
+        [count], place = counts.values(), next(iter(call.x.values())).device
+        ends = torch.arange(count, device=place).expand(2, -1)
+        weight = torch.ones(count, device=place)
+        return call.given.matrix.made(ends, weight, count, torch.float32)
     value = call.values[what]
     if not isinstance(value, Tensor) or call.given.typed:
         return value

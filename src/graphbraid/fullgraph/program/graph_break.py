@@ -343,6 +343,8 @@ class ComputedEdges:
     """The edges that messages run along: the graph's own, or a ``(2, num_edges)`` result."""
     values: tuple[FromCall | FromGraph, ...]
     """Results with a row for each of these edges: numbers or vectors."""
+    matrix: Any = None
+    """The :class:`.MatrixKind` of sparse matrix that the calls get for the edges; None: they get a list."""
 
     def of(self, csc: Csc, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
         """Return the edges computed of a graph, and the values in their order.
@@ -352,7 +354,7 @@ class ComputedEdges:
             dtype: dtype of the node rows, and of the values.
         """
         tensors = [csc.indices, csc.indptr] + ([] if csc.weight is None else [csc.weight])
-        key = self.edges, self.values, tuple(str(call) for call in self.calls), dtype
+        key = self.edges, self.values, tuple(str(call) for call in self.calls), self.matrix, dtype
         return _MADE.get(tensors, key, lambda: self._made(csc, dtype))
 
     def _made(self, csc: Csc, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
@@ -379,8 +381,10 @@ class ComputedEdges:
             ValueError: they write over the graph's own edges or weights.
         """
         before = [None if one is None else one._version for one in (edges, weight)]
+        given = edges if self.matrix is None else self.matrix.made(edges, weight, num_nodes, dtype)
+        state = None if self.matrix is None else self.matrix.state_of(given)
         of_graph: Mapping[str, Any] = {
-            EDGE_LIST: edges,
+            EDGE_LIST: given,
             EDGE_WEIGHT: weight,
             NUM_NODES: num_nodes,
             DTYPE: dtype,
@@ -396,6 +400,7 @@ class ComputedEdges:
         with torch.no_grad():
             for call in self.calls:
                 made.append(call.run(find))  # noqa: PERF401 - find reads earlier results in it
-        if before != [None if one is None else one._version for one in (edges, weight)]:
+        is_changed = before != [None if one is None else one._version for one in (edges, weight)]
+        if is_changed or (state is not None and state != self.matrix.state_of(given)):
             raise ValueError("the graph's own edges are written over")
         return find(self.edges), tuple(find(value).to(dtype) for value in self.values)

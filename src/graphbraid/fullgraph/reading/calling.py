@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import INPUT, NodeType, NotLoweredError
+from graphbraid.fullgraph.reading.matrices import MatrixKind
 from graphbraid.fullgraph.reading.reader import Edges, LayerCall, MappedEdges, Reader
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation
 from graphbraid.nn import module_traits
@@ -71,6 +72,8 @@ class Given:
         others: names of further tensors of the data, which graph breaks can read.
         constants: values of parameters that are flags: True, False, None or a text.
         missing: names for which the data give None, as PyG's do for ``batch``.
+        matrix: the kind of sparse matrix that the model takes in the place of an edge list; None for a list.
+        simple: whether a matrix of a batch has neither self-loops nor repeated edges.
     """
 
     names: frozenset[str] = frozenset({X, EDGES, ADJACENCY, DATA})
@@ -87,6 +90,8 @@ class Given:
     others: frozenset[str] = frozenset()
     constants: Mapping[str, Any] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
+    matrix: MatrixKind | None = None
+    simple: bool = False
 
     @classmethod
     def of(cls, graph: Graph) -> Given:
@@ -124,16 +129,30 @@ class Given:
 
     @property
     def weighted(self) -> bool:
-        """Whether the graph has weights, by any name."""
-        return self.graph is not None and self.graph.csc.weight is not None
+        """Whether a graph or matrix has weights, by any name."""
+        if self.graph is None:
+            return self.matrix is not None and self.matrix.weighted
+        return self.graph.csc.weight is not None
 
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
-        if self.graph is None:
-            return False
-        csc = self.graph.csc
-        src, dst = csc.indices.long(), csc.destinations().long()
-        return not bool((src == dst).any()) and torch.unique(src * csc.num_dst + dst).numel() == src.numel()
+        return self.simple if self.graph is None else is_simple(self.graph.csc)
+
+    def takes_matrix(self, calling: Calling) -> bool:
+        """Return whether a call gets a sparse matrix in the place of an edge list."""
+        of_data = calling.takes(DATA) and ADJACENCY in self.held and EDGES not in self.held
+        return not self.typed and (calling.takes(ADJACENCY) or of_data)
+
+
+def is_simple(csc: Csc) -> bool:
+    """Return whether there are no repeated edges and no self-loops."""
+    src, dst = csc.indices.long(), csc.destinations().long()
+    if bool((src == dst).any()):
+        return False
+    keys = dst * csc.num_src + src
+    if not bool((keys.diff() > 0).all()):  # sources may stand in any order
+        keys = keys.sort().values
+    return not bool((keys.diff() == 0).any())
 
 
 def node_type_of(name: str, channels: int) -> NodeType:
@@ -352,7 +371,7 @@ def targets_of(given: Given) -> dict[str, str | dict[Any, str]]:
         if given.graph is not None:
             targets[N_ID] = {one.name: ids_target(one) for one in given.node_types}
         return targets
-    targets = {X: X, EDGES: EDGES_TARGET, ADJACENCY: EDGES_TARGET}
+    targets = {X: X, EDGES if given.matrix is None else ADJACENCY: EDGES_TARGET}
     targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
     targets |= {given.weights: WEIGHTS_TARGET} if given.weights is not None else {}
     targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
@@ -360,7 +379,7 @@ def targets_of(given: Given) -> dict[str, str | dict[Any, str]]:
 
 
 def edges_of(
-    name: str, reader: Reader, bound: dict[str, Any], given: Given, mapped: Any, *, sparse: bool
+    name: str, reader: Reader, bound: dict[str, Any], given: Given, mapped: Any, *, adds_loops: bool
 ) -> Edges:
     """Return the edges of a call.
 
@@ -370,13 +389,14 @@ def edges_of(
         bound: the call's arguments by parameter; those that are of edges are taken out.
         given: the arguments that the model has.
         mapped: a reader's result for the edge features, if a call gives them.
-        sparse: whether the model's edges are a sparse matrix.
+        adds_loops: whether the layer adds self-loops.
 
     Raises:
         NotLoweredError: they are not the graph's edges, or its edges of one relation, as they are.
     """
     assert reader.edges is not None
-    edges = bound.pop(reader.edges, None)
+    edges, matrix = bound.pop(reader.edges, None), given.matrix
+    sparse = matrix is not None
     if given.typed:
         return _edges_of_relation(name, reader, edges, given)
     if target_of(edges) != EDGES_TARGET:
@@ -393,10 +413,10 @@ def edges_of(
     if attr is not None and encoder is None and (target_of(attr) != EDGE_ATTR or sparse):
         what = "its edge features are not the graph's own as they are"
         raise NotLoweredError(name, what, "edge_attr, a matrix of floats, beside edge_index")
-    if not sparse:
+    if matrix is None:
         channels = None if attr is None else given.edge_channels
         return Edges(weighted=weights is not None, channels=channels, encoder=encoder, graph=given.graph)
-    if not given.is_simple():
+    if (adds_loops or matrix.merges) and not given.is_simple():
         what = "PyG treats self-loops and repeated edges of a sparse matrix differently from a list's"
         raise NotLoweredError(name, what, "edge_index instead of adj_t")
     return Edges(weighted=given.weighted, sparse=True, graph=given.graph)

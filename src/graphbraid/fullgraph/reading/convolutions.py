@@ -72,11 +72,12 @@ def _cache_fits(call: LayerCall) -> bool:
     weight = graph.csc.weight if call.edges.weighted else None
     edges = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
     expected = gcn_norm(edges, weight, graph.num_nodes, conv.improved, conv.add_self_loops)
-    ours, theirs = (_sorted_edges(pair, graph.num_nodes) for pair in (expected, conv._cached_edge_index))
+    ours, theirs = (sorted_edges(pair, graph.num_nodes) for pair in (expected, conv._cached_edge_index))
     return ours[0].equal(theirs[0]) and torch.allclose(ours[1], theirs[1], rtol=1e-4, atol=1e-7)
 
 
-def _sorted_edges(weighted: tuple[Tensor, Tensor], num_nodes: int) -> tuple[Tensor, Tensor]:
+def sorted_edges(weighted: tuple[Tensor, Tensor], num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return a number for each edge and its weight, in an order that is the same for any order of edges."""
     edges, weight = weighted
     weight, order = weight.sort()
     key, stable = (edges[1] * num_nodes + edges[0])[order].sort(stable=True)

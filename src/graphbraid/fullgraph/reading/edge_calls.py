@@ -6,12 +6,9 @@ made once for each graph or batch.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
-import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -20,14 +17,20 @@ from torch import Tensor, fx
 from graphbraid.fullgraph.program import ComputedEdges, FromCall, FromGraph, NotLoweredError, WrittenCall
 from graphbraid.fullgraph.program.graph_break import DEVICE, DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
 from graphbraid.fullgraph.reading.break_trial import plain
+from graphbraid.fullgraph.reading.matrices import MatrixKind
 from graphbraid.fullgraph.reading.reader import NumRows
-from graphbraid.fullgraph.reading.trace_context import generators, put_back
+from graphbraid.fullgraph.reading.trace_context import generators, put_back, writes
 
 
 class EdgeCalls:
-    """The calls of a trace that read nothing but edges, edge weights, the number of nodes, and constants."""
+    """The calls of a trace that read nothing but edges, edge weights, the number of nodes, and constants.
 
-    def __init__(self) -> None:
+    Args:
+        matrix: the kind of sparse matrix that the edges are; None for a list.
+    """
+
+    def __init__(self, matrix: MatrixKind | None = None) -> None:
+        self._matrix = matrix
         self._calls: dict[fx.Node, list[fx.Node]] = {}
         """The calls in their order, each with those that it reads, directly or not."""
         self._of_rows: dict[fx.Node, str] = {}
@@ -58,9 +61,9 @@ class EdgeCalls:
             return True
         if node.op not in ("call_function", "call_method") or isinstance(node.target, type):
             return False
-        of_graph = {
-            one for one in inputs if one.op == "placeholder" and one.target in (EDGE_LIST, EDGE_WEIGHT)
-        }
+        # Weights beside a matrix stand in another order than its entries.
+        targets = (EDGE_LIST, EDGE_WEIGHT) if self._matrix is None else (EDGE_LIST,)
+        of_graph = {one for one in inputs if one.op == "placeholder" and one.target in targets}
         own = [one for one in inputs if one in self._calls or one in of_graph]
         for one in inputs:
             if isinstance(others.get(one), NumRows):
@@ -127,23 +130,12 @@ class EdgeCalls:
             for one in order
         )
         made = ComputedEdges(
-            calls=calls, edges=reference(edges), values=tuple(reference(one) for one in values)
+            calls=calls,
+            edges=reference(edges),
+            values=tuple(reference(one) for one in values),
+            matrix=self._matrix,
         )
         return next((one for one in self._made if one == made), made), _checked(name, made)
-
-
-def writes(node: fx.Node) -> bool:
-    """Return whether a call may write over its arguments."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__")) or name in _WRITING
-    given = node.kwargs
-    if isinstance(node.target, types.FunctionType):
-        with suppress(TypeError, ValueError):  # as of a call that would fail
-            given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments
-    return in_place or bool(given.get("inplace")) or given.get("out") is not None
-
-
-_WRITING = {"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
 
 
 def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
@@ -167,6 +159,11 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
         raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
     draw, count = torch.Generator().manual_seed(0), 40 + 2 * max(bounds, default=0)
     ends, weight = torch.randint(1, 9, (2, count), generator=draw), torch.rand(count, generator=draw)
+    if made.matrix is not None:  # PyTorch's products of two matrices may crash on repeated entries
+        if max(bounds, default=0) > _MOST_OF_MATRIX:
+            raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
+        ends = torch.unique(ends, dim=1)
+        weight = weight[: ends.shape[1]]
     before = generators()
     try:
         runs = []
@@ -200,6 +197,8 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
 
 _MOST_COUNTED = 1 << 18
 """Largest number among calls that may be a number of edges in a trial."""
+_MOST_OF_MATRIX = 16
+"""The same where the edges are a matrix, whose trial has few."""
 _COUNTS = {"arange", "linspace", "cumsum"}
 """Calls by which a value may depend on the place of an edge among more edges than a trial has."""
 _BY_ORDER = "its values of the edges depend on the edges' order or places"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from graphbraid.fullgraph.reading.aggregations import (
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
 from graphbraid.fullgraph.reading.exact import Known, check, flag
 from graphbraid.fullgraph.reading.fused_messages import heads_of, plain_sum, steps_of
+from graphbraid.fullgraph.reading.matrices import edges_in, values_in
 from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.relational import is_hgt
@@ -136,16 +138,47 @@ class Propagation:
         return ir.NotLoweredError(self.name, reason, needed)
 
 
+class _Product(Propagation):
+    """The messages of a product of a sparse matrix and node rows, summed or averaged."""
+
+    is_plain = True
+
+    def reduced(self) -> tuple[MessageReduction, Ties]:
+        """Return how messages are reduced."""
+        return AGGREGATIONS[str(self.aggr)][1], "shared"
+
+
+def product_messages(name: str, aggr: str, dtype: torch.dtype | None) -> Propagation:
+    """Return the messages of a product of a sparse matrix and node rows: each edge's number times ``x_j``."""
+    graph, layer = fx.Graph(), nn.Module()
+    vars(layer)["node_dim"] = 0
+    x_j, weight = graph.placeholder("x_j"), graph.placeholder("edge_weight")
+    column = graph.call_method("view", (weight, -1, 1))
+    graph.output(graph.call_function(operator.mul, (column, x_j)))
+    takes = ("x_j", "edge_weight"), ()
+    return _Product(
+        name=name, layer=layer, graph=graph, tensors={}, takes=takes, special={}, aggr=aggr, dtype=dtype
+    )
+
+
 def _record(
     name: str, dtype: torch.dtype | None, layer: Any, edge_index: Any, size: Any = None, **given: Any
 ) -> Any:
     """Stand in for ``propagate`` in a trace."""
-    if (why := _why_not(layer)) is not None:
+    is_matrix = getattr(edge_index, "is_matrix", False)
+    fuses = is_matrix and layer.fuse
+    if (why := _why_not_propagated(layer) or (None if fuses else why_not_reduced(layer))) is not None:
         raise ir.NotLoweredError(name, *why)
     if size is not None or not isinstance(edge_index, fx.Proxy):
         raise ir.NotLoweredError(
             name, "its propagate takes a size or edges of its own", "propagate(edge_index, x=x)"
         )
+    along = edge_index
+    if is_matrix:
+        along = edges_in(edge_index)
+        given |= _values_given(layer, edge_index, given, fuses=fuses)
+    if fuses:
+        return _updated(name, layer, _fused(name, layer, edge_index, given), given)
     aggr = reduction_of(layer)
     message = dict(inspect.signature(layer.message).parameters)
     aggregate = {} if aggr else dict(list(inspect.signature(layer.aggregate).parameters.items())[1:])
@@ -177,10 +210,42 @@ def _record(
         aggr=aggr,
         dtype=dtype,
     )
-    out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), read)
+    out = edge_index.tracer.create_proxy("call_function", target, (along,), read)
     # The dimensions of a row are known when the message is read: give_shape writes them into this view.
     out = out.view(-1, 0)
     return _updated(name, layer, out, given)
+
+
+def _values_given(layer: Any, matrix: Any, given: dict[str, Any], *, fuses: bool) -> dict[str, Any]:
+    """Return the arguments of ``propagate`` that are None and in whose place PyG gives a matrix's values.
+
+    The method that PyG writes for a layer's class gives them in the place of one alone, and not if it fuses.
+    """
+    values = values_in(matrix)
+    names = [key for key in ("edge_weight", "edge_attr", "edge_type") if given.get(key, values) is None]
+    if type(layer).propagate is base_of(layer).propagate:
+        of_torch = isinstance(matrix.example, Tensor)
+        return dict.fromkeys([key for key in names if not (of_torch and key == "edge_attr")], values)
+    methods = (layer.message, layer.aggregate, layer.update)
+    taken = {key for method in methods for key in inspect.signature(method).parameters}
+    first = next((key for key in ("edge_weight", "edge_attr", "edge_type") if key in taken), None)
+    return {first: values} if first in names and first != "edge_attr" and not fuses else {}
+
+
+def _fused(name: str, layer: Any, matrix: Any, given: dict[str, Any]) -> Any:
+    """Call a layer's own ``message_and_aggregate``, as ``propagate`` does with a sparse matrix."""
+    _, *parameters = inspect.signature(layer.message_and_aggregate).parameters.items()
+    found = {}
+    for key, parameter in parameters:
+        found[key] = given.get(key, parameter.default)
+        if key in (*_SPECIAL, *_IDS, *_COUNTS, "ptr") or key[-2:] in ("_i", "_j"):
+            what = f"its message_and_aggregate reads {key!r}, which is of edges"
+            raise ir.NotLoweredError(name, what, "a product of adj_t and node rows")
+        if found[key] is parameter.empty:
+            raise ir.NotLoweredError(
+                name, f"its message_and_aggregate takes {key!r}, which propagate is not given"
+            )
+    return layer.message_and_aggregate(matrix, **found)
 
 
 def give_shape(node: fx.Node, shape: tuple[int, ...]) -> None:
@@ -226,7 +291,7 @@ def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     return layer.update(out, **found)
 
 
-def _why_not(layer: Any) -> tuple[str, str] | None:
+def _why_not_propagated(layer: Any) -> tuple[str, str] | None:
     """Return why a layer's ``propagate`` is not PyG's with a message of its own, and the remedy."""
     base = base_of(layer)
     for key in _UNCHANGED:
@@ -249,7 +314,7 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
                 f"{key.lstrip('_')}={found!r} has no lowered form",
                 f"one of {', '.join(map(repr, values))}",
             )
-    return why_not_reduced(layer)
+    return None
 
 
 def read_messages(

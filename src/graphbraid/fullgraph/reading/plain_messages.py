@@ -21,10 +21,9 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS, SHARES, TIES_OF_MESSAGES
 from graphbraid.fullgraph.reading.before_edges import module_of
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET, target_of
-from graphbraid.fullgraph.reading.edge_calls import writes
 from graphbraid.fullgraph.reading.messages import Propagation
 from graphbraid.fullgraph.reading.row_dependence import RowWatch
-from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
+from graphbraid.fullgraph.reading.trace_context import softmax_of_edges, writes
 from graphbraid.fullgraph.reading.tracer import TracedCalls
 from graphbraid.nn.module_traits import copy_of
 from graphbraid.ops.messages import MessageReduction

@@ -27,14 +27,16 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     of_data,
 )
+from graphbraid.fullgraph.reading.convolutions import sorted_edges
 from graphbraid.fullgraph.reading.exact import is_from
+from graphbraid.fullgraph.reading.matrices import MatrixKind, is_matrix
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_edge_attr
-from graphbraid.graph.interop.pyg import edge_features_of, graph_from_pyg
+from graphbraid.graph.interop.pyg import edge_features_of, entries_of_any, graph_from_pyg
 from graphbraid.graph.types import MOST_RELATIONS, ONLY_NODE_TYPE, Relation
 
 READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
@@ -114,6 +116,7 @@ class Source:
         if given.typed:
             return given
         classes = {key: type(value) for _, key, value in self._held if value is not None}
+        adj_t = self._data.get(ADJACENCY)
         keys = {str(key) for key in self._data.keys() if str(key) not in READ}  # noqa: SIM118 - of PyG
         is_pyg = is_from(type(self._data), "torch_geometric.data.data")
         attr = edge_features_of(self._data)  # None unless they are a matrix of floats
@@ -123,6 +126,7 @@ class Source:
             classes=classes,
             others=frozenset(key for key in keys if _is_plain(self._data.get(key))),
             missing=frozenset(one for one in _NONE_IF_MISSING if is_pyg and self._data.get(one) is None),
+            matrix=MatrixKind.of(adj_t, weighted=given.weighted) if is_matrix(adj_t) else None,
         )
 
     def read(
@@ -143,6 +147,11 @@ class Source:
         """
         given = self.given()
         calling = calling_of(model, given)
+        if not given.takes_matrix(calling):
+            given = replace(given, matrix=None)
+        elif given.matrix is None:
+            csr = MatrixKind(torch.Tensor, torch.sparse_csr, given.weighted)
+            given = replace(given, matrix=csr)
         if not given.typed and self.graph.x is None:
             if calling.takes(X):
                 raise DataError(
@@ -151,6 +160,9 @@ class Source:
             raise NotLoweredError("forward", "it takes no features", "a forward(x, edge_index)")
         if self._why is not None:
             raise self._why
+        if given.matrix is not None and not self._is_of_graph():
+            what = "it has other edges or weights than edge_index, of which the graph is made"
+            raise NotLoweredError(ADJACENCY, what, "data without edge_index")
         if self.watch.wants_gradients():
             what = "its features, edge features or edge weights require gradients"
             raise NotLoweredError("graph", what, "tensors that do not")
@@ -169,6 +181,23 @@ class Source:
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             raise NotLoweredError.of_failure(model, error) from error
+
+    def _is_of_graph(self) -> bool:
+        """Return whether the entries of the user's ``adj_t`` are the graph's edges and weights."""
+        matrix = None if self._data is None else self._data.get(ADJACENCY)
+        if matrix is None or self._data.get(EDGES) is None:  # the graph is made of it, or it of the graph
+            return True
+        dst, src, values = entries_of_any(matrix)
+        csc = self.graph.csc
+        lists = (
+            (torch.stack((src, dst)).long(), values),
+            (torch.stack((csc.indices, csc.destinations())).long(), csc.weight),
+        )
+        ours, theirs = (
+            sorted_edges((ends, torch.ones(ends.shape[1]) if held is None else held.float()), csc.num_dst)
+            for ends, held in lists
+        )
+        return torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
 
     def _read(self, model: nn.Module, given: Given, calling: Calling, breaks: Breaks | None) -> Program:
         if self.node_type is not None:
@@ -202,7 +231,7 @@ class Source:
             return Breaks(
                 num_rows=tuple(graph.nodes_of(one).num_nodes for one in graph.node_types), place=place
             )
-        edges = ADJACENCY if calling.takes(ADJACENCY) else EDGES
+        edges = EDGES if given.matrix is None else ADJACENCY
         names = {EDGES_TARGET: edges, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
         names |= {} if given.weights is None else {WEIGHTS_TARGET: given.weights}
         written = self.as_written(model, place)

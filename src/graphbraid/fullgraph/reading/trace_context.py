@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import operator
 import random
 import sys
@@ -16,7 +17,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,22 @@ class TensorProxy(fx.Proxy):
     """
 
     kind: type = Tensor
+    example: Any = None
+    """What it stands for on a small graph, if it is computed of a sparse matrix of edges alone."""
     __array_priority__ = Tensor.__array_priority__  # NumPy's scalars leave an operator to it
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it stands for a sparse matrix of edges."""
+        return self.example is not None and (
+            not isinstance(self.example, Tensor) or self.example.layout != torch.strided
+        )
+
     def __getattr__(self, k: str) -> Any:
-        if not hasattr(self.kind, k):
+        if not hasattr(self.kind if self.example is None else self.example, k):
             raise AttributeError(f"{self.kind.__name__!r} object has no attribute {k!r}")
+        if k in ("layout", "ndim") and isinstance(self.example, Tensor):
+            return getattr(self.example, k)
         return super().__getattr__(k)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -90,7 +102,10 @@ def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
             del names["type"]
 
 
-_FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
+_FACTORIES = (
+    *("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros"),
+    *("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor"),
+)
 
 
 def recording(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,7 +132,8 @@ def _answering(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
         if found or type(value) is not TensorProxy:
             return found
         asks = sys._getframe(1)
-        in_layer = str(asks.f_globals.get("__name__", "")).startswith("torch_geometric.nn.")
+        homes = "torch_geometric." if value.is_matrix else "torch_geometric.nn."
+        in_layer = str(asks.f_globals.get("__name__", "")).startswith(homes)
         in_library = package_of(asks.f_globals) in _LIBRARIES and not in_layer
         if in_library and asks.f_code is not torch.is_tensor.__code__:
             return False
@@ -186,6 +202,8 @@ def recorded_of(*, everywhere: bool) -> dict[int, Any]:
     utils, scatters = names_in(_UTILS), names_in(TORCH_SCATTER)
     found = [*map(utils.get, _EVERYWHERE if everywhere else _RECORDED), *map(scatters.get, SCATTERS)]
     found.append(names_in("torch_geometric.nn.conv.gcn_conv").get("gcn_norm"))
+    found.append(names_in(f"{_UTILS}._spmm").get("spmm"))
+    found += [one for one in names_in("torch_sparse").values() if isinstance(one, types.FunctionType)]
     return {id(one): one for one in found if one is not None}
 
 
@@ -202,7 +220,7 @@ def recorded_functions(
     in_functions = recorded_of(everywhere=True)
     methods = (f for layer in layers for base in type(layer).__mro__ for f in vars(base).values())
     spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
-    spaces |= {id(names): names for names in map(names_in, (_UTILS, TORCH_SCATTER))}
+    spaces |= {id(names): names for names in map(names_in, (_UTILS, TORCH_SCATTER, "torch_sparse"))}
     others = {id(f.__globals__): f.__globals__ for f in functions}
     replaced = [
         (names, key, value)
@@ -368,6 +386,20 @@ def _restored(name: str, held: Any, before: Any) -> str:
     held.clear()
     held.extend(before) if isinstance(held, list | deque) else held.update(before)
     return changed
+
+
+def writes(node: fx.Node) -> bool:
+    """Return whether a call may write over its arguments."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in _WRITING
+    given = node.kwargs
+    if isinstance(node.target, types.FunctionType):
+        with suppress(TypeError, ValueError):  # as of a call that would fail
+            given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments
+    return in_place or bool(given.get("inplace")) or given.get("out") is not None
+
+
+_WRITING = {"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
 
 
 # ---- numbers that steps change

@@ -17,7 +17,6 @@ from graphbraid.fullgraph.reading import (  # readers enter themselves when they
 from graphbraid.fullgraph.reading.break_trial import Breaks, plain
 from graphbraid.fullgraph.reading.call_readers import of_parameters
 from graphbraid.fullgraph.reading.calling import (
-    ADJACENCY,
     EDGE_ATTR,
     EDGES_TARGET,
     WEIGHTS_TARGET,
@@ -33,7 +32,14 @@ from graphbraid.fullgraph.reading.calling import (
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
 from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
 from graphbraid.fullgraph.reading.islands import Islands
-from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
+from graphbraid.fullgraph.reading.matrices import own_part, product_of, weighted_entries
+from graphbraid.fullgraph.reading.messages import (
+    Propagation,
+    give_shape,
+    is_traced_layer,
+    product_messages,
+    read_messages,
+)
 from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows, run_by_torch
 from graphbraid.fullgraph.reading.plain_messages import (
     WHY,
@@ -96,7 +102,7 @@ def read_traced(
     tried: dict[str, list[str]] = {}
     while True:
         trace = traced(model, calling, given, whole=whole)
-        reader = _TraceReader(writer, trace, calling, given)
+        reader = _TraceReader(writer, trace, given)
         reader.find_messages(tried)
         if breaks is not None and whole is not None:
             reader.allow(breaks, whole)
@@ -131,24 +137,24 @@ class _AsWrittenError(Exception):
 class _TraceReader:
     """Turns the nodes of a trace into operations."""
 
-    def __init__(self, writer: Writer, trace: TracedCalls, calling: Calling, given: Given) -> None:
+    def __init__(self, writer: Writer, trace: TracedCalls, given: Given) -> None:
         self._writer, self._trace, self._given, self._typed = writer, trace, given, given.typed
         self._rows = {one.input: one.input for one in given.node_types} if given.typed else {X: ir.INPUT}
-        self._sparse = not given.typed and calling.takes(ADJACENCY)
+        self._matrix = given.matrix
         self._ids = {ids_target(one): one for one in given.node_types}
         self._values: dict[fx.Node, str] = {}
         self._others: dict[fx.Node, Any] = {}
         """Results of readers that are no values: stacks, shapes, tensors of parameters."""
         self._memory: dict[fx.Node, fx.Node] = {}
         """The node whose memory a result shares, where that is not its own."""
-        self._edge_calls = EdgeCalls()
+        self._edge_calls = EdgeCalls(given.matrix)
         self._islands: Islands | None = None
         self._whole: Mapping[str, ir.NotLoweredError] = {}
         self._plain = PlainMessages()
 
     def find_messages(self, tried: Mapping[str, list[str]]) -> None:
         """Make messages of gathers and scatters along ``edge_index``; see :func:`.find_messages`."""
-        if not (self._typed or self._sparse):
+        if not self._typed and self._matrix is None:
             self._plain = find_messages(self._trace, tried)
 
     def allow(self, breaks: Breaks, whole: Mapping[str, ir.NotLoweredError]) -> None:
@@ -209,13 +215,10 @@ class _TraceReader:
         islands, writer = self._islands, self._writer
         if islands is not None:
             islands.trials.see(node)
-        if not (self._typed or self._sparse) and (self._plain.of_edges or self._layer_of(node)):
-            if self._edge_calls.takes(node, self._values, self._others, self._plain.of_edges):
-                return
-            if not isinstance(node.target, Propagation) and self._edge_calls.are_written_over(node):
-                what = f"{node} is computed of the edges and written over in place"
-                why = ir.NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
-                raise self._kept_whole(node, why) if islands is not None else why
+        reads_edges = not self._typed and (self._matrix or self._plain.of_edges or self._layer_of(node))
+        if reads_edges and self._edge_calls.takes(node, self._values, self._others, self._plain.of_edges):
+            return
+        over = bool(reads_edges) and self._reads_written(node)
         if isinstance(node.target, PlainPropagation):
             self._show(node, node.target)
         before = None
@@ -226,6 +229,8 @@ class _TraceReader:
             self._read(node)
         except ir.NotLoweredError as why:
             why.where = why.where or str(node.meta.get(WHERE, ""))
+            if over and islands is not None:  # a break would not see all writes
+                raise self._kept_whole(node, why) from why
             if islands is None or before is None:
                 if isinstance(node.target, PlainPropagation):
                     raise _AsWrittenError(node.target.key, why) from why
@@ -243,6 +248,20 @@ class _TraceReader:
                 if isinstance(node.target, PlainPropagation):
                     raise _AsWrittenError(node.target.key, why) from error
                 raise self._kept_whole(node, error) from error
+
+    def _reads_written(self, node: fx.Node) -> bool:
+        """Return whether a call reads a value of the edges that is written over in place.
+
+        Raises:
+            NotLoweredError: it does, and is no product of a matrix, which may be read nevertheless.
+        """
+        if isinstance(node.target, Propagation) or not self._edge_calls.are_written_over(node):
+            return False
+        if self._matrix is None or product_of(node) is None:
+            what = f"{node} is computed of the edges and written over in place"
+            why = ir.NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
+            raise self._kept_whole(node, why) if self._islands is not None else why
+        return True
 
     def _show(self, node: fx.Node, of: PlainPropagation) -> None:
         """Show that messages of a plain forward are what is written.
@@ -313,6 +332,8 @@ class _TraceReader:
             self._keep(node, self._module(node))
         elif isinstance(node.target, Propagation):
             self._values[node] = self._messages(node, node.target)
+        elif (product := self._product(node)) is not None:
+            self._values[node] = product
         elif (
             node.op == "call_method"
             and node.args[1:] == (-1,)
@@ -370,7 +391,7 @@ class _TraceReader:
         if type(module) is nn.Embedding and ids is not None and (graph := self._given.graph) is not None:
             return learned_rows(self._writer, name, module, ids, graph.nodes_of(ids.name).num_nodes)
         of_edges = len(node.args) == 1 and not node.kwargs and target_of(node.args[0]) == EDGE_ATTR
-        if of_edges and not self._sparse and (linear := as_linear(name, module)) is not None:
+        if of_edges and self._matrix is None and (linear := as_linear(name, module)) is not None:
             return MappedEdges(linear)
         first: Any = node.args[0] if len(node.args) == 1 and not node.kwargs else None
         if first in self._values and (run := run_by_torch(self._writer, name, module, self._values[first])):
@@ -384,7 +405,8 @@ class _TraceReader:
         if reader.edges is not None:
             attr = bound.get(EDGE_ATTR)
             mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
-            edges = edges_of(name, reader, bound, self._given, mapped, sparse=self._sparse)
+            adds_loops = bool(getattr(module, "add_self_loops", False))
+            edges = edges_of(name, reader, bound, self._given, mapped, adds_loops=adds_loops)
         # Of the pair that PyG returns with coefficients, nothing may read more than the first.
         is_pair = bound.get(_COEFFICIENTS) is True and all(
             user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users
@@ -420,8 +442,8 @@ class _TraceReader:
     def _messages(self, node: fx.Node, of: Propagation) -> str:
         """Read a call of a layer's ``propagate``."""
         along: Any = node.args[0]
-        own_edges = target_of(along) == EDGES_TARGET
-        if self._typed or self._sparse or not (own_edges or along in self._edge_calls):
+        own_edges = self._part_of_graph(along) == EDGES_TARGET
+        if self._typed or not (own_edges or along in self._edge_calls):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
         rows: dict[str, str | ir.ReadRows | int] = {}
         computed: dict[str, fx.Node] = {}
@@ -432,20 +454,20 @@ class _TraceReader:
             if not isinstance(value, fx.Node | tuple | list):
                 constants[key] = value
                 continue
-            target, by_node = target_of(value), key[-2:] in ("_i", "_j")
+            target, by_node = self._part_of_graph(value), key[-2:] in ("_i", "_j")
             given = value if isinstance(value, fx.Node) else node  # a list is none of these
             mapped = self._others.get(given)
             if by_node and given in self._values:
                 rows[key], shapes[key] = self._values[given], self._shape_of(given)
-            elif not by_node and (given in self._edge_calls or (target == WEIGHTS_TARGET and not own_edges)):
+            elif not by_node and target == WEIGHTS_TARGET and own_edges:
+                rows[key], shapes[key] = ir.ReadRows.WEIGHT, ()
+            elif not by_node and (given in self._edge_calls or target == WEIGHTS_TARGET):
                 rows[key], computed[key] = len(computed), given
             elif not by_node and own_edges and isinstance(mapped, MappedEdges):
                 encoders[key] = mapped.linear
                 rows[key], shapes[key] = ir.ReadRows.FEATURES, (int(mapped.linear.weight.shape[0]),)
             elif not by_node and own_edges and target == EDGE_ATTR and self._given.edge_channels:
                 rows[key], shapes[key] = ir.ReadRows.FEATURES, (self._given.edge_channels,)
-            elif not by_node and target == WEIGHTS_TARGET:
-                rows[key], shapes[key] = ir.ReadRows.WEIGHT, ()
             else:
                 what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
                 raise of.refuse(what, "x_j, x_i, edge_attr or edge_weight")
@@ -456,6 +478,46 @@ class _TraceReader:
         out, shape = read_messages(self._writer, of, rows, constants, shapes, edges=edges, encoders=encoders)
         give_shape(node, shape)
         return out
+
+    def _part_of_graph(self, value: Any) -> str:
+        """Return the target of a value of the graph's edges as it is; of a matrix, they are its entries."""
+        if self._matrix is None or target_of(value) == EDGES_TARGET:
+            return target_of(value)
+        part = own_part(value)
+        return part if part != WEIGHTS_TARGET or self._given.weighted else ""
+
+    def _product(self, node: fx.Node) -> str | None:
+        """Read a product of a sparse matrix of edges and node rows; return None for any other call."""
+        product = None if self._matrix is None else product_of(node)
+        if product is None or self._matrix is None:
+            return None
+        matrix, x, reduce = product
+        is_own = target_of(matrix) == EDGES_TARGET
+        if not (is_own or matrix in self._edge_calls):
+            return None
+        name = str(getattr(node.target, "__name__", node.target))
+        rows = self._value(name, x)
+        if self._matrix.merges and not self._given.is_simple():
+            raise ir.NotLoweredError(name, "it may add up repeated entries of a matrix", "layout CSR")
+        ties = self._matrix.shown(name, node, reduce, next(self._trace.root.parameters(), torch.ones(1)))
+        if is_own and reduce in ("sum", "mean"):
+            adjacency = ir.AdjacencyMatrix(kind=reduce, weighted=self._given.weighted)
+            return self._writer.add(ir.Aggregate, rows, adjacency=adjacency)
+        if is_own and ties is not None and not self._given.weighted:
+            return self._writer.add(ir.Maximum, rows, ties=ties)
+        if reduce not in ("sum", "mean"):
+            what = f"reduce={reduce!r} has no lowered form for weights or computed entries of a matrix"
+            raise ir.NotLoweredError(name, what, "reduce='sum' or 'mean'")
+        graph, entries = self._trace.graph, list[fx.Node]()
+        with graph.inserting_before(node):
+            entries.append(graph.call_function(weighted_entries, (matrix,)))
+            entries += [graph.call_function(operator.getitem, (entries[0], place)) for place in (0, 1)]
+        for one in entries:
+            self._edge_calls.takes(one, self._values, self._others)
+        edges, _ = self._edge_calls.computed(name, entries[1], (entries[2],))
+        of = product_messages(name, reduce, next((p.dtype for p in self._trace.root.parameters()), None))
+        shapes = {"x_j": (self._writer.width(rows),), "edge_weight": ()}
+        return read_messages(self._writer, of, {"x_j": rows, "edge_weight": 0}, {}, shapes, edges=edges)[0]
 
     def _shape_of(self, matrix: fx.Node) -> tuple[int, ...]:
         """Return the shape of a row before it was made a row of a matrix."""

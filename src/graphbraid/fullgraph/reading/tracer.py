@@ -49,6 +49,7 @@ from graphbraid.fullgraph.reading.trace_context import (
     forget_after,
     kept_functions,
     restore_after_trace,
+    writes,
 )
 from graphbraid.fullgraph.reading.watch import NOT_USERS, Reached, package_of
 
@@ -116,6 +117,7 @@ def traced(
             with ValueReads(model) as reads:
                 graph = root.traced()
             reads.check(graph)
+            root.check_matrix()
             with torch.inference_mode():  # a forward may ask whether gradients are wanted, and act on it
                 without = _Root(model, calling, given, whole).traced()
     except NotLoweredError:
@@ -159,13 +161,23 @@ class _Root(nn.Module):
         super().__init__()
         self.model = model
         self._calling, self._given, self._targets = calling, given, targets_of(given)
-        edges = given.classes.get(ADJACENCY if calling.takes(ADJACENCY) else EDGES, Tensor)
+        edges = given.classes.get(EDGES, Tensor) if given.matrix is None else given.matrix.kind
         self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole, given)
         self._made: dict[str, fx.Proxy] = {}
 
     def traced(self) -> fx.Graph:
         """Return the calls that the model makes, in order."""
         return self._tracer.trace(self)
+
+    def check_matrix(self) -> None:
+        """Refuse a model whose forward writes over its sparse matrix of edges.
+
+        Raises:
+            NotLoweredError: it does so on a small one, or may do so.
+        """
+        if self._tracer.overwrites_matrix():
+            what = "its forward writes over the sparse matrix of its edges"
+            raise NotLoweredError(type(self.model).__name__, what, "operations not in place", code="in-place")
 
     @property
     def bare(self) -> Mapping[str, nn.Module]:
@@ -235,7 +247,8 @@ class _Data:
     def __init__(self, given: Given, values: _CallArguments) -> None:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
-        self._given = {name: value for name, value in values.items() if name in given.held - {ADJACENCY}}
+        lost = {ADJACENCY} if given.matrix is None else {EDGES}
+        self._given = {name: value for name, value in values.items() if name in given.held - lost}
         self._others = dict.fromkeys({NUM_NODES, *given.others}, values)
         self._missing = given.missing
 
@@ -276,6 +289,12 @@ class _Tracer(fx.Tracer):
         self.has_breaks = whole is not None
         self.bare: dict[str, nn.Module] = {}
         """Layers whose network is traced, without it, by the targets of calls."""
+        self._matrix, self._examples = given.matrix, dict[fx.Node, Any]()
+        """What calls give on a small graph that read a sparse matrix of edges alone."""
+        with torch.inference_mode(False):  # whose tensors count no writes
+            self._small = None if given.matrix is None else given.matrix.small()
+        self._small_state = None if given.matrix is None else given.matrix.state_of(self._small)
+        self._may_write = False
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if threading.get_ident() != self.thread:
@@ -290,9 +309,15 @@ class _Tracer(fx.Tracer):
         return reader_of(type(m)) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Compare two equal reads of one tensor, as ``min(x.size(0), x.size(0))`` does."""
+        """Compare two equal reads of one tensor, as ``min(x.size(0), x.size(0))`` does.
+
+        A matrix of edges has as many rows as columns.
+        """
         node = obj.node
         if node.target in _COMPARISONS and len(node.args) == 2:
+            are_sizes = (isinstance(one, fx.Node) and one.target in _SIZES for one in node.args)
+            if node in self._examples and all(are_sizes):
+                return bool(self._examples[node])
             first, second = (
                 (one.op, one.target, one.args, one.kwargs) if isinstance(one, fx.Node) else None
                 for one in node.args
@@ -357,7 +382,44 @@ class _Tracer(fx.Tracer):
             made.kind = self._classes.get(str(node.target), Tensor)
         elif node.op == "get_attr":  # buffers are not recorded but read
             made.kind = nn.Parameter
+        if self._matrix is not None and (example := self._example(node)) is not _UNKNOWN:
+            self._examples[node] = made.example = example
+            if made.is_matrix:
+                made.kind = type(example)
         return made
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *others: Any, **named: Any) -> Any:
+        """Record a call; return its result itself if it is the same for all sparse matrices of a kind."""
+        made = super().create_proxy(kind, target, args, kwargs, *others, **named)
+        example = self._examples.get(made.node, _UNKNOWN)
+        is_same = example is None or (kind == "call_method" and target in _OF_KIND)
+        return example if is_same and example is not _UNKNOWN and target is not getattr else made
+
+    def overwrites_matrix(self) -> bool:
+        """Return whether calls have written over the small matrix, or may do so with values of nodes."""
+        matrix = self._matrix
+        return matrix is not None and (self._may_write or matrix.state_of(self._small) != self._small_state)
+
+    def _example(self, node: fx.Node) -> Any:
+        """Return what a call gives for a small matrix, if it reads nothing else but numbers of nodes."""
+        inputs, target = node.all_input_nodes, cast("Any", node.target)
+        if node.op == "placeholder" and target == EDGES_TARGET:
+            return self._small
+        if node.op not in ("call_function", "call_method") or not inputs:
+            return _UNKNOWN
+        if not all(one in self._examples for one in inputs):
+            self._may_write |= writes(node) and node.args[0] in self._examples
+            if target == "size":
+                return 3 if node.args[1:] in ((0,), (-2,)) else _UNKNOWN
+            return _OF_ROWS.get(str(node.args[1]), _UNKNOWN) if target is getattr else _UNKNOWN
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._examples.__getitem__)
+        try:
+            with torch.random.fork_rng([]), torch.inference_mode(False):
+                function = getattr(args[0], target) if isinstance(target, str) else target
+                return function(*args[isinstance(target, str) :], **kwargs)
+        except Exception:  # whatever a user's code may raise for a graph of three nodes
+            self._may_write |= writes(node)
+            return _UNKNOWN
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
         """Iterate over the first dimension of a tensor that is computed of the model's own alone."""
@@ -398,6 +460,13 @@ class _Tracer(fx.Tracer):
         return node
 
 
+_UNKNOWN = object()
+"""Stands for the result of a call that reads more than a sparse matrix of edges."""
+_SIZES = ("size", "sparse_size")
+_OF_ROWS = {"shape": (3, 1), "dtype": torch.float32, "device": torch.device("cpu")}
+"""Attributes of node rows on a small graph."""
+_OF_KIND = ("has_value", "dim", "is_coalesced", "sparse_dim", "dense_dim")
+"""Methods whose results are the same for all sparse matrices of a kind."""
 _GIN = "torch_geometric.nn.conv.gin_conv"
 
 

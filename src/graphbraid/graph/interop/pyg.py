@@ -288,11 +288,18 @@ def edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
         return as_tensor(edge_index, "edge_index"), None
     if adj_t is None:
         return None, None
-    if not isinstance(adj_t, Tensor):
-        dst, src, values = adj_t.coo()  # torch_sparse.SparseTensor
-        return torch.stack([src, dst]), values
-    dst, src, values = entries_of(adj_t, "adj_t")
-    return torch.stack([src, dst]), None if bool((values == 1).all()) else values
+    dst, src, values = entries_of_any(adj_t)
+    if isinstance(adj_t, Tensor) and values is not None and bool(values.eq(1).all()):
+        values = None
+    return torch.stack([src, dst]), values
+
+
+def entries_of_any(adj_t: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return rows, columns and values of a sparse matrix of PyTorch, or a ``torch_sparse.SparseTensor``."""
+    if isinstance(adj_t, Tensor):
+        return entries_of(adj_t, "adj_t")
+    dst, src, values = adj_t.coo()
+    return dst, src, values
 
 
 def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -308,7 +315,8 @@ def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
             if by_row
             else (matrix.ccol_indices(), matrix.row_indices())
         )
-        outer = torch.arange(ends.numel() - 1, dtype=inner.dtype).repeat_interleave(ends.diff())
+        outer = torch.arange(ends.numel() - 1, dtype=inner.dtype, device=inner.device)
+        outer = outer.repeat_interleave(ends.diff())
         rows, columns = (outer, inner) if by_row else (inner, outer)
         return rows, columns, matrix.values()
     if matrix.ndim == 2 and matrix.layout == torch.sparse_coo:

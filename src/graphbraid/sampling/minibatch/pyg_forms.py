@@ -46,7 +46,8 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
 
     Args:
         like: a matrix of the wanted kind: a torch sparse tensor in layout CSR, CSC or COO, or a
-            ``torch_sparse.SparseTensor``. With ``values``, one of these layouts may be given instead.
+            ``torch_sparse.SparseTensor``. With ``values``, one of these layouts, or the class
+            ``SparseTensor``, may be given instead.
         edge_index: ``(2, num_edges)`` int64, sorted by destination.
         values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
         num_nodes: number of nodes of the sample.
@@ -55,9 +56,8 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
     layout = like if isinstance(like, torch.layout) else getattr(like, "layout", None)
     if layout is None:
         sizes = (num_nodes, num_nodes)
-        return type(like)(
-            row=dst, col=src, value=values, sparse_sizes=sizes, is_sorted=False, trust_data=True
-        )
+        kind = like if isinstance(like, type) else type(like)
+        return kind(row=dst, col=src, value=values, sparse_sizes=sizes, is_sorted=False, trust_data=True)
     if values is None:
         stored = like._values() if layout == torch.sparse_coo else like.values()
         values = stored.new_ones(src.numel())
