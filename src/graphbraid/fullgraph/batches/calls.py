@@ -113,10 +113,10 @@ class BatchCall:
     @property
     def num_edges(self) -> int:
         """Number of edges of the batch."""
-        if self._sampled is not None:
-            return sum(len(edges.indices) for records in self._sampled for edges in records)
         if self.given.matrix is not None:
             return int(entries_of_any(self.values[ADJACENCY])[0].numel())
+        if self._sampled is not None:
+            return sum(len(edges.indices) for records in self._sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
@@ -304,7 +304,7 @@ class BatchCall:
             [num_nodes] = counts.values()
             by_number = relations_of(self.values[EDGES], self.values[EDGE_TYPE], num_nodes, num_relations)
             relations = [RelationEdges(csc=csc) for csc in by_number]
-        elif self.given.matrix is not None and (sampled is None or self.given.weighted):
+        elif self.given.matrix is not None:
             [num_nodes] = counts.values()
             weighted = self.given.weighted
             made = RelationEdges.of_matrix(self.values[ADJACENCY], num_nodes, weighted=weighted)
@@ -337,7 +337,7 @@ class BatchCall:
             relations=relations,
             num_nodes=list(counts.values()),
             hops=hops if is_enough or has_blocks else (),
-            is_directed=sampled is not None and not num_relations,
+            is_directed=sampled is not None and not num_relations and self.given.matrix is None,
         )
 
 
