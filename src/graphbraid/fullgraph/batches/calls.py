@@ -540,7 +540,7 @@ def _with_matrix(given: Given, matrix: Any, model: nn.Module) -> Given:
     weighted = values is not None and not (isinstance(matrix, Tensor) and bool((values == 1).all()))
     kind = MatrixKind.of(matrix, weighted=weighted)
     simple = False
-    if kind.merges or any(getattr(one, "add_self_loops", False) for one in model.modules()):
+    if kind.merges or any(map(kind.differs_by_loops, model.modules())):
         csc = RelationEdges.of_matrix(matrix, rows, weighted=weighted).csc
         simple = csc is not None and is_simple(csc)
     return replace(given, matrix=kind, simple=simple)

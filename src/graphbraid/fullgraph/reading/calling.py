@@ -379,7 +379,7 @@ def targets_of(given: Given) -> dict[str, str | dict[Any, str]]:
 
 
 def edges_of(
-    name: str, reader: Reader, bound: dict[str, Any], given: Given, mapped: Any, *, adds_loops: bool
+    name: str, reader: Reader, bound: dict[str, Any], given: Given, mapped: Any, *, layer: Any
 ) -> Edges:
     """Return the edges of a call.
 
@@ -389,7 +389,7 @@ def edges_of(
         bound: the call's arguments by parameter; those that are of edges are taken out.
         given: the arguments that the model has.
         mapped: a reader's result for the edge features, if a call gives them.
-        adds_loops: whether the layer adds self-loops.
+        layer: the layer.
 
     Raises:
         NotLoweredError: they are not the graph's edges, or its edges of one relation, as they are.
@@ -416,7 +416,7 @@ def edges_of(
     if matrix is None:
         channels = None if attr is None else given.edge_channels
         return Edges(weighted=weights is not None, channels=channels, encoder=encoder, graph=given.graph)
-    if (adds_loops or matrix.merges) and not given.is_simple():
+    if (matrix.merges or matrix.differs_by_loops(layer)) and not given.is_simple():
         what = "PyG treats self-loops and repeated edges of a sparse matrix differently from a list's"
         raise NotLoweredError(name, what, "edge_index instead of adj_t")
     return Edges(weighted=given.weighted, sparse=True, graph=given.graph)

@@ -61,6 +61,14 @@ class MatrixKind:
         """Whether operations on such a matrix may add up its repeated entries."""
         return self.layout == torch.sparse_coo
 
+    def differs_by_loops(self, layer: Any) -> bool:
+        """Return whether PyG's layer may add self-loops to such a matrix as it does not to a list.
+
+        In torch-sparse's matrices it replaces them by others, which matters only if the weights are not 1.
+        """
+        replaces = self.layout is None and not self.weighted and not getattr(layer, "improved", False)
+        return bool(getattr(layer, "add_self_loops", False)) and not replaces
+
     def made(self, edges: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Any:
         """Return a matrix of this kind.
 

@@ -405,8 +405,7 @@ class _TraceReader:
         if reader.edges is not None:
             attr = bound.get(EDGE_ATTR)
             mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
-            adds_loops = bool(getattr(module, "add_self_loops", False))
-            edges = edges_of(name, reader, bound, self._given, mapped, adds_loops=adds_loops)
+            edges = edges_of(name, reader, bound, self._given, mapped, layer=module)
         # Of the pair that PyG returns with coefficients, nothing may read more than the first.
         is_pair = bound.get(_COEFFICIENTS) is True and all(
             user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users
