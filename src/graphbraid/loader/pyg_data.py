@@ -178,6 +178,9 @@ class SampledData(Data):
         return None if is_made else self.sampled.sampled_edges
 
     def __getattr__(self, name: str) -> Any:
+        store = vars(self).get("_store")
+        if store is not None and name in (values := store._mapping):  # PyG's way takes three times as long
+            return values[name]
         try:
             return super().__getattr__(name)
         except AttributeError:

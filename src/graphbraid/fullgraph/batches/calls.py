@@ -58,7 +58,7 @@ _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)  # one is made in each step, and frozen ones take three times as long
 class BatchCall:
     """One call of a model on a batch."""
 
@@ -77,6 +77,8 @@ class BatchCall:
     """Makes the context in which the model runs, but is not read."""
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
+    others: frozenset[str] | None = None
+    """:func:`_others_of` the call, if it is known."""
 
     @cached_property
     def x(self) -> dict[str, Any]:
@@ -159,13 +161,11 @@ class BatchCall:
             return self.given.matrix.made(edges, values, num_rows, next(iter(self.x.values())).dtype)
         return value[torch.arange(num_rows, device=value.device).clamp_(max=len(value) - 1)]
 
-    @cached_property
+    @property
     def _others(self) -> frozenset[str]:
-        """Names of the arguments that the model takes beside rows and edges."""
-        taken = {*self.calling.positional, *self.calling.named.values()}
-        taken |= self.given.held if DATA in taken else set()
-        known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *self.given.constants}
-        return frozenset() if self.given.typed else frozenset(taken - known)
+        if self.others is None:
+            self.others = _others_of(self.calling, self.given)
+        return self.others
 
     def _matrix_size(self) -> set[int]:
         return {int(self.values[ADJACENCY].size(place)) for place in (0, 1)}
@@ -341,6 +341,14 @@ class BatchCall:
         )
 
 
+def _others_of(calling: Calling, given: Given) -> frozenset[str]:
+    """Return the names of the arguments that a model takes beside rows and edges."""
+    taken = {*calling.positional, *calling.named.values()}
+    taken |= given.held if DATA in taken else set()
+    known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *given.constants}
+    return frozenset() if given.typed else frozenset(taken - known)
+
+
 def _is_edge_list(edges: Any, device: torch.device) -> bool:
     fits = is_plain(edges) and edges.ndim == 2 and edges.shape[0] == 2 and edges.device == device
     return fits and edges.dtype in (torch.int32, torch.int64)
@@ -447,7 +455,7 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
     key = type(batch), typed, *batch.keys()
     if key not in callings:
         callings[key] = _form_of(model, batch, key[2:], typed=typed)
-    calling, given, held, taken = callings[key]
+    calling, given, held, taken, others = callings[key]
     values = CallValues(partial(_of_batch, batch, typed))
     seed_type, num_seeds = None, None
     if isinstance(batch, MiniBatch) or "input_id" in held:
@@ -460,12 +468,13 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         seed_type=seed_type,
         num_seeds=num_seeds,
         trims=num_seeds is not None,
+        others=others,
     )
 
 
-BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...]]
+BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], frozenset[str]]
 """How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
-attributes, and the call's weights and features of edges."""
+attributes, the call's weights and features of edges, and its other arguments."""
 
 
 def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool) -> BatchForm:
@@ -482,7 +491,7 @@ def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool)
     calling = calling_of(model, given)
     takes_all = calling.takes(DATA)
     taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
-    return calling, given, held, () if typed else taken
+    return calling, given, held, () if typed else taken, _others_of(calling, given)
 
 
 def _seeds_of(batch: Any, held: frozenset[str], *, typed: bool) -> tuple[str | None, int | None]:

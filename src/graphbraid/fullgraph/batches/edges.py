@@ -29,7 +29,7 @@ _SORTED = MadeOfTensors()
 """The sorted form of edge lists, kept for lists that are passed again."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(eq=False, slots=True, kw_only=True)  # made in each step: frozen ones take three times as long
 class RelationEdges:
     """The edges of one relation by destination: of all nodes together, or a block for each layer."""
 
@@ -110,7 +110,7 @@ class RelationEdges:
         return cls(csc=_SORTED.get(keys, (num_nodes, weighted), make))
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class BatchEdges:
     """The edges of one batch, and the nodes that they join."""
 

@@ -68,8 +68,10 @@ class BatchRun:
         """Results that graph breaks keep for later ones, by the names of their values."""
         self.program, self.levels = program, levels
         self._edge_attr, self._edge_weight = edge_attr, edge_weight
+        counts = {name: levels.num_rows(program.place(name)) for name in features}
         self.features = {
-            name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()
+            name: rows if rows.shape[0] == counts[name] else rows[: counts[name]]
+            for name, rows in features.items()
         }
         """The rows of the inputs that are read, by name."""
         self.values = dict(self.features)
