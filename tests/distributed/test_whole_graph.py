@@ -18,7 +18,7 @@ from graphbraid import nn as gnn
 from graphbraid.distributed import STRATEGIES, Division, partition, report_of
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
-from graphbraid.fullgraph.program import Exchange, Hoisted
+from graphbraid.fullgraph.program import Exchange, Hoisted, Messages, ReadRows
 from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.fullgraph.step.device_copies import HostMap
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
@@ -27,6 +27,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.machine.rates import Rates
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
+PAIRS = (CHANNELS, 8), (8, CLASSES)
 QUICK = ("gcn", "sage max", "gat", "batch norm, gelu")
 
 
@@ -140,6 +141,27 @@ def test_edge_features_stay_with_their_edges():
             return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
 
     assert_as_one_rank(Featured(), graph.replace(edge_attr=attr), mixed(3), epochs=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_queries_and_roots_of_own_rows_do_not_travel(size):
+    """Pruned levels map queries for their destinations alone, and messages of theirs read no other rank's."""
+    pyg = pytest.importorskip("torch_geometric.nn")
+    convs = [(pyg.TransformerConv(*channels), "x, edge_index -> x") for channels in PAIRS]
+    model = pyg.Sequential("x, edge_index", [convs[0], torch.nn.Tanh(), convs[1]])
+    for rank in assert_as_one_rank(model, make_graph(), mixed(size), epochs=6):
+        program = rank["engine"].program
+        for op in program.ops:
+            if not isinstance(op, Messages):
+                continue
+            sources = {place for _, role, place in op.reads if role is ReadRows.SOURCE}
+            received = {place for place in range(len(op.inputs)) if _is_received(program, op.inputs[place])}
+            assert received <= sources
+
+
+def _is_received(program, value):
+    return isinstance(program.producer(value), Exchange)
 
 
 @pytest.mark.slow

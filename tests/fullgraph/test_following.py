@@ -1,6 +1,7 @@
 """An engine follows its model: modes, replaced parts, changed data, repeated backward passes, threads."""
 
 import copy
+import operator
 import pickle
 import threading
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -20,8 +23,11 @@ from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted, calls
 from torch import nn
 
 import graphbraid
+from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph.batches.runner import _first_parameter
+from graphbraid.fullgraph.reading import watch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -128,6 +134,43 @@ def test_a_changed_model_is_noticed(change):
     change(model)
     assert_follows(model, data, engine)
     torch.testing.assert_close(engine.predict(), model(data.x, data.edge_index).detach(), **CLOSE)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(0, 3), max_size=4), change=st.integers(0, 9), place=st.integers(0, 9))
+def test_compiled_code_sees_every_replaced_value(sizes, change, place):
+    """Also one that is equal, such as 1 in the place of True, and values that move or come and go."""
+    dicts = [dict.fromkeys(range(size), True) for size in sizes]
+    before = tuple(value for one in dicts for value in one.values())
+    held = [one for one in dicts if one]
+    if held and change < 8:
+        one = held[place % len(held)]
+        key = place % len(one)
+        {0: lambda: one.update({key: 1}), 1: lambda: one.pop(key), 2: lambda: one.update(more=True)}.get(
+            change, lambda: None
+        )()
+    now = [value for one in dicts for value in one.values()]
+    expected = len(now) == len(before) and all(map(operator.is_, now, before))
+    assert watch._hold_same(dicts, before) == expected
+    assert native.kernels().hold_same(dicts, before) == expected
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: nn.Linear(2, 2),
+        lambda: nn.Sequential(nn.ReLU(), nn.Sequential(nn.Dropout()), nn.BatchNorm1d(2)),
+        lambda: nn.Linear(2, 2, bias=False).requires_grad_(False),
+        nn.ReLU,
+        lambda: nn.BatchNorm1d(3, affine=False),
+    ],
+)
+def test_the_first_parameter_is_the_one_that_pytorch_names_first(model):
+    model = model()
+    model.register_module("none", None)
+    model.register_parameter("missing", None)
+    assert _first_parameter(model) is next(model.parameters(), None)
 
 
 def test_unfrozen_parts_learn():

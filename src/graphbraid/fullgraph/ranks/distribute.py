@@ -313,7 +313,7 @@ def _with_exchanges(program: ir.Program, with_halo: bool) -> ir.Program:
         return received[value]
 
     for op in program.ops:
-        level, sources = program.level(op.out), read_along_edges(op)
+        level, sources = program.level(op.out), read_along_edges(program, op)
         if isinstance(op, ir.DestinationRows):
             ops.append(replace(op, blocks=own(level) - own(level - 1)))
         elif isinstance(op, ir.Hoisted):

@@ -147,11 +147,10 @@ class HaloSeconds:
         return ir.Decision(name=NAME, taken=self.should_travel, what=what, saves=saves, instead_of=other)
 
 
-def read_along_edges(op: ir.Operation) -> set[str]:
-    """Return the values whose rows an operation reads along edges."""
-    if isinstance(op, ir.Messages):  # a block's destinations are a prefix of its sources
-        sources = {op.inputs[place] for _, role, place in op.reads if role is ir.ReadRows.SOURCE}
-        return sources or set(op.inputs)  # of destinations alone, the first input tells where edges begin
+def read_along_edges(program: ir.Program, op: ir.Operation) -> set[str]:
+    """Return the values whose rows an operation of a program reads along edges."""
+    if isinstance(op, ir.Messages):  # also a destination's, where its rows are the first of the sources'
+        return {value for value in op.inputs if program.level(value) < program.level(op.out)}
     if not isinstance(op, ir.Aggregate | ir.Attention | ir.Gine | ir.Maximum):
         return set()
     scores = isinstance(op, ir.Attention) and op.kind == "gat" and not op.own_rows
@@ -168,7 +167,9 @@ def values_that_may_travel(program: ir.Program) -> list[str]:
 
     A rank computes those once, or holds them.
     """
-    read = {value for op in program.ops for value in read_along_edges(op) if program.level(value) == 0}
+    read = {
+        value for op in program.ops for value in read_along_edges(program, op) if program.level(value) == 0
+    }
     return sorted(read) if all(program.learns(value) for value in read) else []
 
 
