@@ -15,6 +15,7 @@ from torch_geometric.utils import add_self_loops, degree, remove_self_loops, sca
 
 import graphbraid
 from graphbraid.fullgraph import program as ir
+from graphbraid.loader import NeighborLoader
 
 
 class Model(nn.Module):
@@ -161,6 +162,11 @@ def _divided_in_place(model, x, edges):
     return out
 
 
+def _zeros_like_messages(model, x, edges):
+    messages = x[edges[0]] - x[edges[1]]
+    return messages.new_zeros(x.size(0), messages.size(1)).index_add_(0, edges[1], messages)
+
+
 def _onto_others(model, x, edges):
     return x.index_add(0, edges[1], x[edges[0]])
 
@@ -168,6 +174,14 @@ def _onto_others(model, x, edges):
 def _onto_a_copy(model, x, edges):
     out = x.clone()
     out.index_add_(0, edges[1], x[edges[0]])
+    return out + x
+
+
+def _onto_a_changed_copy(model, x, edges):
+    out = x.clone()
+    out.mul_(2)
+    out.index_add_(0, edges[1], x[edges[0]])
+    x = x.mul_(3)
     return out + x
 
 
@@ -212,8 +226,10 @@ READ = [
     _set_degrees,
     _counted,
     _divided_in_place,
+    _zeros_like_messages,
     _onto_others,
     _onto_a_copy,
+    _onto_a_changed_copy,
     _onto_a_sum,
     _read_before,
     _converted,
@@ -454,6 +470,23 @@ def test_on_batches_they_equal_what_is_written(run):
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)
     if run in READ:
         assert engine.why is None, engine.explain()
+
+
+@pytest.mark.parametrize(
+    "run", _cases(_mean, _set_degrees, _maximum, _attention, _onto_others, quick=[_mean])
+)
+def test_layout_blocks_runs_a_layer_on_its_own_block(run):
+    seeds, data = torch.tensor([7, 0, 23, 3, 11]), in_double(data_of("untidy"))
+    with NeighborLoader(data, [3], input_nodes=seeds, batch_size=5, seed=3, layout="blocks") as loader:
+        batch = next(iter(loader))
+    model, twin = (one.double() for one in _pair(run))
+    [block] = batch.blocks
+    edges = torch.stack([block.indices.long(), block.destinations().long()])
+    ours, theirs = graphbraid.compile(model, strict=True)(batch), twin(batch.x, edges)[:5]
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
+    for out in (ours, theirs):
+        out.square().sum().backward()
+    torch.testing.assert_close(model.first.weight.grad, twin.first.weight.grad, rtol=1e-8, atol=1e-9)
 
 
 # ---- what the numbers of a model hide: zeros and signs while it is read, and what is written over later

@@ -2,17 +2,19 @@
 
     python -m benchmarks.fullgraph.models
     python -m benchmarks.fullgraph.models --only GCN --times --nodes 20000
+    python -m benchmarks.fullgraph.models --only "plain forward" --times --graph GRAPHS/arxiv-like
 
 The models are written as PyG's examples, OGB's baselines and published repositories have them. Each is
 compared on a small graph with PyG in float64: outputs, gradients and buffers of ten steps of Adam, and
 predictions; then on sampled mini-batches, trained and evaluated. With ``--times``, steps on a larger
-generated graph are timed beside PyG's, in turns.
+generated graph, or on one of :mod:`benchmarks.graphs`, are timed beside PyG's, in turns.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -20,7 +22,17 @@ from rich.table import Table
 
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.fullgraph.models.check import MESSAGES, MODELS, NONE, WHOLLY, epochs, find, find_on_batches
+from benchmarks.fullgraph.models.check import (
+    MESSAGES,
+    MODELS,
+    NONE,
+    WHOLLY,
+    data_of,
+    epochs,
+    find,
+    find_on_batches,
+    stored,
+)
 from benchmarks.fullgraph.models.listed import Sizes
 
 
@@ -30,6 +42,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="words of the families or names to run")
     parser.add_argument("--times", action="store_true", help="time steps beside PyG's, too")
     parser.add_argument("--nodes", type=int, default=20_000, help="nodes of the graph for --times")
+    parser.add_argument("--graph", type=Path, help="folder of another graph for --times")
     parser.add_argument("--degree", type=int, default=20, help="its edges per node")
     parser.add_argument("--hidden", type=int, default=64, help="hidden width for --times")
     parser.add_argument("--repeats", type=int, default=5)
@@ -50,7 +63,12 @@ def main() -> None:
         row["batches_equal"] = batched.equal
         if options.times:
             sizes = Sizes(nodes=options.nodes, channels=options.hidden, hidden=options.hidden)
-            row |= epochs(listed, sizes, options.degree, options.repeats)
+            if options.graph is None or listed.data == "types":
+                data = data_of(listed.data, sizes, options.degree)
+            else:
+                data, sizes = stored(options.graph, listed.data, sizes)
+                row["graph"] = options.graph.name
+            row |= epochs(listed, sizes, data, options.repeats)
         rows[name] = row
         times = [f"{1e3 * row[key]:.1f}" if key in row else "" for key in ("graphbraid_s", "pyg_s")]
         texts = []

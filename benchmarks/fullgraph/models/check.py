@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 import graphbraid
 from benchmarks.fullgraph.models import attention, gcn, gin, own, plain, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
+from benchmarks.graphs.folder import load
 from graphbraid.fullgraph import BatchEngine, Engine, Uncompiled
 from graphbraid.fullgraph.program import LoweredLayer, itself
 from graphbraid.loader import NeighborLoader
@@ -58,8 +60,26 @@ def data_of(kind: str, sizes: Sizes, degree: int = 4) -> Any:
         return _typed(sizes, edges, draw)
     if kind not in ("simple", "normalised"):  # as real edge lists are
         edges = torch.cat([edges, edges[:, :5], torch.tensor([[0, 1], [0, 1]])], dim=1)
-    count = edges.shape[1]
     data = Data(x=torch.randn(n, sizes.channels, generator=draw), edge_index=edges, num_nodes=n)
+    return _filled(data, kind, sizes, draw)
+
+
+def stored(folder: Path, kind: str, sizes: Sizes) -> tuple[Data, Sizes]:
+    """Return a graph of :mod:`benchmarks.graphs` as the data of one kind, and the sizes for its models."""
+    graph = load(folder)
+    n, x = graph.num_nodes, graph.x
+    assert isinstance(x, Tensor)
+    assert graph.y is not None
+    sizes = replace(sizes, nodes=n, channels=x.shape[1], classes=int(graph.y.max()) + 1)
+    edges = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
+    data = Data(x=x, edge_index=edges, num_nodes=n)
+    return _filled(data, kind, sizes, torch.Generator().manual_seed(7)), sizes
+
+
+def _filled(data: Data, kind: str, sizes: Sizes, draw: torch.Generator) -> Data:
+    """Give data what their kind has beside nodes and edges."""
+    edges, n = data.edge_index, int(data.num_nodes or 0)
+    count = edges.shape[1]
     if kind == "weights":
         data.edge_weight = torch.rand(count, generator=draw) + 0.1
     elif kind == "normalised":
@@ -282,9 +302,8 @@ def _error(ours: Tensor, theirs: Tensor, absolute: float = ABSOLUTE, relative: f
     return error if error == error else float("inf")
 
 
-def epochs(listed: Listed, sizes: Sizes, degree: int, repeats: int) -> dict[str, float]:
+def epochs(listed: Listed, sizes: Sizes, data: Any, repeats: int) -> dict[str, float]:
     """Time steps of the engine and of PyG in turns; return the medians in seconds."""
-    data = data_of(listed.data, sizes, degree)
     model, theirs = _made(listed, sizes, data), _made(listed, sizes, data)
     mask = (data[NODE_TYPE] if isinstance(data, HeteroData) else data).train_mask
     engine = compiled(model, data)

@@ -147,6 +147,11 @@ for _name in ("abs", "exp", "log", "sqrt", "reciprocal"):
 reads_calls(torch.square, takes=_ONE, methods=("square",))(_of_each_element("pow", 2.0))
 
 
+@reads_calls(torch.clone, takes=_ONE | {"memory_format": None}, methods=("clone",))
+def _clone(call: FunctionCall) -> str:
+    return call.rows("input")  # what writes over a matrix makes another value, which the copy is not
+
+
 # ---- concatenation, and stacks with their sum, mean and maximum, as in ``HeteroConv``
 
 

@@ -153,7 +153,7 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
     # A number among the calls may be a bound for the places of edges: there are more edges than that.
     held = [one for call in made.calls for one in call.references() if type(one) in (int, float)]
     numbers = [abs(one) for one in held if math.isfinite(one)]
-    bounds = [math.ceil(one) for one in numbers if one <= _MOST_COUNTED]
+    bounds = [math.ceil(one) for one in numbers if one <= MOST_COUNTED]
     counting = [one for call in made.calls if call.name in _COUNTS for one in call.references()]
     if len(bounds) < len(numbers) and any(isinstance(one, FromCall) for one in counting):
         raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
@@ -195,7 +195,7 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
     return [tuple(value.shape[1:]) for value in values]
 
 
-_MOST_COUNTED = 1 << 18
+MOST_COUNTED = 1 << 18
 """Largest number among calls that may be a number of edges in a trial."""
 _MOST_OF_MATRIX = 16
 """The same where the edges are a matrix, whose trial has few."""

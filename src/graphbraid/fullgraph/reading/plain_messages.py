@@ -1,31 +1,26 @@
 """Messages of a ``forward`` without layers: it gathers rows by ``edge_index``, and scatters rows of edges.
 
 In a trace, the calls between gathers ``x[src]`` and a scatter by ``dst`` are the body of a ``message``. They
-become a recorded call of ``propagate``, which is read as that of a layer. The calls are found by their names.
-A trial on small graphs then computes the scatter as written, and as a sum, mean, maximum or minimum of
-messages over the edges of each node. If the results differ, the scatter runs as written.
+become a recorded call of ``propagate``, which is read as that of a layer. The calls are found by their names,
+and a trial shows that they are messages (:mod:`.scatter_trial`).
 """
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS, SHARES, TIES_OF_MESSAGES
-from graphbraid.fullgraph.reading.before_edges import module_of
+from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET, target_of
 from graphbraid.fullgraph.reading.messages import Propagation
-from graphbraid.fullgraph.reading.row_dependence import RowWatch
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges, writes
 from graphbraid.fullgraph.reading.tracer import TracedCalls
-from graphbraid.nn.module_traits import copy_of
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
@@ -60,10 +55,6 @@ _VIEWS |= {"dropout", "broadcast_tensors", "tensor_split", "cpu", "int", "requir
 _CALLS = ("call_function", "call_method")
 _MOST_CALLS = 96
 """Most calls of a message; where rows of edges go on to the next layer, it holds those of the one before."""
-_MOST_COUNTED = 1 << 18
-"""Largest number among the calls of a divisor that may be a number of edges."""
-_SIZES = ((9, 30), (14, 41))
-"""Nodes and edges of the graphs of a trial."""
 
 End = tuple[fx.Node, int | None]
 """An end of edges in a trace: the list of edges and 0 or 1; or an index computed of edges, and None."""
@@ -142,7 +133,8 @@ def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> PlainMe
         return PlainMessages()
     skipped = set[fx.Node]()
     for node in reversed(trace.graph.nodes):
-        if node in finder.stood_for and skipped.issuperset(node.users):
+        is_asked = bool(node.users) and finder.kind(node) == "shape"  # as the dtype of messages, for zeros
+        if (is_asked or node in finder.stood_for) and skipped.issuperset(node.users):
             skipped.add(node)
     of_edges = {one for one in trace.graph.nodes if one.op in _CALLS and finder.kind(one) == "edges"}
     waiting = [*of_edges]
@@ -317,8 +309,7 @@ class _Finder:
         with self.graph.inserting_before(node):
             zeros = self.graph.call_function(torch.zeros_like, (base,))
         node.replace_input_with(base, zeros)
-        if _name(base) == "clone":
-            base = base.args[0]  # which only the scatter would have written over
+        self.stood_for.add(zeros)
         with self.graph.inserting_after(view):
             total = self.graph.call_function(operator.add, (base, view))
         view.replace_all_uses_with(total, lambda user: user is not total)
@@ -565,193 +556,3 @@ class _Copied:
             for one, place in (source, self._destination)
         ]
         return graph.call_function(torch.stack, (ends,)), along
-
-
-# ---- the trial
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScatterTrial:
-    """What messages of a plain forward are shown by.
-
-    Attributes:
-        node: the call of ``propagate``.
-        shapes: by argument that gets rows of nodes, the shape of a row.
-        value_of: returns what stands for a call that was read, on a number of nodes; None for other calls.
-        trace: the trace.
-        edge_channels: number of edge features.
-    """
-
-    node: fx.Node
-    shapes: Mapping[str, tuple[int, ...]]
-    value_of: Callable[[fx.Node, int], Any]
-    trace: TracedCalls
-    edge_channels: int
-
-    def shown(self) -> PlainPropagation:
-        """Return the messages with their ties, after showing that they come to what is written.
-
-        Raises:
-            NotLoweredError: they do not.
-        """
-        of = self._of
-        for sizes in _SIZES:
-            try:
-                with torch.random.fork_rng([]), torch.no_grad(), RowWatch(0):
-                    held = self._graph(*sizes)
-                    leaves = dict(held)
-                    messages, ours = self._messages(held, sizes[0])
-                    theirs = self._run(of.written, held, sizes[0])
-                    alike = self._takes_rows(held) and self._reduces(leaves, held, sizes[0])
-            except ir.NotLoweredError:
-                raise
-            except Exception as error:  # whatever the user's code may raise
-                raise of.refuse(f"it cannot be run on a small graph ({error})") from error
-            if not isinstance(theirs, Tensor) or ours.shape != theirs.shape:
-                what = f"it gives no {tuple(ours.shape)} of {sizes[0]} nodes, if the last have no edges"
-                raise of.refuse(what, "the number of nodes, as dim_size=x.size(0)")
-            if not (alike and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)):
-                raise of.refuse(f"it is not the {of.aggr} over the edges of each node")
-        of = replace(of, ties=self._ties(held)) if of.reduced()[0] in ("max", "min") else of
-        if messages.ndim > 1:
-            return of
-        graph = fx.Graph()
-        out = graph.graph_copy(of.graph, {})
-        graph.output(graph.call_method("unsqueeze", (out, -1)))
-        return replace(of, graph=graph, is_vector=True)
-
-    @property
-    def _of(self) -> PlainPropagation:
-        return cast("PlainPropagation", self.node.target)
-
-    def _rows(self) -> dict[str, fx.Node]:
-        """Return the node rows that arguments get rows of."""
-        return {key: cast("fx.Node", self.node.kwargs[key]).all_input_nodes[0] for key in self.shapes}
-
-    def _takes_rows(self, held: dict[fx.Node, Any]) -> bool:
-        """Return whether each gather gives a row for each edge, as the message's argument gets it."""
-        edges, rows = held[cast("fx.Node", self.node.args[0])], self._rows()
-        return all(held[one].dtype == held[of].dtype for one, of in self._of.same.items()) and all(
-            torch.equal(held[one], held[rows[key]][edges[1 if key.endswith("_i") else 0]])
-            for one, key in self._of.gathers.items()
-        )
-
-    def _reduces(self, leaves: Mapping[fx.Node, Any], held: Mapping[fx.Node, Any], num_nodes: int) -> bool:
-        """Return whether any messages are reduced as they should be.
-
-        Those of the model may hide it: they may be positive, or zero as long as a parameter is.
-        """
-        of, edges = self._of, held[cast("fx.Node", self.node.args[0])]
-        given = torch.rand_like(held[of.messages]) - 0.5
-        ours = self._reduced(given, edges[1], num_nodes)
-        theirs = self._run(of.written, {**leaves, of.messages: given}, num_nodes)
-        alone = torch.bincount(edges[1], minlength=num_nodes) == 0
-        return (
-            ours.shape == theirs.shape
-            and torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-            and not bool(theirs[alone].any())
-            and (of.written is of.scatter or self._divides_by_counts(num_nodes))
-        )
-
-    def _divides_by_counts(self, num_nodes: int) -> bool:
-        """Return whether the quotient's divisor is each node's number of edges, also where that is large.
-
-        It may have a bound, which is a number that one of its calls gets: a node gets more edges than that.
-        """
-        by, numbers = cast("fx.Node", self._of.written.args[1]), [0.0]
-
-        def note(one: Any) -> Any:
-            if type(one) in (int, float) and math.isfinite(one):
-                numbers.append(abs(one))
-            return one
-
-        read = [by]
-        for one in read:
-            fx.node.map_aggregate((one.args, one.kwargs), note)
-            read += [before for before in one.all_input_nodes if before.op in _CALLS and before not in read]
-        if (most := max(numbers)) > _MOST_COUNTED:
-            return False
-        held = self._graph(num_nodes, 64, hub=2 * math.ceil(most))
-        edges = self._run(cast("fx.Node", self.node.args[0]), held, num_nodes)
-        found: Tensor = self._run(by, held, num_nodes)
-        counts = torch.bincount(edges[1], minlength=num_nodes)
-        if found.shape[:1] != counts.shape:
-            return False
-        counts = counts.view(-1, *[1] * (found.ndim - 1)).expand_as(found)
-        return bool(torch.where(counts > 0, found == counts, found.abs() > 0).all())
-
-    def _graph(self, num_nodes: int, num_edges: int, *, hub: int = 0) -> dict[fx.Node, Any]:
-        """Return random edges, of which the last nodes have none and one may have many, and random rows."""
-        draw = torch.Generator().manual_seed(num_nodes)
-
-        def some(*shape: int) -> Tensor:
-            return (torch.rand(shape, generator=draw) - 0.3).to(self._of.dtype or torch.float32)
-
-        edges = torch.randint(num_nodes - 2, (2, num_edges + hub), generator=draw)
-        edges[1, num_edges:] = 2
-        num_edges += hub
-        given = {EDGES_TARGET: edges, WEIGHTS_TARGET: some(num_edges).abs()}
-        given |= {EDGE_ATTR: some(num_edges, self.edge_channels)}
-        places = self.trace.graph.find_nodes(op="placeholder")
-        held: dict[fx.Node, Any] = {one: given[str(one.target)] for one in places if str(one.target) in given}
-        held |= {of: some(num_nodes, *self.shapes[key]) for key, of in self._rows().items()}
-        return held if self._of.along is None else {**held, self._of.along: edges}
-
-    def _messages(self, held: dict[fx.Node, Any], num_nodes: int) -> tuple[Tensor, Tensor]:
-        """Return the messages, and what they come to."""
-        of, rows = self._of, self._rows()
-        edges = self._run(cast("fx.Node", self.node.args[0]), held, num_nodes)
-        special = {"ids": edges[1], "counts": num_nodes}
-        given = {key: special[what] for key, what in of.special.items()}
-        given |= {key: held[one][edges[1 if key.endswith("_i") else 0]] for key, one in rows.items()}
-        for key in of.takes[0]:
-            if key not in given:
-                given[key] = self._run(cast("fx.Node", self.node.kwargs[key]), held, num_nodes)
-        messages: Tensor = module_of(of.graph, of.tensors, copy_of(of.layer))(**given)
-        return messages, self._reduced(messages, edges[1], num_nodes)
-
-    def _reduced(self, messages: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-        """Return what messages come to."""
-        kind = {"add": "sum", "max": "amax", "min": "amin"}.get(str(self._of.aggr), str(self._of.aggr))
-        index = dst.view(-1, *[1] * (messages.ndim - 1)).expand_as(messages)
-        zeros = messages.new_zeros(num_nodes, *messages.shape[1:])
-        return zeros.scatter_reduce(0, index, messages, kind, include_self=False)
-
-    def _ties(self, held: Mapping[fx.Node, Any]) -> Ties:
-        """Return how a maximum or minimum as written shares the gradient of two equal messages."""
-        of, found, rows = self._of, list[tuple[float, ...]](), {*self._rows().values()}
-        leaves = {one: value for one, value in held.items() if one.op == "placeholder" or one in rows}
-        leaves |= {one: torch.tensor([[0, 1], [2, 2]][at]) for one, at in of.ends.items()}
-        for value in (1.0, 0.0):
-            given = torch.full_like(held[of.messages][:2], value, requires_grad=True)
-            with torch.enable_grad():
-                out = self._run(of.written, {**leaves, of.messages: given}, _SIZES[-1][0])
-                (grad,) = torch.autograd.grad(out[2].sum(), given)
-            found.append(tuple(round(share * 6) / 6 for share in grad.view(2, -1)[:, 0].tolist()))
-        ties = SHARES.get((found[0], found[1]))
-        if ties not in TIES_OF_MESSAGES:
-            raise of.refuse(f"it shares the gradient of two equal messages and two zeros as {found}")
-        return ties
-
-    def _run(self, node: fx.Node, held: dict[fx.Node, Any], num_nodes: int) -> Any:
-        """Return what a call of the trace gives, and keep it."""
-        if node in held:
-            return held[node]
-        if node.op == "get_attr":
-            made: Any = self.trace.attribute(str(node.target))
-        elif isinstance(made := self.value_of(node, num_nodes), Tensor):
-            made = made.to(self._of.dtype or torch.float32)
-        elif made is None:
-            args, kwargs = fx.node.map_arg(
-                (node.args, node.kwargs), lambda one: self._run(one, held, num_nodes)
-            )
-            target: Any = node.target
-            if node.op == "call_module":
-                target = copy_of(self.trace.modules[target])
-            elif node.op == "call_method":
-                target, args = getattr(args[0], target), args[1:]
-            elif node.op != "call_function":
-                raise self._of.refuse(f"it needs {node}, which is neither of nodes nor of edges")
-            made = target(*args, **kwargs)
-        held[node] = made
-        return made

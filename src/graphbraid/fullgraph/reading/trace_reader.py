@@ -45,7 +45,6 @@ from graphbraid.fullgraph.reading.plain_messages import (
     WHY,
     PlainMessages,
     PlainPropagation,
-    ScatterTrial,
     find_messages,
 )
 from graphbraid.fullgraph.reading.reader import (
@@ -66,6 +65,7 @@ from graphbraid.fullgraph.reading.reader import (
     checked_reader,
 )
 from graphbraid.fullgraph.reading.relational import is_hgt, read_hgt
+from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
 from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
 
 
