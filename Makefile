@@ -174,6 +174,12 @@ $(VENV)/.torch: $(VENV)/.tools
 	$(subst --quiet,,$(PIP_INSTALL)) torch
 	touch $@
 
+# For CI: all packages that are pinned, unpacked while the kernels compile. Nothing is left to install when the other
+# targets ask for their extras.
+$(VENV)/.packages: $(VENV)/.torch
+	$(PIP_INSTALL) --no-deps --requirement $(CONSTRAINTS)
+	touch $@
+
 # Changes only where another value asks for variants that the last build may lack.
 $(VENV)/.variants: FORCE | $(VENV)/.created
 	@grep -sqx -e all -e '$(GB_VARIANTS)' $@ || echo '$(GB_VARIANTS)' >$@

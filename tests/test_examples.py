@@ -55,12 +55,6 @@ def test_every_example_is_tested_and_listed():
     assert all(f"`{name}`" in listed for name in files)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """One cache of generated graphs for all examples, and not the user's."""
-    return str(tmp_path_factory.mktemp("cache"))
-
-
 QUICK = {"pyg_by_one_import.py"}
 NEEDS = {
     "nearest_items.py": "usearch",
@@ -75,11 +69,11 @@ NEEDS = {
     "name",
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in sorted(EXPECTED)],
 )
-def test_example_runs(name, cache, tmp_path):
+def test_example_runs(name, tmp_path):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{name} needs the package {NEEDS[name]}")
     pattern, least_accuracy = EXPECTED[name]
-    environment = os.environ | {"GRAPHBRAID_CACHE": cache, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
     done = warm.run([EXAMPLES / name], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     doubt = "the machine's rates are doubtful"  # other tests run beside this one

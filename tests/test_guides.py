@@ -1,13 +1,16 @@
 """README, tutorial and guides run from top to bottom, each in an empty folder, as a reader would paste them.
 
-A page's Python blocks share one interpreter. Commands of its console blocks run in a shell. Other blocks
-with a `title` are written to that file. A comment above a block says that it needs another environment.
+A page's Python blocks share one interpreter. Commands before and behind them are forked, each as a process
+of its own; a shell runs those between two blocks. Other blocks with a `title` are written to that file. A
+comment above a block says that it needs another environment.
 Pages of several machines have a test of their own, tests/distributed/test_clusters.py.
 """
 
 import os
 import re
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,19 +25,48 @@ BLOCK = re.compile(rf'(?<!{SKIPPED})^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', 
 NOT_RUN = ("make demo", "make test", "pip ", "docker ", "apptainer ")
 """Commands that install, which CI's own steps do, or containers, which nest in none."""
 SHELL = "import subprocess; subprocess.run({line!r}, shell=True, check=True, executable='/bin/bash')"
+Step = tuple[str, str]
+"""``python`` or ``command`` with its text, or the name of a file with what is written to it."""
 
 
-def script_of(page: Path) -> str:
-    """Return one Python script that does all that a page says, in its order."""
-    lines = []
+def steps_of(page: Path) -> list[Step]:
+    """Return all that a page says, in its order."""
+    steps: list[Step] = []
     for kind, title, text in BLOCK.findall(page.read_text()):
         if title:
-            lines.append(f"import pathlib; pathlib.Path({title!r}).write_text({text!r})")
+            steps.append((title, text))
         elif kind == "python":
-            lines.append(text)
+            steps.append((kind, text))
         elif kind == "console":
-            lines += [SHELL.format(line=line) for line in commands_of(text)]
+            steps += [("command", line) for line in commands_of(text)]
+    return steps
+
+
+def script_of(steps: Sequence[Step]) -> str:
+    """Return one Python script that does some steps in their order."""
+    lines = []
+    for kind, text in steps:
+        if kind == "python":
+            lines.append(text)
+        elif kind == "command":
+            lines.append(SHELL.format(line=text))
+        else:
+            lines.append(f"import pathlib; pathlib.Path({kind!r}).write_text({text!r})")
     return "\n".join(lines)
+
+
+def programs_of(steps: Sequence[Step]) -> list[list[str]]:
+    """Return programs as tests/warm.py takes them: one for all Python, and one for each command around it."""
+    python = [number for number, (kind, _) in enumerate(steps) if kind == "python"] or [0]
+    first, behind = python[0], python[-1] + 1
+    parts = [*([one] for one in steps[:first]), steps[first:behind], *([one] for one in steps[behind:])]
+    programs = []
+    for part in parts:
+        if len(part) == 1 and part[0][0] == "command":
+            programs.append(["-m", *shlex.split(part[0][1], comments=True)])
+        else:
+            programs.append(["-c", script_of(part)])
+    return programs
 
 
 def commands_of(text: str) -> list[str]:
@@ -59,18 +91,12 @@ def test_lines_of_a_console_are_commands_or_refused():
         commands_of("$ rm -r x\n")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """One cache for all pages, as a reader has one: the machine's rates are measured once."""
-    return str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_page_runs(page, cache, tmp_path):
-    script = script_of(page)
-    assert script, f"{page} has no block that runs"
+def test_the_page_runs(page, tmp_path):
+    steps = steps_of(page)
+    assert steps, f"{page} has no block that runs"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "GRAPHBRAID_CACHE": cache}
-    done = warm.run(["-c", script], cwd=tmp_path, environment=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for program in programs_of(steps):
+        done = warm.run(program, cwd=tmp_path, environment=os.environ | {"PATH": path})
+        assert done.returncode == 0, f"{program}\n{done.stdout}{done.stderr}"

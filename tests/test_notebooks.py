@@ -1,7 +1,6 @@
 """Notebooks run from top to bottom, in an empty folder and within 20 s, and become pages and .ipynb files."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -59,22 +58,15 @@ def test_cells_show_what_jupyter_would(tmp_path):
         cells.run(path)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """One cache for all notebooks, as a user has one: the machine's rates are measured once."""
-    return str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebook_runs(path, cache, tmp_path):
-    environment = os.environ | {"GRAPHBRAID_CACHE": cache}
+def test_the_notebook_runs(path, tmp_path):
     # Seconds of its processors, which other programs on the machine do not lengthen.
     code = (
         f"import runpy, sys, time; sys.argv = ['notebook', {str(path)!r}]; "
         f"runpy.run_path({str(RUNNER)!r}, run_name='__main__'); print(time.process_time())"
     )
-    done = warm.run(["-c", code], cwd=tmp_path, environment=environment)
+    done = warm.run(["-c", code], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     output, seconds = done.stdout.splitlines()[-2:]
     shown = json.loads(output)

@@ -1,17 +1,15 @@
 """graphbraid partition: a folder of parts and a report, used again where it is the same."""
 
 import re
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from tests import warm
 from tests.train.typed_communities import bibliography
 
 from graphbraid.datasets import open_store, save_store
 from graphbraid.distributed import SavedPartition, split
-
-PARTITION = [sys.executable, "-m", "graphbraid", "partition"]
 
 
 @pytest.fixture
@@ -87,23 +85,30 @@ def test_what_saving_lacks_is_said_before_the_graph_is_divided(divide, tmp_path,
     assert list(tmp_path.glob("*parts*")) == []
 
 
+FULL_DISK = """
+import resource, runpy
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+runpy.run_module("graphbraid", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_a_disk_that_fills_up_leaves_nothing_behind(store, tmp_path):
-    out, limited = tmp_path / "parts", ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh"]
-    command = [*PARTITION, "--data", store, "--parts", "2", "--rows", "parts", out]
-    done = subprocess.run([*limited, *command], capture_output=True, text=True, check=False)
+    options = ("--data", store, "--parts", 2, "--rows", "parts", tmp_path / "parts")
+    done = warm.run(["-c", FULL_DISK, "partition", *options])
     assert done.returncode == 4, done.stderr
     assert "file" in done.stderr.lower()
     assert "Traceback" not in done.stderr
     assert list(tmp_path.glob("*parts*")) == []
 
 
-def test_of_two_runs_at_once_one_makes_the_folder_and_the_other_says_so(store, tmp_path):
+def test_of_two_runs_at_once_one_makes_the_folder_and_the_other_says_so(graphbraid_warm, store, tmp_path):
     out = tmp_path / "parts"
-    command = [*PARTITION, "--data", store, "--parts", "2", "--rows", "parts", out]
-    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [run.communicate()[1] for run in runs]
-    codes = sorted(run.returncode for run in runs)
-    assert codes in ([0, 4], [0, 0]), said  # the later one may find it whole
+    command = ("partition", "--data", store, "--parts", 2, "--rows", "parts", out)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(graphbraid_warm, *command, code=None) for _ in range(2)]
+    codes = sorted(run.result().exit_code for run in runs)
+    assert codes in ([0, 4], [0, 0]), [run.result().stderr for run in runs]  # the later one may find it whole
     SavedPartition(out, open_store(store)).check()
     assert [path.name for path in tmp_path.glob("*parts*")] == ["parts"]
 

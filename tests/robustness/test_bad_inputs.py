@@ -38,8 +38,16 @@ def workplace(tmp_path, monkeypatch, request) -> Iterator[Workplace]:
     place.close()
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["", "json"])
-@pytest.mark.parametrize("case", every(3, COMMANDS), ids=lambda case: case.id)
+# One place prints every error: here as text of every other command, and as JSON of the rest.
+FORMS = [(case, bool(number % 2)) for number, case in enumerate(COMMANDS)]
+OTHERS = [pytest.param(case, not as_json, marks=pytest.mark.long) for case, as_json in FORMS]
+
+
+@pytest.mark.parametrize(
+    ("case", "as_json"),
+    [*every(3, FORMS), *OTHERS],
+    ids=lambda value: getattr(value, "id", "json" if value else "text"),
+)
 def test_command_ends_with_one_clear_error(case: Case, as_json: bool, workplace: Workplace) -> None:
     arguments = [str(argument) for argument in case.provoke(workplace)] + ["--json"] * as_json
     code, out, err = _invoke(arguments)
