@@ -1,7 +1,9 @@
 """What to say where an optional part or the machine lacks something; how what was measured is tested."""
 
+import importlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 NO_PYG = 'needs PyTorch Geometric: pip install "graphbraid[pyg]"'
@@ -12,6 +14,20 @@ NO_KERNELS = "needs the compiled kernels: install graphbraid, and leave GRAPHBRA
 
 PATIENCE = 240.0
 """Seconds to wait for what takes a moment: only a hang lasts as long, however busy the machine is."""
+
+
+def import_all() -> None:
+    """Import every module of the package, so that processes forked from this one import none of them.
+
+    Not Triton's kernels: their import decides by a variable of the environment whether they are interpreted.
+    """
+    import graphbraid
+
+    package = Path(graphbraid.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        names = path.relative_to(package.parent).with_suffix("").parts
+        if "triton" not in names and names[-1] != "__main__":
+            importlib.import_module(".".join(names).removesuffix(".__init__"))
 
 
 LEAST_ATTEMPTS = 8

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import importlib
 
-from graphbraid.cli.main import COMMANDS
+from tests.extras import import_all
 
 for name in (
     "torch",
@@ -15,16 +15,12 @@ for name in (
     "torchmetrics",
     "torch_geometric.nn",
     "torch_geometric.loader",
-    "graphbraid.cli.main",
-    *(f"graphbraid.cli.commands.{module}" for module in COMMANDS.values()),
-    "graphbraid.datasets",
-    "graphbraid.fullgraph",
-    "graphbraid.train",
     "hypothesis",  # what modules of tests import, of which ranks run functions
     "pytest",
 ):
     with contextlib.suppress(ImportError):  # an optional package
         importlib.import_module(name)
+import_all()
 
 # As in tests/conftest.py: else each process measures anew what others that tests run beside it disturb.
 importlib.import_module("graphbraid.machine.measurements").MOST_OTHERS = 1.0  # type: ignore[attr-defined]

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.extras import import_all
 from tests.fuzz import file_kinds, isolate
 from tests.fuzz.case import FINDINGS, Name, Verdict
 
-from graphbraid.cli.main import COMMANDS
 from graphbraid.files.writing import atomic_write
 
 KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6, "programs": 1, "threads": 2, "links": 1, "memory": 1}
@@ -83,14 +83,6 @@ class Report:
 _HEAVY = (
     *("pandas", "pyarrow", "pyarrow.csv", "pyarrow.parquet", "scipy.sparse", "sklearn.metrics", "yaml"),
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
-    *(
-        "graphbraid.cli.main",
-        *(f"graphbraid.cli.commands.{module}" for module in COMMANDS.values()),
-        "graphbraid.cli.run.build",
-        "graphbraid.cli.run.settings",
-    ),
-    "graphbraid.synth",
-    *("graphbraid.fullgraph.compiling", "graphbraid.train.step.whole", "graphbraid.collective.run.profiler"),
 )
 
 
@@ -98,6 +90,7 @@ def warm_up() -> None:
     """Import what cases use, without starting a thread, so that a fork of this process is a fresh user's."""
     for name in _HEAVY:
         importlib.import_module(name)
+    import_all()
 
 
 def main(arguments: list[str]) -> int:
