@@ -21,11 +21,13 @@ def test_distances_are_the_largest_up_to_an_epoch(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ranks_are_compared_with_one_in_float64(tmp_path, capsys):
-    out = tmp_path / "out.jsonl"
-    rounding.main(["--ranks", "1", "2", "--epochs", "2", "--out", str(out)])
+def test_ranks_are_compared_with_one_in_float64(tmp_path, monkeypatch, capsys):
+    """By one model: that each learns what one rank does, tests of the Trainer show."""
+    out, name = tmp_path / "out.jsonl", "GraphSAGE, batch normalisation"
+    monkeypatch.setattr(rounding, "MODELS", {name: rounding.MODELS[name]})
+    rounding.main(["--ranks", "2", "--epochs", "2", "--out", str(out)])
     for row in read_lines(out):
-        assert len(row["losses"]) == 3
+        assert len(row["losses"]) == 2
         for run in row["losses"]:
             assert max(rounding.distances(row, run)) < 1e-5
     assert "2 ranks" in capsys.readouterr().out

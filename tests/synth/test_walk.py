@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import QUICK_BUILD, Compiled, built, compiled, made, numbers_of, run, taking
@@ -70,13 +70,8 @@ def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
 ):
     build = quick_build(request.getfixturevalue("parts"), tmp_path) if is_quick else ""
     (tmp_path / "sage.gnn").write_text(LISTING, encoding="utf-8")
-    words = ["-m", "graphbraid", "synth", "sage.gnn", "--data", str(place / "store"), "--target", "openmp"]
-    done = subprocess.run(
-        [sys.executable, *words, "--set", "totalEpoch=12", "--out", "build_me"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    words = ["-m", "graphbraid", "synth", "sage.gnn", "--data", place / "store", "--target", "openmp"]
+    done = warm.run([*words, "--set", "totalEpoch=12", "--out", "build_me"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (tmp_path / "elsewhere").mkdir()
     folder = Path(shutil.move(tmp_path / "build_me", tmp_path / "elsewhere" / "program"))
