@@ -14,7 +14,6 @@ from benchmarks.distributed.links import INTERFACE
 from tests.collective.cases import stage_times
 from tests.train.communities import community_graph, new_model
 from tests.train.labelled_edges import TO, own_model, people
-from tests.train.molecules import SPLITS, molecules
 from torch import nn
 
 from graphbraid.datasets import split_edges
@@ -93,6 +92,8 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def every_case(comm) -> dict[str, object]:
+    from tests.train.molecules import SPLITS, molecules  # imports PyG, which ranks of a launcher do without
+
     graph = graph_of()
     found = {name: trained(graph, make(kind, graph), **options) for name, (kind, options) in CASES.items()}
     sparse = with_missing_cells(graph)
