@@ -168,16 +168,12 @@ $(VENV)/.tools: $(VENV)/.created constraints.txt
 	touch $@
 
 # Before what needs it, and alone: its pin decides which build is taken, and all else must agree with it. The kernels are
-# not compiled against it, so with --jobs=2 it is installed while they are compiled.
+# not compiled against it, so with --jobs=2 it is installed while they are compiled. Where GB_ALL_PACKAGES is given, as CI
+# does, so is everything that is pinned.
 $(VENV)/.torch: $(VENV)/.tools
 	@echo "installing PyTorch" >&2
 	$(subst --quiet,,$(PIP_INSTALL)) torch
-	touch $@
-
-# For CI: all packages that are pinned, unpacked while the kernels compile. Nothing is left to install when the other
-# targets ask for their extras.
-$(VENV)/.packages: $(VENV)/.torch
-	$(PIP_INSTALL) --no-deps --requirement $(CONSTRAINTS)
+	$(if $(GB_ALL_PACKAGES),$(PIP_INSTALL) --no-deps --requirement $(CONSTRAINTS))
 	touch $@
 
 # Changes only where another value asks for variants that the last build may lack.

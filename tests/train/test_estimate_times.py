@@ -225,7 +225,7 @@ def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored):
     before = trial.runner.rows.counts.disk_rows
     tried = full_seconds(trial, engine, fits=True)
     assert trial.runner.rows.counts.disk_rows > before, "the rate is found by reading for a moment"
-    assert "steps tried" in tried.train.how
+    assert re.search("steps? tried", tried.train.how)  # one, where a step takes long
 
 
 # ---- evaluations, checkpoints, and what comes once
