@@ -31,7 +31,7 @@ BUDGETS = {
     ("loader",): 3_590,
     ("collective",): 4_530,
     ("fullgraph",): 28_580,
-    ("distributed",): 8_270,
+    ("distributed",): 8_240,
     ("synth",): 5_870,
     ("train",): 11_210,
     ("estimates",): 4_505,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_620, 468, 94_820
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_600, 467, 94_820
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

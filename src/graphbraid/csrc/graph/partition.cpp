@@ -1,7 +1,6 @@
 // Dividing a graph among ranks: packs nodes by their loads, places nodes one after the other beside their
 // neighbours, and splits the in-edges of a part into those from its own nodes and those from other parts'.
-// distributed/ uses these functions; their twins are distributed/partitioning/reference.py and
-// distributed/parts/reference.py.
+// distributed/ uses these functions; their twins are in distributed/partitioning/reference.py.
 //
 //   part_of (num_nodes,) int32   the part that owns each node, in [0, num_parts); -1 before it is placed
 //   indptr, indices              a CSC: the in-edges of the nodes

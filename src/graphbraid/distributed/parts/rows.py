@@ -341,69 +341,68 @@ class PartRows:
             name: ROWS.array(folder, entry).load(mapped=True, verify=True)
             for name, entry in manifest.arrays.items()
         }
+        _check(folder, owned, arrays, shared)
         names = shared.feature_names
-        rows = cls(
+        return cls(
             owned=owned,
             x_by_type=[arrays.get(name) if name in shared.marks else None for name in names],
             **{name: arrays.get(name) for name in ("first_edge", *_OF_EDGES)},
-            attr_by_relation={},
+            attr_by_relation=_attrs_of(folder, owned, arrays, shared),
         )
-        rows._check(folder, shared)
-        if shared.lists == "parts" and shared.graph.types is not None:
-            rows._take_attrs(folder, shared, arrays)
-        return rows
 
-    def _take_attrs(self, folder: Path, shared: SharedManifest, arrays: Mapping[str, Tensor]) -> None:
-        """Find where the features of each relation's edges stand.
 
-        Raises:
-            DataError: they are missing, or not as many as the edges.
-        """
-        assert self.rows_indptr is not None
-        by_type = [ids.numel() for ids in divided_by_type(self.owned, shared.first_ids)]
-        for one in shared.relations(by_type):  # own nodes have their rows as all nodes of a graph have
-            name, count = f"edge{one.number}_attr", by_type[one.destination]
-            if name not in shared.marks:
-                continue
-            places = one.first_row + torch.arange(count) * one.stride
-            begins = self.rows_indptr[places]
-            indptr = indptr_of(self.rows_indptr[places + 1] - begins)
-            attr = arrays.get(name)
+def _misfit(folder: Path, name: str, values: Tensor | None, needed: str) -> DataError:
+    got = "is missing" if values is None else f"has shape {tuple(values.shape)}"
+    return DataError(f"{folder}: {name} {got}, and must have {needed}; partition again")
+
+
+def _check(folder: Path, owned: Tensor, arrays: Mapping[str, Tensor], shared: SharedManifest) -> None:
+    """Check that arrays fit each other and the graph."""
+    count, graph = owned.numel(), shared.graph
+    by_type = [ids.numel() for ids in divided_by_type(owned, shared.first_ids)]
+    widths = [graph.num_features] if graph.types is None else [n.num_features for n in graph.types.nodes]
+    shapes = zip(shared.feature_names, zip(by_type, widths, strict=True), strict=True)
+    expected: dict[str, tuple[int, ...]] = {name: of for name, of in shapes if name in shared.marks}
+    if shared.lists == "parts":
+        indptr, rows_indptr = (arrays.get(name, torch.zeros(1, dtype=torch.int64)) for name in _OF_EDGES[:2])
+        edges = int(indptr[-1]) if indptr.numel() else 0
+        expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
+        of_edges = {"weight": (edges,), "edge_attr": (edges, shared.num_edge_features)}
+        expected |= {name: shape for name, shape in of_edges.items() if name in shared.marks}
+        if graph.types is not None:
+            begins = indptr_of(shared.rows_of(owned)[1])
+            expected["rows_indptr"] = (int(begins[-1]) + 1,)
+    for name, shape in expected.items():
+        if (values := arrays.get(name)) is None or tuple(values.shape) != shape:
+            raise _misfit(folder, name, values, f"{shape}")
+    if shared.lists == "parts":
+        num_src = max(graph.num_nodes, 1)
+        csc = Csc(indptr, arrays["indices"], num_src, arrays.get("weight"))  # checks order and ids
+        if graph.types is not None:
+            by_row = Csc(rows_indptr, csc.indices, num_src)
+            if not torch.equal(by_row.indptr[begins], csc.indptr):
+                raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")
+
+
+def _attrs_of(
+    folder: Path, owned: Tensor, arrays: Mapping[str, Tensor], shared: SharedManifest
+) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+    """Find where the features of each relation's edges stand, for :attr:`PartRows.attr_by_relation`.
+
+    Raises:
+        DataError: they are missing, or not as many as the edges.
+    """
+    found = dict[int, tuple[Tensor, Tensor, Tensor]]()
+    if shared.lists == "whole" or shared.graph.types is None:
+        return found
+    by_type = [ids.numel() for ids in divided_by_type(owned, shared.first_ids)]
+    for one in shared.relations(by_type):  # own nodes have their rows as all nodes of a graph have
+        name, rows_indptr = f"edge{one.number}_attr", arrays["rows_indptr"]
+        if name in shared.marks:
+            places = one.first_row + torch.arange(by_type[one.destination]) * one.stride
+            begins = rows_indptr[places]
+            indptr, attr = indptr_of(rows_indptr[places + 1] - begins), arrays.get(name)
             if attr is None or attr.ndim != 2 or attr.shape[0] != int(indptr[-1]):
-                got = "is missing" if attr is None else f"has shape {tuple(attr.shape)}"
-                raise DataError(
-                    f"{folder}: {name} {got}, and must have {int(indptr[-1])} rows; partition again"
-                )
-            self.attr_by_relation[one.number] = attr, begins, indptr
-
-    def _check(self, folder: Path, shared: SharedManifest) -> None:
-        """Check that arrays fit each other and the graph."""
-        count, graph = self.owned.numel(), shared.graph
-        owned = [ids.numel() for ids in divided_by_type(self.owned, shared.first_ids)]
-        widths = [graph.num_features] if graph.types is None else [n.num_features for n in graph.types.nodes]
-        names = shared.feature_names
-        found = dict(zip(names, self.x_by_type, strict=True))
-        shapes = zip(names, zip(owned, widths, strict=True), strict=True)
-        expected: dict[str, tuple[int, ...]] = {name: of for name, of in shapes if name in shared.marks}
-        if shared.lists == "parts":
-            edges = 0 if self.indptr is None or not self.indptr.numel() else int(self.indptr[-1])
-            expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
-            if "weight" in shared.marks:
-                expected["weight"] = (edges,)
-            if "edge_attr" in shared.marks:
-                expected["edge_attr"] = (edges, shared.num_edge_features)
-            if graph.types is not None:
-                num_rows = shared.rows_of(self.owned)[1]
-                begins = indptr_of(num_rows)
-                expected["rows_indptr"] = (int(begins[-1]) + 1,)
-        for name, shape in expected.items():
-            values: Tensor | None = found[name] if name in found else getattr(self, name)
-            if values is None or tuple(values.shape) != shape:
-                got = "is missing" if values is None else f"has shape {tuple(values.shape)}"
-                raise DataError(f"{folder}: {name} {got}, and must have {shape}; partition again")
-        if self.indices is not None and self.indptr is not None:
-            csc = Csc(self.indptr, self.indices, max(graph.num_nodes, 1), self.weight)  # checks order and ids
-            if graph.types is not None and self.rows_indptr is not None:
-                by_row = Csc(self.rows_indptr, csc.indices, csc.num_src)
-                if not torch.equal(by_row.indptr[begins], csc.indptr):
-                    raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")
+                raise _misfit(folder, name, attr, f"{int(indptr[-1])} rows")
+            found[one.number] = attr, begins, indptr
+    return found

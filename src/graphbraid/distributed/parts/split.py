@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.arguments import as_count
+from graphbraid.distributed.partitioning import reference
 from graphbraid.distributed.partitioning.records import Partition
-from graphbraid.distributed.parts import reference
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, indptr_of

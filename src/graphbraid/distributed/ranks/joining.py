@@ -155,8 +155,9 @@ def _with_own_meeting(transport: Any, limits: RankLimits) -> Communicator:
     talk = Communicator(transport, checks=False, patience_seconds=limits.meeting_seconds)
     if talk.size == 1:
         return Communicator(transport, checks=limits.checks)
+    name_for_others = os.environ.get("MASTER_ADDR") or socket.getfqdn()
     meeting = Meeting(
-        host="127.0.0.1" if len(set(talk.gather(machine_name()))) == 1 else _own_name(),
+        host="127.0.0.1" if len(set(talk.gather(machine_name()))) == 1 else name_for_others,
         port=0,
         rank=talk.rank,
         size=talk.size,
@@ -170,15 +171,11 @@ def _with_own_meeting(transport: Any, limits: RankLimits) -> Communicator:
     return _met(meeting, limits, "rank 0", transport=transport, opened=opened)
 
 
-def _own_name() -> str:
-    """Return the name by which other machines reach this one, which rank 0 tells them."""
-    return os.environ.get("MASTER_ADDR") or socket.getfqdn()
-
-
 def _met(
     meeting: Any, limits: RankLimits, holder: str, *, transport: Any, opened: Any = None
 ) -> Communicator:
     """Wait for all ranks at the meeting point, and return their communicator."""
+    from graphbraid.distributed.ranks.memory_transport import sharing_memory
     from graphbraid.distributed.ranks.watch import Watch
 
     opened = opened or meeting.store()
@@ -198,7 +195,8 @@ def _met(
     if transport is None:
         transport = _torch_group(rooms("group"), meeting, limits, watch)
     talk = Communicator(transport, watch, patience_seconds=limits.patience_seconds)
-    transport = _by_memory(talk, transport, limits)
+    if transport.name != "mpi" and transport.size > 1:  # MPI has its own shared memory
+        transport = sharing_memory(talk, transport, wants_to=limits.shares_memory)
     return Communicator(transport, watch, patience_seconds=limits.patience_seconds, checks=limits.checks)
 
 
@@ -245,15 +243,6 @@ def _torch_group(store: Any, meeting: Any, limits: RankLimits, watch: Any) -> An
     if errors:
         raise watch.explained(errors[0], "init_process_group") from errors[0]
     return TorchTransport(owns=True)
-
-
-def _by_memory(talk: Communicator, transport: Any, limits: RankLimits) -> Any:
-    """Return the transport with memory that ranks of one machine share; MPI has its own."""
-    from graphbraid.distributed.ranks.memory_transport import sharing_memory
-
-    if transport.name == "mpi" or transport.size == 1:
-        return transport
-    return sharing_memory(talk, transport, wants_to=limits.shares_memory)
 
 
 def _versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphbraid.errors import RankError
 
@@ -240,11 +240,12 @@ class Watch:
         self._store.compare_set(_FAULT, "", fault)
 
 
-class _Process:
+class _Process(NamedTuple):
     """A process, and the machine on which its number means something."""
 
-    def __init__(self, pid: int, host: str, namespace: str) -> None:
-        self.pid, self.host, self._namespace = pid, host, namespace
+    pid: int
+    host: str
+    namespace: str
 
     @classmethod
     def here(cls) -> _Process:
@@ -264,11 +265,11 @@ class _Process:
 
     def text(self) -> str:
         """Return a description in one line."""
-        return f"{self.pid} {self.host} {self._namespace}"
+        return f"{self.pid} {self.host} {self.namespace}"
 
     def has_ended(self, here: _Process) -> bool:
         """Return whether the process is known to have ended; one that nobody has waited for counts."""
-        if self._namespace == "unknown" or self._namespace != here._namespace:
+        if self.namespace == "unknown" or self.namespace != here.namespace:
             return False
         try:
             state = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.distributed.parts.rows import PartRows
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.graph.csc import index_dtype, ranges
+from graphbraid.sampling.reference import relabel
 from graphbraid.sampling.rows.by_id import take_rows
 from graphbraid.sampling.sample import Sampled
 
@@ -76,6 +78,14 @@ def swap(comm: Communicator, table: Tensor) -> Tensor:
     """Give row r of ``table``, ``(num_ranks, ...)``, to rank r; return the rows that are for this rank."""
     ones = [1] * comm.size
     return comm.all_to_all(table.contiguous(), ones, ones).wait()
+
+
+def numbered(known: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ids with the new ones among ``found`` behind them, and the place of each of ``found``."""
+    if (kernels := native.kernels()) is None:
+        ids, places = relabel(known.numpy(), found.numpy())
+        return torch.from_numpy(ids), torch.from_numpy(places)
+    return kernels.relabel(known, found)  # type: ignore[no-any-return]
 
 
 class EdgeRowExchange:

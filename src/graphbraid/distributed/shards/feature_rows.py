@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from graphbraid import native
 from graphbraid.arguments import as_budget
 from graphbraid.distributed.ranks.communicator import Communicator, Handle
-from graphbraid.distributed.shards.exchange import Routed
+from graphbraid.distributed.shards.exchange import Routed, numbered
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.budgets import require_free, row_bytes_kept
 from graphbraid.features.rows.caches import RowCache, checked_score
@@ -237,7 +236,7 @@ class FeatureRows:
         Args:
             batches: ``(num_ids,)`` int64 ids of each batch. There may be none, and a batch may have none.
         """
-        ids, places = _distinct(torch.cat([*batches, _NO_IDS]))
+        ids, places = numbered(_NO_IDS, torch.cat([*batches, _NO_IDS]))
         own = self._shards.own_places(ids)
         is_remote = own < 0
         by_batch = torch.split(places, [one.numel() for one in batches])
@@ -310,15 +309,6 @@ class FeatureRows:
     def forget(self) -> None:
         """Forget announced groups that will not come."""
         self._cache.forget()
-
-
-def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ids without repetition, and the place of each of ``ids`` among them."""
-    if (kernels := native.kernels()) is None:
-        found, places = torch.unique(ids, return_inverse=True)
-    else:
-        found, places = kernels.relabel(_NO_IDS, ids)  # in one pass, without sorting
-    return found, places
 
 
 class RowsByType:

@@ -6,29 +6,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid import native
-from graphbraid.distributed.shards.exchange import Routed, swap
+from graphbraid.distributed.shards.exchange import Routed, numbered, swap
 from graphbraid.graph.types import Relation
 from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.links.negatives import EdgeLookup
-from graphbraid.sampling.reference import I64, edges_of_hops, relabel
+from graphbraid.sampling.reference import I64, edges_of_hops
 from graphbraid.sampling.sample import Sampled
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 
 
+_NO_IDS = torch.empty(0, dtype=torch.int64)
+
+
 class _Draft:
     """A batch while it is drawn, hop by hop."""
 
     def __init__(self, seeds: Sequence[Tensor], seed: int, num_relations: int) -> None:
-        self.names: list[I64] = [ids.numpy() for ids in seeds]
+        self.names = list(seeds)
         """Ids of each node type, within it."""
         self.seed = seed
         """Seed whose step 0 of epoch 0 has the batch's key."""
@@ -39,7 +40,7 @@ class _Draft:
         """Return the nodes of each type that draw at the next hop: all, or those that the last hop found."""
         by_layer = config.layout == "blocks"
         return [
-            torch.from_numpy(ids[0 if by_layer else len(ids) - counts[-1] :])
+            ids[0 if by_layer else len(ids) - counts[-1] :]
             for ids, counts in zip(self.names, self.nodes_by_type, strict=True)
         ]
 
@@ -48,27 +49,18 @@ class _Draft:
         for number, names in enumerate(self.names):
             own = [one.number for one in relations if one.source == number]
             found = [drawn[one].sources.long() for one in own]
-            if any(map(len, found)):  # names of a type come from its relations in their order
-                everything = torch.cat(found)
-                if (kernels := native.kernels()) is None:
-                    self.names[number], local = relabel(names, everything.numpy())
-                else:
-                    ids, places = kernels.relabel(torch.from_numpy(names), everything)
-                    self.names[number], local = ids.numpy(), places.numpy()
-            else:
-                local = np.empty(0, np.int64)
+            # Names of a type come from its relations in their order.
+            self.names[number], places = numbered(names, torch.cat([*found, _NO_IDS]))
             self.nodes_by_type[number].append(len(self.names[number]) - len(names))
-            ends = np.cumsum([*map(len, found)], dtype=np.int64)
-            for one, end in zip(own, ends, strict=True):
-                counts, sources, positions = drawn[one]
-                of_one = local[end - len(sources) : end]
-                self.hops[one].append((counts.numpy().astype(np.int64), of_one, positions.numpy()))
+            for one, local in zip(own, torch.split(places, [*map(len, found)]), strict=True):
+                counts, _, positions = drawn[one]
+                self.hops[one].append((counts.numpy(), local.numpy(), positions.numpy()))
 
     def finished(self, config: SamplerConfig) -> Sampled:
         """Return the batch as any sampler does."""
         by_layer = config.layout == "blocks"
         return Sampled(
-            n_id_by_type=[torch.from_numpy(ids) for ids in self.names],
+            n_id_by_type=self.names,
             edges_by_relation=[
                 [edges_of_hops(group, config) for group in ([[hop] for hop in hops] if by_layer else [hops])]
                 for hops in self.hops
@@ -217,7 +209,7 @@ class Frontiers:
         indptr, found = self._graph.csc.indptr, list[_Drawn]()
         for relation, by_hop in zip(self._relations, sampled.edges_by_relation, strict=True):
             edges, type_ = by_hop[hop], relation.destination
-            counts, positions = edges.indptr.diff(), torch.empty(0, dtype=torch.int64)
+            counts, positions = edges.indptr.diff(), _NO_IDS
             if edges.positions is not None:
                 own = sampled.nodes_by_type[type_][0]
                 ids = sampled.n_id_by_type[type_][:own] + self._first_ids[type_]

@@ -44,6 +44,11 @@ _MOST_SLOTS = (1 << 31) - 1
 _log = logging.getLogger(__name__)
 
 
+def _nothing(like: Tensor, num_rows: int) -> Tensor:
+    """Return rows of NaN, as wide as those of another tensor, in next to no memory."""
+    return like.new_full((1, *like.shape[1:]), torch.nan).expand(num_rows, *like.shape[1:])
+
+
 class _Places:
     """Places of a rank's own nodes among these, in a quarter byte for each node of the type.
 
@@ -114,12 +119,10 @@ class TypeShards:
         """Return features of all nodes that are NaN, in next to no memory; None if they have none."""
         if not self.has_rows:
             return None
-        shape = (self.num_nodes, self._tables[0].shape[1])
         if self.scale is None:
-            return self.new_rows(1).fill_(torch.nan).expand(shape)
-        nothing = torch.full((1,), torch.nan).expand(self.num_nodes)
-        zeros = self.new_rows(1).fill_(0).expand(shape)
-        return ScaledFeatures(values=zeros, scale=nothing, trusted=True)
+            return _nothing(self._tables[0], self.num_nodes)
+        zeros = self.new_rows(1).fill_(0).expand(self.num_nodes, -1)
+        return ScaledFeatures(values=zeros, scale=_nothing(self.scale, self.num_nodes), trusted=True)
 
     def new_rows(self, count: int) -> Tensor:
         """Return room for rows, ``(count, num_features)`` in the dtype in which they are stored."""
@@ -366,8 +369,7 @@ class ShardedGraph(Graph):
         shards.src_degree, shards.src_loop = (arrays.pop(name, None) for name in DEGREES)
         for number, (attr, *_) in own[0].attr_by_relation.items():
             assert shared.graph.types is not None
-            shape = (shared.graph.types.edges[number].num_edges, attr.shape[1])
-            arrays[f"edge{number}_attr"] = attr.new_full((1, 1), torch.nan).expand(shape)
+            arrays[f"edge{number}_attr"] = _nothing(attr, shared.graph.types.edges[number].num_edges)
         fields = _fields_of(shared, arrays, saved.folder)
         nothing = [one.no_rows() for one in shards.by_type]
         if (types := fields["types"]) is None:
@@ -376,8 +378,7 @@ class ShardedGraph(Graph):
             of_types = zip(types.nodes.items(), nothing, strict=True)
             fields["types"] = replace(types, nodes={name: replace(one, x=x) for (name, one), x in of_types})
         if own_attr is not None:
-            shape = (shards.num_edges, shared.num_edge_features)
-            fields["edge_attr"] = arrays["edge_attr"] = own_attr.new_full((1, 1), torch.nan).expand(shape)
+            fields["edge_attr"] = arrays["edge_attr"] = _nothing(own_attr, shards.num_edges)
         for name, x in zip(shared.feature_names, nothing, strict=True):
             if isinstance(x, ScaledFeatures):
                 arrays[name], arrays[f"{name}_scale"] = x.values, x.scale
