@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MessagePassing, Sequential
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import to_torch_csr_tensor
 
 import graphbraid
-from benchmarks.fullgraph.models import attention, gcn, gin, own, plain, propagation, sage
+from benchmarks.fullgraph.models import attention, gcn, gin, matrix, own, plain, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 from benchmarks.graphs.folder import load
 from graphbraid.fullgraph import BatchEngine, Engine, Uncompiled
@@ -29,7 +30,7 @@ from graphbraid.fullgraph.program import LoweredLayer, itself
 from graphbraid.loader import NeighborLoader
 
 MODELS: list[Listed] = [
-    one for of in (gcn, sage, gin, attention, propagation, own, plain) for one in of.MODELS
+    one for of in (gcn, sage, gin, attention, propagation, own, plain, matrix) for one in of.MODELS
 ]
 """All models of the lists."""
 WHOLLY, MESSAGES, PARTLY, WRITTEN = "lowered", "all message passing", "partly", "as written"
@@ -58,7 +59,7 @@ def data_of(kind: str, sizes: Sizes, degree: int = 4) -> Any:
     edges = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
     if kind == "types":
         return _typed(sizes, edges, draw)
-    if kind not in ("simple", "normalised"):  # as real edge lists are
+    if kind not in ("simple", "normalised", "matrix", "weighted matrix"):  # as real edge lists are
         edges = torch.cat([edges, edges[:, :5], torch.tensor([[0, 1], [0, 1]])], dim=1)
     data = Data(x=torch.randn(n, sizes.channels, generator=draw), edge_index=edges, num_nodes=n)
     return _filled(data, kind, sizes, draw)
@@ -90,6 +91,12 @@ def _filled(data: Data, kind: str, sizes: Sizes, draw: torch.Generator) -> Data:
         data.edge_type = torch.randint(sizes.relations, (count,), generator=draw)
     elif kind == "points":
         data.pos = torch.randn(n, 3, generator=draw)
+    elif kind.endswith("matrix"):
+        value = torch.rand(count, generator=draw) + 0.1 if kind.startswith("weighted") else None
+        del data.edge_index
+        with warnings.catch_warnings():  # PyTorch warns once that sparse matrices are new
+            warnings.simplefilter("ignore")
+            data.adj_t = to_torch_csr_tensor(edges.flip(0), value, size=(n, n))
     data.train_mask = torch.rand(n, generator=draw) < 0.5
     return data
 
@@ -111,7 +118,8 @@ def call(model: nn.Module, data: Any) -> Any:
         held = {"x_dict": data.x_dict, "edge_index_dict": data.edge_index_dict}
         held |= {"x": data.x_dict, "edge_index": data.edge_index_dict}
     else:
-        held = {**data.to_dict(), "data": data, "adj_t": data.edge_index, "x0": data.x}
+        held = {"adj_t": data.edge_index, **data.to_dict(), "data": data, "x0": data.x}
+        held.setdefault("adj", held["adj_t"])
         held.setdefault("n_id", torch.arange(data.num_nodes))
     if isinstance(model, Sequential):
         return model(*(held[name] for name in model.signature.param_dict))

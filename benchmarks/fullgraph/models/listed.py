@@ -32,7 +32,8 @@ class Listed:
         make: builds it.
         data: the data that it is called with: ``nodes`` (features and edges), ``weights``, ``edges`` (edge
             features), ``relations`` (an ``edge_type``), ``points`` (positions), ``normalised`` (weights that
-            ``gcn_norm`` made), ``simple`` (no loops and repeated edges, for a sparse matrix) or ``types``.
+            ``gcn_norm`` made), ``simple`` (no loops and repeated edges, for a sparse matrix), ``matrix`` or
+            ``weighted matrix`` (a sparse ``adj_t`` in the place of the edges), or ``types``.
         tolerance: factor of the usual tolerance, for a model whose float32 results are worse conditioned.
     """
 

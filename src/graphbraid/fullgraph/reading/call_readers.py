@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.exact import flag, number, one_of
@@ -119,6 +119,17 @@ def _div(call: FunctionCall) -> str:
 
 
 _arithmetic(torch.neg, "neg", _ONE)(lambda call: call.writer.combine((-1.0, call.rows("input"))))
+
+
+@reads_calls(torch.matmul, operator.matmul, takes=_PAIR, methods=("matmul",))
+@reads_calls(torch.mm, takes={"input": NEEDED, "mat2": NEEDED}, methods=("mm",))
+def _matmul(call: FunctionCall) -> str:
+    """Read ``x @ weight``, of a parameter with a row for each column of ``x``."""
+    rows, (_, by) = call.rows("input"), call.arguments.values()
+    weight = by.args[0].tensor if isinstance(by, ir.SmallTensor) and by.function is ir.itself else None
+    if not isinstance(weight, nn.Parameter) or weight.ndim != 2 or len(weight) != call.writer.width(rows):
+        raise ir.NotLoweredError(call.name, "it multiplies by no matrix that is a parameter of the model")
+    return call.writer.add(ir.Linear, rows, weight=weight, view=ir.View(turned=True))
 
 
 @_arithmetic(torch.pow, "pow", {"input": NEEDED, "exponent": NEEDED})
