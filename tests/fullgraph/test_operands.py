@@ -1,5 +1,7 @@
 """Models with parameters and buffers of their own as operands follow what becomes of these."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 from tests.fullgraph.matrix.case import GCN
 from tests.fullgraph.matrix.cases_operands import Buffered, mixed
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
-from tests.fullgraph.matrix.graphs import data_of
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import calls
 
 
@@ -88,3 +90,26 @@ def test_what_dropout_makes_may_be_written_over():
     assert verdict(engine) == LOWERED
     model.eval()
     assert_as_written(engine, model, data)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [lambda x, w: x @ w, torch.mm, torch.matmul, lambda x, w: x.mm(w), lambda x, w: torch.mm(x, mat2=w)],
+)
+def test_a_product_of_rows_and_a_parameter_is_a_linear_map(product):
+    class Multiplied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.weight = GCN(CHANNELS, 8), nn.Parameter(torch.randn(8, CLASSES))
+
+        def forward(self, x, edge_index):
+            return product(self.conv(x, edge_index).relu(), self.weight)
+
+    model, data = Multiplied(), data_of("untidy")
+    twin = copy.deepcopy(model)
+    engine = engine_of(model, data)
+    assert_as_written(engine, model, data)
+    assert verdict(engine) == LOWERED
+    engine().square().sum().backward()
+    twin(data.x, data.edge_index)[data.train_mask].square().sum().backward()
+    torch.testing.assert_close(model.weight.grad, twin.weight.grad, rtol=1e-4, atol=1e-5)
