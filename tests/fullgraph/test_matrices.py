@@ -26,7 +26,7 @@ pytestmark = [
 ]
 NODES, WIDTH = 40, 6
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
-KINDS = ["csr", "coo", "torch_sparse"]
+KINDS = ["csr", pytest.param("coo", marks=pytest.mark.slow), "torch_sparse"]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 graphbraid's own layers call its kernels, and a trace cannot look into these. The same functions read PyG's.
 Traces of PyG's layers would not replace them. A trace of GCNConv or SAGEConv gives the same aggregations,
-but only of a list of edges, and not with ``cached=True``. A trace of GINConv makes ``1 + eps`` of a buffer a
+but not with ``cached=True``. A trace of GINConv makes ``1 + eps`` of a buffer a
 graph break. Traces of GATConv and GATv2Conv fail, as their forwards branch on their arguments.
 """
 

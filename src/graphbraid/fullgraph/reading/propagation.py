@@ -1,7 +1,7 @@
 """Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv and others.
 
-A trace of GraphConv, SGConv, LGConv or MixHopConv on a list of edges gives the same aggregations. They have
-readers for sparse matrices, relations and ``cached=True``, which a trace refuses. The readers of SSGConv and
+A trace of GraphConv, SGConv, LGConv or MixHopConv gives the same aggregations. They have readers for
+relations and ``cached=True``, which a trace refuses. The readers of SSGConv and
 APPNP also make one pass of each step, where their forwards scale and add in passes of their own.
 ARMAConv and GCN2Conv multiply by parts of parameters, or by an identity and a weight, which are views of one
 weight here and which no operation stands for in a trace.
