@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -20,6 +21,7 @@ from unittest import mock
 from tests.extras import PATIENCE
 
 ROOT = Path(__file__).parents[1]
+_STARTING = threading.Lock()
 
 
 def run(
@@ -43,7 +45,9 @@ def run(
         )
     with tempfile.TemporaryDirectory(prefix="warm-") as place:
         streams = [f"{place}/stdout", f"{place}/stderr"]
-        process = _server().Process(target=_program, args=(texts, folder, given, streams))
+        with _STARTING:  # of two threads that run programs one starts the server
+            server = _server()
+        process = server.Process(target=_program, args=(texts, folder, given, streams))
         process.start()
         process.join(timeout)
         if process.exitcode is None:

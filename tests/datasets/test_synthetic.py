@@ -1,12 +1,12 @@
 import logging
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests import warm
 from tests.datasets.helpers import assert_same_graph
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import NO_KERNELS
 
 from graphbraid import datasets, native
 from graphbraid.datasets import synthetic
@@ -104,9 +104,9 @@ for _ in range(2):
 
 @pytest.mark.slow
 def test_two_processes_may_ask_at_once(cache):
-    command = [sys.executable, "-c", ASK_TWICE]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    counts = [line for process in processes for line in process.communicate(timeout=PATIENCE)[0].split()]
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(warm.run, ["-c", ASK_TWICE]) for _ in range(2)]
+    counts = [line for run in runs for line in run.result().stdout.split()]
     assert len(counts) == 4
     assert len(set(counts)) == 1
     assert len(list(cache.iterdir())) == 1, "one entry, no temporaries left"

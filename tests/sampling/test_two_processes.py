@@ -1,15 +1,14 @@
 """Data-parallel training in two processes: each has its share of the seeds, gradients are the whole's."""
 
 import os
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.extras import PATIENCE
+from tests import warm
 from tests.sampling.test_loader import make_graph
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
@@ -75,16 +74,12 @@ def train(rank, layout, folder):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_processes_learn_what_one_does_from_the_seeds_of_both(layout, tmp_path):
     program = "import sys; from tests.sampling.test_two_processes import train; train(*sys.argv[1:])"
-    command = [sys.executable, "-c", program]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), layout, str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(RANKS)
-    ]
-    for process in processes:
-        _, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, err
+    with ThreadPoolExecutor(RANKS) as pool:
+        runs = [
+            pool.submit(warm.run, ["-c", program, rank, layout, tmp_path], cwd=ROOT) for rank in range(RANKS)
+        ]
+    for run in runs:
+        assert run.result().returncode == 0, run.result().stderr
     (seeds, gradients), (other_seeds, other_gradients) = (
         torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS)
     )
