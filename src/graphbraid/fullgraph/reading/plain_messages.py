@@ -170,6 +170,8 @@ class _Finder:
             if self.kind(node) and writes(node) and self._is_apart(node, order):
                 node.args = (node.args[0], node.target, *node.args[1:])
                 node.op, node.target = "call_function", ir.on_a_copy
+            elif not self.kind(node) and writes(node) and isinstance(of := (*node.args, None)[0], fx.Node):
+                self._kinds |= dict.fromkeys(_memory_of(of), "")  # from here on it holds values of rows
 
     def kind(self, node: fx.Node) -> str:
         """Return ``edges`` if a call reads edges alone, ``shape`` if it reads shapes alone, else ``""``."""
