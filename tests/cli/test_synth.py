@@ -56,12 +56,6 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
     [
         ("functoin", (), 'one.gnn:1:1: unexpected "functoin": did you mean function?'),
         (program(), ("--target", "fpga"), "the target must be openmp, cuda or mpi; got 'fpga'"),
-        (program(), ("--transpose", "implicit"), "--transpose is of --target cuda; the target is openmp"),
-        (
-            program(),
-            ("--target", "cuda", "--transpose", "none"),
-            "--transpose must be stored or implicit; got 'none'",
-        ),
         (program(), ("--target", "mpi"), "--target mpi needs --ranks, or --partition with"),
         (program(), ("--ranks", "2"), "--ranks and --partition are of --target mpi; the target is openmp"),
         (
@@ -112,10 +106,13 @@ def test_a_split_that_the_store_lacks_names_the_commands_options(call, tmp_path:
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
-    options = ("--target", "cuda", "--transpose", "implicit")
-    done = call(program("GAT"), *options, code=2)
+    own = (
+        "function Own(Graph g, propNode<float> x, propNode<float> out) { forall (v in g.nodes()) { "
+        "forall (u in g.neighbors(v)) { v.out += g.weight(u, v) * u.x; } } }\n"
+    )
+    done = call(own + program("Own").replace(', "Sum"', ""), "--target", "cuda", code=2)
     assert "one.gnn cannot be written for cuda: " in done.stderr
-    assert "calls gat_backward, which reads the" in done.stderr
+    assert "Own reads the weights of edges; the graph has none" in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()
 
 
@@ -156,12 +153,11 @@ def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypa
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
-def test_a_program_for_a_gpu_with_or_without_stored_transposes(call, tmp_path: Path):
-    done = call(program(), "--target", "cuda", "--transpose", "implicit", "--json")
+def test_a_program_for_a_gpu(call, tmp_path: Path):
+    done = call(program(), "--target", "cuda", "--json")
     assert done.json["target"] == "cuda"
     text = (tmp_path / "out" / "main.cu").read_text()
-    assert "//   - transpose: implicit: gradients scattered along the edges by atomics" in text
-    assert "spmm_transposed(" in text
+    assert "//   - long rows: a row of more than 1,024 edges is summed in parts" in text
 
 
 def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):

@@ -77,7 +77,6 @@ add(
             "synthesis": _made(w),
             "graph": w.plain_graph,
             "folder": Path("written"),
-            "transpose": "implicit",
         },
         lambda path: sorted(file.name for file in path.iterdir()),
     ),

@@ -38,8 +38,8 @@ from tests.synth.test_own_layers import GRAPHS, MESSAGES, PLAIN, layer_of
 from tests.synth.test_own_layers import made as of_messages
 
 from graphbraid import datasets, native, nn
-from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.fullgraph import CompileOptions, NotLoweredError
+from graphbraid.errors import ResourceError
+from graphbraid.fullgraph import CompileOptions
 from graphbraid.machine.rates import Rates
 from graphbraid.synth import OptimizerRecipe, Recipe, Synthesis, from_model, load_weights, train, write_cuda
 from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
@@ -67,7 +67,6 @@ def wide() -> Synthesis:
 
 SHORT = {"long_row": 3}
 """Rows of more than three edges are long: most here are summed in parts."""
-IMPLICIT = [("GCN", "Sum"), ("SAGE", "Mean"), ("GIN", "Sum")]
 ZEROS = [
     ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
     ("binary", {"density": 0.2, "binary": "ones"}, Rates(binary_values=1e14)),
@@ -82,16 +81,10 @@ WANTED = {
         for one, how in MODELS
         for is_short in (False, True)
     },
-    **{
-        f"implicit {one}": Wanted(
-            partial(made, one, how, **OF_MODEL.get(one, {})), options={"transpose": "implicit"}
-        )
-        for one, how in IMPLICIT
-    },
     "weighted": Wanted(
         partial(made, "GCN", "Sum"),
         make_graph(train=30, weighted=True),
-        {"transpose": "implicit", "options": OPTIONS},
+        {"options": OPTIONS},
     ),
     **{
         f"zeros {options}": Wanted(
@@ -156,20 +149,9 @@ def test_every_model_has_the_engines_losses(
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
 
 
-@pytest.mark.parametrize(("model", "aggregation"), IMPLICIT)
 @pytest.mark.slow
-def test_transposes_need_not_be_stored(model: str, aggregation: str, store: Path, programs: Together):
-    synthesis, graph = made(model, aggregation, **OF_MODEL.get(model, {})), datasets.open_store(store)
-    folder = programs[f"implicit {model}"]
-    assert "spmm_transposed(" in (folder / "main.cu").read_text()
-    losses = losses_of(run_on_host(folder, "--data", str(store)))
-    assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_weights_of_edges_go_with_a_transpose_that_is_not_stored(programs: Together):
+def test_weights_of_edges_go_with_a_transpose(programs: Together):
     graph, folder, synthesis = WANTED["weighted"].graph, programs["weighted"], made("GCN", "Sum")
-    assert "spmm_transposed(" in (folder / "main.cu").read_text()
     losses = losses_of(run_on_host(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=Rates())).losses, rel=1e-5)
 
@@ -289,38 +271,8 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files
     assert_golden(lambda: sources_for_gpu(made("GCN", "Sum"), graph, OPTIONS), "main.cu", GOLDEN)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "options", "reason"),
-    [
-        (nn.GAT(CHANNELS, 16, CLASSES), {"transpose": "implicit"}, "calls gat_backward, which reads the"),
-        (nn.GATv2(CHANNELS, 16, CLASSES), {"transpose": "implicit"}, "calls gatv2_backward, which reads the"),
-        (
-            nn.GraphSAGE(CHANNELS, 16, CLASSES, aggr="max"),
-            {"transpose": "implicit"},
-            "calls spmm_max_shared_backward, which reads",
-        ),
-        (
-            of_messages(layer_of("gate")).model,
-            {"transpose": "implicit"},
-            "calls reduce_messages, which reads the transpose",
-        ),
-    ],
-    ids=["attention", "attention of both ends", "maximum", "own message"],
-)
-@pytest.mark.whole
-def test_what_the_target_lacks_is_refused_by_name(
-    model, options: dict, reason: str, store: Path, tmp_path: Path
-):
-    with pytest.raises(NotLoweredError, match=reason):
-        write_cuda(from_model(model), datasets.open_store(store), tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
-def test_wrong_arguments_are_refused(store: Path, tmp_path: Path):
+def test_a_folder_that_is_there_stays(store: Path, tmp_path: Path):
     graph = datasets.open_store(store)
-    with pytest.raises(ConfigError, match="transpose must be 'stored' or 'implicit'; got 'none'"):
-        write_cuda(made("GCN", "Sum"), graph, tmp_path / "out", transpose="none")
     with pytest.raises(ResourceError, match="exists"):
         write_cuda(made("GCN", "Sum"), graph, tmp_path)
 

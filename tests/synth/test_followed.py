@@ -90,7 +90,24 @@ CASES: dict[str, dict[str, str]] = {
     },
     "compared with itself": {"after": "bool b = epoch > 2; print(b == b, b != b, epoch == epoch);"},
     "a zero behind a line's end": {"after": "int x = 7 %\n(epoch - 2); float y = 2.5 /\n(x - 1);"},
-    "integers that do not fit": {"after": "int x = 2305843009213693952; x *= epoch + 1; print(x, -x - 1);"},
+    "products that do not fit": {"after": "int x = 2305843009213693952; x *= epoch + 1; print(x, -x - 1);"},
+    "sums that do not fit": {
+        "head": "function int more(int x) {\nx++;\nreturn x; }\n",
+        "before": "int x = 9223372036854775805; int k = 0; int m = -9; bool plus = true;",
+        "after": "k++; m--; m %= 7;\nx += k - epoch; print(plus, more(x - 2), x, m + 2 * k);",
+    },
+    "differences that do not fit": {
+        "after": "int x = epoch - 9223372036854775800;\nfor (int i = x; i < 0; --i) "
+        "{ if (i > x) { x = i; } x--; }"
+    },
+    "a loop that must not run": {
+        "after": "if (epoch > 9) { int z = 0; for (int i = 0; i < 2; i++) { z = 1 / z; } print(z); }"
+    },
+    "a sum that does not fit before a line": {
+        "head": SAYS,
+        "before": "int x = 4611686018427387904; int times = 2;",
+        "after": "print(x * (epoch - 1) + said(1), said(times) - x * -epoch);",
+    },
 }
 
 
@@ -151,9 +168,11 @@ def interpreted(synthesis: Synthesis) -> list[str]:
         return [*host.lines, "= stopped"]
     except ProgramError as error:
         assert error.place is not None
-        line = "" if error.message == "the integer is too large" else f"line {error.place.line}: "
         hint = f": {error.hint}" if error.hint else ""
-        return [*host.lines, f"= {line}{error.message}{hint}".replace("after 1,000 ", "after 1,000,000 ")]
+        return [
+            *host.lines,
+            f"= line {error.place.line}: {error.message}{hint}".replace("after 1,000 ", "after 1,000,000 "),
+        ]
     return [*host.lines, "= end"]
 
 

@@ -63,6 +63,37 @@ WRONG = [
     (body("int x = (3;"), '2:9: "(" is never closed'),
     (body("else { }"), '2:1: unexpected "else": a statement is missing'),
     (body("if (true) gnn.seed(1);"), '2:11: unexpected "gnn": "{" is missing'),
+    (body("print('a');"), '2:7: unexpected character "\'": a text is written "..."'),
+    (
+        body("int x = 1 ^ 2;"),
+        "2:11: unexpected character '^': operators are + - * / % ! && || and comparisons",
+    ),
+    ("#include <x>", "1:1: unexpected character '#': a comment begins with //"),
+    (
+        body("int ä = 3;"),
+        "2:5: unexpected character 'ä': names have the letters A to Z and a to z, digits and _",
+    ),
+    (body("bool b = true and false;"), '2:15: unexpected "and": it is written "&&"'),
+    (body("bool b = true & false;"), '2:15: unexpected "&": it is written "&&"'),
+    (body("bool b = not true;"), '2:10: unexpected "not": it is written "!"'),
+    (body("unsigned int x = 3;"), '2:1: unknown type "unsigned": variables are int, float, bool'),
+    (
+        body("load(g, d);"),
+        '2:1: the call "load(" is no statement: a value is used, as in x = f(...); a method has its object, '
+        "as in gnn.load(...)",
+    ),
+    ("function void f() { }", '1:10: unknown type "void": functions give int, float, bool'),
+    ("function (Graph g) { }", '1:10: unexpected "(": a name is missing'),
+    (
+        "function f(int x) { return 1; }\n" + body(""),
+        '1:1: the function "f" trains nothing: one that gives a value has its type, as in function '
+        "int f(...)",
+    ),
+    (body("int totalEpoch = 3;"), '2:5: "totalEpoch" is declared already, in every program: rename one'),
+    (
+        "function A(Graph g, GNN gnn, float totalEpoch) {}",
+        '1:36: "totalEpoch" is declared already, in every program: rename one',
+    ),
     (body("int x = 3 @ 2;"), "2:11: unexpected character '@'"),
     (body("int x = true ? 1 : 2;"), "2:14: unexpected character '?': write if (...) { ... } else { ... }"),
     (body("switch (3) {case 1: }"), "2:19: unexpected character ':': write if (...) { ... } else { ... }"),
@@ -88,12 +119,12 @@ WRONG = [
     (body("bool b = 1;"), "2:10: bool is needed here; this is int"),
     (body("Graph h = g;"), "2:1: a variable of type Graph: variables are int, float, bool"),
     (body("if (3) { }"), "2:5: a condition must be bool; this is int: compare it"),
-    (body("int x = 5 % 2.0;"), '2:11: "%" between int and float'),
-    (body("bool b = true + 1;"), '2:15: "+" between bool and int'),
-    (body("bool b = !3;"), '2:10: "!" of int'),
+    (body("int x = 5 % 2.0;"), '2:11: "%" between int and float: it joins two int'),
+    (body("bool b = true + 1;"), '2:15: "+" between bool and int: it joins int and float'),
+    (body("bool b = !3;"), '2:10: "!" of int: it takes bool'),
     (body("int x = d[0];"), '2:9: "d" is String, not a container'),
     (body("int x = n[1.0];"), "2:11: an index must be int; this is float"),
-    (body("break;"), '2:1: "break" outside of a loop'),
+    (body("break;"), '2:1: "break" outside of a loop: a loop has it in its block'),
     (
         "function A(GNN gnn) {}",
         '1:1: "A" has no Graph parameter: it begins as function Name(Graph g, GNN gnn, ...)',
@@ -124,9 +155,12 @@ WRONG = [
     (body("gnn.dropout(0, true);"), "2:16: the probability must be float; this is bool"),
     (body("gnn.seed(1);"), "2:5: seed before initializeLayers: initialise the layers first"),
     (body('gnn.initializeLayers(n, "xavier");'), "2:5: initializeLayers before load: load the graph first"),
-    (body("gnn.load(g, d); gnn.load(g, d);"), "2:21: the graph is loaded already"),
+    (body("gnn.load(g, d); gnn.load(g, d);"), "2:21: the graph is loaded already: take it out"),
     (body(START), "1:1: the program trains nothing: call forwardPass, backPropagation, optimizer"),
-    (body(START + 'gnn.forwardPass(1, "GCN");'), "3:17: forwardPass of layer 1; layer 0 is next"),
+    (
+        body(START + 'gnn.forwardPass(1, "GCN");'),
+        "3:17: forwardPass of layer 1; layer 0 is next: layers are run in order",
+    ),
     (body(START + 'gnn.forwardPass(5, "GCN");'), "3:17: there is no layer 5: there are 0 to 1"),
     (
         body(
@@ -140,15 +174,15 @@ WRONG = [
     ),
     (
         body(START + 'gnn.forwardPass(0, "GCN"); gnn.backPropagation(1);'),
-        "3:32: backPropagation after 1 of 2 forward passes",
+        "3:32: backPropagation after 1 of 2 forward passes: call forwardPass of every layer first",
     ),
     (
         body(START + 'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); gnn.backPropagation(0);'),
-        "3:75: backPropagation of layer 0; layer 1 is next",
+        "3:75: backPropagation of layer 0; layer 1 is next: the last layer comes first",
     ),
     (
         body(START + 'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); gnn.optimizer("sgd", 0.1);'),
-        "3:59: optimizer after 0 of 2 backward passes",
+        "3:59: optimizer after 0 of 2 backward passes: call backPropagation of every layer first",
     ),
     (
         body(START + 'gnn.forwardPass(0, "GCN");'),
@@ -163,7 +197,7 @@ WRONG = [
         '8:28: unknown normalization "batches": did you mean batch?',
     ),
     (program(before="gnn.seed(-1);"), "4:12: seed of -1: 0 to 4294967295 are possible"),
-    (program(before="gnn.seed(1); gnn.seed(2);"), "4:20: seed is called twice"),
+    (program(before="gnn.seed(1); gnn.seed(2);"), "4:20: seed is called twice: take one out"),
     (
         program(after_layer="if (l == 0) { gnn.dropout(l, 1.0); }"),
         "8:36: a dropout of 1: it is at least 0 and below 1",
@@ -205,8 +239,14 @@ WRONG = [
         "3:43: the integer is too large: at most 9223372036854775807",
     ),
     (program("SAGE", before="gnn.heads(4);"), "4:7: SAGE has no heads: take it out, or use GAT or GATv2"),
-    (body('if (d == "cora") { gnn.seed(1); }'), '2:7: "==" between String and String'),
-    (body("if (g == g) { gnn.seed(1); }"), '2:7: "==" between Graph and Graph'),
+    (
+        body('if (d == "cora") { gnn.seed(1); }'),
+        '2:7: "==" between String and String: it joins int and float, or two bool',
+    ),
+    (
+        body("if (g == g) { gnn.seed(1); }"),
+        '2:7: "==" between Graph and Graph: it joins int and float, or two bool',
+    ),
     (
         body('gnn.load(g, "another");'),
         "2:13: the dataset is an argument of the program: write the name of the String parameter",
@@ -504,6 +544,15 @@ def test_a_loop_that_trains_may_ask_what_training_gives(asked: str) -> None:
     epochs = program()[program().index(head) : -2]
     text = program(before=epochs).replace(head, f"while ({asked})").replace(f"while ({asked})", head, 1)
     assert from_program(parse_program(text), LAYERS).recipe.script is not None
+
+
+def test_a_loops_condition_may_ask_for_a_loss_behind_what_holds_at_first() -> None:
+    head = "for (int epoch = 0; epoch < totalEpoch; epoch++)"
+    text = program(before="int epoch = 0;", after_epoch="epoch++;")
+    asked = text.replace(head, "while (epoch == 0 || gnn.loss() > 1)")
+    assert from_program(parse_program(asked), LAYERS).recipe.script is not None
+    with pytest.raises(ProgramError, match="5:14: loss before the first forward pass"):
+        from_program(parse_program(text.replace(head, "while (gnn.loss() > 1 || epoch == 0)")), LAYERS)
 
 
 def test_there_are_enough() -> None:

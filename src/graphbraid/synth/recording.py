@@ -163,14 +163,14 @@ class Recorder:
 
     def _load(self, call: Call, *_: Any) -> None:
         if self._is_loaded:
-            raise ProgramError(call.method.place, "the graph is loaded already")
+            raise ProgramError(call.method.place, "the graph is loaded already", "take it out")
         self._is_loaded = True
 
     def _initialize(self, call: Call, _: Any, initialiser: str) -> None:
         if not self._is_loaded:
             raise ProgramError(call.method.place, "initializeLayers before load", "load the graph first")
         if self._initialiser:
-            raise ProgramError(call.method.place, "the layers are initialised already")
+            raise ProgramError(call.method.place, "the layers are initialised already", "take it out")
         self._initialiser = initialiser
         where, widths = call.arguments[0].place, self._widths
         if not 1 <= self.num_layers <= MOST_LAYERS:
@@ -184,7 +184,7 @@ class Recorder:
         if self._epoch is not None or self._forward:
             raise ProgramError(call.method.place, f"{name} after training has begun", "call it before")
         if name in self._once:
-            raise ProgramError(call.method.place, f"{name} is called twice")
+            raise ProgramError(call.method.place, f"{name} is called twice", "take one out")
         self._once[name], self._once_at[name] = value, call.method.place
 
     def _early_stop(self, call: Call, split: str, patience: int) -> None:
@@ -198,7 +198,7 @@ class Recorder:
             raise ProgramError(call.method.place, "forwardPass after backPropagation", hint)
         if layer != len(self._forward):
             message = f"forwardPass of layer {layer}; layer {len(self._forward)} is next"
-            raise ProgramError(call.arguments[0].place, message)
+            raise ProgramError(call.arguments[0].place, message, "layers are run in order")
         width, heads = self._widths[layer + 1], self._once.get("heads", 1)
         if kind in ATTENTION and layer < self.num_layers - 1 and width % heads:
             message = f"{width} columns cannot be shared by {heads} heads"
@@ -216,22 +216,24 @@ class Recorder:
         name = call.method.name
         if layer != len(self._forward) - 1 or self._num_back:
             message = f"{name} of layer {layer} does not follow its forwardPass"
-            raise ProgramError(call.arguments[0].place, message)
+            hint = f"forwardPass({layer}, ...) comes before it"
+            raise ProgramError(call.arguments[0].place, message, hint)
         if layer == self.num_layers - 1:
             hint = "its rows are the result"
             raise ProgramError(call.arguments[0].place, f"{name} after the last layer", hint)
         if (name, layer) in self._between:
-            raise ProgramError(call.method.place, f"{name} of layer {layer} is called twice")
+            raise ProgramError(call.method.place, f"{name} of layer {layer} is called twice", "take one out")
         self._between[name, layer] = value
 
     def _back(self, call: Call, layer: int) -> None:
         if len(self._forward) != self.num_layers:
             message = f"backPropagation after {len(self._forward)} of {self.num_layers} forward passes"
-            raise ProgramError(call.method.place, message)
+            raise ProgramError(call.method.place, message, "call forwardPass of every layer first")
         expected = self.num_layers - 1 - self._num_back
         if layer != expected:
             next_one = f"; layer {expected} is next" if expected >= 0 else ""
-            raise ProgramError(call.arguments[0].place, f"backPropagation of layer {layer}{next_one}")
+            message = f"backPropagation of layer {layer}{next_one}"
+            raise ProgramError(call.arguments[0].place, message, "the last layer comes first")
         self._num_back += 1
 
     def update(self, call: Call, kind: str, learning_rate: float, settings: list[float]) -> None:
@@ -239,7 +241,7 @@ class Recorder:
         self._last = call.method.place
         if not self._initialiser or self._num_back != self.num_layers:
             message = f"optimizer after {self._num_back} of {self.num_layers} backward passes"
-            raise ProgramError(call.method.place, message)
+            raise ProgramError(call.method.place, message, "call backPropagation of every layer first")
         found = _optimizer(call, word_of(kind, OPTIMIZERS) or "", learning_rate, settings)
         first = found if self._optimizer is None else self._optimizer
         if first != replace(found, learning_rate=first.learning_rate):

@@ -212,15 +212,23 @@ class _Specializer:
             if message:
                 raise ProgramError(node.place, message, hint)
 
-    def _require_training(self, value: syntax.Expression) -> None:
+    def _require_training(self, value: syntax.Expression, *, repeats: bool) -> None:
         """Refuse a loss before a forward pass, and an accuracy before an epoch."""
+        joined = [node for node in walk(value) if isinstance(node, syntax.Binary)]
+        rests = [each.right for each in joined if each.operator in ("&&", "||")]  # may not run at first
+        later = {id(node) for rest in rests for node in walk(rest)} if repeats else set[int]()
         for node in walk(value):
             if isinstance(node, syntax.Call) and node.method.name in AT_RUN_TIME:
-                self.recorder.require_begun(node, is_looped=bool(self._at_loop))
+                self.recorder.require_begun(node, is_looped=bool(self._at_loop) or id(node) in later)
 
-    def _rest(self, value: syntax.Expression) -> syntax.Expression:
-        """Return an expression in which the numbers of layers are filled in."""
-        self._require_training(value)
+    def _rest(self, value: syntax.Expression, *, repeats: bool = False) -> syntax.Expression:
+        """Return an expression in which the numbers of layers are filled in.
+
+        Args:
+            value: the expression.
+            repeats: whether it is a loop's condition.
+        """
+        self._require_training(value, repeats=repeats)
         filled: syntax.Expression = self._filled(value)
         return filled
 
@@ -284,13 +292,13 @@ class _Specializer:
         if not self._at_run_time(loop):
             is_settled = not (names_in(loop) - inside) & self._open
             if is_settled:
-                self._completed.clear()
-                self._interpreter.statement(loop)
-                left, place = list(self._completed), loop.place
-                for name in sorted(assigned_in(loop) & self._values.keys()):
-                    value = syntax.Literally(place, self._values[name])
-                    left.append(syntax.Assign(place, syntax.Name(place, name), "", value))
-                return left
+                kept = dict(self._values)
+                try:
+                    return self._run(loop)
+                except ProgramError:
+                    if self._depth == 0 or any(isinstance(node, syntax.Do) for node in walk(loop)):
+                        raise
+                self._restore(kept)  # it may never run
             if _calls(loop, "forwardPass") and _calls(loop, "backPropagation"):
                 raise ProgramError(loop.place, *_UNFINISHED)
             if any(isinstance(node, syntax.Do) for node in walk(loop)):
@@ -300,7 +308,7 @@ class _Specializer:
         first = None if loop.first is None else self._statement(loop.first)[0]
         self._check_ends(loop)
         self._forget(assigned_in((loop.body, loop.step)))
-        condition = None if loop.condition is None else self._rest(loop.condition)
+        condition = None if loop.condition is None else self._rest(loop.condition, repeats=True)
         before = self.recorder.progress
         self._at_loop.append(before)
         with self._unsettled():
@@ -311,6 +319,16 @@ class _Specializer:
         self._forget(assigned_in((loop.body, loop.step)))  # it may have run no round
         step = None if loop.step is None else replace(loop.step, value=self._rest(loop.step.value))
         return [syntax.For(loop.place, first, condition, step, body)]  # type: ignore[arg-type]
+
+    def _run(self, loop: syntax.For) -> list[syntax.Statement]:
+        """Run a loop now; return the passes that it completes, and the new values of variables."""
+        self._completed.clear()
+        self._interpreter.statement(loop)
+        left, place = list(self._completed), loop.place
+        for name in sorted(assigned_in(loop) & self._values.keys()):
+            value = syntax.Literally(place, self._values[name])
+            left.append(syntax.Assign(place, syntax.Name(place, name), "", value))
+        return left
 
     def _check_ends(self, loop: syntax.For) -> None:
         """Refuse a loop that cannot end, as far as its condition and its step tell."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _HIDDEN = 32
 _TARGETS = ("openmp", "cuda", "mpi")
-_TRANSPOSES = ("stored", "implicit")
 
 
 @guarded
@@ -48,12 +47,6 @@ def synth(
     ranks: int | None = flag(None, "", "Of mpi: number of ranks, among which the graph is divided."),
     partition: Path | None = path_flag(
         None, "", "Of mpi: a partition's folder, a rank for each of its parts.", metavar="FOLDER"
-    ),
-    transpose: str = flag(
-        "stored",
-        "",
-        "Of cuda: stored keeps the reversed edges on the GPU; implicit saves their memory, and sums "
-        "gradients in no fixed order.",
     ),
     inputs: str | None = flag(
         None,
@@ -98,7 +91,7 @@ def synth(
     if target not in _TARGETS:
         names = f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}"
         raise ConfigError(f"the target must be {names}; got {target!r}")
-    _check_options(target, ranks, partition, transpose, inputs)
+    _check_options(target, ranks, partition, inputs)
     paths = None if inputs is None else inputs.split(",")
     numbers = dict(_setting(text) for text in settings or [])
     from graphbraid import synth as room
@@ -114,7 +107,7 @@ def synth(
         if divided is not None:
             folder = room.write_mpi(synthesis, graph, out, divided)
         elif target == "cuda":
-            folder = room.write_cuda(synthesis, graph, out, transpose=transpose)
+            folder = room.write_cuda(synthesis, graph, out)
         else:
             folder = room.write_openmp(synthesis, graph, out, inputs=paths)
     except NotLoweredError as error:
@@ -165,18 +158,12 @@ def _check_splits(source: str, recipe: Recipe, graph: Graph) -> None:
             )
 
 
-def _check_options(
-    target: str, ranks: int | None, partition: Path | None, transpose: str, inputs: str | None
-) -> None:
+def _check_options(target: str, ranks: int | None, partition: Path | None, inputs: str | None) -> None:
     """Check options that are of one target."""
     if target != "mpi" and (ranks is not None or partition is not None):
         raise ConfigError(f"--ranks and --partition are of --target mpi; the target is {target}")
     if target == "mpi" and ranks is None and partition is None:
         raise ConfigError("--target mpi needs --ranks, or --partition with a partition's folder")
-    if transpose not in _TRANSPOSES:
-        raise ConfigError(f"--transpose must be {' or '.join(_TRANSPOSES)}; got {transpose!r}")
-    if target != "cuda" and transpose != _TRANSPOSES[0]:
-        raise ConfigError(f"--transpose is of --target cuda; the target is {target}")
     if target != "openmp" and inputs is not None:
         raise ConfigError(f"--input is of --target openmp; the target is {target}")
 

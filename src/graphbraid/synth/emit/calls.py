@@ -218,12 +218,12 @@ def arguments_of(kernel: str, given: Sequence[Any]) -> SimpleNamespace:
     return SimpleNamespace(**(dict.fromkeys(names) | dict(plain) | named))
 
 
-def write_spmm(w: CallWriter, at: int, a: SimpleNamespace, function: str = "spmm") -> CppStatement:
+def _spmm(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
     """Write an aggregation."""
     if not a.loop_scale:  # no self-loops
         a.loop_scale = a.num_loops = None
     loops = "loop_scale:number num_loops:number skip_loops:flag"
-    form = f"{function}(edges:edges_in x factors:scales {loops} mean:flag addend out after:after)"
+    form = f"spmm(edges:edges_in x factors:scales {loops} mean:flag addend out after:after)"
     return w.call(form, at, a)
 
 
@@ -332,7 +332,7 @@ _WRITERS: dict[str, Form] = {
     "addcmul_": "add_product(out x y)",
     "copy_": _copy,
     "div": "divide(x divisor out)",
-    "spmm": write_spmm,
+    "spmm": _spmm,
     "reduce_messages": _reduce_messages,
     "divide_by_degrees": _divide_by_degrees,
     "spread_heads": _spread_heads,

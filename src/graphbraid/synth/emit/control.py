@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from graphbraid.synth.emit.layout import WIDTH
+from graphbraid.synth.emit.layout import WIDTH, broken
 from graphbraid.synth.language import syntax
-from graphbraid.synth.language.syntax import TOTAL_EPOCHS, trains_in, walk
+from graphbraid.synth.language.syntax import TOTAL_EPOCHS, declared_in, names_in, trains_in, walk
 from graphbraid.synth.recipe import Script, split_of
 from graphbraid.synth.running import shown, speaking
 
@@ -17,23 +18,31 @@ from graphbraid.synth.running import shown, speaking
 _TYPES = {"int": "Int", "float": "double", "bool": "bool"}
 _LEVELS = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4, "+": 5, "-": 5}
 _PRODUCT, _SIGNED, _ATOM = 6, 7, 8
-_DIVISIONS = {"/": "quotient", "%": "remainder"}
+_PLACED = {"+": "plus", "-": "minus", "*": "times", "/": "quotient", "%": "remainder"}
+"""Operators -> functions of ``runtime/numbers.h`` that can fail: their errors name the line they are told."""
+_FAILS = re.compile(rf"\b({'|'.join(_PLACED.values())}|script::\w+)\(")
+_INT_BITS, _COUNTER_BITS = 63, 56
+"""Bits that the magnitude of an integer has at most; of one that only counts, since a program does not count
+to 2^55 in a year."""
 _TAKEN = re.compile(
     r"""
-    alignas | alignof | and | and_eq | asm | assert | auto | bitand | bitor | case | catch | char |
-    char8_t | char16_t | char32_t | class | compl | concept | const | consteval | constexpr | constinit
-    | const_cast | co_await | co_return | co_yield | decltype | default | delete | do | dynamic_cast |
-    enum | errno | explicit | export | extern | friend | goto | inline | linux | long | mutable |
-    namespace | new | noexcept | not | not_eq | nullptr | operator | or | or_eq | private | protected |
-    public | quotient | real | register | reinterpret_cast | remainder | requires | say | short | shown |
-    signed | sizeof | static | static_assert | static_cast | stderr | stdin | stdout | struct | switch |
-    template | this | thread_local | throw | try | typedef | typeid | typename | union | unix | unsigned |
-    using | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | count_round |
-    follow | _.* | v_.* | [A-Z_0-9]+  # also names that macros may have
+    alignas | alignof | and | and_eq | asm | assert | auto | bitand | bitor | case | catch | char | char8_t |
+    char16_t | char32_t | class | compl | concept | const | consteval | constexpr | constinit | const_cast |
+    co_await | co_return | co_yield | decltype | default | delete | do | dynamic_cast | enum | errno |
+    explicit | export | extern | friend | goto | inline | linux | long | minus | mutable | namespace | new |
+    noexcept | not | not_eq | nullptr | operator | or | or_eq | plus | private | protected | public |
+    quotient | real | register | reinterpret_cast | remainder | requires | say | short | shown | signed |
+    sizeof | static | static_assert | static_cast | stderr | stdin | stdout | struct | switch | template |
+    this | thread_local | throw | times | try | typedef | typeid | typename | union | unix | unsigned | using
+    | virtual | void | volatile | wchar_t | xor | xor_eq | Int | Program | Training | count_round |
+    follow | _.* | v_.* | [A-Z_0-9]+  # also names that macros may have, and numbers of lifted values
     """,
     re.VERBOSE,
 )
 """Names that a variable may have in the language, and may not have in C++."""
+
+
+_Part = TypeVar("_Part")
 
 
 class _Text(NamedTuple):
@@ -45,6 +54,8 @@ class _Text(NamedTuple):
     level: int = _ATOM
     """How tightly its operator binds."""
     is_literal: bool = False
+    bits: int = _INT_BITS
+    """Bits that its magnitude has at most, if it is an integer."""
 
 
 def script_lines(script: Script) -> dict[str, object]:
@@ -53,8 +64,8 @@ def script_lines(script: Script) -> dict[str, object]:
     return {
         "gnn": cpp_variable(script.gnn),
         "total": cpp_variable(TOTAL_EPOCHS),
-        "helpers": [writer.helper(helper) for helper in script.helpers],
-        "lines": list(writer.main()),
+        "helpers": [broken(writer.helper(helper)) for helper in script.helpers],
+        "lines": broken(writer.main(), margin=2),
     }
 
 
@@ -70,11 +81,13 @@ class _Writer:
         self._speakers = speaking(script.helpers)
         self._kinds = dict[str, str]()  # of the function that is being written
         self._read = set[str]()
+        self._counters = set[str]()  # its variables that only count
+        self._num_lifted = 0
 
     def main(self) -> Iterator[str]:
         """Yield the lines of the function that trains; its parameters are constants."""
         self._kinds = {TOTAL_EPOCHS: "int"}
-        self._read = _read(self._script.statements)
+        self._read, self._counters = _read(self._script.statements), self._counted(self._script.statements)
         for name, value in self._script.values.items():
             self._kinds[name] = type(value).__name__
             if name in self._read:
@@ -83,12 +96,22 @@ class _Writer:
 
     def helper(self, helper: syntax.Helper) -> list[str]:
         """Return a function of numbers."""
-        self._kinds, self._read = {}, _read(helper.body)
+        self._kinds, self._read, self._counters = {}, _read(helper.body), self._counted(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
         head = f"[[maybe_unused]] {_TYPES[helper.returns]} {cpp_variable(helper.name)}({given}) {{"
         body = list(self._inside(helper.body, helper.returns))
         line = " ".join([head, *(text.strip() for text in body), "}"])
         return [line] if len(body) == 1 and len(line) <= WIDTH else [head, *body, "}"]
+
+    def _counted(self, part: object) -> set[str]:
+        """Return the variables whose values are small plain numbers, or 1 more or less than before."""
+        others = set[str]()
+        for node in walk(part):
+            if isinstance(node, syntax.Declare) or (isinstance(node, syntax.Assign) and not _is_step(node)):
+                is_joined = isinstance(node, syntax.Assign) and node.operator
+                if is_joined or names_in(node.value) or self._text(node.value).bits >= _COUNTER_BITS:
+                    others.add(node.name.name)
+        return declared_in(part) - others
 
     def _declared(self, kind: str, name: str) -> str:
         self._kinds[name] = kind
@@ -110,15 +133,29 @@ class _Writer:
                     yield f"  count_round({statement.place.line});"
                 yield from self._inside(statement.body, returns)
                 yield "}"
+            case syntax.If(branches=((first, body), *others)):
+                before, first = self._lifted(first)
+                yield from before
+                yield from self._choice(replace(statement, branches=((first, body), *others)), returns)
             case syntax.If():
                 yield from self._choice(statement, returns)
-            case syntax.Give():
-                yield f"return {self._as(statement.value, returns)};"
+            case syntax.Declare() | syntax.Assign() | syntax.Give():
+                before, value = self._lifted(statement.value)
+                yield from before
+                yield f"{self._simple(replace(statement, value=value), returns)};"
+            case syntax.Say():
+                before, values = self._lifted(statement.values)
+                yield from before
+                yield f"{self._simple(replace(statement, values=values))};"
+            case syntax.Train(rate=rate) if rate is not None:
+                before, rate = self._lifted(rate)
+                yield from before
+                yield f"{self._simple(replace(statement, rate=rate))};"
             case _:
                 yield f"{self._simple(statement)};"
 
     def _simple(  # noqa: PLR0911 - one for each kind of node
-        self, statement: syntax.Statement | None
+        self, statement: syntax.Statement | None, returns: str = ""
     ) -> str:
         """Return a statement of one line, without its semicolon."""
         gnn = cpp_variable(self._script.gnn)
@@ -130,10 +167,12 @@ class _Writer:
                 return self._assigned(statement)
             case syntax.Do():
                 return self._text(statement.call).code
+            case syntax.Give():
+                return f"return {self._as(statement.value, returns)}"
             case syntax.Leave():
                 return statement.word
             case syntax.Say():
-                return f"say({{{', '.join(self._shown(value) for value in statement.values)}}})"
+                return f"say({', '.join(self._said(value) for value in statement.values)})"
             case syntax.Train(what="update", rate=rate) if rate is not None:
                 return f"{gnn}.optimizer({self._placed(statement, self._as(rate, 'float'))})"
             case syntax.Train(what="forward"):
@@ -144,8 +183,7 @@ class _Writer:
 
     def _assigned(self, assigned: syntax.Assign) -> str:
         name, kind = cpp_variable(assigned.name.name), self._kinds[assigned.name.name]
-        is_one = isinstance(assigned.value, syntax.Literally) and assigned.value.value == 1 and kind == "int"
-        if is_one and assigned.operator in {"+", "-"}:
+        if kind == "int" and _is_step(assigned) and assigned.name.name in self._counters:
             return f"{assigned.operator * 2}{name}"
         return f"{name} = {self._as(assigned.new, kind)}"
 
@@ -174,15 +212,14 @@ class _Writer:
         """Return an expression of a wanted type; an integer may stand for a float."""
         return _converted(self._text(value), wanted).code
 
-    def _shown(self, value: syntax.Expression) -> str:
-        """Return the text of a value that is printed."""
+    def _said(self, value: syntax.Expression) -> str:
+        """Return a value that is printed; plain numbers as their texts."""
         if isinstance(value, syntax.Literally):
             return _quoted(shown(value.value))
         text = self._text(value)
-        is_plain = text.is_literal and text.kind == "int"
-        return f"shown(Int({text.code}))" if is_plain else f"shown({text.code})"
+        return f"Int({text.code})" if text.is_literal and text.kind == "int" else text.code
 
-    def _acts(self, value: syntax.Expression) -> bool:
+    def _acts(self, value: object) -> bool:
         """Return whether computing a value prints lines, or may end the training: then order matters."""
         return any(
             (isinstance(node, syntax.Call) and node.method.name == "evaluate")
@@ -190,10 +227,49 @@ class _Writer:
             for node in walk(value)
         )
 
+    def _is_risky(self, node: object) -> bool:
+        """Return whether a node acts or may fail by itself."""
+        if isinstance(node, syntax.Binary):
+            return _FAILS.match(self._binary(node).code) is not None
+        return isinstance(node, syntax.Apply) or (isinstance(node, syntax.Call) and self._acts(node))
+
+    def _lifted(self, part: _Part) -> tuple[list[str], _Part]:
+        """Return statements to run before, and a part that is left: C++ leaves the order inside one open.
+
+        If the order of two values matters, each that acts or may fail is computed by such a statement.
+        """
+        lines: list[str] = []
+        risky = [node for node in walk(part) if self._is_risky(node)]
+        matters = len(risky) > 1 and any(map(self._acts, risky))
+        return lines, self._lift(part, lines) if matters else part
+
+    def _lift(self, part: Any, lines: list[str]) -> Any:
+        match part:
+            case tuple():
+                return tuple(self._lift(each, lines) for each in part)
+            case syntax.Binary(operator="&&" | "||"):  # the right side may not run
+                return replace(part, left=self._lift(part.left, lines))
+            case syntax.Binary():
+                part = replace(part, left=self._lift(part.left, lines), right=self._lift(part.right, lines))
+            case syntax.Unary():
+                return replace(part, operand=self._lift(part.operand, lines))
+            case syntax.Apply():
+                part = replace(part, arguments=self._lift(part.arguments, lines))
+        if not self._is_risky(part):
+            return part
+        text, name = self._text(part), str(self._num_lifted)
+        self._num_lifted += 1
+        self._kinds[name] = text.kind
+        lines.append(f"const {_TYPES[text.kind]} {cpp_variable(name)} = {text.code};")
+        return syntax.Name(part.place, name)
+
     def _in_turn(self, values: Sequence[syntax.Expression], codes: Sequence[str], form: str) -> str:
         """Return ``form`` filled with codes; if order matters they run before it: C++ leaves it open."""
         acts = [self._acts(value) for value in values]
-        if not any(acts) or sum(act or _may_fail(value) for act, value in zip(acts, values, strict=True)) < 2:
+        if (
+            not any(acts)
+            or sum(act or bool(_FAILS.search(code)) for act, code in zip(acts, codes, strict=True)) < 2
+        ):
             return form.format(*codes)
         first = "".join(f"const auto v_{at} = {code}; " for at, code in enumerate(codes))
         return f"[&] {{ {first}return {form.format(*(f'v_{at}' for at in range(len(codes))))}; }}()"
@@ -203,9 +279,12 @@ class _Writer:
             case syntax.Literally(value=number):
                 assert not isinstance(number, str)
                 kind = type(number).__name__
-                return _Text(_number(number), kind, _SIGNED if _number(number)[0] == "-" else _ATOM, True)
+                level = _SIGNED if _number(number)[0] == "-" else _ATOM
+                bits = number.bit_length() if isinstance(number, int) else 0
+                return _Text(_number(number), kind, level, True, bits)
             case syntax.Name():
-                return _Text(cpp_variable(value.name), self._kinds[value.name])
+                bits = _COUNTER_BITS if value.name in self._counters else _INT_BITS
+                return _Text(cpp_variable(value.name), self._kinds[value.name], bits=bits)
             case syntax.Call():
                 return _Text(self._call(value), "float")
             case syntax.Apply():
@@ -217,7 +296,7 @@ class _Writer:
             case syntax.Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"
-                return _Text(f"{value.operator}{code}", inner.kind, _SIGNED, inner.is_literal)
+                return _Text(f"{value.operator}{code}", inner.kind, _SIGNED, inner.is_literal, inner.bits)
             case syntax.Binary():
                 return self._binary(value)
         raise AssertionError(value)
@@ -242,9 +321,12 @@ class _Writer:
         joins = level >= _LEVELS["+"]
         if joins and left.kind == "int" and left.is_literal and right.is_literal:
             left = _Text(f"Int({left.code})", "int")  # two plain integers of C++ would have 32 bits
-        if sign in _DIVISIONS and not (isinstance(value.right, syntax.Literally) and value.right.value):
-            form = f"{_DIVISIONS[sign]}({self._placed(value, '{}', '{}')})"
-            return _Text(self._in_turn((value.left, value.right), (left.code, right.code), form), left.kind)
+        bits = _bits_of(sign, left.bits, right.bits) if left.kind == "int" else 0
+        is_divided = not (isinstance(value.right, syntax.Literally) and value.right.value)
+        if is_divided if sign in {"/", "%"} else joins and bits > _INT_BITS:
+            form = f"{_PLACED[sign]}({self._placed(value, '{}', '{}')})"
+            code = self._in_turn((value.left, value.right), (left.code, right.code), form)
+            return _Text(code, left.kind, bits=min(bits, _INT_BITS))
         codes = [
             f"({part.code})" if _needs_brackets(part.level, level, side) else part.code
             for side, part in enumerate((left, right))
@@ -254,14 +336,18 @@ class _Writer:
             code = self._in_turn((value.left, value.right), codes, form)
         else:
             code = form.format(*codes)  # C++ has the order of these
-        return _Text(code, left.kind if joins else "bool", _ATOM if code[0] == "[" else level)
+        return _Text(code, left.kind if joins else "bool", _ATOM if code[0] == "[" else level, bits=bits)
 
 
-def _may_fail(value: syntax.Expression) -> bool:
-    return any(
-        isinstance(node, syntax.Apply) or (isinstance(node, syntax.Binary) and node.operator in "/%")
-        for node in walk(value)
-    )
+def _is_step(assigned: syntax.Assign) -> bool:
+    """Return whether a variable becomes larger or smaller by 1."""
+    value = assigned.value
+    return assigned.operator in {"+", "-"} and isinstance(value, syntax.Literally) and value.value == 1
+
+
+def _bits_of(sign: str, left: int, right: int) -> int:
+    """Return the bits that the magnitude of two joined integers has at most."""
+    return {"+": max(left, right) + 1, "-": max(left, right) + 1, "*": left + right}.get(sign, left)
 
 
 def _needs_brackets(inner: int, outer: int, side: int) -> bool:

@@ -1,6 +1,6 @@
 """The CUDA target: a folder of CUDA C++ that trains on a GPU by the tasks of the full-graph engine.
 
-Long rows are divided among blocks, transposes are computed instead of stored, and scratch memory is counted.
+Long rows are divided among blocks, and scratch memory is counted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.calls import CallWriter, Form, Written, arguments_of, write_messages, write_spmm
+from graphbraid.synth.emit.calls import CallWriter, Form, Written, arguments_of, write_messages
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
@@ -41,12 +39,11 @@ _CHUNK_FLOATS = 1 << 24
 _KINDS = ("kSum", "kMax", "kMin")
 _MATRICES = {MessageOp.SOURCE: ("source", "x"), MessageOp.DESTINATION: ("destination", "y")}
 _WITH_NUMBER = (MessageOp.LEAKY_RELU, MessageOp.LEAKY_RELU_GRADIENT)
-_READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward", "gatv2_backward"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DividedRows:
-    """The long rows of some edges, in the form of ``LongRows`` in ``runtime_cuda/gpu_kernels.h``."""
+    """The long rows of some edges, in the form of ``LongRows`` in ``runtime/matrix.h``."""
 
     rows: Tensor
     """``(num_rows, 3)`` int64: a row, and begin and end of its parts."""
@@ -158,39 +155,25 @@ class GpuCallWriter(CallWriter):
         memory: see :class:`.CallWriter`.
         long_rows: long rows of the whole program.
         messages: types of the whole program's messages.
-        is_implicit: whether transposes are computed instead of stored.
     """
 
-    def __init__(
-        self, memory: Memory, long_rows: LongRows, messages: MessageTypes, *, is_implicit: bool
-    ) -> None:
+    def __init__(self, memory: Memory, long_rows: LongRows, messages: MessageTypes) -> None:
         super().__init__(memory)
-        self._long_rows, self.messages, self._is_implicit = long_rows, messages, is_implicit
+        self._long_rows, self.messages = long_rows, messages
         self.workspace = 0
         """Largest number of floats of scratch memory that a kernel needs."""
-        self.num_scattered = 0
-        """Number of aggregations over transposes that are not stored."""
-        calls = (call for task in memory.standing.recording.forward for call in task.calls)
-        sums = [arguments_of(*call) for call in calls if call[0] == "spmm" and is_implicit]
-        self._forward = [(a.indptr, a.indices, a.weight) for a in sums]
 
     def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements; see :meth:`.CallWriter.written`."""
         for kernel, given in task.calls:
-            a = arguments_of(kernel, given) if self.writer_of(kernel) else SimpleNamespace()
             if kernel in _WORKSPACES:
-                self.workspace = max(self.workspace, int(_WORKSPACES[kernel](self, a)))
-            walks_sources = kernel == "reduce_messages" and a.by_source and a.perm is not None
-            if self._is_implicit and (walks_sources or kernel in _READ_TRANSPOSES):
-                what = f"the task {task.name!r} calls {kernel}, which reads the transpose of the edges"
-                raise NotLoweredError("synthesis", what, "transpose='stored'")
+                floats = _WORKSPACES[kernel](self, arguments_of(kernel, given))
+                self.workspace = max(self.workspace, int(floats))
         return super().written(task)
 
     def writer_of(self, kernel: str) -> Form | None:
         """Return the way to write a kernel's calls; None if the target does not have the kernel."""
-        if kernel == "reduce_messages":
-            return _write_messages
-        return _write_spmm if self._is_implicit and kernel == "spmm" else super().writer_of(kernel)
+        return _write_messages if kernel == "reduce_messages" else super().writer_of(kernel)
 
     def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
         """Return the edges into some rows."""
@@ -204,44 +187,6 @@ class GpuCallWriter(CallWriter):
         """Return the number of parts of long rows."""
         long = self._long_rows.of(indptr)
         return 0 if long is None else long.parts.shape[0]
-
-    def forward_of(
-        self, indptr: Tensor, indices: Tensor, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """Return edges and weights of the forward pass whose transpose is given; None if it has none."""
-        if any(address_of(of_forward[0]) == address_of(indptr) for of_forward in self._forward):
-            return None
-        for of_forward in self._forward:
-            if _is_transpose((indptr, indices, weight), of_forward):
-                return of_forward
-        return None
-
-
-def _is_transpose(
-    these: tuple[Tensor, Tensor, Tensor | None], those: tuple[Tensor, Tensor, Tensor | None]
-) -> bool:
-    (indptr, indices, weight), (of_indptr, of_indices, of_weight) = these, those
-    num_src = indptr.numel() - 1
-    if indices.numel() != of_indices.numel() or (weight is None) != (of_weight is None):
-        return False
-    if of_indices.numel() and int(of_indices.max()) >= num_src:
-        return False
-    transposed, perm = Csc(of_indptr, of_indices, num_src, trusted=True).transpose()
-    is_same = torch.equal(transposed.indptr, indptr) and torch.equal(transposed.indices, indices)
-    if weight is None or of_weight is None:
-        return is_same
-    return is_same and torch.equal(of_weight[perm], weight)
-
-
-def _write_spmm(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
-    """Write an aggregation; one over a transpose scatters along the edges of the forward pass."""
-    is_plain = not a.mean and a.after is None
-    forward = w.forward_of(a.indptr, a.indices, a.weight) if is_plain else None
-    if forward is None:
-        return write_spmm(w, at, a)
-    w.num_scattered += 1
-    a.indptr, a.indices, a.weight = forward
-    return write_spmm(w, at, a, "spmm_transposed")
 
 
 def _write_messages(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
@@ -273,7 +218,6 @@ _WORKSPACES: dict[str, Callable[[GpuCallWriter, SimpleNamespace], int]] = {
 """Kernels -> floats of scratch memory for a call's arguments, as in ``runtime_cuda/``."""
 
 
-TRANSPOSES = ("stored", "implicit")
 _ALIGN, _WEIGHT_FLOATS = 256, 64
 """Alignment of a part of the GPU's memory in bytes, and of a weight in floats."""
 
@@ -285,7 +229,6 @@ def write_cuda(
     folder: str | os.PathLike[str],
     *,
     options: CompileOptions | None = None,
-    transpose: str = "stored",
 ) -> Path:
     """Write a program in CUDA C++ that trains a model on a graph, on one GPU.
 
@@ -295,37 +238,28 @@ def write_cuda(
         folder: the folder to make, with its own ``README.md``.
         options: how to lower. If None, as :func:`graphbraid.compile` does: by the rates of this machine's
             processor.
-        transpose: ``"stored"`` keeps the reversed edges on the GPU, where the graph is not undirected, and
-            the same GPU gives the same bits. ``"implicit"`` does without: gradients are added along the edges
-            by atomics, in no fixed order. Attention, maxima and own messages need them stored.
 
     Returns:
         The folder.
 
     Raises:
         NotLoweredError: the target lacks something that the model needs; the message names it.
-        ConfigError: there is no such ``transpose``.
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
     """
     place = Path(folder)
     require_absent(place)
-    made = sources_for_gpu(synthesis, graph, options, transpose=transpose)
-    write_folder(made, synthesis.model, place)
+    write_folder(sources_for_gpu(synthesis, graph, options), synthesis.model, place)
     return place
 
 
-def sources_for_gpu(
-    synthesis: Synthesis, graph: Graph, options: CompileOptions | None = None, *, transpose: str = "stored"
-) -> Sources:
+def sources_for_gpu(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = None) -> Sources:
     """Plan, record and write down a program without making a file."""
-    if transpose not in TRANSPOSES:
-        raise ConfigError(f"transpose must be {' or '.join(map(repr, TRANSPOSES))}; got {transpose!r}")
     lowered, long_rows, messages = synthesis.lower(graph, options), LongRows(LONG_ROW), MessageTypes()
     made: list[GpuCallWriter] = []
 
     def calls(memory: Memory) -> GpuCallWriter:
-        made.append(GpuCallWriter(memory, long_rows, messages, is_implicit=transpose == "implicit"))
+        made.append(GpuCallWriter(memory, long_rows, messages))
         return made[-1]
 
     share = whole(lowered, synthesis.program(graph, training=False))
@@ -339,10 +273,9 @@ def sources_for_gpu(
         "gpu": {
             "nbytes": sum(memory.values()),
             "workspace": memory["workspace"],
-            "transpose": transpose,
             "messages": messages.lines,
         },
-        "decisions": [*str(lowered).splitlines(), "GPU", *_decisions(made, memory, transpose)],
+        "decisions": [*str(lowered).splitlines(), "GPU", *_decisions(memory)],
         "arrays": files,
     }
     context["paths"] = [context]
@@ -378,15 +311,9 @@ def _aligned(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _decisions(made: Sequence[GpuCallWriter], memory: dict[str, int], transpose: str) -> list[str]:
-    scattered = sum(calls.num_scattered for calls in made)
-    how = {
-        "stored": "gradients flow back over stored transposes, in order; the same GPU gives the same bits",
-        "implicit": f"gradients scattered along the edges by atomics, in no fixed order, {scattered} times",
-    }
+def _decisions(memory: dict[str, int]) -> list[str]:
     parts = ", ".join(f"{name} {nbytes:,}" for name, nbytes in memory.items())
     return [
-        f"  - transpose: {transpose}: {how[transpose]}",
         f"  - long rows: a row of more than {LONG_ROW:,} edges is summed in parts",
         f"  - memory: {sum(memory.values()):,} bytes: {parts}",
     ]

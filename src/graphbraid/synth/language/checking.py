@@ -110,6 +110,8 @@ class _Checker:
                 message = f'a second {parameter.type} parameter, after "{taken[parameter.type]}"'
                 raise ProgramError(parameter.place, message, "a program has one")
             taken[parameter.type] = parameter.name
+            if (parameter.name, parameter.type) == (TOTAL_EPOCHS, "int"):
+                continue  # it is known in any case
             self._declare(parameter.name, parameter.type, parameter.place)
             self._fixed.add(parameter.name)
         for needed in ("Graph", "GNN"):
@@ -145,7 +147,8 @@ class _Checker:
                 self.block(statement.otherwise)
             case syntax.Leave():
                 if self._num_loops == 0:
-                    raise ProgramError(statement.place, f'"{statement.word}" outside of a loop')
+                    hint = "a loop has it in its block"
+                    raise ProgramError(statement.place, f'"{statement.word}" outside of a loop', hint)
             case syntax.Give():
                 if self._returns is None:
                     hint = "leave a loop with break"
@@ -204,10 +207,11 @@ class _Checker:
     # ---- names
 
     def _declare(self, name: str, kind: Type, place: Place) -> None:
-        for scope in self._scopes[1:]:
-            if name in scope and (before := scope[name][1]) is not None:
-                message = f'"{name}" is declared already, at line {before.line}'
-                raise ProgramError(place, message, "rename one")
+        for scope in self._scopes:
+            if name in scope:
+                before = scope[name][1]
+                where = "in every program" if before is None else f"at line {before.line}"
+                raise ProgramError(place, f'"{name}" is declared already, {where}', "rename one")
         self._scopes[-1][name] = kind, place
 
     def _variable(self, name: syntax.Name) -> Type:
@@ -251,7 +255,8 @@ class _Checker:
             case syntax.Unary(operator=operator):
                 kind = self._type(value.operand)
                 if (kind != "bool") if operator == "!" else (kind not in _NUMBERS):
-                    raise ProgramError(value.place, f'"{operator}" of {kind}')
+                    hint = f"it takes {'bool' if operator == '!' else 'int or float'}"
+                    raise ProgramError(value.place, f'"{operator}" of {kind}', hint)
                 return kind
             case syntax.Binary():
                 return self._binary(value)
@@ -268,7 +273,10 @@ class _Checker:
             allowed = left in among and right in among
             result = "bool" if operator[0] in "<>" else "float" if "float" in (left, right) else "int"
         if not allowed:
-            raise ProgramError(value.place, f'"{operator}" between {left} and {right}')
+            numbers = "two int" if operator == "%" else "int and float"
+            takes = "two bool" if operator in ("&&", "||") else numbers
+            hint = f"it joins {takes}{', or two bool' if operator in ('==', '!=') else ''}"
+            raise ProgramError(value.place, f'"{operator}" between {left} and {right}', hint)
         return result  # type: ignore[return-value]
 
     def _operand(self, value: syntax.Expression, operator: str) -> Type:

@@ -41,69 +41,47 @@ def closed(tokens: Sequence[Token]) -> tuple[list[Token], Notes]:
     Raises:
         ProgramError: a bracket is not closed, or the program is nested too deeply or too long.
     """
-    _check_lengths(tokens)
-    unclosed = _unclosed(tokens)
-    if len(unclosed) != 1 or unclosed[0].type != "LBRACE":
-        if unclosed:
-            raise ProgramError(place_of(unclosed[-1]), f'"{unclosed[-1]}" is never closed')
+    depth = words = 0
+    is_open: list[
+        tuple[Token, int | None]
+    ] = []  # brackets that no other closes, and positions of their loops
+    loop: int | None = None  # the position of the loop whose body comes next
+    twice: tuple[int, int] | None = None  # positions of the first nested loops over one name
+    for at, token in enumerate(tokens):
+        words = 0 if token.type in ("SEMICOLON", "LBRACE", "RBRACE") else words + 1
+        depth += (token.type in _CLOSES.values()) - (token.type in _CLOSES)
+        _check_length(token, depth, words)
+        if token.type == "FOR" and at + 3 < len(tokens) and tokens[at + 2].type == "TYPE":
+            outer = is_open[-1][1] if is_open else None
+            if twice is None and outer is not None and tokens[outer + 3] == tokens[at + 3]:
+                twice = outer, at
+            loop = at
+        elif token.type in _CLOSES.values():
+            is_open.append((token, loop if token.type == "LBRACE" else None))
+            loop = None if token.type == "LBRACE" else loop
+        elif token.type in _CLOSES and is_open and is_open[-1][0].type == _CLOSES[token.type]:
+            is_open.pop()  # the parser refuses a closing one without an open one
+    if not is_open:
         return list(tokens), ()
-    found = _loop_over_the_same(tokens)
-    if found is None:
-        raise ProgramError(place_of(unclosed[0]), '"{" is never closed')
-    outer, inner = found
-    brace = Token.new_borrow_pos("RBRACE", "}", tokens[inner])
-    outer_line, inner_line = tokens[outer].line, tokens[inner].line
+    if len(is_open) > 1 or twice is None or is_open[0][0].type != "LBRACE":
+        raise ProgramError(place_of(is_open[-1][0]), f'"{is_open[-1][0]}" is never closed')
+    outer, inner = twice
     note = (
-        f'the loop over "{tokens[inner + 3]}" at line {outer_line} is not closed; it is taken to end '
-        f"before the next loop over it, at line {inner_line}"
+        f'the loop over "{tokens[inner + 3]}" at line {tokens[outer].line} is not closed; it is taken to end '
+        f"before the next loop over it, at line {tokens[inner].line}"
     )
+    brace = Token.new_borrow_pos("RBRACE", "}", tokens[inner])
     return [*tokens[:inner], brace, *tokens[inner:]], ((place_of(tokens[outer]), note),)
 
 
-def _check_lengths(tokens: Sequence[Token]) -> None:
-    depth = words = 0
-    for token in tokens:
-        words = 0 if token.type in ("SEMICOLON", "LBRACE", "RBRACE") else words + 1
-        if token.type in _CLOSES.values():
-            depth += 1
-        elif token.type in _CLOSES:
-            depth -= 1
-        if depth > MOST_NESTED:
-            raise ProgramError(place_of(token), f"brackets are nested more than {MOST_NESTED} deep")
-        if token.type == "NAME" and len(token) > MOST_SHOWN:
-            message = f"a name of {len(token):,} characters"
-            raise ProgramError(place_of(token), message, f"at most {MOST_SHOWN} are possible")
-        if words > MOST_WORDS:
-            raise ProgramError(place_of(token), f"a statement of more than {MOST_WORDS} words", "divide it")
-
-
-def _unclosed(tokens: Sequence[Token]) -> list[Token]:
-    """Return the brackets that are never closed. The parser refuses closing ones without an open one."""
-    is_open: list[Token] = []
-    for token in tokens:
-        if token.type in _CLOSES.values():
-            is_open.append(token)
-        elif token.type in _CLOSES and is_open and is_open[-1].type == _CLOSES[token.type]:
-            is_open.pop()
-    return is_open
-
-
-def _loop_over_the_same(tokens: Sequence[Token]) -> tuple[int, int] | None:
-    """Return the positions of two nested loops that declare variables of the same name."""
-    is_open: list[tuple[str, int] | None] = []
-    pending: tuple[str, int] | None = None
-    for at, token in enumerate(tokens):
-        if token.type == "FOR" and at + 3 < len(tokens) and tokens[at + 2].type == "TYPE":
-            name = str(tokens[at + 3])
-            if is_open and is_open[-1] is not None and is_open[-1][0] == name:
-                return is_open[-1][1], at
-            pending = name, at
-        elif token.type == "LBRACE":
-            is_open.append(pending)
-            pending = None
-        elif token.type == "RBRACE" and is_open:
-            is_open.pop()
-    return None
+def _check_length(token: Token, depth: int, words: int) -> None:
+    if depth > MOST_NESTED:
+        raise ProgramError(place_of(token), f"brackets are nested more than {MOST_NESTED} deep")
+    if token.type == "NAME" and len(token) > MOST_SHOWN:
+        message = f"a name of {len(token):,} characters"
+        raise ProgramError(place_of(token), message, f"at most {MOST_SHOWN} are possible")
+    if words > MOST_WORDS:
+        raise ProgramError(place_of(token), f"a statement of more than {MOST_WORDS} words", "divide it")
 
 
 MOST = 2**63 - 1
@@ -127,6 +105,10 @@ def _program(*functions: syntax.Function | syntax.Helper) -> syntax.Function:
         hint = "one begins as function Name(Graph g, GNN gnn, ...)"
         raise ProgramError(functions[-1].place, "no function trains", hint)
     if len(trains) > 1:
+        for each in trains:
+            if all(parameter.type != "GNN" for parameter in each.parameters):
+                hint = f"one that gives a value has its type, as in function int {each.name}(...)"
+                raise ProgramError(each.place, f'the function "{each.name}" trains nothing', hint)
         raise ProgramError(trains[1].place, "a second function that trains", "a program has one")
     return replace(trains[0], helpers=helpers, layers=layers)
 
@@ -243,11 +225,21 @@ _WORDS = {
     "IF": '"if"',
 }
 """The names of marks in errors, the likeliest to be missing first."""
+_MARKS = {
+    "?:": "write if (...) { ... } else { ... }",
+    "'": 'a text is written "..."',
+    "#": "a comment begins with //",
+    "&|^~": "operators are + - * / % ! && || and comparisons",
+}
+"""Characters of other languages -> hints."""
+_IN_C = {"and": "&&", "or": "||", "not": "!", "&": "&&"}
 _BEGIN_VALUES = {"INTEGER", "TEXT", "TRUTH"}
 _KEYWORDS = (
     *("function", "for", "forall", "while", "if", "else", "break", "continue", "return", "print"),
     "container",
 )
+_LEAST_LIKE = 3
+"""Letters of a word that may be meant as another one."""
 _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNode")
 
 
@@ -286,7 +278,9 @@ def _tokens(text: str) -> list[Token]:
         place, found = Place(error.line, error.column), text[error.pos_in_stream or 0]
         if found == '"':
             raise ProgramError(place, "a text is never closed", "it ends on its own line") from None
-        hint = "write if (...) { ... } else { ... }" if found in "?:" else ""
+        hint = next((hint for marks, hint in _MARKS.items() if found in marks), "")
+        if found.isalpha():
+            hint = "names have the letters A to Z and a to z, digits and _"
         raise ProgramError(place, f"unexpected character {found!r}", hint) from None
 
 
@@ -307,12 +301,19 @@ def _unexpected(  # noqa: PLR0911 - one for each kind of mistake
         )
     if token.type == "NAME" and is_type:
         return _unknown("type", token, _TYPES, f"known are {', '.join(_TYPES)}")
-    if token.type == "NAME" and before.type == "NAME" and "STEP" in expected:
+    if token.type in ("NAME", "TYPE") and before.type == "NAME" and "STEP" in expected:
         return _unknown("type", before, _TYPES, "variables are int, float, bool")
+    if token.type == "NAME" and before.type == "NAME" and expected == {"LPAR"}:
+        return _unknown("type", before, _TYPES, "functions give int, float, bool")
+    if wrong := next((word for word in (token, before) if word in _IN_C), None):
+        return ProgramError(place_of(wrong), f'unexpected "{wrong}"', f'it is written "{_IN_C[wrong]}"')
     if before == "do":
         return ProgramError(place_of(before), 'unknown word "do"', "write while (...) { ... }")
     if before.type == "NAME" and "DOT" in expected and did_you_mean(str(before), _KEYWORDS):
         return _unknown("word", before, _KEYWORDS, "")
+    if token.type == "LPAR" and before.type == "NAME":
+        hint = "a value is used, as in x = f(...); a method has its object, as in gnn.load(...)"
+        return ProgramError(place_of(before), f'the call "{_cut(before)}(" is no statement', hint)
     if token.type == "EQUAL" and "EQUALITY" in expected:
         return ProgramError(place, 'unexpected "="', 'a comparison is written "=="')
     hint = _near(token, _KEYWORDS) if token.type == "NAME" else ""
@@ -324,6 +325,8 @@ def _unknown(what: str, word: Token, known: tuple[str, ...], hint: str) -> Progr
 
 
 def _near(word: Token, known: tuple[str, ...]) -> str:
+    if len(word) < _LEAST_LIKE:
+        return ""
     return did_you_mean(str(word), known).strip().replace("Did", "did").replace("'", "")
 
 
@@ -340,6 +343,6 @@ def _wanted(expected: set[str]) -> str:
     for terminal, shown in _WORDS.items():
         if terminal in expected:
             return shown
-    if "TYPE" in expected:
-        return "a type"
-    return "a name" if "NAME" in expected else "an operator"
+    if "NAME" in expected:
+        return "a name"
+    return "a type" if "TYPE" in expected else "an operator"

@@ -30,8 +30,6 @@
 //   1: 60 nodes, 85 edges to the next
 //   2: 30 nodes
 // GPU
-//   - transpose: stored: gradients flow back over stored transposes, in order; the same GPU gives the same
-//     bits
 //   - long rows: a row of more than 1,024 edges is summed in parts
 //   - memory: 63,232 bytes: arrays 14,336, weights 7,168, arena 8,960, between tasks 0, workspace 32,768
 #include <cstdio>
@@ -41,7 +39,6 @@
 #include <vector>
 
 #include "following.h"
-#include "gpu_kernels.h"
 #include "gpu_memory.h"
 #include "gpu_training.h"
 #include "options.h"
@@ -287,7 +284,7 @@ class Program {
   // The update of all parameters by the optimizer.
   void update(double rate) {
     optimizer.learning_rate = rate;
-    optimizer.step(weights);
+    weights.update(optimizer.next());
     wait_for_gpu();
   }
 
@@ -301,7 +298,7 @@ class Program {
   Plan plan;
   DeviceWeights weights;
   Optimizer optimizer = {
-      .kind = Optimizer::kAdam,
+      .rule = Rule::kAdam,
       .learning_rate = 0.01,
       .momentum = 0.0,
       .beta1 = 0.9,

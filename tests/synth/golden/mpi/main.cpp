@@ -423,7 +423,7 @@ class Program {
   // The update of all parameters by the optimizer.
   void update(double rate) {
     optimizer.learning_rate = rate;
-    optimizer.step(weights.parameters);
+    weights.update(optimizer.next());
   }
 
   // The share of labelled nodes whose largest output is their label.
@@ -438,7 +438,7 @@ class Program {
   Plan plan;
   Weights weights = make_weights();
   Optimizer optimizer = {
-      .kind = Optimizer::kAdam,
+      .rule = Rule::kAdam,
       .learning_rate = 0.01,
       .momentum = 0.0,
       .beta1 = 0.9,

@@ -5,7 +5,6 @@
 #include <compare>
 #include <cstdint>
 #include <cstdio>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -25,21 +24,25 @@ class Int {
   friend bool operator==(Int, Int) = default;
   friend std::strong_ordering operator<=>(Int, Int) = default;
 
-  friend Int operator+(Int a, Int b) {
+  // Here and below, `line` is that of the program's statement, or 0.
+  friend Int plus(Int a, Int b, int line = 0) {
     int64_t sum = 0;
     const bool overflows = __builtin_add_overflow(a.value_, b.value_, &sum);
-    return fitting(overflows, sum);
+    return fitting(overflows, sum, line);
   }
-  friend Int operator-(Int a, Int b) {
+  friend Int minus(Int a, Int b, int line = 0) {
     int64_t rest = 0;
     const bool overflows = __builtin_sub_overflow(a.value_, b.value_, &rest);
-    return fitting(overflows, rest);
+    return fitting(overflows, rest, line);
   }
-  friend Int operator*(Int a, Int b) {
+  friend Int times(Int a, Int b, int line = 0) {
     int64_t product = 0;
     const bool overflows = __builtin_mul_overflow(a.value_, b.value_, &product);
-    return fitting(overflows, product);
+    return fitting(overflows, product, line);
   }
+  friend Int operator+(Int a, Int b) { return plus(a, b); }
+  friend Int operator-(Int a, Int b) { return minus(a, b); }
+  friend Int operator*(Int a, Int b) { return times(a, b); }
   friend Int operator/(Int a, Int b) { return quotient(a, b); }
   friend Int operator%(Int a, Int b) { return remainder(a, b); }
   friend Int operator-(Int a) { return -a.value_; }
@@ -57,8 +60,8 @@ class Int {
 
  private:
   // The smallest integer has no opposite, so that it counts as one that does not fit.
-  static Int fitting(bool overflows, int64_t value) {
-    if (overflows || value == INT64_MIN) fail(0, "the integer is too large: at most 9223372036854775807");
+  static Int fitting(bool overflows, int64_t value, int line) {
+    if (overflows || value == INT64_MIN) fail(line, "the integer is too large: at most 9223372036854775807");
     return value;
   }
 
@@ -93,9 +96,10 @@ inline void count_round(int line) {
 }
 
 // Prints a line, with a space between its parts.
-inline void say(std::initializer_list<std::string> parts) {
+template <typename... Parts>
+void say(const Parts&... parts) {
   std::string line;
-  for (const std::string& part : parts) line += " " + part;
+  ((line += " " + shown(parts)), ...);
   std::printf("%s\n", line.c_str() + !line.empty());
 }
 

@@ -31,6 +31,11 @@ void Weights::save(const std::string& folder) const {
     write_array(folder + "/" + counter.name + ".npy", "<i8", &counter.value, {});
 }
 
+void Weights::update(Update step) {
+  for (Parameter& p : parameters)
+    for (size_t i = 0; i < p.grad.size(); ++i) step(p.grad[i], p.value[i], p.first[i], p.second[i]);
+}
+
 uint64_t Weights::digest() const {
   std::vector<uint64_t> digests;
   for (const Parameter& parameter : parameters)

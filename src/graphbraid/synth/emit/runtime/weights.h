@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer.h"
+
 namespace program {
 
 // A parameter with its gradient and what its optimizer keeps of earlier gradients; or numbers that are saved
@@ -42,6 +44,8 @@ struct Weights {
   // Both throw std::runtime_error.
   void load(const std::string& folder);
   void save(const std::string& folder) const;
+  // Changes the parameters that learn by their gradients.
+  void update(Update step);
   // The digest of all values.
   uint64_t digest() const;
 };

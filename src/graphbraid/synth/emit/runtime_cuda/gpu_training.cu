@@ -1,4 +1,3 @@
-#include <cmath>
 #include <utility>
 
 #include "gpu.cuh"
@@ -81,25 +80,8 @@ void DeviceWeights::save(const std::string& folder) {
   weights_.save(folder);
 }
 
-void Optimizer::step(DeviceWeights& weights) {
-  ++num_steps;
-  const double correction1 = 1.0 - std::pow(beta1, static_cast<double>(num_steps));
-  const double correction2 = std::sqrt(1.0 - std::pow(beta2, static_cast<double>(num_steps)));
-  const auto single = [](double number) { return static_cast<float>(number); };
-  const Update how{kind,
-                   num_steps == 1,
-                   single(kind == kSgd ? learning_rate : learning_rate / correction1),
-                   single(momentum),
-                   single(beta1),
-                   single(1.0 - beta1),
-                   single(beta2),
-                   single(1.0 - beta2),
-                   single(correction2),
-                   single(eps),
-                   single(weight_decay),
-                   single(1.0 - learning_rate * weight_decay)};
-  launch("update", update, weights.num_learning_, how, weights.num_learning_, weights.values_,
-         weights.gradients_, weights.first_, weights.second_);
+void DeviceWeights::update(Update step) {
+  launch("update", program::update, num_learning_, step, num_learning_, values_, gradients_, first_, second_);
 }
 
 double cross_entropy(const LossInput& a) {

@@ -22,13 +22,4 @@ void spmm(const Spmm& a) {
   sum_over_edges("spmm", terms_of(a, static_cast<float*>(partial)));
 }
 
-void spmm_transposed(const Spmm& a) {
-  const SpmmTerms terms = terms_of(a, nullptr);
-  launch("spmm_transposed", begin_rows, a.out.rows * a.out.columns, terms);
-  with_lanes(a.out.columns, [&](auto constant) {
-    constexpr int kLanes = decltype(constant)::value;
-    launch("spmm_transposed", scatter_rows<kLanes>, a.edges.num_rows * kLanes, terms);
-  });
-}
-
 }  // namespace program

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "element_losses.h"
-#include "gpu_kernels.h"
+#include "kernels.h"
+#include "optimizer.h"
 #include "warp.cuh"
 
 namespace program {
@@ -65,30 +66,10 @@ __global__ void lose_elements(const LossInput given, float share, float* losses)
   if (given.grad.data != nullptr) given.grad.data[row * given.grad.row_stride + column] = found.grad * share;
 }
 
-// The rules of PyTorch's SGD, Adam and AdamW for one number; as in runtime/training.cpp.
-struct Update {
-  int kind;  // as in Optimizer
-  bool is_first;
-  float rate, momentum, beta1, rest1, beta2, rest2, root2, eps, decay, decay_rest;
-};
-
-static __global__ void update(const Update u, int64_t count, float* value, const float* grads, float* first,
-                              float* second) {
+static __global__ void update(const Update step, int64_t count, float* value, const float* grads,
+                              float* first, float* second) {
   const int64_t i = thread_number();
-  if (i >= count) return;
-  float grad = grads[i];
-  if (u.kind == 2)
-    value[i] *= u.decay_rest;
-  else
-    grad += u.decay * value[i];
-  if (u.kind == 0) {
-    first[i] = u.is_first ? grad : u.momentum * first[i] + grad;
-    value[i] -= u.rate * first[i];
-    return;
-  }
-  first[i] = u.beta1 * first[i] + u.rest1 * grad;
-  second[i] = u.beta2 * second[i] + u.rest2 * grad * grad;
-  value[i] -= u.rate * first[i] / (sqrtf(second[i]) / u.root2 + u.eps);
+  if (i < count) step(grads[i], value[i], first[i], second[i]);
 }
 
 }  // namespace program

@@ -45,13 +45,6 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes) {
   return __shfl_sync(mask, value, on_host::lane() ^ lanes);
 }
 
-template <typename T>
-T atomicAdd(T* to, T value) {
-  const T before = *to;
-  *to += value;
-  return before;
-}
-
 // Rounded each by itself; compiled with -ffp-contract=off.
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }

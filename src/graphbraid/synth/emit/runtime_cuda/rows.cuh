@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gpu.cuh"
-#include "gpu_kernels.h"
+#include "kernels.h"
 
 namespace program {
 

@@ -50,31 +50,4 @@ struct SpmmTerms {
   }
 };
 
-// ---- Over the transpose, which is not stored: edge e = u -> v adds to out[u, :] what it reads at x[v, :]
-
-// What a row gets from no edge: its implicit self-loop and the addend.
-static __global__ void begin_rows(const SpmmTerms terms) {
-  const int64_t row = thread_number() / terms.columns(), column = thread_number() % terms.columns();
-  if (row >= terms.out.rows) return;
-  float sum = terms.loop(row, column);
-  if (terms.factors.dst_scale) sum *= terms.factors.dst_scale[row];
-  if (row < terms.addend.rows) sum += terms.addend.data[row * terms.addend.row_stride + column];
-  terms.out.data[row * terms.out.row_stride + column] = sum;
-}
-
-template <int Lanes>
-__global__ void scatter_rows(const SpmmTerms terms) {
-  const int64_t row = row_number<Lanes>();
-  if (row >= terms.edges.num_rows) return;
-  const float own = terms.factors.src_scale ? terms.factors.src_scale[row] : 1.0f;
-  for (int64_t e = terms.edges.indptr[row]; e < terms.edges.indptr[row + 1]; ++e) {
-    const int64_t node = node_at(terms.edges, e);
-    if (terms.leaves_out(row, node)) continue;
-    float c = terms.factors.weight ? own * terms.factors.weight[e] : own;
-    if (terms.factors.dst_scale) c *= terms.factors.dst_scale[node];
-    for (int64_t column = threadIdx.x % Lanes; column < terms.columns(); column += Lanes)
-      atomicAdd(&terms.out.data[node * terms.out.row_stride + column], c * terms.number(row, row, column));
-  }
-}
-
 }  // namespace program
