@@ -20,6 +20,7 @@ from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import RecordedTask
 
 _ACTIVATIONS = ("kNone", "kRelu", "kLeakyRelu", "kElu")
+_TIES = ("kFirst", "kShared", "kSharedWithZero")
 _USUAL_SLOPE = 0.01
 _FACTORS = ("weight", "src_scale", "dst_scale", "loop")
 _MADE = {"result": "rows", "gram": "gram", "heads": "heads", "spread": "heads"}
@@ -107,6 +108,8 @@ class CallWriter:
                 return bool(value)
             case "number":
                 return value
+            case "ties":
+                return f"Ties::{_TIES[int(value)]}"
             case "edges_in":
                 return self.edges(a.indptr, a.indices)
             case "edges_out":
@@ -298,7 +301,7 @@ _FORMS = (
     "tall_gram(a b out:gram ids:nodes)",
     "bit_product(bits:bits factors:factors b out add:flag after:after)",
     "bit_gram(a bits:bits factors:factors out:gram)",
-    "spmm_max(edges:edges_in x ties:number out found:winners)",
+    "spmm_max(edges:edges_in x ties:ties out found:winners)",
     "spmm_max_shared_backward(edges:edges_in share largest x out)",
     "epilogue(x how:epilogue out)",
     "epilogue_backward(grad result=out how:epilogue grad_x grad_bias:gradient)",

@@ -25,10 +25,14 @@ struct Spmm {
 };
 void spmm(const Spmm& a);
 
+// Which of equal maxima get a gradient, and whether a zero from the beginning is one of them: in this order
+// in csrc/aggregate/spmm_max.h, too.
+enum class Ties { kFirst, kShared, kSharedWithZero };
+
 struct SpmmMax {
   Edges edges = {};
   ConstMatrix x = {};
-  int ties = 0;  // as numbered in csrc/aggregate/spmm_max.h
+  Ties ties = Ties::kFirst;
   Matrix out = {};
   int32_t* found = nullptr;  // for the gradient; null: not asked for
 };

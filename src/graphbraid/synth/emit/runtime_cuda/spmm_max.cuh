@@ -14,12 +14,10 @@
 
 namespace program {
 
-enum Ties { kFirst, kShared, kSharedWithZero };  // numbers as in csrc/aggregate/spmm_max.h
-
 struct MaxTask {
   Edges edges;
   ConstMatrix x;
-  int ties;
+  Ties ties;
   Matrix out;
   int32_t* found;          // null: not asked for
   float* partial;          // (parts of long rows, columns)
@@ -45,7 +43,7 @@ __device__ inline Best best_of(const MaxTask& task, int64_t first, int64_t begin
   Best best;
   for (int64_t e = begin; e < end; ++e) {
     const float message = task.x.data[node_at(task.edges, e) * task.x.row_stride + column];
-    const bool counts = task.ties != kFirst;
+    const bool counts = task.ties != Ties::kFirst;
     if (e == begin && !counts) best.found = static_cast<int32_t>(e - first);
     best.keep_larger(message, counts ? 1 : static_cast<int32_t>(e - first), counts ? 1 : 0);
   }
@@ -54,9 +52,9 @@ __device__ inline Best best_of(const MaxTask& task, int64_t first, int64_t begin
 
 __device__ inline void finish_max(const MaxTask& task, int64_t row, int64_t column, Best best) {
   const bool is_empty = task.edges.indptr[row] == task.edges.indptr[row + 1];
-  if (is_empty) best = {0.0f, task.ties == kFirst ? -1 : 0};
-  if (task.ties != kFirst) {
-    if (best.value == 0 && task.ties == kSharedWithZero && !is_empty) ++best.found;
+  if (is_empty) best = {0.0f, task.ties == Ties::kFirst ? -1 : 0};
+  if (task.ties != Ties::kFirst) {
+    if (best.value == 0 && task.ties == Ties::kSharedWithZero && !is_empty) ++best.found;
     if (best.value != best.value) best.found = 0;
   }
   task.out.data[row * task.out.columns + column] = best.value;
@@ -95,7 +93,7 @@ __global__ void join_max(const MaxTask task) {
     for (int64_t part = about[1]; part < about[2]; ++part) {
       const int64_t place = part * task.out.columns + column;
       const int32_t found = task.partial_found[place];
-      best.keep_larger(task.partial[place], found, task.ties == kFirst ? 0 : found);
+      best.keep_larger(task.partial[place], found, task.ties == Ties::kFirst ? 0 : found);
     }
     finish_max(task, about[0], column, best);
   }
