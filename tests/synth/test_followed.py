@@ -50,6 +50,12 @@ CASES: dict[str, dict[str, str]] = {
         'print(less(gnn.evaluate("val"), gnn.evaluate("test")), gnn.loss()); '
         'if (gnn.evaluate("test") < gnn.evaluate("val") || gnn.evaluate("train") < 0.3) { print(epoch); }',
     },
+    "print behind what may not run": {
+        "head": SAYS + "function bool told(bool x) { print(x); return x; }\n",
+        "after": "if (said(epoch) > 2 && said(1) > 0 || said(2) == 2 && said(epoch) == 1) { print(epoch); } "
+        "print(told(epoch > 3) && told(true), told(false) || said(7 / (epoch + 1)) > told_to(1)); "
+        "while (told(epoch > 3) && told(false) || told(epoch == 9)) { break; }".replace("told_to", "said"),
+    },
     "an error behind a line": {"head": SAYS, "after": "print(said(1) + 7 / (epoch - 2), said(3));"},
     "an error before a line": {"head": SAYS, "after": "print(7 / (epoch - 2) + said(1));"},
     "evaluated twice an epoch": {

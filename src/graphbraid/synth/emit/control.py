@@ -247,8 +247,17 @@ class _Writer:
         match part:
             case tuple():
                 return tuple(self._lift(each, lines) for each in part)
-            case syntax.Binary(operator="&&" | "||"):  # the right side may not run
-                return replace(part, left=self._lift(part.left, lines))
+            case syntax.Binary(operator="&&" | "||") as joined:
+                left = self._lift(joined.left, lines)
+                if not any(map(self._is_risky, walk(joined.right))):
+                    return replace(joined, left=left)
+                value, inside = self._named("bool", self._text(left).code, lines, joined), list[str]()
+                right, name = self._as(self._lift(joined.right, inside), "bool"), cpp_variable(value.name)
+                sign = "" if joined.operator == "&&" else "!"
+                lines.append(f"if ({sign}{name}) {{")
+                lines += [f"  {line}" for line in (*inside, f"{name} = {right};")]
+                lines.append("}")
+                return value
             case syntax.Binary():
                 part = replace(part, left=self._lift(part.left, lines), right=self._lift(part.right, lines))
             case syntax.Unary():
@@ -257,11 +266,16 @@ class _Writer:
                 part = replace(part, arguments=self._lift(part.arguments, lines))
         if not self._is_risky(part):
             return part
-        text, name = self._text(part), str(self._num_lifted)
+        text = self._text(part)
+        return self._named(text.kind, text.code, lines, part)
+
+    def _named(self, kind: str, code: str, lines: list[str], value: syntax.Node) -> syntax.Name:
+        """Return the variable of a new statement, which has a value."""
+        name = str(self._num_lifted)
         self._num_lifted += 1
-        self._kinds[name] = text.kind
-        lines.append(f"const {_TYPES[text.kind]} {cpp_variable(name)} = {text.code};")
-        return syntax.Name(part.place, name)
+        self._kinds[name] = kind
+        lines.append(f"{'' if kind == 'bool' else 'const '}{_TYPES[kind]} {cpp_variable(name)} = {code};")
+        return syntax.Name(value.place, name)
 
     def _in_turn(self, values: Sequence[syntax.Expression], codes: Sequence[str], form: str) -> str:
         """Return ``form`` filled with codes; if order matters they run before it: C++ leaves it open."""
