@@ -288,12 +288,13 @@ def test_parts_hold_each_edge_of_the_long_rows_once_in_order(edges: int):
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)))
     found = parts_of(indptr, edges)
     assert found is not None
-    assert found.rows[:, 0].tolist() == (degrees > edges).nonzero().squeeze(1).tolist()
-    for row, first, last in found.rows.tolist():
-        parts = found.parts[first:last]
+    long_rows, all_parts = found
+    assert long_rows[:, 0].tolist() == (degrees > edges).nonzero().squeeze(1).tolist()
+    for row, first, last in long_rows.tolist():
+        parts = all_parts[first:last]
         assert parts[:, 0].unique().tolist() == [row]
         read = torch.cat([torch.arange(begin, end) for _, begin, end in parts.tolist()])
         assert torch.equal(read, torch.arange(int(indptr[row]), int(indptr[row + 1])))
         assert int((parts[:, 2] - parts[:, 1]).max()) <= edges
-    assert found.rows[-1, 2] == found.parts.shape[0]
+    assert long_rows[-1, 2] == all_parts.shape[0]
     assert parts_of(indptr, 20 + 3 * edges) is None

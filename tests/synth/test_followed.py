@@ -56,6 +56,14 @@ CASES: dict[str, dict[str, str]] = {
         "print(told(epoch > 3) && told(true), told(false) || said(7 / (epoch + 1)) > told_to(1)); "
         "while (told(epoch > 3) && told(false) || told(epoch == 9)) { break; }".replace("told_to", "said"),
     },
+    "print in conditions": {
+        "head": SAYS,
+        "after": "for (int i = said(0); said(i) + said(1) < 4; i += said(1) * said(1)) { "
+        "if (i == 1) { continue; } if (said(i) > said(5)) { print(7); } "
+        "else if (said(2) - said(i) == 0) { print(8); } "
+        "else if (i > 9) { print(9); } else { print(10); } } "
+        "int k = 3; while (said(k) > said(1) && said(k) > 0) { k--; } print(k);",
+    },
     "an error behind a line": {"head": SAYS, "after": "print(said(1) + 7 / (epoch - 2), said(3));"},
     "an error before a line": {"head": SAYS, "after": "print(7 / (epoch - 2) + said(1));"},
     "evaluated twice an epoch": {

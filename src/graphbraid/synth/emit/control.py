@@ -20,7 +20,7 @@ _LEVELS = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4,
 _PRODUCT, _SIGNED, _ATOM = 6, 7, 8
 _PLACED = {"+": "plus", "-": "minus", "*": "times", "/": "quotient", "%": "remainder"}
 """Operators -> functions of ``runtime/numbers.h`` that can fail: their errors name the line they are told."""
-_FAILS = re.compile(rf"\b({'|'.join(_PLACED.values())}|script::\w+)\(")
+_FAILS = re.compile(rf"({'|'.join(_PLACED.values())})\(")
 _INT_BITS, _COUNTER_BITS = 63, 56
 """Bits that the magnitude of an integer has at most; of one that only counts, since a program does not count
 to 2^55 in a year."""
@@ -128,31 +128,13 @@ class _Writer:
     def _statement(self, statement: syntax.Statement, returns: str) -> Iterator[str]:
         match statement:
             case syntax.For():
-                yield f"{self._head(statement)} {{"
-                if not trains_in(statement.body):
-                    yield f"  count_round({statement.place.line});"
-                yield from self._inside(statement.body, returns)
-                yield "}"
-            case syntax.If(branches=((first, body), *others)):
-                before, first = self._lifted(first)
-                yield from before
-                yield from self._choice(replace(statement, branches=((first, body), *others)), returns)
+                yield from self._loop(statement, returns)
             case syntax.If():
                 yield from self._choice(statement, returns)
-            case syntax.Declare() | syntax.Assign() | syntax.Give():
-                before, value = self._lifted(statement.value)
-                yield from before
-                yield f"{self._simple(replace(statement, value=value), returns)};"
-            case syntax.Say():
-                before, values = self._lifted(statement.values)
-                yield from before
-                yield f"{self._simple(replace(statement, values=values))};"
-            case syntax.Train(rate=rate) if rate is not None:
-                before, rate = self._lifted(rate)
-                yield from before
-                yield f"{self._simple(replace(statement, rate=rate))};"
             case _:
-                yield f"{self._simple(statement)};"
+                before, statement = self._lifted(statement)
+                yield from before
+                yield f"{self._simple(statement, returns)};"
 
     def _simple(  # noqa: PLR0911 - one for each kind of node
         self, statement: syntax.Statement | None, returns: str = ""
@@ -187,24 +169,43 @@ class _Writer:
             return f"{assigned.operator * 2}{name}"
         return f"{name} = {self._as(assigned.new, kind)}"
 
-    def _head(self, loop: syntax.For) -> str:
-        if loop.first is None and loop.step is None and loop.condition is not None:
-            return f"while ({self._text(loop.condition).code})"
+    def _loop(self, loop: syntax.For, returns: str) -> Iterator[str]:
         first = self._simple(loop.first)
-        condition = "" if loop.condition is None else f" {self._text(loop.condition).code}"
-        step = "" if loop.step is None else f" {self._simple(loop.step)}"
-        return f"for ({first};{condition};{step})"
+        before, condition = self._lifted(loop.condition)
+        asked = "" if condition is None else self._text(condition).code
+        if first or loop.step or before or not asked:
+            yield f"for ({first};{f' {asked}' if asked and not before else ''};{self._step(loop)}) {{"
+        else:
+            yield f"while ({asked}) {{"
+        if before:
+            yield from (f"  {line}" for line in (*before, f"if (!({asked})) break;"))
+        if not trains_in(loop.body):
+            yield f"  count_round({loop.place.line});"
+        yield from self._inside(loop.body, returns)
+        yield "}"
+
+    def _step(self, loop: syntax.For) -> str:
+        if loop.step is None:
+            return ""
+        before, step = self._lifted(loop.step)
+        code = self._simple(step)
+        return f" [&] {{ {' '.join(before)} {code}; }}()" if before else f" {code}"
 
     def _choice(self, choice: syntax.If, returns: str) -> Iterator[str]:
-        start = ""
-        for condition, body in choice.branches:
-            yield f"{start}if ({self._text(condition).code}) {{"
-            yield from self._inside(body, returns)
-            start = "} else "
-        if choice.otherwise or not choice.branches:
-            yield f"{start}{{"
-            yield from self._inside(choice.otherwise, returns)
-        yield "}"
+        if not choice.branches:
+            yield from ("{", *self._inside(choice.otherwise, returns), "}")
+            return
+        (condition, body), *others = choice.branches
+        before, condition = self._lifted(condition)
+        yield from (*before, f"if ({self._text(condition).code}) {{", *self._inside(body, returns))
+        rest = list(self._choice(replace(choice, branches=tuple(others)), returns))
+        if rest == ["{", "}"]:
+            yield "}"
+        elif rest[0] == "{" or rest[0].startswith("if ("):
+            yield f"}} else {rest[0]}"
+            yield from rest[1:]
+        else:
+            yield from ("} else {", *(f"  {line}" for line in rest), "}")
 
     # ---- expressions
 
@@ -243,10 +244,16 @@ class _Writer:
         matters = len(risky) > 1 and any(map(self._acts, risky))
         return lines, self._lift(part, lines) if matters else part
 
-    def _lift(self, part: Any, lines: list[str]) -> Any:
+    def _lift(self, part: Any, lines: list[str]) -> Any:  # noqa: PLR0911 - one for each kind of node
         match part:
             case tuple():
                 return tuple(self._lift(each, lines) for each in part)
+            case syntax.Declare() | syntax.Assign() | syntax.Give():
+                return replace(part, value=self._lift(part.value, lines))
+            case syntax.Say():
+                return replace(part, values=self._lift(part.values, lines))
+            case syntax.Train():
+                return replace(part, rate=self._lift(part.rate, lines))
             case syntax.Binary(operator="&&" | "||") as joined:
                 left = self._lift(joined.left, lines)
                 if not any(map(self._is_risky, walk(joined.right))):
@@ -277,17 +284,6 @@ class _Writer:
         lines.append(f"{'' if kind == 'bool' else 'const '}{_TYPES[kind]} {cpp_variable(name)} = {code};")
         return syntax.Name(value.place, name)
 
-    def _in_turn(self, values: Sequence[syntax.Expression], codes: Sequence[str], form: str) -> str:
-        """Return ``form`` filled with codes; if order matters they run before it: C++ leaves it open."""
-        acts = [self._acts(value) for value in values]
-        if (
-            not any(acts)
-            or sum(act or bool(_FAILS.search(code)) for act, code in zip(acts, codes, strict=True)) < 2
-        ):
-            return form.format(*codes)
-        first = "".join(f"const auto v_{at} = {code}; " for at, code in enumerate(codes))
-        return f"[&] {{ {first}return {form.format(*(f'v_{at}' for at in range(len(codes))))}; }}()"
-
     def _text(self, value: syntax.Expression) -> _Text:
         match value:
             case syntax.Literally(value=number):
@@ -304,9 +300,8 @@ class _Writer:
             case syntax.Apply():
                 helper = self._helpers[value.function]
                 pairs = zip(value.arguments, helper.parameters, strict=True)
-                given = [self._as(argument, parameter.type) for argument, parameter in pairs]
-                form = f"script::{cpp_variable(helper.name)}({', '.join(['{}'] * len(given))})"
-                return _Text(self._in_turn(value.arguments, given, form), helper.returns)
+                given = ", ".join(self._as(argument, parameter.type) for argument, parameter in pairs)
+                return _Text(f"script::{cpp_variable(helper.name)}({given})", helper.returns)
             case syntax.Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"
@@ -338,19 +333,13 @@ class _Writer:
         bits = _bits_of(sign, left.bits, right.bits) if left.kind == "int" else 0
         is_divided = not (isinstance(value.right, syntax.Literally) and value.right.value)
         if is_divided if sign in {"/", "%"} else joins and bits > _INT_BITS:
-            form = f"{_PLACED[sign]}({self._placed(value, '{}', '{}')})"
-            code = self._in_turn((value.left, value.right), (left.code, right.code), form)
+            code = f"{_PLACED[sign]}({self._placed(value, left.code, right.code)})"
             return _Text(code, left.kind, bits=min(bits, _INT_BITS))
-        codes = [
+        sides = [
             f"({part.code})" if _needs_brackets(part.level, level, side) else part.code
             for side, part in enumerate((left, right))
         ]
-        form = f"{{}} {sign} {{}}"
-        if level > _LEVELS["&&"]:
-            code = self._in_turn((value.left, value.right), codes, form)
-        else:
-            code = form.format(*codes)  # C++ has the order of these
-        return _Text(code, left.kind if joins else "bool", _ATOM if code[0] == "[" else level, bits=bits)
+        return _Text(f" {sign} ".join(sides), left.kind if joins else "bool", level, bits=bits)
 
 
 def _is_step(assigned: syntax.Assign) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,18 +40,13 @@ _MATRICES = {MessageOp.SOURCE: ("source", "x"), MessageOp.DESTINATION: ("destina
 _WITH_NUMBER = (MessageOp.LEAKY_RELU, MessageOp.LEAKY_RELU_GRADIENT)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class DividedRows:
-    """The long rows of some edges, in the form of ``LongRows`` in ``runtime/matrix.h``."""
+def parts_of(indptr: Tensor, edges: int) -> tuple[Tensor, Tensor] | None:
+    """Divide rows with more than ``edges`` edges into parts of so many.
 
-    rows: Tensor
-    """``(num_rows, 3)`` int64: a row, and begin and end of its parts."""
-    parts: Tensor
-    """``(num_parts, 3)`` int64: a row, and begin and end of the part's edges."""
-
-
-def parts_of(indptr: Tensor, edges: int) -> DividedRows | None:
-    """Divide rows with more than ``edges`` edges into parts of so many; None if there is no such row."""
+    Returns:
+        As in ``LongRows`` of ``runtime/matrix.h``: ``(num_rows, 3)`` int64, a row, and begin and end of its
+        parts; ``(num_parts, 3)`` int64, a row, and begin and end of the part's edges. None if no row is long.
+    """
     degrees = indptr.diff()
     rows = (degrees > edges).nonzero().squeeze(1)
     if not rows.numel():
@@ -63,7 +57,7 @@ def parts_of(indptr: Tensor, edges: int) -> DividedRows | None:
     row, part = rows[number], torch.arange(number.numel()) - (ends - counts)[number]
     begin = indptr[row] + part * edges
     end = torch.minimum(begin + edges, indptr[row + 1])
-    return DividedRows(torch.stack((rows, ends - counts, ends), 1), torch.stack((row, begin, end), 1))
+    return torch.stack((rows, ends - counts, ends), 1), torch.stack((row, begin, end), 1)
 
 
 class LongRows:
@@ -71,10 +65,10 @@ class LongRows:
 
     def __init__(self, edges: int) -> None:
         self.edges = edges
-        self._found: dict[tuple[int, int], DividedRows | None] = {}
+        self._found: dict[tuple[int, int], tuple[Tensor, Tensor] | None] = {}
 
-    def of(self, indptr: Tensor) -> DividedRows | None:
-        """Return the long rows of some edges."""
+    def of(self, indptr: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the long rows of some edges; see :func:`parts_of`."""
         key = (address_of(indptr), indptr.numel())
         if key not in self._found:
             self._found[key] = parts_of(indptr, self.edges)
@@ -180,13 +174,13 @@ class GpuCallWriter(CallWriter):
         plain, long = super().edges(indptr, indices), self._long_rows.of(indptr)
         if long is None:
             return plain
-        rows, parts = self.memory.array(long.rows, "long_rows"), self.memory.array(long.parts, "parts")
+        rows, parts = self.memory.array(long[0], "long_rows"), self.memory.array(long[1], "parts")
         return plain | {"long_rows": f"long_rows({self._long_rows.edges}, {rows}, {parts})"}
 
     def num_parts(self, indptr: Tensor) -> int:
         """Return the number of parts of long rows."""
         long = self._long_rows.of(indptr)
-        return 0 if long is None else long.parts.shape[0]
+        return 0 if long is None else long[1].shape[0]
 
 
 def _write_messages(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:

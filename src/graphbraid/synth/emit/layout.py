@@ -142,18 +142,10 @@ def _laid(text: str, column: int, behind: str, more: int = 0) -> list[str]:
 
 
 def _below(head: str, text: str, column: int, behind: str) -> list[str]:
-    """Return the lines of a head and what follows it: beside the head, or below it, if that is simpler."""
+    """Return the lines of a head and of what stands beside and below it."""
     more = 4 if head[-1] == "(" and len(_split(text, ", ")) > 1 else 0
-    beside = _laid(text, column + len(head), behind, more)
-    below = _laid(text, column + 4, behind, more)
-    is_simpler = _is_nested(beside) and not _is_nested(below) and len(below) < len(beside) + 1
-    if is_simpler and head != "return " and (head[-1] != "(" or more):
-        return [head.rstrip(), *(f"    {line}" for line in below)]
-    return [head + beside[0], *(" " * len(head) + line for line in beside[1:])]
-
-
-def _is_nested(lines: list[str]) -> bool:
-    return any(line.startswith(" ") for line in lines)
+    lines = _laid(text, column + len(head), behind, more)
+    return [head + lines[0], *(" " * len(head) + line for line in lines[1:])]
 
 
 def _split(text: str, separator: str) -> list[str]:
