@@ -109,7 +109,7 @@ class CallWriter:
             case "number":
                 return value
             case "ties":
-                return f"Ties::{_TIES[int(value)]}"
+                return f"Ties::{_TIES[value or 0]}"
             case "edges_in":
                 return self.edges(a.indptr, a.indices)
             case "edges_out":
