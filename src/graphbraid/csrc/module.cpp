@@ -59,12 +59,12 @@ gb::Variant by_name(const std::string& name) {
 
 // Whether dicts hold the very objects `before`, in this order. No code of Python runs.
 bool hold_same(const nb::list& dicts, const nb::tuple& before) {
-  const Py_ssize_t size = PyTuple_GET_SIZE(before.ptr());
+  const Py_ssize_t size = PyTuple_Size(before.ptr());
   Py_ssize_t number = 0;
   for (const nb::handle dict : dicts) {
     PyObject *key = nullptr, *value = nullptr;
     for (Py_ssize_t place = 0; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; ++number)
-      if (number == size || PyTuple_GET_ITEM(before.ptr(), number) != value) return false;
+      if (number == size || PyTuple_GetItem(before.ptr(), number) != value) return false;
   }
   return number == size;
 }
