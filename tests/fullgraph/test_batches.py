@@ -478,6 +478,51 @@ def test_no_edges_and_no_nodes(name, num_nodes):
     out.sum().backward()
 
 
+def test_attention_that_sums_before_it_maps_takes_no_nodes():
+    model = pyg.GATConv(CHANNELS, 4 * CHANNELS, heads=2).double()
+    x, edges = torch.zeros(0, CHANNELS, dtype=torch.float64), torch.zeros(2, 0, dtype=torch.long)
+    out = graphbraid.compile(model, strict=True)(x, edges)
+    assert out.shape == (0, 8 * CHANNELS)
+    out.sum().backward()
+
+
+class OtherWay(nn.Module):
+    """Its forward takes the edges first."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, edge_index, x):
+        return self.inner(x, edge_index)
+
+
+class Passing(nn.Module):
+    """A wrapper, as DistributedDataParallel is."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args, **named):
+        return self.module(*args, **named)
+
+
+@pytest.mark.filterwarnings("ignore::graphbraid.errors.RunsAsWrittenWarning")  # a replaced forward
+@pytest.mark.parametrize("as_pyg", [True, False])
+@pytest.mark.parametrize("wraps", [True, False])
+def test_a_forward_whose_arguments_changed_is_called_by_the_new_ones(wraps, as_pyg):
+    data, model = in_double(data_of("untidy")), Stack(pyg.GCNConv).double()
+    batch, outer = sampled(data, as_pyg=as_pyg), Passing(model)
+    engine = graphbraid.compile(outer if wraps else model)
+    expected = engine(batch)
+    if wraps:
+        outer.module = OtherWay(model)
+    else:
+        model.forward = lambda edge_index, x: type(model).forward(model, x, edge_index)
+    torch.testing.assert_close(engine(batch), expected, **CLOSE)
+
+
 OWN = {
     "GCN": lambda **o: gnn.GCN(CHANNELS, 8, 5, **o),
     "SAGE": lambda **o: gnn.GraphSAGE(CHANNELS, 8, 5, norm="batch", **o),

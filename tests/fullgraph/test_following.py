@@ -24,7 +24,7 @@ from torch import nn
 
 import graphbraid
 from graphbraid import native
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.batches.runner import _first_parameter
 from graphbraid.fullgraph.reading import watch
@@ -137,23 +137,30 @@ def test_a_changed_model_is_noticed(change):
 
 
 @pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sizes=st.lists(st.integers(0, 3), max_size=4), change=st.integers(0, 9), place=st.integers(0, 9))
-def test_compiled_code_sees_every_replaced_value(sizes, change, place):
-    """Also one that is equal, such as 1 in the place of True, and values that move or come and go."""
+def test_compiled_code_sees_every_replaced_item(sizes, change, place):
+    """Also a value that is equal, such as 1 in the place of True; and items that move or get other names."""
     dicts = [dict.fromkeys(range(size), True) for size in sizes]
-    before = tuple(value for one in dicts for value in one.values())
+    before = tuple(tuple(part for item in one.items() for part in item) for one in dicts)
     held = [one for one in dicts if one]
     if held and change < 8:
         one = held[place % len(held)]
         key = place % len(one)
-        {0: lambda: one.update({key: 1}), 1: lambda: one.pop(key), 2: lambda: one.update(more=True)}.get(
-            change, lambda: None
-        )()
-    now = [value for one in dicts for value in one.values()]
-    expected = len(now) == len(before) and all(map(operator.is_, now, before))
-    assert watch._hold_same(dicts, before) == expected
-    assert native.kernels().hold_same(dicts, before) == expected
+        {
+            0: lambda: one.update({key: 1}),
+            1: lambda: one.pop(key),
+            2: lambda: one.update(more=True),
+            3: lambda: one.update(more=one.pop(key)),
+            4: lambda: dicts[place % len(dicts)].update(more=one.pop(key)),
+        }.get(change, lambda: None)()
+    expected = all(
+        2 * len(one) == len(items)
+        and all(map(operator.is_, (p for item in one.items() for p in item), items))
+        for one, items in zip(dicts, before, strict=True)
+    )
+    assert watch._hold_same_items(dicts, before) == expected
+    assert native.kernels().hold_same_items(dicts, before) == expected
 
 
 @pytest.mark.parametrize(
@@ -171,6 +178,116 @@ def test_the_first_parameter_is_the_one_that_pytorch_names_first(model):
     model.register_module("none", None)
     model.register_parameter("missing", None)
     assert _first_parameter(model) is next(model.parameters(), None)
+
+
+class Named(nn.Module):
+    """It asks for a part by its name, and has a buffer, weight norm and a row of parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = pyg.SAGEConv(CHANNELS, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.between = nn.ModuleDict({"tanh": nn.utils.weight_norm(nn.Linear(HIDDEN, HIDDEN))})
+        self.gate = nn.Parameter(torch.rand(HIDDEN))
+        self.register_buffer("scale", torch.rand(HIDDEN))
+
+    def forward(self, x, edge_index):
+        h = self.conv(x, edge_index) * self.gate * self.scale
+        for name, part in self.between.items():
+            h = torch.tanh(part(h)) if name == "tanh" else part(h)
+        return self.head(h)
+
+
+def renamed(model):
+    model.between["plain"] = model.between.pop("tanh")
+
+
+def hooked_beside_weight_norm(model):
+    model.head.register_forward_hook(lambda module, args, out: out * 3)
+
+
+def hooked_in_weight_norm(model):
+    model.between["tanh"].register_forward_pre_hook(lambda module, args: (args[0] * 3,))
+
+
+def hooked_gradient(model):
+    model.gate.register_hook(lambda grad: grad * 3)
+
+
+def hooked_gradient_in_a_break(model):
+    model.between["tanh"].bias.register_hook(lambda grad: grad * 3)
+
+
+def learning_buffer(model):
+    model.scale.requires_grad_()
+
+
+NAMED = (
+    renamed,
+    hooked_beside_weight_norm,
+    hooked_in_weight_norm,
+    hooked_gradient,
+    hooked_gradient_in_a_break,
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("change", [*NAMED, learning_buffer])
+def test_names_hooks_and_buffers_are_followed(change, whole):
+    torch.manual_seed(2)
+    data, model = data_of("untidy"), Named()
+    batches = graphbraid.compile(model)
+    engine = engine_of(model, data) if whole else lambda: batches(data.x, data.edge_index)[data.train_mask]
+    assert_follows(model, data, engine)
+    change(model)
+    assert_follows(model, data, engine)
+    if change is learning_buffer:
+        grads = []
+        for out in (engine(), model(data.x, data.edge_index)[data.train_mask]):
+            grads += torch.autograd.grad(out.square().sum(), model.scale)
+        torch.testing.assert_close(*grads, **CLOSE)
+
+
+def without_root(model):
+    model.first.root_weight = False
+
+
+def without_projection(model):
+    model.first.project = False
+
+
+def one_map(model):
+    model.first.share_weights = True
+
+
+def one_stack(model):
+    model.first.num_stacks = 1
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: pyg.SAGEConv(CHANNELS, HIDDEN), without_root),
+        (lambda: pyg.SAGEConv(CHANNELS, HIDDEN, project=True), without_projection),
+        (lambda: pyg.GATv2Conv(CHANNELS, HIDDEN), one_map),
+        (lambda: pyg.ARMAConv(CHANNELS, HIDDEN, num_stacks=2, num_layers=2), one_stack),
+    ],
+)
+def test_options_changed_after_a_layer_was_made_count(make, change):
+    """Parts that the layer no longer uses, such as its map of own rows, stay in it."""
+    model, data, engine = compiled(lambda: Stack(lambda i, o: make() if i == CHANNELS else GCN(i, o)))
+    assert_follows(model, data, engine)
+    change(model)
+    assert_follows(model, data, engine)
+
+
+@pytest.mark.parametrize("conv", [pyg.GATConv, pyg.GATv2Conv])
+def test_heads_that_do_not_fit_the_parameters_fail_as_they_are_written(conv):
+    data, model = data_of("untidy"), conv(CHANNELS, HIDDEN // 2, heads=2)
+    model.heads, model.out_channels = 1, HIDDEN
+    engine = graphbraid.compile(model)
+    with pytest.raises(RuntimeError), pytest.warns(RunsAsWrittenWarning, match="than its parameters"):
+        engine(data.x, data.edge_index)
 
 
 def test_unfrozen_parts_learn():

@@ -89,7 +89,7 @@ NOT_ARRAYS = {
     "let_idle_threads_sleep": "no arguments",
     "mix": "numbers only",
     "permuted": "numbers only",
-    "hold_same": "tests/fullgraph/test_following.py",
+    "hold_same_items": "tests/fullgraph/test_following.py",
     "pool_bytes": "no arguments",
     "rows_in_pool": "numbers only",
     "raise_resource_errors_as": "a class",

@@ -57,16 +57,18 @@ gb::Variant by_name(const std::string& name) {
   throw nb::value_error(("no kernel variant is called " + name).c_str());
 }
 
-// Whether dicts hold the very objects `before`, in this order. No code of Python runs.
-bool hold_same(const nb::list& dicts, const nb::tuple& before) {
-  const Py_ssize_t size = PyTuple_Size(before.ptr());
+// Whether dicts hold the very keys and values `before`, a tuple for each dict. No code of Python runs.
+bool hold_same_items(const nb::list& dicts, const nb::tuple& before) {
   Py_ssize_t number = 0;
   for (const nb::handle dict : dicts) {
+    PyObject* items = PyTuple_GetItem(before.ptr(), number++);
+    if (2 * PyDict_Size(dict.ptr()) != PyTuple_Size(items)) return false;
     PyObject *key = nullptr, *value = nullptr;
-    for (Py_ssize_t place = 0; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; ++number)
-      if (number == size || PyTuple_GetItem(before.ptr(), number) != value) return false;
+    Py_ssize_t place = 0, at = 0;
+    for (; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; at += 2)
+      if (PyTuple_GetItem(items, at) != key || PyTuple_GetItem(items, at + 1) != value) return false;
   }
-  return number == size;
+  return true;
 }
 
 // The class that ThreadsRefused becomes in Python; a RuntimeError until raise_resource_errors_as names one.
@@ -102,7 +104,7 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     return gb::let_idle_threads_sleep();
   });
-  m.def("hold_same", &hold_same, nb::arg("dicts"), nb::arg("before"));
+  m.def("hold_same_items", &hold_same_items, nb::arg("dicts"), nb::arg("before"));
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_bound_calls(m);
   gb::bind_attention(m);

@@ -233,8 +233,8 @@ def linear_attention(
     sums: Tensor = run(_NarrowGat, x, *logits, csc, _how(csc, **how))
     if averages:
         return dense_linear(sums, by_head.transpose(0, 1).reshape(channels, -1) / heads)
-    mapped = sums.view(len(sums), heads, -1).transpose(0, 1) @ by_head.transpose(1, 2)
-    return mapped.transpose(0, 1).reshape(len(sums), -1)
+    mapped = sums.view(len(sums), heads, x.shape[1]).transpose(0, 1) @ by_head.transpose(1, 2)
+    return mapped.transpose(0, 1).reshape(len(sums), heads * channels)
 
 
 def _sums_first(csc: Csc, x: Tensor, weight: Tensor, heads: int) -> bool:

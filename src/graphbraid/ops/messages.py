@@ -265,7 +265,7 @@ def divide_by_counts(grad: Tensor, count: Tensor) -> Tensor:
 
 
 @contextmanager
-def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
+def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Set hooks on gradients aside: autograd calls them once more, for the gradient of the whole."""
     held: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in tensors if one.is_leaf]
     held = [(one, hooks) for one, hooks in held if hooks]
@@ -407,7 +407,7 @@ class BlockedMessages:
                 )
             wanted = [leaf for leaf, target in leaves if target is not None]
             wanted += [parameter for parameter, _ in learned]
-            with _without_hooks(self._parameters):
+            with without_hooks(self._parameters):
                 grads = iter(torch.autograd.grad(found, wanted, given.view_as(found), allow_unused=True))
             for _, target in leaves:
                 if target is not None and (one := next(grads)) is not None:

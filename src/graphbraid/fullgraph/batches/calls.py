@@ -452,9 +452,10 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         ConfigError: a parameter without a default matches no attribute.
     """
     typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(type(batch), "node_types")
-    key = type(batch), typed, *batch.keys()
+    names = batch.keys()
+    key = type(batch), typed, _forward_of(model), *names
     if key not in callings:
-        callings[key] = _form_of(model, batch, key[2:], typed=typed)
+        callings[key] = _form_of(model, batch, names, typed=typed)
     calling, given, held, taken, others = callings[key]
     values = CallValues(partial(_of_batch, batch, typed))
     seed_type, num_seeds = None, None
@@ -475,6 +476,14 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
 BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], frozenset[str]]
 """How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
 attributes, the call's weights and features of edges, and its other arguments."""
+
+
+def _forward_of(model: nn.Module) -> tuple[Any, ...]:
+    """Return the function that takes a model's arguments; of a wrapper, also that of the wrapped module."""
+    function = getattr(model.forward, "__func__", model.forward)
+    code, children = getattr(function, "__code__", None), list(model._modules.values())
+    is_wrapper = code is not None and code.co_argcount <= 1 and len(children) == 1
+    return function, *(_forward_of(children[0]) if is_wrapper and children[0] is not None else ())
 
 
 def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool) -> BatchForm:

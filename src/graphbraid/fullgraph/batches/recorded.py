@@ -33,6 +33,7 @@ from graphbraid.ops import Aggregation
 from graphbraid.ops.dropout import draw_seed, given_rows, given_seeds, rows_given
 from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.message_steps import MessageOp, MessageStep
+from graphbraid.ops.messages import without_hooks
 
 _MOST_SIZES = 4
 """Sizes of each program that are recorded; each holds a batch and its steps' memory."""
@@ -279,7 +280,8 @@ class _Passes:
         found: tuple[Tensor | None, ...] = ()
         if self.parameters:
             how: dict[str, bool] = {"allow_unused": True, "retain_graph": True}
-            found = torch.autograd.grad(self._out, self.parameters, self.grad, **how)
+            with without_hooks(self.parameters):
+                found = torch.autograd.grad(self._out, self.parameters, self.grad, **how)
         self._grads = found
 
     def _new_seeds(self) -> Iterator[Tensor]:

@@ -121,9 +121,10 @@ _NONE = one_of(None)
     weights=False,
 )
 def _read_pyg_sage(call: LayerCall) -> str:
-    if call.layer.aggr != "max":
-        return _sage(call)
-    return _sage(call, ties_of(call.layer, call.refuse, sparse=call.edges.sparse))
+    conv = call.layer
+    ties = ties_of(conv, call.refuse, sparse=call.edges.sparse) if conv.aggr == "max" else "shared"
+    projects = conv.project and conv._modules.get("lin") is not None
+    return _sage_of(call, ties, projects=projects, has_root=conv.root_weight)
 
 
 @reads(
@@ -131,10 +132,15 @@ def _read_pyg_sage(call: LayerCall) -> str:
     known=Known(_SAGE | {"lin": _NONE, "lin_r": _NONE}, children=("lin", "lin_l", "lin_r")),
     takes=("x", "csc"),
 )
-def _sage(call: LayerCall, ties: Ties = "shared") -> str:
+def _sage(call: LayerCall) -> str:
+    projects, has_root = (call.layer._modules.get(key) is not None for key in ("lin", "lin_r"))
+    return _sage_of(call, "shared", projects=projects, has_root=has_root)
+
+
+def _sage_of(call: LayerCall, ties: Ties, *, projects: bool, has_root: bool) -> str:
     conv, writer, x, over = call.layer, call.writer, call.x, call.edges.relation
     rows = x
-    if conv._modules.get("lin") is not None:  # project
+    if projects:
         rows = writer.epilogue(writer.linear(x, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
     if conv.aggr == "max":
@@ -144,7 +150,7 @@ def _sage(call: LayerCall, ties: Ties = "shared") -> str:
         rows = writer.add(ir.Linear, rows, weight=left.weight)
         adjacency = ir.AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)
         out = writer.add(ir.Aggregate, rows, adjacency=adjacency)
-    if conv._modules.get("lin_r") is not None:
+    if has_root:
         out = plus_own(call, out, "lin_r")
     out = writer.epilogue(out, bias=left.bias)
     return writer.add(ir.UnitRows, out) if conv.normalize else out
@@ -395,7 +401,7 @@ def _read_pyg_gatv2(call: LayerCall) -> str:
 def _gatv2(call: LayerCall, **edges: Any) -> str:
     conv, writer, (x, own) = call.layer, call.writer, _two_rows(call)
     inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
-    if conv.lin_r is not conv.lin_l or own != x:
+    if not conv.share_weights or own != x:
         inputs.append(writer.linear(writer.add(ir.DestinationRows, own), checked_linear(call, "lin_r")))
     return _attend("gatv2", call, tuple(inputs), (conv.att,), **edges)
 
@@ -404,6 +410,9 @@ def _attend(
     kind: str, call: LayerCall, inputs: tuple[str, ...], vectors: tuple[Any, ...], **edges: Any
 ) -> str:
     conv = call.layer
+    if any(vector.shape[-2:] != (conv.heads, conv.out_channels) for vector in vectors):
+        what = "has other heads or out_channels than its parameters"
+        raise call.refuse(what, "a new layer")
     out = call.writer.add(
         ir.Attention,
         *inputs,

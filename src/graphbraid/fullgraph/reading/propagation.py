@@ -208,6 +208,8 @@ def _read_mixhop(call: LayerCall) -> str:
 def _read_arma(call: LayerCall) -> str:
     conv, writer = call.layer, call.writer
     adjacency = normalised(call, loops=False)
+    if conv.num_stacks != len(conv.init_weight):
+        raise call.refuse("has another num_stacks than its parameters", "a new layer")
     outs = [call.x] * conv.num_stacks
     for t in range(conv.num_layers):
         at = 0 if conv.shared_weights else t

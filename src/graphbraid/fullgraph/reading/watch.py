@@ -291,15 +291,16 @@ class ModelWatch:
         self._dicts: list[dict[str, Any]] = []
         self._parts: list[tuple[dict[str, Any], frozenset[str]]] = []
         """Attributes of modules, with the names of attributes that torch's own hooks compute in each call."""
-        self._hooks: list[Any] = [getattr(torch_module, name, {}) for name in GLOBAL_HOOKS]
+        hooks: list[Any] = [getattr(torch_module, name, {}) for name in GLOBAL_HOOKS]
         for module in self._modules:
             held = vars(module)
             if computed := computed_weights(module):
                 self._parts.append((held, computed))
                 held = {}
             parts = held, *(vars(module).get(of) for of in ("_parameters", "_modules", "_buffers"))
+            hooks += [value for key, value in vars(module).items() if runs_something(key)]
             self._dicts += [part for part in parts if isinstance(part, dict)]  # of TorchScript, some are not
-            self._hooks += [value for key, value in vars(module).items() if runs_something(key)]
+        self._dicts += [part for part in hooks if isinstance(part, dict)]
         self._reached = reached = Reached(model)
         kinds = dict.fromkeys(kind for m in self._modules for kind in users_classes(type(m)))
         self._classes = [*(vars(kind) for kind in kinds), *reached.classes]
@@ -312,8 +313,8 @@ class ModelWatch:
         on_host = (b for b in self._buffers if b.layout is strided and b.device.type == "cpu")
         self._single = [b for b in on_host if b.numel() == 1]
         self.numbers = self._numbers()
-        """Numbers that are compared by value: about parameters, buffers and hooks."""
-        self._held = tuple(chain.from_iterable(map(dict.values, self._dicts)))
+        """Numbers that are compared by value: about parameters and buffers."""
+        self._held = tuple(tuple(chain.from_iterable(one.items())) for one in self._dicts)
         self._before, self._before_numbers = tuple(self._values()), self._read_numbers()
 
     def has_changed(self) -> bool:
@@ -321,14 +322,20 @@ class ModelWatch:
         if self._numbers() != self.numbers or self._read_numbers() != self._before_numbers:
             return True
         compiled = native.kernels()
-        is_same = _hold_same if compiled is None else compiled.hold_same  # a tenth of the time
+        is_same = _hold_same_items if compiled is None else compiled.hold_same_items  # a tenth of the time
         return not (is_same(self._dicts, self._held) and all(map(is_, self._before, self._values())))
 
     def _values(self) -> Iterator[Any]:
         """Yield what is watched beside ``_held``, then an end mark: no sequence is a prefix of another."""
         return chain(
             map(type, self._modules),
-            (value for held, computed in self._parts for key, value in held.items() if key not in computed),
+            (
+                one
+                for held, computed in self._parts
+                for item in held.items()
+                if item[0] not in computed
+                for one in item
+            ),
             chain.from_iterable(map(dict.keys, self._reached.dicts)),
             chain.from_iterable(map(dict.values, self._reached.dicts)),
             chain.from_iterable(held.values() for held in self._classes),
@@ -344,12 +351,16 @@ class ModelWatch:
     def _numbers(self) -> tuple[Any, ...]:
         parameters = [(_ABOUT_PARAMETERS(p), p.is_contiguous()) for p in self._parameters]
         versions = list(map(_version, self._buffers))
-        return any(self._hooks), parameters, versions, [b.item() for b in self._single]
+        return parameters, versions, [b.item() for b in self._single]
 
 
-def _hold_same(dicts: list[dict[str, Any]], before: tuple[Any, ...]) -> bool:
-    """Return whether dicts hold the very objects ``before``; the twin of ``hold_same`` in ``module.cpp``."""
-    return all(map(is_, chain(before, _END), chain(chain.from_iterable(map(dict.values, dicts)), _END)))
+def _hold_same_items(dicts: list[dict[str, Any]], before: tuple[tuple[Any, ...], ...]) -> bool:
+    """Return whether dicts hold the very keys and values ``before``; the twin of that in ``module.cpp``."""
+    pairs = zip(dicts, before, strict=True)
+    return all(
+        2 * len(one) == len(items) and all(map(is_, chain.from_iterable(one.items()), items))
+        for one, items in pairs
+    )
 
 
 def _moves_vectors(module: nn.Module) -> bool:
@@ -361,9 +372,9 @@ def _moves_vectors(module: nn.Module) -> bool:
     return kind.__name__ == "_SpectralNorm" and is_from(kind, "torch.nn.utils.parametrizations")
 
 
-def _version(tensor: Tensor) -> tuple[int, int]:
-    """Return a tensor's version and address: one put in the place of ``data`` leaves the version."""
-    return tensor._version, tensor.data_ptr() if tensor.layout is strided else 0
+def _version(tensor: Tensor) -> tuple[int, int, bool]:
+    """Return a tensor's version, address and whether it learns: new ``data`` leave the version."""
+    return tensor._version, tensor.data_ptr() if tensor.layout is strided else 0, tensor.requires_grad
 
 
 def options_of(model: nn.Module) -> dict[str, str]:

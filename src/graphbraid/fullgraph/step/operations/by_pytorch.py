@@ -20,6 +20,7 @@ from graphbraid.fullgraph.batches.operations import run_layer
 from graphbraid.fullgraph.program import Break, FromBreak, Prelu, RowFunction, maker_of
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
+from graphbraid.ops.messages import without_hooks
 
 
 class PlannedByPyTorch(PlannedOperation[Op]):
@@ -103,7 +104,8 @@ class PlannedByPyTorch(PlannedOperation[Op]):
         if not given or not leaves:
             return [None] * len(leaves)
         outputs, grads = zip(*given, strict=True)
-        return [*torch.autograd.grad(outputs, leaves, grads, allow_unused=True)]
+        with without_hooks(self._parameters):
+            return [*torch.autograd.grad(outputs, leaves, grads, allow_unused=True)]
 
 
 class PlannedBreak(PlannedByPyTorch[Break]):

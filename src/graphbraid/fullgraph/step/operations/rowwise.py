@@ -11,6 +11,7 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.ops.kernels import recorded_whole
+from graphbraid.ops.messages import without_hooks
 
 
 class PlannedDestinationRows(PlannedOperation[ir.DestinationRows]):
@@ -344,7 +345,8 @@ class PlannedRowOfParameters(PlannedOperation[ir.RowOfParameters]):
             with torch.enable_grad():
                 row = op.row.tensor()
             of_row = rows.sum() if row.numel() == 1 else rows.sum(0)
-            found = torch.autograd.grad(row, wanted, of_row.view(row.shape))
+            with without_hooks(wanted):
+                found = torch.autograd.grad(row, wanted, of_row.view(row.shape))
             for parameter, gradient in zip(wanted, found, strict=True):
                 plan.parameters.give(parameter, gradient.clone())  # of p + q both are one tensor
 
