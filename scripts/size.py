@@ -32,7 +32,7 @@ BUDGETS = {
     ("collective",): 4_530,
     ("fullgraph",): 29_330,
     ("distributed",): 8_240,
-    ("synth",): 6_010,
+    ("synth",): 5_920,
     ("train",): 11_210,
     ("estimates",): 4_505,
     ("report",): 460,

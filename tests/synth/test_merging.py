@@ -45,7 +45,7 @@ def test_arrays_of_one_place_become_one_name_whatever_they_are_called():
     assert merging.merged(texts) == "plan.a0.floats(), plan.b1, plan.a0"
     assert [array.shape for array in merging.arrays] == [("sizes[0]", "5")] * 2
     numbers = merging.numbers(1)
-    digests = numbers[merging.num_sizes :].numpy().view("uint64").tolist()
+    digests = numbers[len(merging.sizes) :].numpy().view("uint64").tolist()
     assert digests == [digest_of(array.tensors[1]) for array in merging.arrays]
 
 

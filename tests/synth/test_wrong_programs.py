@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import time
 
 import pytest
 from tests.synth.programs import LISTING, program
@@ -524,6 +525,30 @@ def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:
         assert at >= len(shown[0]) or shown[0][at] == whole[column - 1]
 
 
+EPOCHS = "for (int epoch = 0; epoch < totalEpoch; epoch++)"
+
+
+@pytest.mark.parametrize(
+    ("loop", "place"),
+    [
+        ("for (;;)", "5:3"),
+        ("while (true)", "5:3"),
+        ("while (totalEpoch > 0)", "5:3"),
+        ("for (int epoch = 0; epoch < totalEpoch;)", "5:3"),
+        ("for (int epoch = 0; epoch < totalEpoch; epoch--)", "5:3"),
+        ("for (int epoch = 0; epoch >= 0; epoch++)", "5:3"),
+        ("for (float x = 1.0; x > 0; x *= 1.5)", "5:3"),
+        ("int k = 0; while (k < 5)", "5:14"),
+        pytest.param("int k = 0; while (k < 3) { k = 1; k = 2; } " + EPOCHS, "5:37", marks=pytest.mark.slow),
+    ],
+)
+def test_an_endless_outer_loop_is_blamed_on_its_line_within_5_seconds(loop: str, place: str) -> None:
+    began = time.process_time()  # of this process alone: others do not count
+    with pytest.raises(ProgramError, match=f"wrong.gnn:{place}: the (loop|program) .*(never ends|end[?])"):
+        from_program(parse_program(program().replace(EPOCHS, loop), source="wrong.gnn"), LAYERS)
+    assert time.process_time() - began < 5
+
+
 @pytest.mark.parametrize(
     "loop",
     [
@@ -540,19 +565,17 @@ def test_loops_that_may_end_are_taken(loop: str) -> None:
 
 @pytest.mark.parametrize("asked", ["gnn.loss() > 1", 'gnn.evaluate("val") < 0.9'])
 def test_a_loop_that_trains_may_ask_what_training_gives(asked: str) -> None:
-    head = "for (int epoch = 0; epoch < totalEpoch; epoch++)"
-    epochs = program()[program().index(head) : -2]
-    text = program(before=epochs).replace(head, f"while ({asked})").replace(f"while ({asked})", head, 1)
+    epochs = program()[program().index(EPOCHS) : -2]
+    text = program(before=epochs).replace(EPOCHS, f"while ({asked})").replace(f"while ({asked})", EPOCHS, 1)
     assert from_program(parse_program(text), LAYERS).recipe.script is not None
 
 
 def test_a_loops_condition_may_ask_for_a_loss_behind_what_holds_at_first() -> None:
-    head = "for (int epoch = 0; epoch < totalEpoch; epoch++)"
     text = program(before="int epoch = 0;", after_epoch="epoch++;")
-    asked = text.replace(head, "while (epoch == 0 || gnn.loss() > 1)")
+    asked = text.replace(EPOCHS, "while (epoch == 0 || gnn.loss() > 1)")
     assert from_program(parse_program(asked), LAYERS).recipe.script is not None
     with pytest.raises(ProgramError, match="5:14: loss before the first forward pass"):
-        from_program(parse_program(text.replace(head, "while (gnn.loss() > 1 || epoch == 0)")), LAYERS)
+        from_program(parse_program(text.replace(EPOCHS, "while (gnn.loss() > 1 || epoch == 0)")), LAYERS)
 
 
 def test_there_are_enough() -> None:

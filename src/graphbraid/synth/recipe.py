@@ -9,7 +9,7 @@ from graphbraid.arguments import as_count, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.parsing import parse
-from graphbraid.synth.language.syntax import LOSSES, Call, For, Helper, Literally, Statement, Train, walk
+from graphbraid.synth.language.syntax import LOSSES, Call, For, Function, Literally, Statement, Train, walk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class Script:
     """The statements of a program that run while it trains: all but those that describe its layers."""
 
     statements: tuple[Statement, ...]
-    helpers: tuple[Helper, ...] = ()
+    helpers: tuple[Function, ...] = ()
     values: Mapping[str, int | float | bool] = field(default_factory=dict)
     """Values of the program's parameters that are numbers."""
     gnn: str = "gnn"

@@ -46,8 +46,8 @@ class Recorder:
     def __init__(self, name: str, widths: tuple[int, ...], own: Mapping[str, OwnAggregation]) -> None:
         self._name, self._widths, self._own = name, widths, own
         self._initialiser = ""
-        self._is_loaded = False
-        self._once: dict[str, Any] = {}
+        self.once: dict[str, Any] = {}
+        """Values of the methods that are called once, before training."""
         self._once_at: dict[str, Place] = {}
         self._forward: list[tuple[str, str]] = []
         self._between: dict[tuple[str, int], Any] = {}
@@ -66,11 +66,6 @@ class Recorder:
     def progress(self) -> tuple[Any, ...]:
         """The calls of the epoch so far."""
         return len(self._forward), self._num_back, tuple(self._between.items())
-
-    @property
-    def stops_early(self) -> bool:
-        """Whether evaluations can end the training."""
-        return "earlyStop" in self._once
 
     def call(self, call: Call, arguments: tuple[Any, ...], *, is_looped: bool = False) -> list[Statement]:
         """Take a call with the values of its arguments; return the pass of all layers that it completes.
@@ -139,16 +134,16 @@ class Recorder:
             layers=self._epoch,
             widths=self._widths,
             initialiser=self._initialiser,
-            heads=self._once.get("heads", 1),
+            heads=self.once.get("heads", 1),
         )
         recipe = Recipe(
             name=self._name,
             optimizer=self._optimizer,
             epochs=1,
-            train_split=self._once.get("trainOn", "train"),
-            early_stop=self._once.get("earlyStop"),
-            loss=self._once.get("minimize", LOSSES[0]),
-            seed=self._once.get("seed", 0),
+            train_split=self.once.get("trainOn", "train"),
+            early_stop=self.once.get("earlyStop"),
+            loss=self.once.get("minimize", LOSSES[0]),
+            seed=self.once.get("seed", 0),
         )
         stop = recipe.early_stop
         if stop is not None and recipe.loss == "mean squared":
@@ -162,12 +157,12 @@ class Recorder:
     # ---- before training
 
     def _load(self, call: Call, *_: Any) -> None:
-        if self._is_loaded:
+        if "load" in self.once:
             raise ProgramError(call.method.place, "the graph is loaded already", "take it out")
-        self._is_loaded = True
+        self.once["load"] = True
 
     def _initialize(self, call: Call, _: Any, initialiser: str) -> None:
-        if not self._is_loaded:
+        if "load" not in self.once:
             raise ProgramError(call.method.place, "initializeLayers before load", "load the graph first")
         if self._initialiser:
             raise ProgramError(call.method.place, "the layers are initialised already", "take it out")
@@ -183,9 +178,9 @@ class Recorder:
         name = call.method.name
         if self._epoch is not None or self._forward:
             raise ProgramError(call.method.place, f"{name} after training has begun", "call it before")
-        if name in self._once:
+        if name in self.once:
             raise ProgramError(call.method.place, f"{name} is called twice", "take one out")
-        self._once[name], self._once_at[name] = value, call.method.place
+        self.once[name], self._once_at[name] = value, call.method.place
 
     def _early_stop(self, call: Call, split: str, patience: int) -> None:
         self._set_once(call, EarlyStop(split=split, patience=patience))
@@ -199,7 +194,7 @@ class Recorder:
         if layer != len(self._forward):
             message = f"forwardPass of layer {layer}; layer {len(self._forward)} is next"
             raise ProgramError(call.arguments[0].place, message, "layers are run in order")
-        width, heads = self._widths[layer + 1], self._once.get("heads", 1)
+        width, heads = self._widths[layer + 1], self.once.get("heads", 1)
         if kind in ATTENTION and layer < self.num_layers - 1 and width % heads:
             message = f"{width} columns cannot be shared by {heads} heads"
             raise ProgramError(call.arguments[1].place, message, "take a multiple")
@@ -247,7 +242,7 @@ class Recorder:
         if first != replace(found, learning_rate=first.learning_rate):
             hint = "only its learning rate may change"
             raise ProgramError(call.method.place, "the optimizer changes between epochs", hint)
-        if "heads" in self._once and all(kind not in ATTENTION for kind, _ in self._forward):
+        if "heads" in self.once and all(kind not in ATTENTION for kind, _ in self._forward):
             kind, _ = self._forward[0]
             hint = "take it out, or use GAT or GATv2"
             raise ProgramError(self._once_at["heads"], f"{kind} has no heads", hint)

@@ -46,7 +46,7 @@ class Interpreter:
     def __init__(
         self,
         host: CallHost,
-        helpers: Sequence[syntax.Helper],
+        helpers: Sequence[syntax.Function],
         values: Mapping[str, Any],
         limit: int | None = MOST_STATEMENTS,
     ) -> None:
@@ -75,8 +75,8 @@ class Interpreter:
                 self._set(statement.name.name, self.value(statement.value))
             case syntax.Assign():
                 self.assign(statement)
-            case syntax.Do(call=call):
-                self.value(call)
+            case syntax.Call():
+                self.value(statement)
             case syntax.For():
                 return self._loop(statement)
             case syntax.If():
@@ -196,7 +196,7 @@ def shown(value: str | Number) -> str:
     return format(value, ".9g") if isinstance(value, float) else str(value)
 
 
-def speaking(helpers: Sequence[syntax.Helper]) -> set[str]:
+def speaking(helpers: Sequence[syntax.Function]) -> set[str]:
     """Return the names of the functions that print, or call one that does."""
     found = set[str]()
     for helper in helpers:  # each calls those before it

@@ -113,8 +113,8 @@ class _Specializer:
                 rest = replace(statement, value=self._rest(statement.value))
                 self._learn(statement)
                 return [rest]
-            case syntax.Do(call=call):
-                return self._do(call)
+            case syntax.Call():
+                return self._do(statement)
             case syntax.For():
                 return self._loop(statement)
             case syntax.If():
@@ -185,7 +185,7 @@ class _Specializer:
         method = call.method.name
         if method in AT_RUN_TIME:
             if method != "optimizer":
-                return [syntax.Do(call.place, self._rest(call))]  # type: ignore[arg-type]
+                return [self._rest(call)]  # type: ignore[list-item]
             settings = [float(self._settled(value)) for value in call.arguments[2:]]
             rate = call.arguments[1]
             known = float(self._interpreter.value(rate)) if self._value_of(rate) else 0.0
@@ -212,23 +212,21 @@ class _Specializer:
             if message:
                 raise ProgramError(node.place, message, hint)
 
-    def _require_training(self, value: syntax.Expression, *, repeats: bool) -> None:
-        """Refuse a loss before a forward pass, and an accuracy before an epoch."""
+    def _rest(self, value: syntax.Expression, *, repeats: bool = False) -> syntax.Expression:
+        """Return an expression in which the numbers of layers are filled in.
+
+        A loss before a forward pass is refused, and an accuracy before an epoch.
+
+        Args:
+            value: the expression.
+            repeats: whether it is a loop's condition.
+        """
         joined = [node for node in walk(value) if isinstance(node, syntax.Binary)]
         rests = [each.right for each in joined if each.operator in ("&&", "||")]  # may not run at first
         later = {id(node) for rest in rests for node in walk(rest)} if repeats else set[int]()
         for node in walk(value):
             if isinstance(node, syntax.Call) and node.method.name in AT_RUN_TIME:
                 self.recorder.require_begun(node, is_looped=bool(self._at_loop) or id(node) in later)
-
-    def _rest(self, value: syntax.Expression, *, repeats: bool = False) -> syntax.Expression:
-        """Return an expression in which the numbers of layers are filled in.
-
-        Args:
-            value: the expression.
-            repeats: whether it is a loop's condition.
-        """
-        self._require_training(value, repeats=repeats)
         filled: syntax.Expression = self._filled(value)
         return filled
 
@@ -296,12 +294,12 @@ class _Specializer:
                 try:
                     return self._run(loop)
                 except ProgramError:
-                    if self._depth == 0 or any(isinstance(node, syntax.Do) for node in walk(loop)):
+                    if self._depth == 0 or _describes(loop):
                         raise
                 self._restore(kept)  # it may never run
             if _calls(loop, "forwardPass") and _calls(loop, "backPropagation"):
                 raise ProgramError(loop.place, *_UNFINISHED)
-            if any(isinstance(node, syntax.Do) for node in walk(loop)):
+            if _describes(loop):
                 self._require_settled(loop, inside)
         elif isinstance(loop.first, syntax.Declare) and _numbers_layers(loop.body, loop.first.name.name):
             self._require_settled(loop, inside)
@@ -334,7 +332,9 @@ class _Specializer:
         """Refuse a loop that cannot end, as far as its condition and its step tell."""
         asked, reads = loop.condition, names_in(loop.condition)
         trains = _calls(loop.body, "forwardPass")
-        if leaves_loop(loop.body) or (self.recorder.stops_early and trains and _calls(loop, "evaluate")):
+        if leaves_loop(loop.body) or (
+            "earlyStop" in self.recorder.once and trains and _calls(loop, "evaluate")
+        ):
             return
         if reads & assigned_in(loop.body):  # if it does not end, it is stopped while it runs
             return
@@ -374,6 +374,12 @@ def _numbers_layers(body: object, name: str) -> bool:
     """Return whether calls that describe layers take a variable's value."""
     calls = (node for node in walk(body) if isinstance(node, syntax.Call))
     return any(name in names_in(call.arguments) for call in calls if call.method.name not in AT_RUN_TIME)
+
+
+def _describes(loop: syntax.For) -> bool:
+    """Return whether a loop that does nothing while the program trains calls methods for their effect."""
+    calls = (node.method.name for node in walk(loop) if isinstance(node, syntax.Call))
+    return any(name not in ("getLayers", "size") for name in calls)
 
 
 def _calls(part: object, method: str) -> bool:

@@ -287,8 +287,7 @@ class Synthesis:
         check_fits(self, graph)
         assert graph.x is not None
         with in_mode(self.model, training=training):
-            given = Given.of(graph)
-            read = read_model(self.model, graph.x.shape[1], given)
+            read = read_model(self.model, graph.x.shape[1], Given.of(graph))
         return read if input_path is None else read.rewritten(read.ops, input_path=input_path)
 
     def lower(
@@ -372,17 +371,26 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
         raise DataError(
             f"the first layer takes {wanted} columns of features; the graph has {graph.x.shape[1]}"
         )
-    width, y = getattr(model, "out_channels", None), targets_of(graph, recipe)
-    if recipe.loss != LOSSES[0]:
-        if isinstance(width, Integral) and y.shape[1] != width:
-            raise DataError(f"the last layer has {width} columns; the graph has {y.shape[1]} targets a node")
-    else:
-        classes = int(y.max()) + 1 if y.numel() else 0
-        if isinstance(width, Integral) and classes > width:
-            raise DataError(f"the last layer has {width} columns; the graph has {classes} classes")
-    named = {recipe.train_split, *recipe.steps.splits}
-    for split in sorted(named):
+    width, targets = getattr(model, "out_channels", None), targets_of(graph, recipe)
+    if isinstance(width, Integral):
+        check_width(int(width), targets)
+    for split in sorted({recipe.train_split, *recipe.steps.splits}):
         graph.split(split)
+
+
+def check_width(width: int, targets: Tensor) -> None:
+    """Check that outputs of so many columns can be compared with targets of :func:`targets_of`.
+
+    Raises:
+        DataError: they cannot.
+    """
+    if targets.ndim == 2:
+        wrong = f"{targets.shape[1]} targets a node" if targets.shape[1] != width else ""
+    else:
+        classes = int(targets.max()) + 1 if targets.numel() else 0
+        wrong = f"{classes} classes" if classes > width else ""
+    if wrong:
+        raise DataError(f"the last layer has {width} columns; the graph has {wrong}")
 
 
 def targets_of(graph: Graph, recipe: Recipe) -> Tensor:

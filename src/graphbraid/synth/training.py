@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.errors import DataError
 from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
-from graphbraid.synth.language.syntax import LOSSES, TOTAL_EPOCHS, Call, Node, Place, ProgramError, Train
+from graphbraid.synth.language.syntax import TOTAL_EPOCHS, Call, Node, Place, ProgramError, Train
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe, split_of
 from graphbraid.synth.running import Interpreter
-from graphbraid.synth.synthesis import Synthesis, check_fits, targets_of
+from graphbraid.synth.synthesis import Synthesis, check_fits, check_width, targets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,7 @@ def train(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = N
     engine = Engine(model, graph, recipe.train_split, options)
     optimizer = make_optimizer(recipe.optimizer, list(model.parameters()))
     labels = targets_of(graph, recipe)[graph.split(recipe.train_split)]
-    width = engine.program.width(engine.program.output)
-    if recipe.loss == LOSSES[0] and labels.numel() and int(labels.max()) >= width:
-        raise DataError(f"the model's output has {width} columns; a label is {int(labels.max())}")
-    if recipe.loss != LOSSES[0] and labels.shape[1] != width:
-        raise DataError(
-            f"the model's output has {width} columns; the graph has {labels.shape[1]} targets a node"
-        )
+    check_width(engine.program.width(engine.program.output), labels)
     followed = _Followed(recipe, graph, engine, optimizer, labels)
     script = recipe.steps
     values = {**script.values, TOTAL_EPOCHS: recipe.epochs}

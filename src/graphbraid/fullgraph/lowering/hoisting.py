@@ -307,12 +307,12 @@ def choose_input_path(program: ir.Program, costs: CostModel) -> ir.Program:
         return program.decided("input path", False, f"dense: {_OTHER_READERS}", input_path="dense")
     if asked is not None:
         ops = program.ops if asked == "dense" else _own_after_linear(program)
-        what = f"{asked}, as asked: {costs.density:.4g} of the features are not zero"
+        what = f"{asked}, as asked: {100 * costs.density:.4g}% of the features are not zero"
         return program.decided("input path", asked != "dense", what, ops=ops, input_path=asked)
     seconds, tried = costs.weighed(lambda by: input_seconds(program, by))
     chosen = min(seconds, key=lambda path: seconds[path])
     others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
-    what = f"{chosen}: {costs.density:.4g} of the features are not zero"
+    what = f"{chosen}: {100 * costs.density:.4g}% of the features are not zero"
     if chosen == "binary":
         what += ", one number in each row: 32 features are a word of bits"
     what += tried

@@ -89,7 +89,8 @@ class Lowered:
             f"rows stored in {storage}",
             f"  weighed by {rates.multiply_flops / 1e9:.3g} GFLOP/s, {rates.stream_bytes / 1e9:.3g} GB/s in "
             f"sequence, {rates.row_bytes / 1e9:.3g} at random, {rates.cached_row_bytes / 1e9:.3g} in "
-            f"{cache_bytes / 1e6:.3g} MB of cache; {self.costs.density:.4g} of the features are not zero",
+            f"{cache_bytes / 1e6:.3g} MB of cache; "
+            f"{100 * self.costs.density:.4g}% of the features are not zero",
         ]
 
     def _levels(self) -> list[str]:

@@ -94,12 +94,13 @@ class _Writer:
                 yield f"const {_TYPES[self._kinds[name]]} {cpp_variable(name)} = {_number(value)};"
         yield from self.block(self._script.statements)
 
-    def helper(self, helper: syntax.Helper) -> list[str]:
+    def helper(self, helper: syntax.Function) -> list[str]:
         """Return a function of numbers."""
         self._kinds, self._read, self._counters = {}, _read(helper.body), self._counted(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
-        head = f"[[maybe_unused]] {_TYPES[helper.returns]} {cpp_variable(helper.name)}({given}) {{"
-        body = list(self._inside(helper.body, helper.returns))
+        returns = helper.returns or ""
+        head = f"[[maybe_unused]] {_TYPES[returns]} {cpp_variable(helper.name)}({given}) {{"
+        body = list(self._inside(helper.body, returns))
         line = " ".join([head, *(text.strip() for text in body), "}"])
         return [line] if len(body) == 1 and len(line) <= WIDTH else [head, *body, "}"]
 
@@ -147,8 +148,8 @@ class _Writer:
                 return f"{declared} = {self._as(statement.value, statement.type)}"
             case syntax.Assign():
                 return self._assigned(statement)
-            case syntax.Do():
-                return self._text(statement.call).code
+            case syntax.Call():
+                return self._call(statement)
             case syntax.Give():
                 return f"return {self._as(statement.value, returns)}"
             case syntax.Leave():
@@ -301,7 +302,7 @@ class _Writer:
                 helper = self._helpers[value.function]
                 pairs = zip(value.arguments, helper.parameters, strict=True)
                 given = ", ".join(self._as(argument, parameter.type) for argument, parameter in pairs)
-                return _Text(f"script::{cpp_variable(helper.name)}({given})", helper.returns)
+                return _Text(f"script::{cpp_variable(helper.name)}({given})", helper.returns or "")
             case syntax.Unary():
                 inner = self._text(value.operand)
                 code = inner.code if inner.level == _ATOM else f"({inner.code})"

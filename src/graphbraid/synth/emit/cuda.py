@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.calls import CallWriter, Form, Written, arguments_of, write_messages
-from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
+from graphbraid.synth.emit.folder import Sources, cuda_sources, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
 from graphbraid.synth.emit.recorded import RecordedTask, address_of
@@ -60,33 +60,28 @@ def parts_of(indptr: Tensor, edges: int) -> tuple[Tensor, Tensor] | None:
     return torch.stack((rows, ends - counts, ends), 1), torch.stack((row, begin, end), 1)
 
 
-class LongRows:
-    """The long rows of all edges of a program, found once for each."""
-
-    def __init__(self, edges: int) -> None:
-        self.edges = edges
-        self._found: dict[tuple[int, int], tuple[Tensor, Tensor] | None] = {}
-
-    def of(self, indptr: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the long rows of some edges; see :func:`parts_of`."""
-        key = (address_of(indptr), indptr.numel())
-        if key not in self._found:
-            self._found[key] = parts_of(indptr, self.edges)
-        return self._found[key]
-
-
-class MessageTypes:
-    """The C++ types of a program's messages; equal messages share one."""
+class GpuNeeds:
+    """What all calls of a program need: scratch memory, long rows, and types of messages, each once."""
 
     def __init__(self) -> None:
+        self.workspace = 0
+        """Largest number of floats of scratch memory that a kernel needs."""
+        self._long: dict[tuple[int, int], tuple[Tensor, Tensor] | None] = {}
         self._names: dict[str, str] = {}
 
+    def long_rows(self, indptr: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the long rows of some edges, found once for each; see :func:`parts_of`."""
+        key = (address_of(indptr), indptr.numel())
+        if key not in self._long:
+            self._long[key] = parts_of(indptr, LONG_ROW)
+        return self._long[key]
+
     @property
-    def lines(self) -> list[list[str]]:
-        """The lines of each type."""
+    def message_lines(self) -> list[list[str]]:
+        """The lines of each type of messages."""
         return [body.replace("MESSAGE", name).splitlines() for body, name in self._names.items()]
 
-    def name(self, steps: Tensor, numbers: Tensor, results: Tensor) -> str:
+    def message(self, steps: Tensor, numbers: Tensor, results: Tensor) -> str:
         """Return the name of a message's type.
 
         Args:
@@ -147,22 +142,19 @@ class GpuCallWriter(CallWriter):
 
     Args:
         memory: see :class:`.CallWriter`.
-        long_rows: long rows of the whole program.
-        messages: types of the whole program's messages.
+        needs: those of the whole program.
     """
 
-    def __init__(self, memory: Memory, long_rows: LongRows, messages: MessageTypes) -> None:
+    def __init__(self, memory: Memory, needs: GpuNeeds) -> None:
         super().__init__(memory)
-        self._long_rows, self.messages = long_rows, messages
-        self.workspace = 0
-        """Largest number of floats of scratch memory that a kernel needs."""
+        self.needs = needs
 
     def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements; see :meth:`.CallWriter.written`."""
         for kernel, given in task.calls:
             if kernel in _WORKSPACES:
                 floats = _WORKSPACES[kernel](self, arguments_of(kernel, given))
-                self.workspace = max(self.workspace, int(floats))
+                self.needs.workspace = max(self.needs.workspace, int(floats))
         return super().written(task)
 
     def writer_of(self, kernel: str) -> Form | None:
@@ -171,21 +163,21 @@ class GpuCallWriter(CallWriter):
 
     def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
         """Return the edges into some rows."""
-        plain, long = super().edges(indptr, indices), self._long_rows.of(indptr)
+        plain, long = super().edges(indptr, indices), self.needs.long_rows(indptr)
         if long is None:
             return plain
         rows, parts = self.memory.array(long[0], "long_rows"), self.memory.array(long[1], "parts")
-        return plain | {"long_rows": f"long_rows({self._long_rows.edges}, {rows}, {parts})"}
+        return plain | {"long_rows": f"long_rows({LONG_ROW}, {rows}, {parts})"}
 
     def num_parts(self, indptr: Tensor) -> int:
         """Return the number of parts of long rows."""
-        long = self._long_rows.of(indptr)
+        long = self.needs.long_rows(indptr)
         return 0 if long is None else long[1].shape[0]
 
 
 def _write_messages(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
     """Write messages; their steps and results become a C++ type of the program."""
-    return write_messages(w, at, a, f"reduce_messages<{w.messages.name(a.steps, a.numbers, a.results)}>")
+    return write_messages(w, at, a, f"reduce_messages<{w.needs.message(a.steps, a.numbers, a.results)}>")
 
 
 def _gathered(ids: Tensor | None, rows: int, columns: int) -> int:
@@ -241,48 +233,42 @@ def write_cuda(
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
     """
-    place = Path(folder)
-    require_absent(place)
-    write_folder(sources_for_gpu(synthesis, graph, options), synthesis.model, place)
-    return place
+    return write_folder(folder, synthesis.model, lambda: sources_for_gpu(synthesis, graph, options))
 
 
 def sources_for_gpu(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = None) -> Sources:
     """Plan, record and write down a program without making a file."""
-    lowered, long_rows, messages = synthesis.lower(graph, options), LongRows(LONG_ROW), MessageTypes()
-    made: list[GpuCallWriter] = []
-
-    def calls(memory: Memory) -> GpuCallWriter:
-        made.append(GpuCallWriter(memory, long_rows, messages))
-        return made[-1]
-
+    lowered, needs = synthesis.lower(graph, options), GpuNeeds()
     share = whole(lowered, synthesis.program(graph, training=False))
-    writer = TemplateWriter(synthesis, share, lowered.nodes.numel(), calls)
+    calls = partial(GpuCallWriter, needs=needs)
+    writer = TemplateWriter(synthesis, share, calls)
     context, files = writer.context(), writer.arrays.files
-    memory = _memory(context, files, _workspace(made, context))
+    memory = _memory(context, files, _workspace(needs, context))
+    parts = ", ".join(f"{name} {nbytes:,}" for name, nbytes in memory.items())
+    about = (
+        f"  - long rows: a row of more than {LONG_ROW:,} edges is summed in parts",
+        f"  - memory: {sum(memory.values()):,} bytes: {parts}",
+    )
     context |= {
         "graph": graph.name,
-        "ranks": 0,
-        "inputs": None,
         "gpu": {
             "nbytes": sum(memory.values()),
             "workspace": memory["workspace"],
-            "messages": messages.lines,
+            "messages": needs.message_lines,
         },
-        "decisions": [*str(lowered).splitlines(), "GPU", *_decisions(memory)],
+        "decisions": [*str(lowered).splitlines(), "GPU", *about],
         "arrays": files,
     }
-    context["paths"] = [context]
     plan = {array.file: array.tensor for array in files if not array.in_store}
-    return rendered(context, files_of(cuda_sources(writer.kernels)), plan)
+    return rendered(context, cuda_sources(writer.kernels), plan)
 
 
-def _workspace(made: Sequence[GpuCallWriter], context: dict[str, Any]) -> int:
+def _workspace(needs: GpuNeeds, context: dict[str, Any]) -> int:
     """Return the largest number of bytes of scratch memory that a kernel, loss or accuracy needs."""
     counts: list[int] = [
         context["columns"] * int(of["nodes"]["count"]) for of in (context["loss"], *context["splits"])
     ]
-    return 4 * max(*(calls.workspace for calls in made), *(count + count % 2 + 2 for count in counts))
+    return 4 * max(needs.workspace, *(count + count % 2 + 2 for count in counts))
 
 
 def _memory(context: dict[str, Any], files: Sequence[ArrayFile], workspace: int) -> dict[str, int]:
@@ -303,11 +289,3 @@ def _memory(context: dict[str, Any], files: Sequence[ArrayFile], workspace: int)
 
 def _aligned(size: int, step: int) -> int:
     return -(-size // step) * step
-
-
-def _decisions(memory: dict[str, int]) -> list[str]:
-    parts = ", ".join(f"{name} {nbytes:,}" for name, nbytes in memory.items())
-    return [
-        f"  - long rows: a row of more than {LONG_ROW:,} edges is summed in parts",
-        f"  - memory: {sum(memory.values()):,} bytes: {parts}",
-    ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 import graphbraid
 from graphbraid.errors import ConfigError
-from graphbraid.files.writing import atomic_directory
+from graphbraid.files.writing import atomic_directory, require_absent
 from graphbraid.synth.emit.control import script_lines
 from graphbraid.synth.emit.layout import CppStatement, Fields, aligned, comment_lines, lines_of
 from graphbraid.synth.weights import save_weights
@@ -32,31 +33,22 @@ _OPENMP = (
     *("threads/threads.cpp", "training.cpp", "variants/variants.cpp"),
 )
 _CHOICE, _CHOICE_OF_BITS = "input_choice.cpp", "input_bits.cpp"
-_OPENMP_OF = {
-    "spmm_max": "kernels_spmm_max.cpp",
-    "bit_product": "kernels_bits.cpp",
-    "reduce_messages": "kernels_messages.cpp",
-    "gat_forward": "kernels_attention.cpp",
-    "gat_backward": "kernels_gat_backward.cpp",
-    "gatv2_forward": "kernels_attention.cpp",
-    "gatv2_backward": "kernels_gatv2_backward.cpp",
-    "batch_norm": "kernels_norm.cpp",
-    "layer_norm": "kernels_norm.cpp",
+_SOURCE_OF = {
+    "spmm_max": ("kernels_spmm_max.cpp", "kernels_spmm_max.cu"),
+    "bit_product": ("kernels_bits.cpp", "kernels_bits.cu"),
+    "reduce_messages": ("kernels_messages.cpp", "messages.cuh"),
+    "gat_forward": ("kernels_attention.cpp", "kernels_attention.cu"),
+    "gat_backward": ("kernels_gat_backward.cpp", "kernels_attention.cu"),
+    "gatv2_forward": ("kernels_attention.cpp", "kernels_attention.cu"),
+    "gatv2_backward": ("kernels_gatv2_backward.cpp", "kernels_attention.cu"),
+    "batch_norm": ("kernels_norm.cpp", "kernels_norm.cu"),
+    "layer_norm": ("kernels_norm.cpp", "kernels_norm.cu"),
 }
-"""Kernels -> sources that only programs with these kernels need; below likewise."""
+"""Kernels -> sources for CPUs and for GPUs that only programs with these kernels need."""
 _CUDA = (
     *("gpu_memory.cu", "gpu_training.cu", "kernels_dense.cu", "kernels_elements.cu", "kernels_spmm.cu"),
     *("gemm.cu", "gemm_on_host.cpp", "on_host.cpp", "on_host_memory.cpp"),
 )
-_CUDA_OF = {
-    "spmm_max": "kernels_spmm_max.cu",
-    "bit_product": "kernels_bits.cu",
-    "reduce_messages": "messages.cuh",
-    "gat_forward": "kernels_attention.cu",
-    "gatv2_forward": "kernels_attention.cu",
-    "batch_norm": "kernels_norm.cu",
-    "layer_norm": "kernels_norm.cu",
-}
 _INCLUDE = re.compile(r'^\s*#(?:include|define GB_KERNEL_FILE) "([^"]+)"', re.MULTILINE)
 
 
@@ -75,15 +67,16 @@ class Sources:
     """Arrays by their files in ``plan/``."""
 
 
-def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, Tensor]) -> Sources:
+def rendered(context: dict[str, Any], names: Iterable[str], plan: Mapping[str, Tensor]) -> Sources:
     """Fill the templates.
 
     Args:
-        context: the templates' values.
-        files: the sources that it takes along.
+        context: the templates' values; by default there is one rank, no GPU, and one input path.
+        names: the sources that it takes along, without those that they include.
         plan: its arrays.
     """
-    sources = tuple(files)
+    sources = tuple(files_of(names))
+    context = {"ranks": 0, "gpu": None, "inputs": None, "paths": [context]} | context
     shown = context | {
         "script": script_lines(context["recipe"].steps),
         "title": f"{context['recipe'].name}: full-graph training",
@@ -93,16 +86,28 @@ def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, 
     }
     target = "cuda." if context["gpu"] else ""
     names = ("main.cpp", f"CMakeLists.{target}txt", f"README.{target}md")
-    main, cmake, readme = (_text(name, shown) for name in names)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_EMIT / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_in_one_line,
+    )
+    environment.filters |= {"laid_out": _laid_out, "comment": comment_lines, "combined": dict.__or__}
+    templates = (environment.get_template(f"{name}.j2") for name in names)
+    main, cmake, readme = (template.render(**shown, aligned=aligned) for template in templates)
     return Sources("cu" if context["gpu"] else "cpp", main, cmake, readme, sources, plan)
 
 
-def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
-    """Write a program, whole or not at all.
+def write_folder(folder: str | os.PathLike[str], model: nn.Module, make: Callable[[], Sources]) -> Path:
+    """Make a program and write it, whole or not at all; return its folder.
 
     Raises:
-        ResourceError: the folder exists or cannot be written.
+        ResourceError: the folder exists, which is found out before, or cannot be written.
     """
+    require_absent(folder)
+    made = make()
     with atomic_directory(folder) as temp:
         texts = {f"main.{made.language}": made.main, "CMakeLists.txt": made.cmake, "README.md": made.readme}
         for file, text in texts.items():
@@ -116,6 +121,7 @@ def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
             (temp / "plan" / name).parent.mkdir(exist_ok=True)
             np.save(temp / "plan" / name, tensor.detach().contiguous().numpy())
         save_weights(model, temp / "weights")
+    return Path(folder)
 
 
 def openmp_sources(kernels: Collection[str], inputs: Collection[str] = ()) -> list[str]:
@@ -126,12 +132,17 @@ def openmp_sources(kernels: Collection[str], inputs: Collection[str] = ()) -> li
         inputs: names of the input paths among which it chooses.
     """
     tried = [_CHOICE, *([_CHOICE_OF_BITS] if "bits" in inputs else [])] if len(inputs) > 1 else []
-    return [*_COMMON, *_OPENMP, *tried, *(file for kernel, file in _OPENMP_OF.items() if kernel in kernels)]
+    return [
+        *_COMMON,
+        *_OPENMP,
+        *tried,
+        *(of[0] for kernel, of in _SOURCE_OF.items() if kernel in kernels),
+    ]
 
 
 def cuda_sources(kernels: Collection[str]) -> list[str]:
     """Return names of the sources of a program for a GPU; see :func:`openmp_sources`."""
-    return [*_COMMON, *_CUDA, *(file for kernel, file in _CUDA_OF.items() if kernel in kernels)]
+    return [*_COMMON, *_CUDA, *(of[1] for kernel, of in _SOURCE_OF.items() if kernel in kernels)]
 
 
 def files_of(names: Iterable[str]) -> list[Path]:
@@ -164,19 +175,6 @@ def _in_one_line(value: Any) -> Any:
     if isinstance(value, str) and not value.isprintable() and value.strip(" ,\n"):
         raise ConfigError(f"a program's files cannot hold {value!r}: rename it without line breaks")
     return value
-
-
-def _text(name: str, context: dict[str, Any]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_EMIT / "templates"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_in_one_line,
-    )
-    environment.filters |= {"laid_out": _laid_out, "comment": comment_lines, "combined": dict.__or__}
-    return environment.get_template(f"{name}.j2").render(**context, aligned=aligned)
 
 
 def _laid_out(

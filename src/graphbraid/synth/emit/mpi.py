@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed import Partition
-from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.calls import Written
-from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
+from graphbraid.synth.emit.folder import Sources, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
 from graphbraid.synth.emit.shares import RankShare, share_of
@@ -60,7 +59,8 @@ class Merging:
 
     def __init__(self, files: Sequence[Sequence[ArrayFile]]) -> None:
         self._files = [{file.name: file for file in of_rank} for of_rank in files]
-        self._sizes: dict[tuple[int, ...], int] = {}
+        self.sizes: dict[tuple[int, ...], int] = {}
+        """Sizes of all ranks -> number of the entry."""
         self._arrays: dict[tuple[str | None, ...], RankArray] = {}
 
     @property
@@ -71,13 +71,8 @@ class Merging:
     def numbers(self, rank: int) -> Tensor:
         """Return a rank's sizes and, behind them, the digests of its arrays, int64."""
         digests = np.array([digest_of(array.tensors[rank]) for array in self.arrays], np.uint64)
-        sizes = np.array([of_ranks[rank] for of_ranks in self._sizes], np.int64)
+        sizes = np.array([of_ranks[rank] for of_ranks in self.sizes], np.int64)
         return torch.from_numpy(np.concatenate((sizes, digests.view(np.int64))))
-
-    @property
-    def num_sizes(self) -> int:
-        """Number of sizes."""
-        return len(self._sizes)
 
     def merged(  # noqa: PLR0911 - one for each kind of value
         self, values: Sequence[Any], where: str = "the program"
@@ -153,7 +148,7 @@ class Merging:
     def _number(self, numbers: Sequence[int]) -> Any:
         if len(set(numbers)) == 1:
             return numbers[0]
-        return f"sizes[{self._sizes.setdefault(tuple(numbers), len(self._sizes))}]"
+        return f"sizes[{self.sizes.setdefault(tuple(numbers), len(self.sizes))}]"
 
     def _array_token(self, tokens: Sequence[str | None], where: str) -> str:
         names = _each(tokens, lambda token: token.removeprefix("plan."))
@@ -246,10 +241,9 @@ def write_mpi(
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
     """
-    place = Path(folder)
-    require_absent(place)
-    write_folder(sources_of_ranks(synthesis, graph, partition, options), synthesis.model, place)
-    return place
+    return write_folder(
+        folder, synthesis.model, lambda: sources_of_ranks(synthesis, graph, partition, options)
+    )
 
 
 def sources_of_ranks(
@@ -262,7 +256,7 @@ def sources_of_ranks(
     decisions.append(f"Divided among {num_ranks} ranks by {partition.strategy}")
     for rank in range(num_ranks):
         share = share_of(lowered, read, partition, rank)
-        writer = TemplateWriter(synthesis, share, lowered.nodes.numel())
+        writer = TemplateWriter(synthesis, share)
         contexts.append(writer.context())
         files.append(writer.arrays.files)
         kernels |= writer.kernels
@@ -273,23 +267,19 @@ def sources_of_ranks(
     context |= {
         "graph": graph.name,
         "ranks": num_ranks,
-        "gpu": None,
-        "inputs": None,
         "decisions": decisions,
         "arrays": merging.arrays,
-        "num_sizes": merging.num_sizes,
+        "num_sizes": len(merging.sizes),
         "numbers": [f"0x{digest_of(of_rank):016x}," for of_rank in numbers],
     }
-    context["paths"] = [context]
     plan = {f"rank-{rank}/numbers.npy": of_rank for rank, of_rank in enumerate(numbers)}
     for array in merging.arrays:
         plan |= {f"rank-{rank}/{array.name}.npy": values for rank, values in enumerate(array.tensors)}
     more = ("exchange.cpp", "ranks.cpp", *(["ranks_norm.cpp"] if "batch_norm" in kernels else []))
-    return rendered(context, files_of([*openmp_sources(kernels), *more]), plan)
+    return rendered(context, [*openmp_sources(kernels), *more], plan)
 
 
 def _rows(share: RankShare) -> str:
     lowered: Lowered = share.lowered
-    levels = range(len(lowered.blocks) + 1)
-    rows = " -> ".join(f"{lowered.num_rows(level):,}" for level in levels)
+    rows = " -> ".join(f"{lowered.num_rows(level):,}" for level in range(len(lowered.blocks) + 1))
     return f"{lowered.nodes.numel():,} training nodes; rows per level {rows}"

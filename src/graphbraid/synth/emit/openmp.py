@@ -18,7 +18,6 @@ from torch import Tensor
 
 from graphbraid import arguments
 from graphbraid.errors import ConfigError
-from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
 from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.hoisting import input_seconds, input_width
@@ -28,7 +27,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
+from graphbraid.synth.emit.folder import Sources, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.memory import ArrayFile, Arrays, Content
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
@@ -53,8 +52,6 @@ class InputPaths:
     names: tuple[str, ...]
     why: str
     """Reason for these paths, as a clause."""
-    is_asked: bool
-    """Whether the caller named them. If not, lowering chooses the form of a path that is alone."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,7 +64,7 @@ class PathTrial:
     """Rows that the dense path multiplies: fewer where these are aggregated features, computed once."""
     density: float
     """Share of the features that are not zero."""
-    rows: tuple[ArrayFile, ArrayFile, ArrayFile]
+    rows: tuple[ArrayFile, ...]
     """``indptr``, ``indices`` and values of some rows in CSR."""
     spared: int
     """Numbers that only the other paths read, in one direction: the dense path aggregates features once, they
@@ -89,23 +86,20 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
     x = lowered.graph.x
     assert x is not None
     if asked is not None:
-        return InputPaths(_checked(asked, x, _allowed(program, lowered)), "others were not asked for", True)
+        return InputPaths(_checked(asked, x, _allowed(program, lowered)), "others were not asked for")
     if not _allowed(program, lowered):
-        return InputPaths(("dense",), "the features are read by something other than a linear map", False)
-    paths = {path: name for name, path in LOWERED.items()}
+        return InputPaths(("dense",), "the features are read by something other than a linear map")
     density = lowered.costs.density
     if density > MOST_DENSITY:
-        name = paths[lowered.program.input_path]
-        return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero", False)
+        name = next(name for name, path in LOWERED.items() if path == lowered.program.input_path)
+        return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero")
     seconds = _seconds(split(program, lowered.costs), replace(lowered.costs, is_binary=True))
     limit = MARGIN * min(seconds.values())
-    if seconds["binary"] <= limit and not is_binary(x):
-        del seconds["binary"]
+    if seconds["bits"] <= limit and not is_binary(x):
+        del seconds["bits"]
         limit = MARGIN * min(seconds.values())
-    names = sorted((path for path in seconds if seconds[path] <= limit), key=lambda path: seconds[path])
-    return InputPaths(
-        tuple(paths[path] for path in names), f"the others take at least {MARGIN:g} times as long", False
-    )
+    names = sorted((name for name in seconds if seconds[name] <= limit), key=lambda name: seconds[name])
+    return InputPaths(tuple(names), f"the others take at least {MARGIN:g} times as long")
 
 
 def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
@@ -118,26 +112,24 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
     first = next(iter(lowered.values()))
     x, costs = first.graph.x, first.costs
     assert x is not None
-    rows = _some_rows(x, costs.density)
-    names = ("trial_indptr", "trial_indices", "trial_values")
-    files = [ArrayFile(name, f"{name}.npy", False, part) for name, part in zip(names, rows, strict=True)]
+    rows = zip(("trial_indptr", "trial_indices", "trial_values"), _some_rows(x, costs.density), strict=True)
     reads = {name: _aggregated(of_path) for name, of_path in lowered.items()}
     spared = max(reads.values()) - reads["dense"] if "dense" in reads else 0
     return PathTrial(
         shape=(costs.rows[0], costs.in_channels, input_width(split(program, costs))),
         dense_rows=_dense_rows(lowered["dense"]) if "dense" in lowered else 0,
         density=costs.density,
-        rows=(files[0], files[1], files[2]),
+        rows=tuple(ArrayFile(name, f"{name}.npy", False, part) for name, part in rows),
         spared=spared,
     )
 
 
 def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
-    """Return seconds per epoch by path; those that the dense path saves are added to all, to be above 0."""
+    """Return seconds per epoch by name; those that the dense path saves are added to all, to be above 0."""
     seconds = input_seconds(program, costs)
     product = 2 * costs.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
     spared = max(0.0, product - seconds["dense"])
-    return {path: time + spared for path, time in seconds.items()}
+    return {name: seconds[path] + spared for name, path in LOWERED.items()}
 
 
 def _allowed(program: Program, lowered: Lowered) -> bool:
@@ -228,10 +220,7 @@ def write_openmp(
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
     """
-    place = Path(folder)
-    require_absent(place)
-    write_folder(sources_of(synthesis, graph, options, inputs=inputs), synthesis.model, place)
-    return place
+    return write_folder(folder, synthesis.model, lambda: sources_of(synthesis, graph, options, inputs=inputs))
 
 
 def sources_of(
@@ -244,7 +233,7 @@ def sources_of(
     """Plan, record and write down a program without making a file."""
     usual, program = synthesis.lower(graph, options), synthesis.program(graph)
     paths = inputs_of(program, usual, inputs)
-    is_alone = len(paths.names) == 1 and not paths.is_asked
+    is_alone = len(paths.names) == 1 and inputs is None
     lowered, contexts, plan = dict[str, Lowered](), list[dict[str, Any]](), dict[str, Tensor]()
     kernels, written = set[str](), dict[Content, str]()
     for name in paths.names:
@@ -252,7 +241,7 @@ def sources_of(
         step = usual if is_alone else synthesis.lower(graph, options, input_path=path)
         arrays = Arrays(step.graph, "" if is_alone else f"{name}/", None if is_alone else written)
         read = synthesis.program(graph, training=False, input_path=path)
-        writer = TemplateWriter(synthesis, whole(step, read), step.nodes.numel(), arrays=arrays)
+        writer = TemplateWriter(synthesis, whole(step, read), arrays=arrays)
         about = {"name": name, "decisions": str(step).splitlines(), "arrays": arrays.files}
         contexts.append(writer.context() | about)
         lowered[name] = step
@@ -262,9 +251,7 @@ def sources_of(
     plan |= {array.file: array.tensor for array in (trial.rows if trial else ())}
     context = contexts[0] | {
         "graph": graph.name,
-        "ranks": 0,
-        "gpu": None,
         "paths": contexts,
         "inputs": {"names": paths.names, "why": paths.why, "trial": trial},
     }
-    return rendered(context, files_of(openmp_sources(kernels, paths.names)), plan)
+    return rendered(context, openmp_sources(kernels, paths.names), plan)

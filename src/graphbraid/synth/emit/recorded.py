@@ -48,8 +48,6 @@ class RecordedTask:
     at: int
     """Its position in the planned step."""
     name: str
-    operation: str
-    """Name of the value whose operation it belongs to."""
     calls: Calls
 
 
@@ -129,7 +127,7 @@ class RecordedStep(PlannedStep):
         run = task.run.run_once if isinstance(task.run, BoundCall) else task.run
         with watched() as calls, _WriteRecorder(task.name, calls):
             run()
-        return RecordedTask(at, task.name, task.operation, calls)
+        return RecordedTask(at, task.name, calls)
 
 
 class _WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
 from graphbraid.synth.emit.shares import RankShare
-from graphbraid.synth.language.syntax import LOSSES
+from graphbraid.synth.language.syntax import LOSSES, SPLITS
 from graphbraid.synth.synthesis import Synthesis, targets_of
 from graphbraid.synth.weights import weights_of
 
@@ -51,7 +51,6 @@ class TemplateWriter:
     Args:
         synthesis: the model and its recipe.
         share: the part of the program that one rank trains and evaluates.
-        num_nodes: number of training nodes of all ranks.
         make_calls: makes the writer of a step's calls.
         arrays: the program's arrays, to which new ones are added. If None, there are none yet.
     """
@@ -60,13 +59,11 @@ class TemplateWriter:
         self,
         synthesis: Synthesis,
         share: RankShare,
-        num_nodes: int,
         make_calls: Callable[[Memory], CallWriter] = CallWriter,
         arrays: Arrays | None = None,
     ) -> None:
         self._recipe, self._model = synthesis.recipe, synthesis.model
-        self._share, self._num_nodes = share, num_nodes
-        lowered = share.lowered
+        self._share, lowered = share, share.lowered
         self._graph = graph = lowered.graph
         self._targets = targets_of(graph, self._recipe)
         request = StepRequest(
@@ -103,8 +100,10 @@ class TemplateWriter:
             self._step("an evaluation", evaluates, evaluate.step, predicts),
         ]
         at = len(evaluate.recording.forward) - 1
+        # The splits whose accuracy is shown at the end, or in between.
+        shown = (*(split for split in SPLITS if split in self._graph.splits), *self._recipe.steps.splits)
         output = evaluates.memory.matrix(evaluate.step.output.tensor, at)
-        loss, splits = self._loss(), [self._split(split) for split in self._splits()]
+        loss, splits = self._loss(), [self._split(split) for split in dict.fromkeys(shown)]
         return {
             "recipe": self._recipe,
             "steps": steps,
@@ -166,10 +165,11 @@ class TemplateWriter:
         count = lowered.nodes.numel()
         rows = torch.arange(count) if lowered.rows is None else lowered.rows
         at = len(train.recording.forward)  # the task between the passes
+        total = self._graph.split(self._recipe.train_split).numel()  # of all ranks
         return {
             "output": memory.matrix(train.step.output.tensor, at),
             "grad": memory.matrix(train.step.output_grad, at),
-            "nodes": self._rows(rows, self._targets[lowered.nodes], "train", self._num_nodes),
+            "nodes": self._rows(rows, self._targets[lowered.nodes], "train", total),
         }
 
     def _split(self, split: str) -> dict[str, Any]:
@@ -196,11 +196,6 @@ class TemplateWriter:
             "count": str(rows.numel()),
             "total": str(total),
         }
-
-    def _splits(self) -> list[str]:
-        """Return the splits whose accuracy is shown at the end, or in between."""
-        usual = [split for split in ("train", "val", "test") if split in self._graph.splits]
-        return list(dict.fromkeys((*usual, *self._recipe.steps.splits)))
 
 
 def _place(buffer: Buffer, name: str) -> dict[str, Any]:

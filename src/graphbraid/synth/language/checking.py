@@ -48,7 +48,7 @@ def check(function: syntax.Function) -> None:
     Raises:
         ProgramError: the first mistake.
     """
-    helpers: dict[str, syntax.Helper] = {}
+    helpers: dict[str, Function] = {}
     names = [helper.name for helper in function.helpers]
     for helper in function.helpers:
         _Checker(helpers, helper.returns, below=names[len(helpers) :]).helper(helper)
@@ -76,7 +76,7 @@ class _Checker:
 
     def __init__(
         self,
-        helpers: dict[str, syntax.Helper],
+        helpers: dict[str, Function],
         returns: Type | None = None,
         layers: tuple[str, ...] = (),
         below: Sequence[str] = (),
@@ -87,7 +87,7 @@ class _Checker:
         self._helpers, self._returns, self._layers = helpers, returns, layers
         self._below = below
 
-    def helper(self, helper: syntax.Helper) -> None:
+    def helper(self, helper: Function) -> None:
         if helper.name in self._helpers:
             raise ProgramError(helper.place, f'a second function "{helper.name}"', "rename one")
         self._scopes = [{}, {}]
@@ -133,11 +133,10 @@ class _Checker:
                 self._declaration(statement)
             case syntax.Assign():
                 self._assignment(statement)
-            case syntax.Do(call=call):
-                returned = self._call(call)
-                if returned is not None and not self._method(call).has_effect:
-                    message = f"the value of {call.method.name} is not used"
-                    raise ProgramError(call.method.place, message)
+            case syntax.Call(method=called):
+                returned = self._call(statement)
+                if returned is not None and called.name != "evaluate":  # which prints what it gives
+                    raise ProgramError(called.place, f"the value of {called.name} is not used")
             case syntax.For():
                 self._loop(statement)
             case syntax.If():
@@ -288,7 +287,18 @@ class _Checker:
 
     def _call(self, call: syntax.Call) -> Type | None:
         method = self._method(call)
-        self._arguments(call, method)
+        names = [argument.name for argument in method.arguments]
+        _check_count(call, call.method.place, call.method.name, names, method.least)
+        for value, argument in zip(call.arguments, method.arguments, strict=False):
+            if argument.choices:
+                self._choice(value, argument)
+            elif argument.type == "String" and isinstance(value, syntax.Literally):
+                hint = "write the name of the String parameter"
+                raise ProgramError(value.place, f"the {argument.name} is an argument of the program", hint)
+            else:
+                self._fits(value, argument.type, f"the {argument.name}")
+        if call.method.name == "forwardPass":
+            _check_aggregation(call)
         return method.returns
 
     def _method(self, call: syntax.Call) -> Method:
@@ -313,21 +323,8 @@ class _Checker:
         _check_count(call, call.place, call.function, [each.name for each in helper.parameters])
         for value, parameter in zip(call.arguments, helper.parameters, strict=True):
             self._fits(value, parameter.type, parameter.name)
+        assert helper.returns is not None
         return helper.returns
-
-    def _arguments(self, call: syntax.Call, method: Method) -> None:
-        names = [argument.name for argument in method.arguments]
-        _check_count(call, call.method.place, call.method.name, names, method.least)
-        for value, argument in zip(call.arguments, method.arguments, strict=False):
-            if argument.choices:
-                self._choice(value, argument)
-            elif argument.type == "String" and isinstance(value, syntax.Literally):
-                hint = "write the name of the String parameter"
-                raise ProgramError(value.place, f"the {argument.name} is an argument of the program", hint)
-            else:
-                self._fits(value, argument.type, f"the {argument.name}")
-        if call.method.name == "forwardPass":
-            _check_aggregation(call)
 
     def _choice(self, value: syntax.Expression, argument: Argument) -> None:
         choices = argument.choices + (self._layers if argument.name == "model" else ())

@@ -12,12 +12,13 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from typing import Any, cast
 
 from lark import Lark, Token, Transformer, Tree, UnexpectedCharacters, UnexpectedToken
 
-from graphbraid.errors import did_you_mean
+from graphbraid.errors import nearest_name
 from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import MOST_SHOWN, Place, ProgramError, Type
 
@@ -96,9 +97,14 @@ def _type(word: Token) -> Type:
     return "float" if word == "double" else cast("Type", str(word))
 
 
-def _program(*functions: syntax.Function | syntax.Helper) -> syntax.Function:
-    helpers = tuple(each for each in functions if isinstance(each, syntax.Helper))
-    others = [each for each in functions if isinstance(each, syntax.Function)]
+def _function(word: Token, kind: Token | None, name: Token, *parts: Any) -> syntax.Function:
+    place, returns = (place_of(word), None) if kind is None else (place_of(name), _type(kind))
+    return syntax.Function(place, returns, str(name), _given(parts[:-1]), parts[-1])
+
+
+def _program(*functions: syntax.Function) -> syntax.Function:
+    helpers = tuple(each for each in functions if each.returns is not None)
+    others = [each for each in functions if each.returns is None]
     layers = tuple(each for each in others if any(p.type == "propNode<float>" for p in each.parameters))
     trains = [each for each in others if each not in layers]
     if not trains:
@@ -113,16 +119,11 @@ def _program(*functions: syntax.Function | syntax.Helper) -> syntax.Function:
     return replace(trains[0], helpers=helpers, layers=layers)
 
 
-def _container(word: Token) -> Type:
-    if word != "int":
-        raise ProgramError(place_of(word), f"a container of {word}", "containers hold int")
-    return "container<int>"
-
-
-def _property(word: Token) -> Type:
-    if _type(word) != "float":
-        raise ProgramError(place_of(word), f"a property of {word}", "properties hold float")
-    return "propNode<float>"
+def _holder(type_: Type, what: str, known: str, word: Token) -> Type:
+    """Return the type of what holds values, of a type that the program names."""
+    if f"<{_type(word)}>" not in type_:
+        raise ProgramError(place_of(word), f"a {what} of {word}", known)
+    return type_
 
 
 def _step(name: Token, step: Token) -> syntax.Assign:
@@ -155,24 +156,17 @@ def _given(parts: Sequence[Any]) -> tuple[Any, ...]:
 
 _NODES: dict[str, Callable[..., Any]] = {
     "start": _program,
-    "helper": lambda _, kind, name, *parts: syntax.Helper(
-        place_of(name), _type(kind), str(name), _given(parts[:-1]), parts[-1]
-    ),
-    "function": lambda word, name, *parts: syntax.Function(
-        place_of(word), str(name), _given(parts[:-1]), parts[-1]
-    ),
+    "function": _function,
     "parameter": lambda kind, name: syntax.Parameter(place_of(name), kind, str(name)),
     "plain_type": _type,
-    "container_type": _container,
-    "property_type": _property,
+    "container_type": partial(_holder, "container<int>", "container", "containers hold int"),
+    "property_type": partial(_holder, "propNode<float>", "property", "properties hold float"),
     "block": lambda *statements: statements,
-    "do": lambda call: syntax.Do(call.place, call),
     "leave": lambda word: syntax.Leave(place_of(word), str(word)),  # type: ignore[arg-type]
     "give": lambda word, value: syntax.Give(place_of(word), value),
     "say": lambda word, *values: syntax.Say(place_of(word), _given(values)),
     "declaration": lambda kind, name, value: syntax.Declare(place_of(kind), _type(kind), _name(name), value),
-    "assign": lambda name, sign, value: syntax.Assign(place_of(name), _name(name), sign[0], value),
-    "set": lambda name, value: syntax.Assign(place_of(name), _name(name), "", value),
+    "assign": lambda name, sign, value: syntax.Assign(place_of(name), _name(name), sign.rstrip("="), value),
     "step_after": _step,
     "step_before": lambda step, name: _step(name, step),
     "loop": lambda word, *parts: syntax.For(place_of(word), *parts),
@@ -184,8 +178,6 @@ _NODES: dict[str, Callable[..., Any]] = {
         place_of(word), ((condition, body), *others[:-1]), others[-1] or ()
     ),
     "other_if": lambda _, condition, body: (condition, body),
-    "otherwise": lambda body: body,
-    "order": lambda word: word,
     "binary": lambda left, sign, right: syntax.Binary(place_of(sign), str(sign), left, right),
     "unary": lambda sign, operand: syntax.Unary(place_of(sign), str(sign), operand),
     "integer": _integer,
@@ -209,22 +201,11 @@ class _Builder(Transformer[Token, Any]):
 
 
 MOST_CHARACTERS = 1 << 20
-_WORDS = {
-    "SEMICOLON": '";"',
-    "LBRACE": '"{"',
-    "RPAR": '")"',
-    "RSQB": '"]"',
-    "LPAR": '"("',
-    "EQUAL": '"="',
-    "DOT": '"."',
-    "COMMA": '","',
-    "RBRACE": '"}"',
-    "FUNCTION": '"function"',
-    "LESSTHAN": '"<"',
-    "MORETHAN": '">"',
-    "IF": '"if"',
-}
-"""The names of marks in errors, the likeliest to be missing first."""
+_WORDS = (
+    *("SEMICOLON", "LBRACE", "RPAR", "RSQB", "LPAR", "EQUAL", "DOT", "COMMA", "RBRACE"),
+    *("FUNCTION", "LESSTHAN", "MORETHAN", "IF"),
+)
+"""The marks that errors show, the likeliest to be missing first."""
 _MARKS = {
     "?:": "write if (...) { ... } else { ... }",
     "'": 'a text is written "..."',
@@ -309,7 +290,7 @@ def _unexpected(  # noqa: PLR0911 - one for each kind of mistake
         return ProgramError(place_of(wrong), f'unexpected "{wrong}"', f'it is written "{_IN_C[wrong]}"')
     if before == "do":
         return ProgramError(place_of(before), 'unknown word "do"', "write while (...) { ... }")
-    if before.type == "NAME" and "DOT" in expected and did_you_mean(str(before), _KEYWORDS):
+    if before.type == "NAME" and "DOT" in expected and nearest_name(before, _KEYWORDS):
         return _unknown("word", before, _KEYWORDS, "")
     if token.type == "LPAR" and before.type == "NAME":
         hint = "a value is used, as in x = f(...); a method has its object, as in gnn.load(...)"
@@ -325,9 +306,8 @@ def _unknown(what: str, word: Token, known: tuple[str, ...], hint: str) -> Progr
 
 
 def _near(word: Token, known: tuple[str, ...]) -> str:
-    if len(word) < _LEAST_LIKE:
-        return ""
-    return did_you_mean(str(word), known).strip().replace("Did", "did").replace("'", "")
+    near = nearest_name(word, known) if len(word) >= _LEAST_LIKE else None
+    return "" if near is None else f"did you mean {near}?"
 
 
 def _cut(word: Token) -> str:
@@ -340,9 +320,9 @@ def _wanted(expected: set[str]) -> str:
         return "a value"
     if "FOR" in expected:
         return "a statement"
-    for terminal, shown in _WORDS.items():
+    for terminal in _WORDS:
         if terminal in expected:
-            return shown
+            return f'"{_parser().get_terminal(terminal).pattern.value}"'
     if "NAME" in expected:
         return "a name"
     return "a type" if "TYPE" in expected else "an operator"

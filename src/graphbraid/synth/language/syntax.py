@@ -176,13 +176,6 @@ class Assign(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Do(Node):
-    """A call for its effect."""
-
-    call: Call
-
-
-@dataclass(frozen=True, slots=True)
 class For(Node):
     """A loop; ``while`` has neither a first statement nor a step."""
 
@@ -249,7 +242,7 @@ class Put(Node):
     value: Expression
 
 
-Statement = Declare | Assign | Do | For | If | Leave | Give | Say | Train | Forall | Put
+Statement = Declare | Assign | Call | For | If | Leave | Give | Say | Train | Forall | Put
 
 
 # ---- the program
@@ -264,23 +257,16 @@ class Parameter(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Helper(Node):
-    """A function of numbers that the program calls."""
-
-    returns: Type
-    name: str
-    parameters: tuple[Parameter, ...]
-    body: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Function(Node):
-    """A whole program: the function that trains, and the others that it calls."""
+    """A function; the one that trains is the whole program, with the others that it calls."""
 
+    returns: Type | None
+    """Type of its value; None if it trains, or is an own layer."""
     name: str
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
-    helpers: tuple[Helper, ...] = ()
+    helpers: tuple[Function, ...] = ()
+    """The functions of numbers."""
     layers: tuple[Function, ...] = ()
     """The functions of node properties, each an own layer."""
     notes: tuple[tuple[Place, str], ...] = ()
@@ -394,8 +380,6 @@ class Method:
     """Number of arguments that must be given; None for all."""
     returns: Type | None = None
     """Type of its value; None if it is called for its effect alone."""
-    has_effect: bool = False
-    """Whether it may be called without use of its value."""
 
 
 _LAYER = Argument("layer", "int")
@@ -427,7 +411,7 @@ _GNN = {
         2,
     ),
     "loss": Method(returns="float"),
-    "evaluate": Method((_SPLIT,), returns="float", has_effect=True),
+    "evaluate": Method((_SPLIT,), returns="float"),
 }
 AT_RUN_TIME = ("optimizer", "loss", "evaluate")
 """The methods of GNN that have an effect or a value only while the program trains."""
