@@ -226,11 +226,28 @@ def _mapped_on_loops(model, x, edges):
     return _added(x, dst, model.own(torch.tanh(x[src] * x[dst])))
 
 
+def _of_two_masks(model, x, edges):
+    src, dst = edges
+    kept = (src != dst) & (dst > 3)
+    src, dst = edges[:, kept]
+    weights = ((src < dst) | (dst > 12)).to(x.dtype) + 1
+    return _added(x, dst, x[src] * weights.unsqueeze(-1))
+
+
+def _sorted(model, x, edges):
+    dst, order = edges[1].sort(stable=True)
+    src = edges[0][order]
+    norm = degree(dst, x.size(0), x.dtype).clamp(min=1).rsqrt()
+    return _added(x, dst, (norm[src] * norm[dst]).view(-1, 1) * x[src])
+
+
 def _degrees(x, edges):
     return degree(edges[1], x.size(0), x.dtype).view(-1, 1)
 
 
 READ = [
+    _of_two_masks,
+    _sorted,
     _set_degrees,
     _counted,
     _divided_in_place,
@@ -270,6 +287,10 @@ def _permuted(model, x, edges):
 
 def _shifted(model, x, edges):
     return _added(x, edges[1], x[(edges[0] + 1) % x.size(0)])
+
+
+def _from_the_end(model, x, edges):
+    return _added(x, edges[1], x[edges[0] - x.size(0)])
 
 
 def _halved(model, x, edges):
@@ -387,6 +408,7 @@ def _without_gradient(model, x, edges):
 ODD = [
     _permuted,
     _shifted,
+    _from_the_end,
     _halved,
     _some,
     _both_ways,
@@ -591,7 +613,39 @@ def _rows_written_over(model, x, edges):
     return out / degrees + rows
 
 
+def _by(places):
+    """Messages that are 0 from some edge on, beyond those of a trial."""
+
+    def run(model, x, edges):
+        weights = (places(edges[0]) * 0.01 < 0.9).to(x.dtype)
+        return _added(x, edges[1], x[edges[0]] * weights.unsqueeze(-1))
+
+    run.__name__ = f"_by_{places.__name__}"
+    return run
+
+
+def _arange(src):
+    return torch.arange(src.size(0))
+
+
+def _cumsum(src):
+    return torch.ones_like(src).cumsum(0)
+
+
+def _nonzero(src):
+    return torch.nonzero(src >= 0).view(-1)
+
+
+def _ranks(src):
+    return src.argsort(stable=True).argsort()
+
+
+def _rolled(src):
+    return src.roll(5) * 5
+
+
 HIDDEN = [
+    *map(_by, (_arange, _cumsum, _nonzero, _ranks, _rolled)),
     _rows_in_zeros,
     _rows_set_in_zeros,
     _seen_through_a_view,
@@ -611,7 +665,32 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("run", _cases(*HIDDEN, quick=[_zeros_scaled, _onto_a_parameter]))
+@pytest.mark.parametrize("run", _cases(_attention, _looped, _expanded, quick=[_looped]))
+def test_inference_mode_comes_first_and_training_after_it(run):
+    data, (model, twin) = data_of("untidy"), _pair(run)
+    engine = graphbraid.compile(model)
+    for mode in (torch.inference_mode, torch.enable_grad, torch.inference_mode):
+        with mode():
+            ours, theirs = engine(data.x, data.edge_index), twin(data.x, data.edge_index)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        if ours.requires_grad:
+            for out in (ours, theirs):
+                out.square().mean().backward()
+    torch.testing.assert_close(model.first.weight.grad, twin.first.weight.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("run", _cases(_maximum, _minimum, _network, _attention, quick=[_minimum]))
+@pytest.mark.parametrize("num_edges", [0, None])
+def test_a_nan_reaches_the_rows_that_it_reaches_as_written(run, num_edges):
+    data, (model, twin) = data_of("untidy"), _pair(run)
+    engine, x, edges = graphbraid.compile(model), data.x.clone(), data.edge_index[:, :num_edges]
+    x[3, 1] = torch.nan
+    ours, theirs = engine(x, edges), twin(x, edges)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert theirs.isnan().any() or num_edges == 0
+
+
+@pytest.mark.parametrize("run", _cases(*HIDDEN, quick=[_zeros_scaled, _onto_a_parameter, HIDDEN[0]]))
 @pytest.mark.filterwarnings("ignore::graphbraid.errors.RunsAsWrittenWarning")
 def test_what_numbers_hide_when_a_model_is_read_is_as_written_later(run):
     data, (model, twin) = in_double(data_of("untidy")), _pair(run)

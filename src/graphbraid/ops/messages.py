@@ -420,14 +420,16 @@ class BlockedMessages:
         """Run the message on a block's rows. Each block draws from a seed of its own."""
         if not self._by_destination:
             return self._drawn(rows, {}, block, seed)
-        index, indptr = block.destinations.long().sub_(block.first_row), block.indptr
-        # One more node before, with two edges: some aggregations fail if the first has none, or if there is
-        # one edge in all.
-        pads = self._reduction == "own" and (len(index) < 2 or int(indptr[1]) == 0)
+        with torch.inference_mode(False):  # whose tensors count no writes
+            index, indptr = block.destinations.long() - block.first_row, block.indptr
+            # One more node before, with two edges: some aggregations fail if the first has none, or if there
+            # is one edge in all.
+            pads = self._reduction == "own" and (len(index) < 2 or int(indptr[1]) == 0)
+            if pads:
+                index = torch.cat((index.new_zeros(2), index + 1))
+                indptr = torch.cat((indptr.new_zeros(1), indptr + 2))
         if pads:
             rows = [torch.cat((one.new_zeros(2, *one.shape[1:]), one)) for one in rows]
-            index = torch.cat((index.new_zeros(2), index + 1))
-            indptr = torch.cat((indptr.new_zeros(1), indptr + 2))
         with OrderedScatters(index, indptr):
             made = self._drawn(rows, {"index": index, "num_rows": len(indptr) - 1}, block, seed)
         return made[1:] if pads else made

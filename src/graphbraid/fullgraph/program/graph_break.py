@@ -357,6 +357,7 @@ class ComputedEdges:
         key = self.edges, self.values, tuple(str(call) for call in self.calls), self.matrix, dtype
         return _MADE.get(tensors, key, lambda: self._made(csc, dtype))
 
+    @torch.inference_mode(False)  # whose tensors count no writes, and which no later step could save
     def _made(self, csc: Csc, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
         edges = torch.stack((csc.indices.long(), csc.destinations().long()))
         weight = None if csc.weight is None else csc.weight.detach().to(dtype, copy=True)
@@ -367,7 +368,12 @@ class ComputedEdges:
         return found, tuple(value if order is None else value[order] for value in values)
 
     def run(
-        self, edges: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edges: Tensor,
+        weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        note: Callable[[Any], object] = id,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Make the calls; return the list of edges and the values, in the order of the model's own.
 
@@ -376,6 +382,7 @@ class ComputedEdges:
             weight: a number for each of them, of ``dtype``; None without weights.
             num_nodes: the number of nodes.
             dtype: dtype of the node rows, and of the values.
+            note: is called with each call's result, before others may write over it.
 
         Raises:
             ValueError: they write over the graph's own edges or weights.
@@ -399,7 +406,8 @@ class ComputedEdges:
 
         with torch.no_grad():
             for call in self.calls:
-                made.append(call.run(find))  # noqa: PERF401 - find reads earlier results in it
+                made.append(call.run(find))  # find reads earlier results in it
+                note(made[-1])
         is_changed = before != [None if one is None else one._version for one in (edges, weight)]
         if is_changed or (state is not None and state != self.matrix.state_of(given)):
             raise ValueError("the graph's own edges are written over")

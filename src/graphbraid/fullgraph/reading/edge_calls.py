@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._pytree import tree_map
 
 from graphbraid.fullgraph.program import ComputedEdges, FromCall, FromGraph, NotLoweredError, WrittenCall
 from graphbraid.fullgraph.program.graph_break import DEVICE, DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
@@ -165,11 +168,13 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
         ends = torch.unique(ends, dim=1)
         weight = weight[: ends.shape[1]]
     before = generators()
+    orders = [keys.argsort(stable=True) for keys in (ends[1], -ends[0])]
+    results: list[list[Any]] = [[], []]
     try:
-        runs = []
-        for keys in (ends[1], -ends[0]):
-            order = keys.argsort(stable=True)
-            runs.append(made.run(ends[:, order], weight[order], 12, torch.float32))
+        runs = [
+            made.run(ends[:, order], weight[order], 12, torch.float32, partial(_note, noted))
+            for order, noted in zip(orders, results, strict=True)
+        ]
         edges, values = runs[0]
         found = set(map(tuple, edges.t().tolist()))
     except Exception as error:  # whatever the user's code may raise
@@ -190,7 +195,7 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
         for value in values
     ):
         raise NotLoweredError(name, "it reads a value without rows for the edges", "a row for each edge")
-    if not _same_edges(*runs):
+    if not _same_edges(*runs) or (made.matrix is None and _reads_places(made.calls, orders, runs, results)):
         raise NotLoweredError(name, _BY_ORDER, "edges chosen, and numbers computed, by their ends")
     return [tuple(value.shape[1:]) for value in values]
 
@@ -202,6 +207,65 @@ _MOST_OF_MATRIX = 16
 _COUNTS = {"arange", "linspace", "cumsum"}
 """Calls by which a value may depend on the place of an edge among more edges than a trial has."""
 _BY_ORDER = "its values of the edges depend on the edges' order or places"
+
+
+def _note(noted: list[Any], result: Any) -> None:
+    noted.append(tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, result))
+
+
+_SHAPES = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "long", "to", "contiguous", "clone", "size"}
+_SHAPES |= {"getattr", "numel", "dim", "len", "unbind", "getitem", "detach", "type", "double", "float"}
+_SHAPES |= {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full"}
+"""Calls that compute nothing with the numbers that they get; parts of these are looked at by themselves."""
+_INDEXED = {"getitem": 1, "index_select": 2, "take": 1, "setitem": 1}
+"""Calls that take rows by their number, and where they get it: an order by which all is put may be any."""
+
+
+def _reads_places(
+    calls: Sequence[WrittenCall],
+    orders: Sequence[Tensor],
+    runs: Sequence[tuple[Tensor, tuple[Tensor, ...]]],
+    results: Sequence[Sequence[Any]],
+) -> bool:
+    """Return whether a call computes with values that do not move with their edges, as places of edges do.
+
+    What it gives may be alike on a small graph, and differ on a large one: ``torch.arange(E) / 9 > 1000``.
+    """
+    known = [[order.argsort() for order in orders]]  # by an order of edges, each edge's own row
+    known += [
+        [(ends[0] * 12 + ends[1]).argsort(stable=True) for ends in pair]
+        for pair in ([ends for ends, _ in runs], *zip(*results, strict=True))
+        if all(isinstance(one, Tensor) and one.ndim == 2 and len(one) == 2 for one in pair)
+    ]
+
+    def moves(one: Any, other: Any) -> bool:
+        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+            return all(map(moves, one, other))
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            return True
+        if one.shape != other.shape or one.ndim == 0 or len(one) == 12:
+            return _alike(one, other)
+        at = int(one.ndim == 2 and len(one) == 2)  # of a list of edges, or of a row for each
+        one, other = one.movedim(at, 0), other.movedim(at, 0)
+        rows = [by for by in known if len(by[0]) == len(one)]
+        if not rows:
+            return _alike(*(part.reshape(-1).sort()[0] for part in (one, other)))
+        return any(_alike(one[first], other[second]) for first, second in rows)
+
+    fixed = {number for number, pair in enumerate(zip(*results, strict=True)) if not moves(*pair)}
+    for call in calls:
+        at = _INDEXED.get(call.name, len(call.args))
+        given = {key: one for key, one in call.kwargs.items() if key != "index"}
+        read = replace(call, args=(*call.args[:at], *call.args[at + 1 :]), kwargs=given).references()
+        if call.name not in _SHAPES and any(
+            isinstance(one, FromCall) and one.number in fixed for one in read
+        ):
+            return True
+    return False
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one.double(), other.double(), equal_nan=True)
 
 
 def _same_edges(*runs: tuple[Tensor, tuple[Tensor, ...]]) -> bool:

@@ -91,6 +91,8 @@ class ScatterTrial:
     def _takes_rows(self, held: dict[fx.Node, Any]) -> bool:
         """Return whether each gather gives a row for each edge, as the message's argument gets it."""
         edges, rows = held[cast("fx.Node", self.node.args[0])], self._rows()
+        if bool((edges < 0).any()):  # which PyTorch's gathers count from the end
+            return False
         return all(held[one].dtype == held[of].dtype for one, of in self._of.same.items()) and all(
             torch.equal(held[one], held[rows[key]][edges[1 if key.endswith("_i") else 0]])
             for one, key in self._of.gathers.items()

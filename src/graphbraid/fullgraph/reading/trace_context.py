@@ -391,7 +391,7 @@ def _restored(name: str, held: Any, before: Any) -> str:
 def writes(node: fx.Node) -> bool:
     """Return whether a call may write over its arguments."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__")) or name in _WRITING
+    in_place = (name.endswith("_") and not name.endswith("__") and name not in _PLAIN) or name in _WRITING
     given = node.kwargs
     if isinstance(node.target, types.FunctionType):
         with suppress(TypeError, ValueError):  # as of a call that would fail
@@ -400,6 +400,9 @@ def writes(node: fx.Node) -> bool:
 
 
 _WRITING = {"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
+_WRITING |= {"ilshift", "irshift", "imatmul"}
+_PLAIN = {"and_", "or_", "not_"}
+"""Functions of ``operator`` that are named after words of Python, and write over nothing."""
 
 
 # ---- numbers that steps change
