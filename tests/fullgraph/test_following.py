@@ -4,6 +4,7 @@ import copy
 import operator
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -20,14 +21,15 @@ from tests.fullgraph.matrix.case import BASES, GCN, layer
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted, calls
-from torch import nn
+from torch import fx, nn
 
 import graphbraid
 from graphbraid import native
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.batches.runner import _first_parameter
-from graphbraid.fullgraph.reading import watch
+from graphbraid.fullgraph.reading import message_trial, watch
+from graphbraid.fullgraph.reading.modes import TRACING
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -520,6 +522,22 @@ def test_outputs_asked_for_by_several_threads_are_all_right():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_models_run_in_other_threads_while_a_message_is_traced():
+    linear, found = nn.Linear(2, 2), []
+
+    class Meanwhile(nn.Module):
+        def message(self, x_j):
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(linear, torch.ones(1, 2)).result())
+                found.append(pool.submit(TRACING.acquire, blocking=False).result())
+            return x_j * 2
+
+    message_trial.traced_message("", Meanwhile(), {"x_j": None}, frozenset({"x_j"}), fx.Proxy)
+    rows, is_free = found
+    torch.testing.assert_close(rows, linear(torch.ones(1, 2)))
+    assert not is_free, "two traces at once would leave torch.nn.Module patched"
 
 
 # ---- data

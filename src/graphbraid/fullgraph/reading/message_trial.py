@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.reading.modes import TRACING
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 
@@ -40,6 +42,7 @@ class _MessageTracer(fx.Tracer):
         self._name, self._make_proxy = name, make_proxy
         self.tensors: dict[str, Tensor] = {}
         self._num_assumed = 0
+        self._thread = threading.get_ident()
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return self._make_proxy(node, self)
@@ -62,6 +65,13 @@ class _MessageTracer(fx.Tracer):
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         return attr_val  # parameters as they are, whose sizes a message may ask for
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if threading.get_ident() != self._thread:  # a model that runs meanwhile
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
 
     def create_arg(self, a: Any) -> Any:
         if not issubclass(type(a), fx.Proxy) and isinstance(a, Tensor):  # a proxy says that it is a tensor
@@ -127,7 +137,7 @@ def traced_message(
     """
     tracer = _MessageTracer(name, make_proxy)
     try:
-        with torch.enable_grad():
+        with TRACING, torch.enable_grad():
             return tracer.trace(_MessageRoot(layer, tracer, given, special, method)), tracer.tensors
     except NotLoweredError:
         raise

@@ -24,6 +24,8 @@ from graphbraid.ops.dropout import draw_seed, keep_mask
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _MAKING_LOCKS = threading.Lock()
+TRACING = threading.RLock()
+"""Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
 
 
 def lock_of(model: nn.Module) -> threading.RLock:

@@ -40,6 +40,7 @@ from graphbraid.fullgraph.reading.messages import (
     is_traced_layer,
     recorded_propagations,
 )
+from graphbraid.fullgraph.reading.modes import TRACING
 from graphbraid.fullgraph.reading.reader import no_reader, reader_of
 from graphbraid.fullgraph.reading.relational import is_hgt, outputs_of_hgt
 from graphbraid.fullgraph.reading.trace_context import (
@@ -55,8 +56,6 @@ from graphbraid.fullgraph.reading.watch import NOT_USERS, Reached, package_of
 
 WHERE = "where"
 """Key of a node's ``meta`` with the file and line of the user's code that makes the call."""
-_TRACING = threading.Lock()
-"""Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def traced(
         raise NotLoweredError(type(model).__name__, f"its forward cannot be followed: {reached.why}")
     try:
         with (
-            _TRACING,
+            TRACING,
             restore_after_trace(model, reached),
             as_tensors(reached.functions),
             recorded_propagations(model, reached.functions),
