@@ -243,8 +243,7 @@ def finish_reduction(
 def gradient_of_each(csc: Csc, reduction: MessageReduction, grad: Tensor, count: Tensor | None) -> Tensor:
     """Return the gradient of each message that has one, from that of the ``(num_dst, width)`` result."""
     if reduction in ("max", "min"):
-        assert count is not None
-        return divide_by_counts(grad, count)
+        return grad if count is None else divide_by_counts(grad, count)  # None: messages have no columns
     if reduction != "mean":
         return grad
     found = torch.empty_like(grad)

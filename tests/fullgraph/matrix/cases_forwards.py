@@ -202,8 +202,14 @@ def without_gradients(self, x, edge_index):
     return self.head(self.second(h, edge_index))
 
 
-def writes_over_a_copy(self, x, edge_index):
+def of_a_copy(self, x, edge_index):
     return self.head(self.first(F.relu(x.clone()), edge_index))
+
+
+def writes_over_a_copy(self, x, edge_index):
+    copied = x.clone()
+    copied[:, 0] = 1
+    return self.head(self.first(F.relu(copied), edge_index))
 
 
 def counts(self, x, edge_index):
@@ -278,6 +284,7 @@ FORWARDS = [
         for run in (flipped, other_edges)
     ),
     partly("forwards", "asks for sizes of rows", lambda: calls(asks_for_sizes)(GCN)),
+    Case("forwards", "a copy of x", lambda: calls(of_a_copy)(GCN)),
     partly("forwards", "writes over a copy of x", lambda: calls(writes_over_a_copy)(GCN)),
     left("forwards", "appends to a list", lambda: calls(appends)(GCN, seen=[]), "changes 'seen'"),
     Case(

@@ -66,6 +66,7 @@ from graphbraid.fullgraph.reading.reader import (
 )
 from graphbraid.fullgraph.reading.relational import is_hgt, read_hgt
 from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
+from graphbraid.fullgraph.reading.trace_context import writes
 from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
 
 
@@ -539,7 +540,10 @@ class _TraceReader:
             fields: Any = fx.node.map_aggregate(node.args, self._seen)
             return target(*fields)  # a namedtuple, made to be returned
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-        function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
+        function = _function_reader(node)
+        both = (user for one in (node, *node.all_input_nodes) for user in one.users)
+        if name == "clone" and any(writes(user) and _function_reader(user) is None for user in both):
+            function = None  # PyTorch writes over one of both, which must not be the memory of the other
         unknown = ir.NotLoweredError(name, "no operation stands for this call", _KNOWN)
         if (why := node.meta.get(WHY)) is not None:
             unknown = ir.NotLoweredError(name, why, "a scatter as docs/fullgraph.md has it", code="scatter")
@@ -618,6 +622,11 @@ class _TraceReader:
             raise ir.NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")
         for node in shares:
             self._values[node] = out
+
+
+def _function_reader(node: fx.Node) -> FunctionReader | None:
+    target: Any = node.target
+    return METHODS.get(target) if node.op == "call_method" else FUNCTIONS.get(target)
 
 
 _KNOWN = "a call of docs/lowered_models.md"
