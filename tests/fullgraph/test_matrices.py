@@ -277,6 +277,10 @@ def test_a_matrix_of_another_size_or_with_learned_values_runs_as_written():
     assert "adj_t" in engine.explain()
     with pytest.raises(RuntimeError):
         engine(rows(nodes=NODES + 1), matrix)
+    assert "40 rows and 40 columns, and there are 41 nodes" in engine.explain()
+    with pytest.raises(RuntimeError):
+        engine(x, matrix_of("csr", edges, torch.full((edges.shape[1],), 2)))
+    assert "torch.int64" in engine.explain()
 
 
 @given(seed=st.integers(0, 1000), reduce=st.sampled_from(["sum", "mean"]), weighted=st.booleans())
@@ -291,3 +295,118 @@ def test_products_equal_a_dense_one_on_any_graph(seed, reduce, weighted):
         dense /= torch.bincount(edges[1], minlength=NODES).clamp(min=1).view(-1, 1)
     expected = dense @ engine.model.lin(x)
     torch.testing.assert_close(engine(x, matrix_of("csr", edges, weight)), expected, **CLOSE)
+
+
+def shared(layout, edges, weight):
+    """Return a matrix in the memory of its weights, whose order is that of the edges by row or column."""
+    dst, src = edges.flip(0)
+    if layout == "coo":
+        return torch.sparse_coo_tensor(edges.flip(0), weight, (NODES, NODES), is_coalesced=True)
+    outer, inner = (dst, src) if layout == "csr" else (src, dst)
+    order = outer.argsort(stable=True)
+    ends = torch.cat((torch.zeros(1), torch.bincount(outer, minlength=NODES).cumsum(0))).long()
+    make = torch.sparse_csr_tensor if layout == "csr" else torch.sparse_csc_tensor
+    return make(ends, inner[order], weight, (NODES, NODES))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+def test_writes_to_the_tensor_that_a_matrix_is_made_of_count(layout, whole):
+    edges, x = edges_of(), rows(torch.float32)
+    edges = edges[:, (edges[1] * NODES + edges[0]).argsort()]
+    weight = torch.rand(edges.shape[1])
+    matrix = shared(layout, edges, weight)
+    data = Data(x=x, adj_t=matrix, train_mask=torch.ones(NODES, dtype=torch.bool))
+    model = Two(LAYERS["plain @"])
+    engine = graphbraid.compile(model, data) if whole else graphbraid.compile(model)
+    for _ in range(2):
+        check_equal(
+            model,
+            lambda _: engine() if whole else engine(x, matrix),
+            lambda twin: twin(x, matrix),
+            rtol=2e-4,
+            atol=2e-5,
+        )
+        assert engine.why is None, engine.explain()
+        model.zero_grad()
+        weight.mul_(1.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_that_learn_get_gradients(kind):
+    edges, x = edges_of(), rows()
+    weight = torch.rand(edges.shape[1], dtype=torch.float64, requires_grad=True)
+    model = Two(LAYERS["plain @"]).double()
+    engine = graphbraid.compile(model)
+    grads = []
+    for call in (engine, model):
+        call(x, matrix_of(kind, edges, weight)).sin().sum().backward()
+        grads.append(weight.grad)
+        weight.grad = None
+    torch.testing.assert_close(*grads, **CLOSE)
+    assert "require gradients" in engine.explain()
+
+
+@pytest.mark.parametrize("in_columns", [False, True])
+def test_values_by_place_in_a_matrix_of_any_order_run_as_written(in_columns):
+    def by_place(adj_t, x):
+        values = adj_t.values() * torch.arange(adj_t.values().numel())
+        return torch.sparse_csr_tensor(adj_t.crow_indices(), adj_t.col_indices(), values, adj_t.shape) @ x
+
+    edges, x = edges_of(), rows()
+    order = (edges[0] if in_columns else -edges[0]).argsort(stable=True)
+    edges = edges[:, order]
+    model = Plain(by_place).double()
+    engine = graphbraid.compile(model)
+    matrix = shared("csr", edges, torch.rand(edges.shape[1], dtype=torch.float64))
+    check_equal(model, lambda _: engine(x, matrix), lambda twin: twin(x, matrix))
+    assert "order" in engine.explain()
+
+
+class BySize(Plain):
+    """A model that compares the size of a parameter, or of entries, with that of its matrix."""
+
+    def forward(self, x, adj_t):
+        size = self.product(self, x, adj_t)
+        return adj_t @ self.lin(x) if size else self.lin(x) - adj_t @ x
+
+
+@pytest.mark.parametrize("kind", ["coo", "torch_sparse"])
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda model, x, _: model.lin.weight.size(0) == x.size(0),
+        lambda model, _, adj_t: model.lin.weight.size(0) == adj_t.size(0),
+        lambda _, x, adj_t: x.mean(0).size(0) == adj_t.size(0),
+        lambda _, x, adj_t: adj_t.is_coalesced() and adj_t.size(0) == adj_t.size(1) == x.size(0),
+    ],
+)
+def test_forwards_that_ask_for_sizes_equal_pyg(asks, kind):
+    matrix = matrix_of(kind, torch.cat((edges_of(), edges_of()[:, :9]), 1))
+    x, model = rows(), BySize(asks).double()
+    engine = graphbraid.compile(model)
+    check_equal(model, lambda _: engine(x, matrix), lambda twin: twin(x, matrix))
+
+
+@pytest.mark.parametrize("layout", ["csc", "coo"])
+def test_layers_fail_as_in_pyg_on_matrices_without_an_edge_list(layout):
+    edges, x, model = edges_of(), rows(), Weighted().double()
+    matrix = shared("csc", edges, torch.rand(edges.shape[1], dtype=torch.float64))
+    if layout == "coo":
+        matrix = torch.sparse_coo_tensor(edges.flip(0), matrix.values(), (NODES, NODES))
+    engine = graphbraid.compile(model)
+    raised = []
+    for call in (engine, model):
+        with pytest.raises((ValueError, RuntimeError)) as error:
+            call(x, matrix)
+        raised.append(str(error.value))
+    assert raised[0] == raised[1]
+
+
+@pytest.mark.usefixtures("in_double")
+def test_a_batch_is_explained_in_inference_mode():
+    matrix, x, model = matrix_of("csr", edges_of()), rows(), Two(LAYERS["GCN"]).double()
+    engine = graphbraid.compile(model)
+    with torch.inference_mode():
+        assert "aggregate" in engine.explain(x, matrix)
+        torch.testing.assert_close(engine(x, matrix), model(x, matrix), **CLOSE)

@@ -43,7 +43,7 @@ from graphbraid.fullgraph.reading.matrices import MatrixKind, entries_of_matrix,
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.interop.pyg import entries_of_any
+from graphbraid.graph.interop.pyg import stored_of
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, placed
 from graphbraid.nn.rgcn import relations_of
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -116,7 +116,7 @@ class BatchCall:
     def num_edges(self) -> int:
         """Number of edges of the batch."""
         if self.given.matrix is not None:
-            return int(entries_of_any(self.values[ADJACENCY])[0].numel())
+            return int(stored_of(self.values[ADJACENCY])[-2].shape[-1])
         if self._sampled is not None:
             return sum(len(edges.indices) for records in self._sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
@@ -167,8 +167,20 @@ class BatchCall:
             self.others = _others_of(self.calling, self.given)
         return self.others
 
-    def _matrix_size(self) -> set[int]:
-        return {int(self.values[ADJACENCY].size(place)) for place in (0, 1)}
+    def _why_no_matrix(self, kinds: Collection[Any]) -> str:
+        matrix = self.values[ADJACENCY]
+        if not is_matrix(matrix):
+            return f"it is a {type(matrix).__name__}, not a sparse matrix in layout CSR, CSC or COO"
+        rows, columns = (int(matrix.size(place)) for place in (0, 1))
+        [num_nodes] = self.num_nodes.values()
+        if {rows, columns} != {num_nodes}:
+            return f"it has {rows} rows and {columns} columns, and there are {num_nodes} nodes"
+        if self.given.matrix is None:
+            return "its values require gradients, or each is a row of numbers"
+        values = stored_of(matrix)[-1]
+        if values is not None and (values.dtype, values.device) not in kinds:
+            return f"its values are {values.dtype} on {values.device}, and x is not"
+        return ""
 
     def has_rows(self, what: str) -> bool:
         """Return whether a value has a row for each node, as far as its size and name say."""
@@ -238,11 +250,8 @@ class BatchCall:
         edges = self.values.get(EDGES)  # of a batch, usually not made
         lists = [] if edges is None else list(edges.values()) if self.given.typed else [edges]
         if self.given.takes_matrix(self.calling):
-            values = None if self.given.matrix is None else entries_of_any(self.values[ADJACENCY])[2]
-            fits = values is None or (values.dtype, values.device) in kinds
-            if not fits or self.given.matrix is None or self._matrix_size() != {*self.num_nodes.values()}:
-                what = "it is no square matrix of a row per node, with values of the dtype of x beside it"
-                return NotLoweredError(ADJACENCY, what, "edge_index")
+            if what := self._why_no_matrix(kinds):
+                return NotLoweredError(ADJACENCY, what, "edge_index, or a square matrix beside x")
         elif not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
         ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
@@ -552,8 +561,10 @@ def _with_matrix(given: Given, matrix: Any, model: nn.Module) -> Given:
     """Say of what kind a sparse matrix is; nothing of one that is not square, or whose values are rows."""
     if not is_matrix(matrix):
         return given
-    values, (rows, columns) = entries_of_any(matrix)[2], [int(matrix.size(place)) for place in (0, 1)]
-    if rows != columns or (values is not None and (values.ndim > 1 or values.requires_grad)):
+    values, (rows, columns) = stored_of(matrix)[-1], [int(matrix.size(place)) for place in (0, 1)]
+    # Values of a matrix in layout COO do not say themselves that they learn.
+    learns = any(getattr(one, "requires_grad", False) is True for one in (matrix, values))
+    if rows != columns or learns or (values is not None and values.ndim > 1):
         return given
     weighted = values is not None and not (isinstance(matrix, Tensor) and bool((values == 1).all()))
     kind = MatrixKind.of(matrix, weighted=weighted)

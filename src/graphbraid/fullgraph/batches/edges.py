@@ -21,7 +21,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import aggregation
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
-from graphbraid.graph.interop.pyg import entries_of
+from graphbraid.graph.interop.pyg import entries_of, stored_of
 from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
 
@@ -89,24 +89,25 @@ class RelationEdges:
         Raises:
             DataError: an id is out of range.
         """
-        is_torch = isinstance(matrix, Tensor)
+        if isinstance(matrix, Tensor):
+            parts = stored_of(matrix)
+            kept: list[Any] = _SORTED.get([matrix], (num_nodes, weighted), list)
+            # A matrix shares the memory of the tensors that it is made of, and counts no writes to these.
+            if not kept or not all(map(torch.equal, kept[1], parts)):
+                copies = [one.detach().clone() for one in parts]
+                dst, src, _ = entries_of(matrix, "adj_t")
+                csc, order = coo_to_csc(src.clone(), dst, num_nodes, num_nodes, keeps_rows=True)
+                weight = (copies[-1] if order is None else copies[-1][order]) if weighted else None
+                kept[:] = Csc(csc.indptr, csc.indices, num_nodes, weight, trusted=True), copies
+            return cls(csc=kept[0])
 
         def make() -> Csc:
-            if is_torch and matrix.layout != torch.sparse_csr:
-                dst, src, values = entries_of(matrix, "adj_t")
-                csc, order = coo_to_csc(src, dst, num_nodes, num_nodes)
-                # A copy, as PyTorch counts it as a write if a matrix in layout COO is marked as sorted.
-                values = values.clone() if order is None else values[order]
-                indptr, indices = csc.indptr, csc.indices
-            elif is_torch:
-                indptr, indices, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
-            else:
-                indptr, indices, values = matrix.csr()
+            indptr, indices, values = matrix.csr()
             found = Csc(indptr.long(), indices.to(index_dtype(num_nodes)), num_nodes)
             weight = values.detach() if weighted else None
             return Csc(found.indptr, found.indices, num_nodes, weight, trusted=True)
 
-        keys = [matrix] if is_torch else [one for one in matrix.coo() if one is not None]
+        keys = [one for one in matrix.coo() if one is not None]
         return cls(csc=_SORTED.get(keys, (num_nodes, weighted), make))
 
 

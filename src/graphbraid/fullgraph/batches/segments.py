@@ -202,9 +202,8 @@ class JoinedOps:
         operands = self._operands or [operands_of(op) for op in self._ops]
         values = [run.values[name] for name in self.reads]
         flat = [one for of_op in operands for one in of_op]
-        learns = torch.is_grad_enabled() and any(
-            one is not None and one.requires_grad for one in (*values, *flat)
-        )
+        records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        learns = records and any(one is not None and one.requires_grad for one in (*values, *flat))
         outs = self._native.outs(run, values, flat, learns=learns)
         if outs is not None:
             run.values.update(zip(self.writes, outs, strict=True))

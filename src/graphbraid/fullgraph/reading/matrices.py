@@ -78,11 +78,13 @@ class MatrixKind:
             num_nodes: number of rows and columns.
             dtype: dtype of values that are not weights.
         """
-        order = (edges[1] * num_nodes + edges[0]).argsort(stable=True)
+        is_sorted = self.layout is None or (self.layout == torch.sparse_coo and self.is_coalesced)
+        # The sources of a row may stand in any order elsewhere: no call may count on their places.
+        order = (edges[1] * num_nodes + edges[0] if is_sorted else edges[1]).argsort(stable=True)
         values = weight[order] if self.weighted and weight is not None else None
         if values is None and self.layout is not None:
             values = torch.ones(len(order), dtype=dtype, device=edges.device)
-        matrix = adj_t_of(self.layout or self.kind, edges[:, order], values, num_nodes)
+        matrix = adj_t_of(self.layout or self.kind, edges[:, order], values, num_nodes, sorts=False)
         if self.layout == torch.sparse_coo and self.is_coalesced:
             matrix._coalesced_(True)
         return matrix

@@ -314,8 +314,7 @@ class _Tracer(fx.Tracer):
         """
         node = obj.node
         if node.target in _COMPARISONS and len(node.args) == 2:
-            are_sizes = (isinstance(one, fx.Node) and one.target in _SIZES for one in node.args)
-            if node in self._examples and all(are_sizes):
+            if node in self._examples and all(map(_is_num_nodes, node.args)):
                 return bool(self._examples[node])
             first, second = (
                 (one.op, one.target, one.args, one.kwargs) if isinstance(one, fx.Node) else None
@@ -392,6 +391,9 @@ class _Tracer(fx.Tracer):
         made = super().create_proxy(kind, target, args, kwargs, *others, **named)
         example = self._examples.get(made.node, _UNKNOWN)
         is_same = example is None or (kind == "call_method" and target in _OF_KIND)
+        if kind == "call_method" and target == "is_coalesced":  # torch-sparse looks at the entries
+            of: Any = made.node.args[0]
+            is_same = of.op == "placeholder" and isinstance(self._small, Tensor)
         return example if is_same and example is not _UNKNOWN and target is not getattr else made
 
     def overwrites_matrix(self) -> bool:
@@ -461,12 +463,19 @@ class _Tracer(fx.Tracer):
 
 _UNKNOWN = object()
 """Stands for the result of a call that reads more than a sparse matrix of edges."""
-_SIZES = ("size", "sparse_size")
 _OF_ROWS = {"shape": (3, 1), "dtype": torch.float32, "device": torch.device("cpu")}
 """Attributes of node rows on a small graph."""
 _OF_KIND = ("has_value", "dim", "is_coalesced", "sparse_dim", "dense_dim")
 """Methods whose results are the same for all sparse matrices of a kind."""
 _GIN = "torch_geometric.nn.conv.gin_conv"
+
+
+def _is_num_nodes(value: Any) -> bool:
+    """Return whether a value is the number of rows of the features, or of rows or columns of their matrix."""
+    if not isinstance(value, fx.Node) or value.target not in ("size", "sparse_size"):
+        return False
+    of: Any = value.args[0]
+    return of.op == "placeholder" and of.target in (X, EDGES_TARGET)
 
 
 def _is_read(network: nn.Module) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
-from torch import Tensor, nn, strided
+from torch import Tensor, nn, sparse_coo, strided
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
@@ -417,7 +417,11 @@ def _named(value: Any) -> str:
 
 
 class GraphWatch:
-    """Watches the tensors from which a program's constants were made, by address and version."""
+    """Watches the tensors from which a program's constants were made, by address and version.
+
+    A sparse matrix shares the memory of the values that it is made of, and counts no writes to these. So they
+    are compared with a copy.
+    """
 
     def __init__(self, graph: Graph, others: Iterable[object] = ()) -> None:
         held: list[object] = [graph.csc.weight, graph.edge_attr, graph.csc.indptr, graph.csc.indices, *others]
@@ -427,6 +431,9 @@ class GraphWatch:
             else:
                 held += (x.values, x.scale) if isinstance(x, ScaledFeatures) else (x,)
         self._tensors = [t for t in held if isinstance(t, Tensor) and not t.is_inference()]
+        sparse = [t.detach() for t in self._tensors if t.layout is not strided]
+        values = [t._values() if t.layout is sparse_coo else t.values() for t in sparse]
+        self._copied = [(one, one.clone()) for one in values]
         self._before = self._now()
 
     def add(self, tensor: Tensor) -> None:
@@ -443,7 +450,7 @@ class GraphWatch:
 
     def has_changed(self) -> bool:
         """Return whether any tensor was written to or given other memory since this watch was made."""
-        return self._now() != self._before
+        return self._now() != self._before or not all(torch.equal(*pair) for pair in self._copied)
 
     def wants_gradients(self) -> bool:
         """Return whether any tensor requires gradients."""

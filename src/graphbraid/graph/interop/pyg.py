@@ -302,6 +302,20 @@ def entries_of_any(adj_t: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     return dst, src, values
 
 
+def stored_of(adj_t: Any) -> tuple[Any, ...]:
+    """Return the tensors of a sparse matrix of PyTorch or torch-sparse, as they are stored.
+
+    The last are the values, or None. The one before them has a number, or a column, for each entry.
+    """
+    if not isinstance(adj_t, Tensor):
+        return tuple(adj_t.coo())
+    if adj_t.layout == torch.sparse_coo:  # `indices()` requires a matrix whose repeated entries are summed
+        return adj_t._indices(), adj_t._values()
+    if adj_t.layout == torch.sparse_csr:
+        return adj_t.crow_indices(), adj_t.col_indices(), adj_t.values()
+    return adj_t.ccol_indices(), adj_t.row_indices(), adj_t.values()
+
+
 def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return rows, columns and values of a sparse torch matrix as stored; repeated entries are not summed.
 
@@ -309,19 +323,14 @@ def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
         DataError: the matrix is dense or stored in blocks.
     """
     if matrix.ndim == 2 and matrix.layout in (torch.sparse_csr, torch.sparse_csc):
-        by_row = matrix.layout == torch.sparse_csr
-        ends, inner = (
-            (matrix.crow_indices(), matrix.col_indices())
-            if by_row
-            else (matrix.ccol_indices(), matrix.row_indices())
-        )
+        ends, inner, values = stored_of(matrix)
         outer = torch.arange(ends.numel() - 1, dtype=inner.dtype, device=inner.device)
         outer = outer.repeat_interleave(ends.diff())
-        rows, columns = (outer, inner) if by_row else (inner, outer)
-        return rows, columns, matrix.values()
+        rows, columns = (outer, inner) if matrix.layout == torch.sparse_csr else (inner, outer)
+        return rows, columns, values
     if matrix.ndim == 2 and matrix.layout == torch.sparse_coo:
-        rows, columns = matrix._indices()  # `indices()` requires a matrix whose repeated entries are summed
-        return rows, columns, matrix._values()
+        (rows, columns), values = stored_of(matrix)
+        return rows, columns, values
     raise DataError(
         f"{what} must be a sparse matrix in layout CSR, CSC or COO; got {matrix.layout} of shape "
         f"{tuple(matrix.shape)}"

@@ -41,7 +41,9 @@ def edge_index_of(edges: SampledEdges) -> Tensor:
     )
 
 
-def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int) -> Any:
+def adj_t_of(
+    like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int, *, sorts: bool = True
+) -> Any:
     """Return the transposed adjacency matrix of a sample: a row per destination, a column per source.
 
     Args:
@@ -51,6 +53,8 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
         edge_index: ``(2, num_edges)`` int64, sorted by destination.
         values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
         num_nodes: number of nodes of the sample.
+        sorts: sort the sources of each row, or the destinations of each column. If False, they keep their
+            order in layouts CSR, CSC and COO.
     """
     src, dst = edge_index
     layout = like if isinstance(like, torch.layout) else getattr(like, "layout", None)
@@ -66,7 +70,7 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
         return torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False)
     by_row = layout == torch.sparse_csr
     outer, inner = (dst, src) if by_row else (src, dst)
-    order = torch.argsort(outer * num_nodes + inner, stable=True)
+    order = torch.argsort(outer * num_nodes + inner if sorts else outer, stable=True)
     ends = torch.zeros(num_nodes + 1, dtype=torch.int64, device=src.device)
     torch.cumsum(torch.bincount(outer, minlength=num_nodes), 0, out=ends[1:])
     make = torch.sparse_csr_tensor if by_row else torch.sparse_csc_tensor
