@@ -613,7 +613,7 @@ def _rows_written_over(model, x, edges):
     return out / degrees + rows
 
 
-def _by(places):
+def _by_places(places):
     """Messages that are 0 from some edge on, beyond those of a trial."""
 
     def run(model, x, edges):
@@ -645,7 +645,7 @@ def _rolled(src):
 
 
 HIDDEN = [
-    *map(_by, (_arange, _cumsum, _nonzero, _ranks, _rolled)),
+    *map(_by_places, (_arange, _cumsum, _nonzero, _ranks, _rolled)),
     _rows_in_zeros,
     _rows_set_in_zeros,
     _seen_through_a_view,
