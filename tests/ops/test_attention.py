@@ -18,9 +18,9 @@ from tests.ops.graphs import (
 
 from graphbraid import native
 from graphbraid.errors import ConfigError
-from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.ops import attention, edge_softmax, gat_attention, gatv2_attention, reference
-from graphbraid.ops.attention import both_ways, head_dot, linear_attention, scored_attention
+from graphbraid.graph.csc import Csc
+from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
+from graphbraid.ops.attention import both_ways, head_dot, scored_attention
 from graphbraid.ops.dropout import keep_mask
 from graphbraid.ops.kernels import backend
 
@@ -56,16 +56,13 @@ def gatv2_inputs(csc, heads, channels, dtype):
     ]
 
 
-def assert_kernels_equal_twins(
-    native, name, csc, inputs, heads, *, loops, p, keyed=False, with_ids=True, is_shared=False
-):
+def assert_kernels_equal_twins(native, name, csc, inputs, heads, *, loops, p, keyed=False, with_ids=True):
     x = inputs[0]
-    width = x.shape[1] * (heads if is_shared else 1)  # is_shared: a row serves all heads
     keys = {"first_keys": 3 * csc.indptr[:-1] + 5} if keyed else {}
     how = (0.2, min(csc.num_src, csc.num_dst) if loops else 0, p, 12345)
     results = []
     for module in (native, reference):
-        out = x.new_full((csc.num_dst, width), torch.nan)
+        out = x.new_full((csc.num_dst, x.shape[1]), torch.nan)
         kept = [inputs[2].new_full((csc.num_dst, heads), torch.nan)]
         if name == "gat":
             kept += [inputs[2].new_full(out.shape, torch.nan), torch.full_like(kept[0], torch.nan)]
@@ -74,7 +71,7 @@ def assert_kernels_equal_twins(
     for actual, expected in zip(*results, strict=True):
         close(actual, expected)
     out, lse, *above = results[1]
-    grad = values(csc.num_dst, width, dtype=x.dtype, seed=4)
+    grad = values(csc.num_dst, x.shape[1], dtype=x.dtype, seed=4)
     grads, ways = [], both_ways(csc, with_ids=with_ids)
     for module in (native, reference):
         to = [torch.full_like(t, torch.nan) for t in inputs]
@@ -83,7 +80,7 @@ def assert_kernels_equal_twins(
     for actual, expected in zip(*grads, strict=True):
         # Logits' gradients are float32, but made of outputs that were rounded to the rows' dtype.
         precision = actual.dtype if x.dtype == torch.float64 else x.dtype
-        close(actual.to(precision), expected.to(precision), terms=400 * (1 + width // heads))
+        close(actual.to(precision), expected.to(precision), terms=400 * (1 + x.shape[1] // heads))
 
 
 def made_logits(module, csc, x, heads, att, how, after=None):
@@ -158,56 +155,6 @@ def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  
         assert_kernels_equal_twins(compiled, "gat", csc, inputs, heads, loops=loops, p=p, keyed=keyed)
         inputs = gatv2_inputs(csc, heads, channels, dtype)
         assert_kernels_equal_twins(compiled, "gatv2", csc, inputs, heads, loops=loops, p=p, keyed=keyed)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("heads", "channels"), [shape for shape in SHAPES if shape[0] > 1])
-def test_a_row_may_serve_all_heads(compiled, heads, channels, dtype):  # noqa: F811
-    csc = skewed()
-    x, *logits = gat_inputs(csc, heads, channels, dtype)
-    inputs = [x[:, :channels].contiguous(), *logits]
-    for loops, p in ((False, 0.0), (True, 0.4)):
-        assert_kernels_equal_twins(compiled, "gat", csc, inputs, heads, loops=loops, p=p, is_shared=True)
-
-
-def few_destinations(num_src=90, num_dst=6):
-    draw = torch.Generator().manual_seed(0)
-    ends = (torch.randint(0, most, (60,), generator=draw) for most in (num_src, num_dst - 1))
-    return coo_to_csc(*ends, num_src, num_dst)[0]
-
-
-@pytest.mark.parametrize("averages", [True, False])
-@pytest.mark.parametrize("heads", [1, 4])
-@pytest.mark.parametrize("how", [{}, {"dropout": 0.5, "self_loops": False}])
-def test_rows_are_mapped_before_or_after_they_are_summed(heads, averages, how, monkeypatch):
-    csc, found = few_destinations(), []
-    for sums_first in (True, False):
-        monkeypatch.setattr(attention, "_sums_first", lambda *_, to=sums_first: to)
-        x, weight = values(csc.num_src, 7), values(heads * 5, 7, seed=1)
-        given = [x, weight, *(values(1, heads, 5, seed=2 + i) for i in range(2))]
-        given = [one.double().requires_grad_() for one in given]
-        x, weight, *vectors = given
-        torch.manual_seed(3)  # of the masks
-        out = linear_attention(csc, x, weight, vectors, averages=averages, **how)
-        assert out.shape == (csc.num_dst, 5 if averages else heads * 5)
-        found.append([out, *torch.autograd.grad(out.sin().sum(), given)])
-    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
-
-
-def test_sums_come_first_where_destinations_are_few_and_gradients_are_recorded(monkeypatch):
-    calls, own = [], attention.scored_attention
-    monkeypatch.setattr(attention, "scored_attention", lambda *a, **k: calls.append(1) or own(*a, **k))
-    weight, vectors = values(20, 7), [values(1, 4, 5, seed=2 + i) for i in range(2)]
-
-    def maps_first(csc):
-        calls.clear()
-        linear_attention(csc, values(csc.num_src, 7), weight, vectors, averages=True)
-        return bool(calls)
-
-    assert not maps_first(few_destinations())
-    assert maps_first(few_destinations(90, 60)), "the sums take more memory than the mapped rows"
-    with torch.no_grad():
-        assert maps_first(few_destinations()), "predictions have the same bits whatever their batches are"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -191,64 +191,6 @@ def scored_attention(
     return found
 
 
-def linear_attention(
-    csc: Csc,
-    x: Tensor,
-    weight: Tensor,
-    vectors: Sequence[Tensor],
-    *,
-    averages: bool,
-    negative_slope: float = 0.2,
-    self_loops: bool = True,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Map rows linearly and sum them by :func:`scored_attention`, in the order that takes less.
-
-    A sum of mapped rows is the mapped sum: ``sum of alpha[e] * W x[u] = W (sum of alpha[e] * x[u])``. Where
-    destinations are few, as in a mini-batch's last layer, each head sums the rows themselves while gradients
-    are recorded, and the logits come from the vectors times the matrix.
-
-    Args:
-        csc: the graph or block, whose destinations are a prefix of its sources.
-        x: ``(num_src, in_channels)``.
-        weight: ``(heads * channels, in_channels)``.
-        vectors: ``(1, heads, channels)`` each, for sources and destinations.
-        averages: whether to return the mean of the heads.
-        negative_slope: this and all others as :func:`gat_attention` takes them.
-        self_loops: see there.
-        dropout: see there.
-
-    Returns:
-        ``(num_dst, heads * channels)``, or ``(num_dst, channels)`` if ``averages``.
-    """
-    _, heads, channels = vectors[0].shape
-    how: dict[str, Any] = {"negative_slope": negative_slope, "self_loops": self_loops, "dropout": dropout}
-    if not _sums_first(csc, x, weight, heads):
-        rows = dense_linear(x, weight)
-        out = scored_attention(csc, rows, rows, vectors, **how)
-        return out.view(-1, heads, channels).mean(1) if averages else out
-    by_head = weight.view(heads, channels, -1)
-    both = dense_linear(x, torch.cat([(vector[0][:, :, None] * by_head).sum(1) for vector in vectors]))
-    logits = both[:, :heads], both[: csc.num_dst, heads:]
-    sums: Tensor = run(_NarrowGat, x, *logits, csc, _how(csc, **how))
-    if averages:
-        return dense_linear(sums, by_head.transpose(0, 1).reshape(channels, -1) / heads)
-    mapped = sums.view(len(sums), heads, x.shape[1]).transpose(0, 1) @ by_head.transpose(1, 2)
-    return mapped.transpose(0, 1).reshape(len(sums), heads * channels)
-
-
-def _sums_first(csc: Csc, x: Tensor, weight: Tensor, heads: int) -> bool:
-    """Return whether to sum rows before they are mapped.
-
-    It is so where the sums are half as large as the mapped rows, and edges few beside the products. Without
-    gradients rows are always mapped first, so that predictions have the same bits whatever their batches are.
-    """
-    if not torch.is_grad_enabled() or tracing() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-        return False
-    mapped = csc.num_src * weight.shape[0]
-    return 2 * csc.num_dst * heads * x.shape[1] <= mapped and 3 * csc.num_edges * heads <= mapped
-
-
 def gatv2_attention(
     csc: Csc,
     x_src: Tensor,
@@ -374,17 +316,11 @@ def _gat_forward(
     edges: dict[str, Tensor],
     csc: Csc,
     how: tuple[float, int, float, AnySeed],
-    *,
-    is_narrow: bool = False,
     **more: Tensor,
 ) -> Tensor:
-    """Run GAT's forward kernel on rows and logits, like :func:`_forward`.
-
-    ``is_narrow``: a row serves all heads.
-    """
+    """Run GAT's forward kernel on rows and logits, like :func:`_forward`."""
     x, _, dst_logit = given
-    width = x.shape[1] * (dst_logit.shape[1] if is_narrow else 1)
-    out, kept = new_rows(x, csc.num_dst, width), [dst_logit.new_empty(dst_logit.shape)]
+    out, kept = new_rows(x, csc.num_dst, x.shape[1]), [dst_logit.new_empty(dst_logit.shape)]
     if any(ctx.needs_input_grad):
         kept += [new_rows(kept[0], *out.shape), torch.empty_like(kept[0])]
     return _forward(ctx, "gat_forward", given, edges, csc, how, out, *kept, **more)
@@ -405,27 +341,6 @@ class _ScoredGat(torch.autograd.Function):
         att, grad_att = ctx.vectors, torch.empty_like(ctx.vectors)
         (to_x, to_logits, _), _ = _backward(ctx, "gat_backward", grad, att=att, grad_att=grad_att)
         return to_x, *grad_att.view(2, 1, to_logits.shape[1], -1), None, None
-
-
-class _NarrowGat(torch.autograd.Function):
-    """GAT's attention to rows that serve all heads: ``(num_dst, heads * channels)`` sums of ``channels``."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any,
-        x: Tensor,
-        src_logit: Tensor,
-        dst_logit: Tensor,
-        csc: Csc,
-        how: tuple[float, int, float, AnySeed],
-    ) -> Tensor:
-        return _gat_forward(ctx, (x, src_logit, dst_logit), {}, csc, how, is_narrow=True)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads, _ = _backward(ctx, "gat_backward", grad)
-        return *grads, None, None
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))

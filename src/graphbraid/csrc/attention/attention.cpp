@@ -24,7 +24,7 @@ static void gat_forward(const Indptr& indptr, const Ids& indices, const Matrix& 
                         const WrittenMatrix& lse, const OptionalWrittenMatrix& above,
                         const OptionalWrittenMatrix& share, const OptionalIds& first_keys,
                         const OptionalMatrix& edge_logit, const OptionalMatrix& att) {
-  AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse, true);
+  AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_keys(a, first_keys);
   add_gat(a, src_logit, dst_logit);
   add_vectors(a, att);

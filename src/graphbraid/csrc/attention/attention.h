@@ -22,7 +22,6 @@ struct AttentionArgs {
   const int64_t* first_keys = nullptr;  // (num_dst,) or null: the mask's key of each row's first edge
 
   const void* src = nullptr;         // (num_src, heads * channels): what is summed
-  bool narrow_src = false;           // GAT: src is (num_src, channels), which serve all heads
   const void* src_logit = nullptr;   // GAT: (num_src, heads)
   const void* dst_logit = nullptr;   // GAT: (num_dst, heads)
   const void* edge_logit = nullptr;  // GAT: (num_edges + num_loops, heads), the loops' last; or null
@@ -56,7 +55,7 @@ struct AttentionBackwardArgs {
   const int64_t* perm = nullptr;
   const void* grad = nullptr;        // (num_dst, heads * channels), or (num_dst, channels)
   bool narrow = false;               // GAT: each head's gradient is the same, given once
-  void* grad_src = nullptr;          // as src
+  void* grad_src = nullptr;          // (num_src, heads * channels)
   void* grad_src_logit = nullptr;    // GAT
   void* grad_dst_logit = nullptr;    // GAT
   void* grad_edge_logit = nullptr;   // GAT, with edge_logit

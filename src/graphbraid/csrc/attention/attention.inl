@@ -17,8 +17,6 @@
 //          z[e] = src[u] + dst[v] (+ edge_features[e] * edge_weight)
 //   out[v, h, :] = sum of mask[e, h] * alpha[e, h] * src[u, h, :],  alpha: softmax over v's edges
 //
-// GAT's src may be (num_src, channels), a row that serves all heads: `narrow_src`.
-//
 // Given att (2, heads * channels), GAT's logits are made here: <att[0, h, :], src[u, h, :]> of sources, and
 // <att[1, h, :], src[v, h, :]> of destinations, which are the first sources.
 //
@@ -126,8 +124,8 @@ template <typename T>
 void attention_forward_typed(const AttentionArgs& a) {
   using A = Acc<T>;
   const Attention<T> k{a};
-  const HeadSlots<T> slots(a.heads, a.channels, a.narrow_src);
-  const RowGroups groups(a.indptr, k.width * static_cast<int64_t>(sizeof(T)));
+  const HeadSlots<T> slots(a.heads, a.channels, false);
+  const RowGroups groups(a.indptr, k.rows.bytes());
   if (a.src_logit && a.att) make_logits(k);
   constexpr int64_t second_level_bytes = int64_t{1} << 18;  // of rows that stay there
   parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {

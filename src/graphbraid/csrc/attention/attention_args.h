@@ -35,8 +35,7 @@ inline void* either_way(const void* data) { return const_cast<void*>(data); }
 // Forward: out and lse are written; backward: they are read.
 template <typename Given>
 AttentionArgs common_args(const Indptr& indptr, const Ids& indices, const Matrix& src, double slope,
-                          int64_t num_loops, double p, uint64_t seed, const Given& out, const Given& lse,
-                          bool may_be_narrow = false) {
+                          int64_t num_loops, double p, uint64_t seed, const Given& out, const Given& lse) {
   const Topology topology = topology_of(indptr, indices);
   AttentionArgs a;
   a.dtype = dtype_of(src);
@@ -48,10 +47,9 @@ AttentionArgs common_args(const Indptr& indptr, const Ids& indices, const Matrix
   a.num_src = src.num_rows();
   a.heads = lse.num_columns();
   const int64_t width = src.num_columns();
-  a.narrow_src = may_be_narrow && a.heads > 1 && out.num_columns() == a.heads * width;
-  need(a.heads > 0 && width > 0 && (a.narrow_src || width % a.heads == 0),
+  need(a.heads > 0 && width > 0 && width % a.heads == 0,
        "the columns of src must be a multiple of those of lse, the heads");
-  a.channels = a.narrow_src ? width : width / a.heads;
+  a.channels = width / a.heads;
   a.slope = slope;
   need_count(num_loops, 0, std::min(a.num_src, a.num_dst), "num_loops");
   a.num_loops = num_loops;
@@ -60,7 +58,7 @@ AttentionArgs common_args(const Indptr& indptr, const Ids& indices, const Matrix
   a.keep_scale = 1.0 / (1.0 - p);
   a.seed = seed;
   a.src = src.data();
-  a.out = either_way(as_src(a, out, a.num_dst, a.heads * a.channels));
+  a.out = either_way(as_src(a, out, a.num_dst, width));
   a.lse = either_way(as_sums(a, lse, a.num_dst, a.heads));
   return a;
 }
@@ -80,14 +78,12 @@ void add_gat(AttentionArgs& a, const Given& src_logit, const Given& dst_logit) {
 inline void add_vectors(AttentionArgs& a, const OptionalMatrix& att) {
   if (!att) return;
   need(a.num_dst <= a.num_src, "with att, destinations must be the first sources");
-  need(!a.narrow_src, "with att, src must have columns for each head");
   a.att = as_sums(a, *att, 2, a.heads * a.channels);
 }
 
 // GAT: what edges add of their own, or its gradient; the implicit self-loops' last.
 template <typename Given>
 auto edge_logits(const AttentionArgs& a, const std::optional<Given>& logits) {
-  need(!logits || !a.narrow_src, "with edge_logit, src must have columns for each head");
   return logits ? as_sums(a, *logits, a.num_edges + a.num_loops, a.heads) : nullptr;
 }
 
@@ -138,7 +134,7 @@ inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
   if (a.threshold != 0 || a.edge_logit || a.edge_weight) need_length(perm, a.num_edges);
   b.perm = perm.data();
   b.grad = as_src(a, grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels);
-  b.grad_src = as_src(a, grad_src, a.num_src, a.narrow_src ? a.channels : a.heads * a.channels);
+  b.grad_src = as_src(a, grad_src, a.num_src, a.heads * a.channels);
 }
 
 }  // namespace gb

@@ -368,7 +368,7 @@ struct Attention : Coefficients<Acc<T>> {
   using A = Acc<T>;
   using Coefficients<A>::a;
   const int64_t width = a.heads * a.channels;
-  const SummedRows<T> rows{static_cast<const T*>(a.src), a.narrow_src ? a.channels : width};
+  const SummedRows<T> rows{static_cast<const T*>(a.src), width};
   const SummedRows<T> own{static_cast<const T*>(a.dst), width};
   const int64_t lines = (rows.bytes() + 63) / 64;
   const A* att = static_cast<const A*>(a.att);

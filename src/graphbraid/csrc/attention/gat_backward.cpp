@@ -28,7 +28,7 @@ static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr&
                          const OptionalMatrix& edge_logit, const OptionalWrittenMatrix& grad_edge_logit,
                          const OptionalMatrix& att, const OptionalWrittenMatrix& grad_att) {
   AttentionBackwardArgs b;
-  b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse, true);
+  b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   const AttentionArgs& a = b.forward;
   add_keys(b.forward, first_keys);
   add_gat(b.forward, src_logit, dst_logit);
@@ -40,7 +40,7 @@ static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr&
   need(att.has_value() == grad_att.has_value(), "att and its gradient go together");
   add_vectors(b.forward, att);
   if (att) b.grad_att = as_sums(a, *grad_att, 2, a.heads * a.channels);
-  b.narrow = a.heads > 1 && !a.narrow_src && grad.num_columns() == a.channels;
+  b.narrow = a.heads > 1 && grad.num_columns() == a.channels;
   add_backward(b, t_indptr, t_indices, perm, grad, grad_src);
   b.grad_src_logit = as_sums(a, grad_src_logit, a.num_src, a.heads);
   b.grad_dst_logit = as_sums(a, grad_dst_logit, a.num_dst, a.heads);

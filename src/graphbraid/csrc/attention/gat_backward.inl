@@ -21,8 +21,6 @@
 // Where edges add numbers of their own to z, these have the gradient g * leaky'(z), for which every edge's
 // <grad[v, h, :], src[u, h, :]> is computed.
 //
-// Where src is a row that serves all heads (`narrow_src`), its gradient is the sum of theirs.
-//
 // Given att, the vectors that made the logits out of src, the rows' gradient has the logits' part, too, which
 // is added while the rows are in the cache, and the vectors get theirs. With s = 0 for logits of sources,
 // s = 1 for those of destinations, which are the first sources, and gl their gradients,
@@ -118,18 +116,6 @@ void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<
   }
 }
 
-// to[r, :] = the sum over the heads of from[r, h, :]
-template <typename T>
-void add_heads(int64_t rows, int64_t heads, int64_t channels, const Acc<T>* from, T* to) {
-  for (int64_t r = 0; r < rows; ++r, from += heads * channels, to += channels)
-    for (int64_t c = 0; c < channels; c += kLanes<T>) {
-      const int n = static_cast<int>(std::min<int64_t>(kLanes<T>, channels - c));
-      Vec<T> sum{};
-      for (int64_t h = 0; h < heads; ++h) sum += load_n(from + h * channels + c, n);
-      store_n(to + c, sum, n);
-    }
-}
-
 // The gradient through the logits that att made of the rows [first, first + rows): adds that of the rows to
 // grad_src, and that of the vectors to `sums`, (2, width). of_source, of_own: the logits' gradients,
 // (rows, heads), padded by a vector, since whole vectors are read.
@@ -178,7 +164,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
   const DestinationRecords<A> records = destination_records<T>(b);
   const HeadSlots<T> slots(a.heads, a.channels, b.narrow), wide(a.heads, a.channels, false);
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
-  const RowGroups groups(b.t_indptr, k.width * static_cast<int64_t>(sizeof(T)));
+  const RowGroups groups(b.t_indptr, k.rows.bytes());
   const A rest = A{1} - k.slope;
   if (b.grad_edge_logit) {  // stored loops that implicit ones stand for are not walked
     A* to = static_cast<A*>(b.grad_edge_logit);
@@ -188,7 +174,6 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
     EdgeRows<A> rows;
     Buffer<A> through(groups.most_rows * k.width), by_head(groups.most_rows * a.heads + kLanes<A>);
     Buffer<A> of_own(groups.most_rows * a.heads + kLanes<A>);
-    Buffer<A> by_each(a.narrow_src ? groups.most_rows * k.width : 0);  // a row's gradient by head
     for (int64_t next; first < last; first = next) {
       next = groups.end(first, last);
       k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, b.perm, rows);
@@ -196,29 +181,20 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
       A* logit_grads = static_cast<A*>(b.grad_src_logit) + first * a.heads;
       const int64_t size = (next - first) * a.heads;
       for (int64_t i = 0; i < size; ++i) logit_grads[i] = -by_head[i];
-      T* grad_src = static_cast<T*>(b.grad_src) + first * k.rows.width;
+      T* grad_src = static_cast<T*>(b.grad_src) + first * k.width;
       add_rows<true>(slots, grads, grads.distance(), rows, rows.value.data(), rows.above.data(),
                      [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
                        at.write(through.data() + r * k.width, sum * k.slope + above * rest);
-                       a.narrow_src ? at.write(by_each.data() + r * k.width, sum)
-                                    : at.write(grad_src + r * k.width, sum);
+                       at.write(grad_src + r * k.width, sum);
                      });
-      const auto product = [](const A* left, const T* right) GB_LAMBDA {
-        return [=](int64_t c, auto n) GB_LAMBDA { return get(left + c, n) * get(right + c, n); };
-      };
-      if (a.narrow_src) {
-        add_heads<T>(next - first, a.heads, a.channels, by_each.data(), grad_src);
-        sum_heads<T, false>(
-            size, 1, a.channels,
-            [&](int64_t i)
-                GB_LAMBDA { return product(through.data() + i * a.channels, k.rows[first + i / a.heads]); },
-            by_head.data());
-      } else {
-        sum_heads<T>(
-            next - first, a.heads, a.channels,
-            [&](int64_t r) GB_LAMBDA { return product(through.data() + r * k.width, k.rows[first + r]); },
-            by_head.data());
-      }
+      sum_heads<T>(
+          next - first, a.heads, a.channels,
+          [&](int64_t r) GB_LAMBDA {
+            const A* left = through.data() + r * k.width;
+            const T* right = k.rows[first + r];
+            return [=](int64_t c, auto n) GB_LAMBDA { return get(left + c, n) * get(right + c, n); };
+          },
+          by_head.data());
       for (int64_t i = 0; i < size; ++i) by_head[i] = logit_grads[i] += by_head[i];
       if (b.grad_edge_logit) store_edge_logit_gradients(b, k, grads, rows);
       if (!att_sums) continue;

@@ -34,7 +34,7 @@ class BatchProgram:
         """The program as it was read."""
         self.is_half = out_dtype is not None
         """Whether dense products are in bfloat16."""
-        fused = _fused(program, is_half=self.is_half)
+        fused = _fused(program)
         self.ops, self.output = fused.ops, fused.output
         self._places = {value: fused.place(value) for value in (*fused.inputs, *(op.out for op in fused.ops))}
         self.num_levels = fused.num_levels
@@ -96,9 +96,9 @@ def _last_reads(program: ir.Program) -> list[tuple[str, ...]]:
     return [tuple(values) for values in found]
 
 
-def _fused(program: ir.Program, *, is_half: bool) -> ir.Program:
+def _fused(program: ir.Program) -> ir.Program:
     program = on_needed_rows(program)
-    for step in (_with_later_bias, _joined, _with_root, _with_other, *(() if is_half else (_with_map,))):
+    for step in (_with_later_bias, _joined, _with_root, _with_other):
         while (changed := step(program)) is not None:
             program = changed
     program = merged_epilogues(program.rewritten(ir.needed_for(program.ops, program.output)))
@@ -176,24 +176,6 @@ def _with_other(program: ir.Program) -> ir.Program | None:
         if all(len(side.inputs) == len(program.consumers(side.out)) == 1 for side in (one, other)):
             joined = ir.LinearSum(out=op.out, inputs=other.inputs + one.inputs, terms=(other, one))
             return program.replaced({op.out: joined})
-    return None
-
-
-def _with_map(program: ir.Program) -> ir.Program | None:
-    """Let GAT's last layer map its rows itself, since few seeds may have many sources: see :attr:`product`.
-
-    In other layers, the sums of each head take more memory than the mapped rows.
-    """
-    for op in program.ops:
-        if not isinstance(op, ir.Attention) or op.kind != "gat" or len({*op.inputs}) > 1:
-            continue
-        maker = program.producer(op.inputs[0])
-        is_last = program.level(op.out) == program.num_levels - 1 and op.relation is None
-        if not is_last or op.own_rows or op.reads_edges or type(maker) is not ir.Linear:
-            continue
-        if maker.after is None and len(maker.inputs) == len(program.consumers(maker.out)) == 1:
-            joined = replace(op, inputs=maker.inputs, product=maker)
-            return program.replaced({op.out: joined}, without=maker.out)
     return None
 
 

@@ -34,7 +34,7 @@ from graphbraid.ops import (
     layer_norm,
     library,
 )
-from graphbraid.ops.attention import AttendedFeatures, head_dot, linear_attention, scored_attention
+from graphbraid.ops.attention import AttendedFeatures, head_dot, scored_attention
 from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
@@ -266,9 +266,6 @@ def _attention(op: ir.Attention, run: BatchRun) -> Tensor:
         "self_loops": op.self_loops,
         "dropout": op.dropout,
     }
-    if op.product is not None:
-        matrix = op.product.matrix(learns=True)
-        return linear_attention(csc, rows, matrix, op.vectors, averages=op.averages, **how)
     last = run.read(op, -1)
     own = last[: csc.num_dst]
     if op.kind == "gat":

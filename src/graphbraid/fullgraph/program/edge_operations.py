@@ -268,8 +268,6 @@ class Attention(Operation):
     """Whether GAT's destinations have their coefficients from rows of their own, the second input."""
     relation: Relation | None = None
     """The relation whose edges it reads, in a graph with types."""
-    product: Linear | None = None
-    """GAT's linear map of its rows, before or after the sums; None if another operation maps them before."""
     symbol = "attention"
     learned = ("edge_weight", "edge_vector")
     moves = True
@@ -286,16 +284,14 @@ class Attention(Operation):
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        of_product = () if self.product is None else self.product.parameters()
-        return (*self.vectors, *super().parameters(), *of_product)
+        return (*self.vectors, *super().parameters())
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
         joined = "side by side" if self.concat else "mean"
         edges = "" if self.edge_weight is None else f", {self.edge_weight.shape[1]} edge features"
         over = "" if self.relation is None else f" over {name_of(self.relation)}"
-        mapped = "" if self.product is None else f", {self.product.details()} before or after the sums"
-        return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}{over}{mapped}"
+        return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}{over}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,6 @@ def gat_forward(
     """Twin of the kernel of that name."""
     if att is not None:
         make_logits(src, att, (src_logit, dst_logit))
-    src = _of_all_heads(src, out)
     edges = _edges(indptr, indices, num_loops, first_keys)
     z = src_logit[edges[0]] + dst_logit[edges[1]]
     if edge_logit is not None:
@@ -117,8 +116,6 @@ def gat_backward(
     """Twin of the kernel of that name; of the forward pass's results it needs only the log-sum-exp."""
     del t_indptr, t_indices, perm, above, share
     edges = _edges(indptr, indices, num_loops, first_keys)
-    num_src, columns = src.shape
-    src = _of_all_heads(src, out)
     if grad.shape[1] < src.shape[1]:
         grad = grad.repeat(1, src_logit.shape[1])
     z = src_logit[edges[0]] + dst_logit[edges[1]]
@@ -127,20 +124,14 @@ def gat_backward(
     alpha = (F.leaky_relu(z, slope) - lse[edges[1]]).exp()
     rows, part = _softmax_grad(src, alpha, edges, p, seed, out, grad)
     part = torch.where(z > 0, part, part * slope)
-    to_rows = torch.zeros_like(src, dtype=rows.dtype).index_add_(0, edges[0], rows)
+    to_rows = torch.zeros_like(grad_src, dtype=rows.dtype).index_add_(0, edges[0], rows)
     grad_src_logit.zero_().index_add_(0, edges[0], part)
     grad_dst_logit.zero_().index_add_(0, edges[1], part)
     if att is not None and grad_att is not None:
         add_through_logits(src, att, (grad_src_logit, grad_dst_logit), to_rows, grad_att)
-    grad_src.copy_(to_rows.view(num_src, to_rows.shape[1] // columns, columns).sum(1))
+    grad_src.copy_(to_rows)
     if grad_edge_logit is not None:
         grad_edge_logit.zero_()[_places(indptr, indices, num_loops)] = part
-
-
-def _of_all_heads(src: Tensor, out: Tensor) -> Tensor:
-    """Return rows with columns for each head, as the result has; a row may serve all heads."""
-    times = out.shape[1] // src.shape[1]
-    return src if times == 1 else src.repeat(1, times)
 
 
 def make_logits(src: Tensor, att: Tensor, logits: tuple[Tensor, Tensor]) -> None:
