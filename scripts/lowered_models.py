@@ -59,10 +59,10 @@ def page() -> str:
 def _typed() -> str:
     """The models over node types."""
     from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED
-    from tests.fullgraph.typed_cases import HETERO, TRANSFORMED
+    from tests.fullgraph.typed_cases import HETERO, MATRICES, TRANSFORMED
     from tests.fullgraph.typed_cases import LEFT_ALONE as OTHERS
 
-    names = {LOWERED: (*HETERO, *TRANSFORMED), LEFT_ALONE: OTHERS}
+    names = {LOWERED: (*HETERO, *TRANSFORMED, *MATRICES), LEFT_ALONE: OTHERS}
     verdicts = [f"{verdict.capitalize()}: {'; '.join(some)}.\n" for verdict, some in names.items()]
     return "\n".join([_TYPED, *verdicts])
 

@@ -167,6 +167,33 @@ TRANSFORMED = {
 }
 
 
+class OnMatrices(nn.Module):
+    """A model that takes a sparse matrix for each relation, as ``ToSparseTensor`` makes it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x_dict: Any, adj_t_dict: Any) -> Any:
+        return self.model(x_dict, adj_t_dict)
+
+
+def on_matrices(make: Callable[[Graph], nn.Module]) -> Callable[[Graph], nn.Module]:
+    return lambda graph: OnMatrices(make(graph))
+
+
+MATRICES = {
+    "SAGEConv on adj_t": on_matrices(HETERO["SAGEConv"]),
+    "max of SAGEConv on adj_t": on_matrices(HETERO["max of SAGEConv"]),
+    "GraphConv on adj_t": on_matrices(hetero(of(GraphConv))),
+    "GATv2Conv on adj_t": on_matrices(HETERO["GATv2Conv"]),
+    "mixed on adj_t": on_matrices(HETERO["mixed, mean"]),
+    "to_hetero SAGEConv on adj_t": on_matrices(TRANSFORMED["to_hetero SAGEConv"]),
+    "to_hetero GATConv on adj_t": on_matrices(TRANSFORMED["to_hetero GATConv"]),
+}
+"""Models that are called with sparse matrices (``tests/fullgraph/test_typed_matrices.py``)."""
+
+
 class Swapped(Layers):
     """Reads a relation against its direction."""
 

@@ -105,7 +105,13 @@ class BatchCall:
         if not self.given.typed:
             return ()
         by_hop = None if self._sampled is None else getattr(self.batch, "num_sampled_edges_dict", None)
-        return tuple(self.values[EDGES] if by_hop is None else by_hop)
+        return tuple(self._lists if by_hop is None else by_hop)
+
+    @property
+    def _lists(self) -> Mapping[EdgeType, Any]:
+        """The edge lists, or the sparse matrices, by relation."""
+        held = self.values[ADJACENCY if self.given.takes_matrix(self.calling) else EDGES]
+        return held if self.given.typed else {ONLY_EDGE_TYPE: held}
 
     @cached_property
     def _sampled(self) -> list[list[SampledEdges]] | None:
@@ -116,7 +122,7 @@ class BatchCall:
     def num_edges(self) -> int:
         """Number of edges of the batch."""
         if self.given.matrix is not None:
-            return int(stored_of(self.values[ADJACENCY])[-2].shape[-1])
+            return sum(int(stored_of(one)[-2].shape[-1]) for one in self._lists.values())
         if self._sampled is not None:
             return sum(len(edges.indices) for records in self._sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
@@ -168,18 +174,20 @@ class BatchCall:
         return self.others
 
     def _why_no_matrix(self, kinds: Collection[Any]) -> str:
-        matrix = self.values[ADJACENCY]
-        if not is_matrix(matrix):
-            return f"it is a {type(matrix).__name__}, not a sparse matrix in layout CSR, CSC or COO"
-        rows, columns = (int(matrix.size(place)) for place in (0, 1))
-        [num_nodes] = self.num_nodes.values()
-        if {rows, columns} != {num_nodes}:
-            return f"it has {rows} rows and {columns} columns, and there are {num_nodes} nodes"
+        for (source, _, destination), matrix in self._lists.items():
+            if not is_matrix(matrix):
+                return f"it is a {type(matrix).__name__}, not a sparse matrix in layout CSR, CSC or COO"
+            rows, columns = (int(matrix.size(place)) for place in (0, 1))
+            counts = [self.num_nodes.get(one) for one in (destination, source)]
+            if [rows, columns] != counts:
+                there = " and ".join(map(str, dict.fromkeys(counts)))
+                return f"it has {rows} rows and {columns} columns, and there are {there} nodes"
+            values = stored_of(matrix)[-1]
+            if values is not None and (values.dtype, values.device) not in kinds:
+                return f"its values are {values.dtype} on {values.device}, and x is not"
         if self.given.matrix is None:
-            return "its values require gradients, or each is a row of numbers"
-        values = stored_of(matrix)[-1]
-        if values is not None and (values.dtype, values.device) not in kinds:
-            return f"its values are {values.dtype} on {values.device}, and x is not"
+            what = "its values require gradients, or each is a row of numbers"
+            return f"{what}, or relations have matrices of several kinds" if self.given.typed else what
         return ""
 
     def has_rows(self, what: str) -> bool:
@@ -251,7 +259,8 @@ class BatchCall:
         lists = [] if edges is None else list(edges.values()) if self.given.typed else [edges]
         if self.given.takes_matrix(self.calling):
             if what := self._why_no_matrix(kinds):
-                return NotLoweredError(ADJACENCY, what, "edge_index, or a square matrix beside x")
+                needed = "edge_index, or a matrix beside x with a row for each destination"
+                return NotLoweredError(ADJACENCY, what, needed)
         elif not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
         ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
@@ -313,12 +322,7 @@ class BatchCall:
             [num_nodes] = counts.values()
             by_number = relations_of(self.values[EDGES], self.values[EDGE_TYPE], num_nodes, num_relations)
             relations = [RelationEdges(csc=csc) for csc in by_number]
-        elif self.given.matrix is not None:
-            [num_nodes] = counts.values()
-            weighted = self.given.weighted
-            made = RelationEdges.of_matrix(self.values[ADJACENCY], num_nodes, weighted=weighted)
-            relations = [made]
-        elif sampled is not None:
+        elif sampled is not None and self.given.matrix is None:
             edge_types = self.edge_types or (ONLY_EDGE_TYPE,)
             for records, (source, _, destination) in zip(sampled, edge_types, strict=True):
                 ends = numbers.index(source), numbers.index(destination)
@@ -330,9 +334,13 @@ class BatchCall:
                 csc = Csc(edges.indptr, edges.indices, counts[source], weight, trusted=True)
                 relations.append(RelationEdges(csc=csc, source=ends[0], destination=ends[1]))
         else:
-            lists = self.values[EDGES] if self.given.typed else {ONLY_EDGE_TYPE: self.values[EDGES]}
-            for (source, _, destination), ends in lists.items():
-                made = RelationEdges.of_list(ends, counts[source], counts[destination], weight)
+            matrix = self.given.matrix
+            for (source, _, destination), ends in self._lists.items():
+                sizes = counts[source], counts[destination]
+                if matrix is None:
+                    made = RelationEdges.of_list(ends, *sizes, weight)
+                else:
+                    made = RelationEdges.of_matrix(ends, *sizes, weighted=matrix.weighted)
                 relations.append(
                     replace(made, source=numbers.index(source), destination=numbers.index(destination))
                 )
@@ -426,9 +434,10 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
     for name, value in given_to.items():
         is_by_type = isinstance(value, Mapping)
         what = argument_named(name.removesuffix(BY_TYPE) if is_by_type else name, places[name])
-        if what == ADJACENCY and is_plain(value) and EDGES not in values:
+        lists = [*value.values()] if is_by_type else [value]
+        if what == ADJACENCY and all(map(is_plain, lists)) and EDGES not in values:
             what = EDGES  # PyG's layers take an edge list in the place of a matrix
-        elif what == EDGES and is_matrix(value):
+        elif what == EDGES and lists and all(map(is_matrix, lists)):
             what = ADJACENCY
         what = name if what is None or what in values else what
         values[what] = value
@@ -437,12 +446,14 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
         else:
             by_name[name] = what
     calling = Calling(tuple(positional), by_name)
-    typed = isinstance(values.get(X), Mapping) and isinstance(values.get(EDGES), Mapping)
-    if typed and not all(type(one) is tuple and len(one) == 3 for one in values[EDGES]):
+    by_relation: Any = values.get(ADJACENCY if ADJACENCY in values else EDGES)
+    typed = isinstance(values.get(X), Mapping) and isinstance(by_relation, Mapping)
+    if typed and not all(type(one) is tuple and len(one) == 3 for one in by_relation):
         raise NotLoweredError("edge_index", "its keys are no (source type, name, destination type)")
     flags = {what: value for what, value in values.items() if type(value) in (bool, str, NoneType)}
     given = Given(names=frozenset(values), held=frozenset(values), typed=typed, constants=flags)
-    given = given if typed else _with_edges(given, values, list(values), calling, model)
+    taken = [] if typed else list(values)
+    given = _with_edges(given, values, taken, calling, model)
     return BatchCall(calling=calling, values=values, given=given)
 
 
@@ -546,7 +557,8 @@ def _with_edges(
 ) -> Given:
     """Say which values are numbers of edges, and which rows of features; or of what kind a matrix is."""
     if given.takes_matrix(calling):
-        return _with_matrix(given, values[ADJACENCY], model)
+        held = values[ADJACENCY]
+        return _with_matrices(given, held if given.typed else {ONLY_EDGE_TYPE: held}, model)
     for what in taken:
         value = values[what]
         if what in (WEIGHTS, EDGE_ATTR) and is_plain(value) and value.is_floating_point():
@@ -557,22 +569,31 @@ def _with_edges(
     return given
 
 
-def _with_matrix(given: Given, matrix: Any, model: nn.Module) -> Given:
-    """Say of what kind a sparse matrix is; nothing of one that is not square, or whose values are rows."""
-    if not is_matrix(matrix):
+def _with_matrices(given: Given, matrices: Mapping[EdgeType, Any], model: nn.Module) -> Given:
+    """Say of what kind sparse matrices are; nothing if they are of several, or values learn or are rows."""
+    if not all(map(is_matrix, matrices.values())):
         return given
-    values, (rows, columns) = stored_of(matrix)[-1], [int(matrix.size(place)) for place in (0, 1)]
-    # Values of a matrix in layout COO do not say themselves that they learn.
-    learns = any(getattr(one, "requires_grad", False) is True for one in (matrix, values))
-    if rows != columns or learns or (values is not None and values.ndim > 1):
+    weighted = False
+    for matrix in matrices.values():
+        values = stored_of(matrix)[-1]
+        # Values of a matrix in layout COO do not say themselves that they learn.
+        learns = any(getattr(one, "requires_grad", False) is True for one in (matrix, values))
+        if learns or (values is not None and values.ndim > 1):
+            return given
+        is_of_ones = values is None or (isinstance(matrix, Tensor) and bool((values == 1).all()))
+        weighted = weighted or not is_of_ones
+    kinds = {MatrixKind.of(one, weighted=weighted) for one in matrices.values()}
+    if len(kinds) != 1:
         return given
-    weighted = values is not None and not (isinstance(matrix, Tensor) and bool((values == 1).all()))
-    kind = MatrixKind.of(matrix, weighted=weighted)
-    simple = False
+    [kind], simple = kinds, False
     if kind.merges or any(map(kind.differs_by_loops, model.modules())):
-        csc = RelationEdges.of_matrix(matrix, rows, weighted=weighted).csc
-        simple = csc is not None and is_simple(csc)
+        simple = all(_is_simple(one, matrix, weighted=weighted) for one, matrix in matrices.items())
     return replace(given, matrix=kind, simple=simple)
+
+
+def _is_simple(edge_type: EdgeType, matrix: Any, *, weighted: bool) -> bool:
+    csc = RelationEdges.of_matrix(matrix, *map(int, (matrix.size(1), matrix.size(0))), weighted=weighted).csc
+    return csc is not None and is_simple(csc, within=edge_type[0] == edge_type[-1])
 
 
 def _of_batch(batch: Any, typed: bool, what: str) -> Any:

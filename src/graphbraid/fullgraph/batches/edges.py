@@ -78,37 +78,38 @@ class RelationEdges:
         return cls(csc=csc, order=order)
 
     @classmethod
-    def of_matrix(cls, matrix: Any, num_nodes: int, *, weighted: bool) -> RelationEdges:
+    def of_matrix(cls, matrix: Any, num_src: int, num_dst: int, *, weighted: bool) -> RelationEdges:
         """Return the entries of a sparse matrix with a row per destination; kept as those of a list are.
 
         Args:
-            matrix: a sparse matrix of PyTorch, or torch-sparse's, of ``num_nodes`` rows and columns.
-            num_nodes: number of the batch's nodes.
-            weighted: whether its values are weights.
+            matrix: a sparse matrix of PyTorch, or torch-sparse's, ``(num_dst, num_src)``.
+            num_src: number of the batch's nodes of the sources' type.
+            num_dst: number of the batch's nodes of the destinations' type.
+            weighted: whether its values, if it has any, are weights.
 
         Raises:
             DataError: an id is out of range.
         """
         if isinstance(matrix, Tensor):
             parts = stored_of(matrix)
-            kept: list[Any] = _SORTED.get([matrix], (num_nodes, weighted), list)
+            kept: list[Any] = _SORTED.get([matrix], (num_src, num_dst, weighted), list)
             # A matrix shares the memory of the tensors that it is made of, and counts no writes to these.
             if not kept or not all(map(torch.equal, kept[1], parts)):
                 copies = [one.detach().clone() for one in parts]
                 dst, src, _ = entries_of(matrix, "adj_t")
-                csc, order = coo_to_csc(src.clone(), dst, num_nodes, num_nodes, keeps_rows=True)
+                csc, order = coo_to_csc(src.clone(), dst, num_src, num_dst, keeps_rows=True)
                 weight = (copies[-1] if order is None else copies[-1][order]) if weighted else None
-                kept[:] = Csc(csc.indptr, csc.indices, num_nodes, weight, trusted=True), copies
+                kept[:] = Csc(csc.indptr, csc.indices, num_src, weight, trusted=True), copies
             return cls(csc=kept[0])
 
         def make() -> Csc:
             indptr, indices, values = matrix.csr()
-            found = Csc(indptr.long(), indices.to(index_dtype(num_nodes)), num_nodes)
-            weight = values.detach() if weighted else None
-            return Csc(found.indptr, found.indices, num_nodes, weight, trusted=True)
+            found = Csc(indptr.long(), indices.to(index_dtype(max(num_src, num_dst))), num_src)
+            weight = values.detach() if weighted and values is not None else None
+            return Csc(found.indptr, found.indices, num_src, weight, trusted=True)
 
         keys = [one for one in matrix.coo() if one is not None]
-        return cls(csc=_SORTED.get(keys, (num_nodes, weighted), make))
+        return cls(csc=_SORTED.get(keys, (num_src, num_dst, weighted), make))
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

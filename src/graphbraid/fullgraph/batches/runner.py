@@ -378,6 +378,8 @@ def _few(call: BatchCall, what: str) -> Any:
         return lists if call.given.typed else lists[ONLY_EDGE_TYPE]
     if what == NUM_NODES:
         return sum(counts.values())
+    if what == ADJACENCY and call.given.typed:
+        raise NotLoweredError("autocast", "its edges are sparse matrices by relation", "edge_index_dict")
     if what == ADJACENCY and call.given.matrix is not None:
         [count], place = counts.values(), next(iter(call.x.values())).device
         ends = torch.arange(count, device=place).expand(2, -1)

@@ -371,11 +371,16 @@ def _of_type(reached: Reach, first: int, last: int) -> Reach:
 
 
 def _whole(types: Types, program: ir.Program, known: Collection[int] = ()) -> dict[int, Csc]:
-    """Return the adjacencies, without weights, of the relations that a program reads, but for those known."""
+    """Return the adjacencies of the relations that a program reads, but for those known.
+
+    They have weights where an operation reads these.
+    """
     read = {one.number: one for op in program.ops for one in op.relations_read}
+    maps = [op.adjacency for op in program.ops if isinstance(op, ir.Aggregate)]
+    weighted = {one.relation.number for one in maps if one.weighted and one.relation is not None}
     found = {number: csc_of(types, read[number]) for number in sorted(read.keys() - set(known))}
     return {
-        number: csc if csc.weight is None else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
+        number: csc if number in weighted else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
         for number, csc in found.items()
     }
 

@@ -23,7 +23,7 @@ from graphbraid.fullgraph.reading.reader import Edges, LayerCall, MappedEdges, R
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
-from graphbraid.graph.types import ONLY_NODE_TYPE, Relation
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, Relation
 from graphbraid.nn import module_traits
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
@@ -72,8 +72,9 @@ class Given:
         others: names of further tensors of the data, which graph breaks can read.
         constants: values of parameters that are flags: True, False, None or a text.
         missing: names for which the data give None, as PyG's do for ``batch``.
-        matrix: the kind of sparse matrix that the model takes in the place of an edge list; None for a list.
-        simple: whether a matrix of a batch has neither self-loops nor repeated edges.
+        matrix: the kind of sparse matrix that the model takes in the place of an edge list, one for all
+            relations; None for lists.
+        simple: whether the matrices of a batch have neither self-loops nor repeated edges.
     """
 
     names: frozenset[str] = frozenset({X, EDGES, ADJACENCY, DATA})
@@ -129,25 +130,28 @@ class Given:
 
     @property
     def weighted(self) -> bool:
-        """Whether a graph or matrix has weights, by any name."""
-        if self.graph is None:
-            return self.matrix is not None and self.matrix.weighted
-        return self.graph.csc.weight is not None
+        """Whether a graph or matrix has weights, by any name; of several matrices, any of them."""
+        if self.matrix is not None:
+            return self.matrix.weighted
+        return self.graph is not None and self.graph.csc.weight is not None
 
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
-        return self.simple if self.graph is None else is_simple(self.graph.csc)
+        if self.graph is None:
+            return self.simple
+        parts = [one.edge_type for one in self.relations] if self.typed else [ONLY_EDGE_TYPE]
+        return all(is_simple(self.graph.relation(one), within=one[0] == one[-1]) for one in parts)
 
     def takes_matrix(self, calling: Calling) -> bool:
-        """Return whether a call gets a sparse matrix in the place of an edge list."""
+        """Return whether a call gets sparse matrices in the place of edge lists."""
         of_data = calling.takes(DATA) and ADJACENCY in self.held and EDGES not in self.held
-        return not self.typed and (calling.takes(ADJACENCY) or of_data)
+        return calling.takes(ADJACENCY) or (of_data and not self.typed)
 
 
-def is_simple(csc: Csc) -> bool:
-    """Return whether there are no repeated edges and no self-loops."""
+def is_simple(csc: Csc, *, within: bool = True) -> bool:
+    """Return whether there are no repeated edges and, ``within`` a node type, no self-loops."""
     src, dst = csc.indices.long(), csc.destinations().long()
-    if bool((src == dst).any()):
+    if within and bool((src == dst).any()):
         return False
     keys = dst * csc.num_src + src
     if not bool((keys.diff() > 0).all()):  # sources may stand in any order
@@ -363,15 +367,16 @@ def ids_target(one: NodeType) -> str:
 def targets_of(given: Given) -> dict[str, str | dict[Any, str]]:
     """Return the targets of placeholders by role, as dicts where there are types."""
     targets: dict[str, str | dict[Any, str]]
+    edges = EDGES if given.matrix is None else ADJACENCY
     if given.typed:
         targets = {
             X: {one.name: one.input for one in given.node_types if one.channels},
-            EDGES: {one.edge_type: edges_target(one) for one in given.relations},
+            edges: {one.edge_type: edges_target(one) for one in given.relations},
         }
         if given.graph is not None:
             targets[N_ID] = {one.name: ids_target(one) for one in given.node_types}
         return targets
-    targets = {X: X, EDGES if given.matrix is None else ADJACENCY: EDGES_TARGET}
+    targets = {X: X, edges: EDGES_TARGET}
     targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
     targets |= {given.weights: WEIGHTS_TARGET} if given.weights is not None else {}
     targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
@@ -398,7 +403,7 @@ def edges_of(
     edges, matrix = bound.pop(reader.edges, None), given.matrix
     sparse = matrix is not None
     if given.typed:
-        return _edges_of_relation(name, reader, edges, given)
+        return _edges_of_relation(name, reader, edges, given, layer)
     if target_of(edges) != EDGES_TARGET:
         raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
     if EDGE_TYPE in reader.takes:
@@ -416,10 +421,16 @@ def edges_of(
     if matrix is None:
         channels = None if attr is None else given.edge_channels
         return Edges(weighted=weights is not None, channels=channels, encoder=encoder, graph=given.graph)
-    if (matrix.merges or matrix.differs_by_loops(layer)) and not given.is_simple():
+    _check_loops(name, given, layer)
+    return Edges(weighted=given.weighted, sparse=True, graph=given.graph)
+
+
+def _check_loops(name: str, given: Given, layer: Any) -> None:
+    """Refuse sparse matrices whose self-loops or repeated entries PyG may treat otherwise than a list's."""
+    matrix = given.matrix
+    if matrix is not None and (matrix.merges or matrix.differs_by_loops(layer)) and not given.is_simple():
         what = "PyG treats self-loops and repeated edges of a sparse matrix differently from a list's"
         raise NotLoweredError(name, what, "edge_index instead of adj_t")
-    return Edges(weighted=given.weighted, sparse=True, graph=given.graph)
 
 
 def relation_of(edges: Any, given: Given) -> Relation | None:
@@ -427,7 +438,7 @@ def relation_of(edges: Any, given: Given) -> Relation | None:
     return next((one for one in given.relations if edges_target(one) == target_of(edges)), None)
 
 
-def _edges_of_relation(name: str, reader: Reader, edges: Any, given: Given) -> Edges:
+def _edges_of_relation(name: str, reader: Reader, edges: Any, given: Given, layer: Any) -> Edges:
     relation = relation_of(edges, given)
     if relation is None:
         what = "it takes other edges than those of one relation as they are"
@@ -435,7 +446,9 @@ def _edges_of_relation(name: str, reader: Reader, edges: Any, given: Given) -> E
     if not reader.relates:
         what = "layers of its class have no lowered form over one relation"
         raise NotLoweredError(name, what, "SAGEConv, GraphConv or GATConv")
-    return Edges(relation=relation)
+    _check_loops(name, given, layer)
+    is_matrix = given.matrix is not None
+    return Edges(relation=relation, weighted=is_matrix and given.weighted, sparse=is_matrix)
 
 
 def check_ends(call: LayerCall, reader: Reader, given: Given) -> None:

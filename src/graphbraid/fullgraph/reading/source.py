@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
-from graphbraid.fullgraph.program import Linear, NotLoweredError, Program
+from graphbraid.fullgraph.program import Linear, Maximum, NotLoweredError, Program
 from graphbraid.fullgraph.reading.as_written import AsWritten, WholeValues
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import (
@@ -35,9 +35,10 @@ from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph.csc import first_out_of_order
 from graphbraid.graph.interop.convert import as_edge_attr
-from graphbraid.graph.interop.pyg import edge_features_of, entries_of_any, graph_from_pyg
-from graphbraid.graph.types import MOST_RELATIONS, ONLY_NODE_TYPE, Relation
+from graphbraid.graph.interop.pyg import edge_features_of, entries_of_any, graph_from_pyg, stored_of
+from graphbraid.graph.types import MOST_RELATIONS, ONLY_NODE_TYPE, EdgeType, Relation
 
 READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 """Attributes of PyG's data from which a graph is made."""
@@ -74,7 +75,8 @@ class Source:
         """The graph gets its edge features when the first program that reads them is read."""
         stores = () if data is None else (data,) if node_type is None else data.stores
         self._held = [(one, key, one.get(key)) for one in stores if hasattr(one, "get") for key in READ]
-        self.watch = GraphWatch(graph, [value for *_, value in self._held])
+        self._parts = [(held, _parts_of(held)) for *_, held in self._held]
+        self.watch = GraphWatch(graph, [one for held, parts in self._parts for one in (held, *parts)])
         missing = (key for key in _NONE_IF_MISSING if node_type is None and data is not None)
         self._held += [(data, key, None) for key in missing if data.get(key) is None]
         self._by_relation: Graph | None = None
@@ -95,7 +97,9 @@ class Source:
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
-        return self.watch.has_changed() or any(one.get(key) is not value for one, key, value in self._held)
+        others = [(one.get(key), held) for one, key, held in self._held]
+        others += [pair for held, parts in self._parts for pair in zip(_parts_of(held), parts, strict=True)]
+        return self.watch.has_changed() or any(now is not before for now, before in others)
 
     def anew(self) -> Source:
         """Return a source of the current state of the graph and the user's data."""
@@ -114,7 +118,7 @@ class Source:
             return given
         given = of_data(given, self._data)
         if given.typed:
-            return given
+            return replace(given, matrix=self._kind_of_all())
         classes = {key: type(value) for _, key, value in self._held if value is not None}
         adj_t = self._data.get(ADJACENCY)
         keys = {str(key) for key in self._data.keys() if str(key) not in READ}  # noqa: SIM118 - of PyG
@@ -149,6 +153,9 @@ class Source:
         calling = calling_of(model, given)
         if not given.takes_matrix(calling):
             given = replace(given, matrix=None)
+        elif given.matrix is None and given.typed:
+            what = "they are no sparse matrices of one kind, one for each relation"
+            raise NotLoweredError(ADJACENCY, what, "data of ToSparseTensor()")
         elif given.matrix is None:
             csr = MatrixKind(torch.Tensor, torch.sparse_csr, given.weighted)
             given = replace(given, matrix=csr)
@@ -176,25 +183,42 @@ class Source:
                 breaks = self._breaks(model, given, calling, breaks_at)
             program = self._read(model, given, calling, breaks)
             self._check_dtypes(program)
+            self._check_order(program)
             return program
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             raise NotLoweredError.of_failure(model, error) from error
 
+    def _kind_of_all(self) -> MatrixKind | None:
+        """Return the kind of the matrices of all relations; None if they are no matrices, or of several."""
+        matrices = [store.get(ADJACENCY) for store in self._data.edge_stores]
+        if not matrices or not all(map(is_matrix, matrices)):
+            return None
+        weighted = any(self.graph.edges_of(one).weighted for one in self.graph.edge_types)
+        kinds = {MatrixKind.of(one, weighted=weighted) for one in matrices}
+        return kinds.pop() if len(kinds) == 1 else None
+
     def _is_of_graph(self) -> bool:
         """Return whether the entries of the user's ``adj_t`` are the graph's edges and weights."""
-        matrix = None if self._data is None else self._data.get(ADJACENCY)
-        if matrix is None or self._data.get(EDGES) is None:  # the graph is made of it, or it of the graph
+        if self._data is None:
+            return True
+        types = self.graph.edge_types
+        stores = [self._data[one] for one in types] if self.graph.is_typed else [self._data]
+        return all(self._are_of(store, one) for store, one in zip(stores, types, strict=True))
+
+    def _are_of(self, store: Any, edge_type: EdgeType) -> bool:
+        matrix = store.get(ADJACENCY)
+        if matrix is None or store.get(EDGES) is None:  # the graph is made of it, or it of the graph
             return True
         dst, src, values = entries_of_any(matrix)
-        csc = self.graph.csc
+        csc = self.graph.relation(edge_type)
         lists = (
             (torch.stack((src, dst)).long(), values),
             (torch.stack((csc.indices, csc.destinations())).long(), csc.weight),
         )
         ours, theirs = (
-            sorted_edges((ends, torch.ones(ends.shape[1]) if held is None else held.float()), csc.num_dst)
+            sorted_edges((ends, torch.ones(ends.shape[1]) if held is None else held.float()), csc.num_src)
             for ends, held in lists
         )
         return torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
@@ -223,6 +247,16 @@ class Source:
             if isinstance(x, Tensor) and x.dtype != torch.float32 and is_read:
                 what = f"its outputs are {x.dtype}, as the features are, and kernels give float32"
                 raise NotLoweredError("forward", what, "features.float()")
+
+    def _check_order(self, program: Program) -> None:
+        """Refuse a maximum whose gradient goes to a row's first entry if rows are in another order here."""
+        if not any(isinstance(op, Maximum) and op.ties == "first" for op in program.ops):
+            return
+        for matrix in [held for _, key, held in self._held if key == ADJACENCY and is_matrix(held)]:
+            dst, src, _ = entries_of_any(matrix)
+            if first_out_of_order(src.contiguous(), dst.contiguous()) >= 0:
+                what = "its rows are not sorted, and the first of equal maxima gets the gradient"
+                raise NotLoweredError(ADJACENCY, what, "sorted rows, as ToSparseTensor makes them")
 
     def _breaks(self, model: nn.Module, given: Given, calling: Calling, place: torch.device) -> Breaks:
         """Return the inputs of graph breaks: the user's own tensors, if there are some."""
@@ -281,6 +315,11 @@ class Source:
 
 _NONE_IF_MISSING = ("pos", "batch", "y", "edge_attr")
 """Attributes that PyG's ``Data`` gives as None where it does not hold them."""
+
+
+def _parts_of(value: Any) -> tuple[Any, ...]:
+    """Return the tensors in which torch-sparse keeps a matrix, which is no tensor itself; else nothing."""
+    return stored_of(value) if is_matrix(value) and not isinstance(value, Tensor) else ()
 
 
 def _is_plain(value: Any) -> bool:

@@ -141,14 +141,14 @@ class _TraceReader:
     def __init__(self, writer: Writer, trace: TracedCalls, given: Given) -> None:
         self._writer, self._trace, self._given, self._typed = writer, trace, given, given.typed
         self._rows = {one.input: one.input for one in given.node_types} if given.typed else {X: ir.INPUT}
-        self._matrix = given.matrix
+        self._matrix = None if given.typed else given.matrix
         self._ids = {ids_target(one): one for one in given.node_types}
         self._values: dict[fx.Node, str] = {}
         self._others: dict[fx.Node, Any] = {}
         """Results of readers that are no values: stacks, shapes, tensors of parameters."""
         self._memory: dict[fx.Node, fx.Node] = {}
         """The node whose memory a result shares, where that is not its own."""
-        self._edge_calls = EdgeCalls(given.matrix)
+        self._edge_calls = EdgeCalls(self._matrix)
         self._islands: Islands | None = None
         self._whole: Mapping[str, ir.NotLoweredError] = {}
         self._plain = PlainMessages()
@@ -433,6 +433,8 @@ class _TraceReader:
         xs = {one: self._value(name, rows) for one, rows in bound["x_dict"].items()}
         relations = [relation_of(ends, self._given) for ends in bound["edge_index_dict"].values()]
         found = [one for one in relations if one is not None]
+        if self._given.matrix is not None:
+            raise ir.NotLoweredError(name, "its edges are sparse matrices", "edge_index_dict")
         if [one.edge_type for one in found] != [*bound["edge_index_dict"]]:
             raise ir.NotLoweredError(name, "it takes other edges than those of its relations as they are")
         if any(self._type_of(x) != one for one, x in xs.items()):

@@ -31,6 +31,7 @@ from graphbraid.fullgraph.reading.calling import (
     Calling,
     Given,
     X,
+    edges_target,
     targets_of,
 )
 from graphbraid.fullgraph.reading.exact import check, python_value
@@ -161,7 +162,8 @@ class _Root(nn.Module):
         self.model = model
         self._calling, self._given, self._targets = calling, given, targets_of(given)
         edges = given.classes.get(EDGES, Tensor) if given.matrix is None else given.matrix.kind
-        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole, given)
+        places = (EDGES_TARGET, *map(edges_target, given.relations))
+        self._tracer = _Tracer({**given.classes, **dict.fromkeys(places, edges)}, whole, given)
         self._made: dict[str, fx.Proxy] = {}
 
     def traced(self) -> fx.Graph:
@@ -288,11 +290,11 @@ class _Tracer(fx.Tracer):
         self.has_breaks = whole is not None
         self.bare: dict[str, nn.Module] = {}
         """Layers whose network is traced, without it, by the targets of calls."""
-        self._matrix, self._examples = given.matrix, dict[fx.Node, Any]()
+        self._matrix, self._examples = None if given.typed else given.matrix, dict[fx.Node, Any]()
         """What calls give on a small graph that read a sparse matrix of edges alone."""
         with torch.inference_mode(False):  # whose tensors count no writes
-            self._small = None if given.matrix is None else given.matrix.small()
-        self._small_state = None if given.matrix is None else given.matrix.state_of(self._small)
+            self._small = None if self._matrix is None else self._matrix.small()
+        self._small_state = None if self._matrix is None else self._matrix.state_of(self._small)
         self._may_write = False
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
