@@ -16,6 +16,13 @@ import sys
 from pathlib import Path
 
 MPI_TOOLS = ("mpicxx", "mpirun")
+OPEN_MPI = {
+    # It starts neither as root nor on fewer cores than ranks unless it is told to.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
 def mpi_tool(name: str) -> str | None:
@@ -48,7 +55,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     threads = max(1, options.threads // max(1, options.ranks))
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | OPEN_MPI | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(
         command_of(options), stdout=subprocess.PIPE, text=True, env=environment, check=False
     )

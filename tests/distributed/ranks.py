@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.synth.program import OPEN_MPI
 from tests import warm
 from tests.extras import PATIENCE
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 ROOT = Path(__file__).parents[2]
 NO_MPI = "needs MPI: pip install 'graphbraid[mpi]'"
-OPEN_MPI = {
-    # It starts neither as root nor on fewer cores than ranks unless it is told to.
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 LAYOUTS = [
     *(("subgraph", 2), ("blocks", 2), pytest.param("blocks", 4, marks=pytest.mark.slow)),

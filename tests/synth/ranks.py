@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.distributed.ranks import OPEN_MPI
+from benchmarks.synth.program import OPEN_MPI, mpi_tool
 from tests.extras import PATIENCE
 from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, Together, Wanted, by_one, compiled
 
@@ -27,8 +25,7 @@ NO_MPI = "there is no mpicxx and mpirun on the PATH or beside Python (pip instal
 
 def tool(name: str) -> str:
     """The path of a tool of MPI; the test is skipped where there is none."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
-    found = shutil.which(name, path=path)
+    found = mpi_tool(name)
     if found is None:
         pytest.skip(NO_MPI)
     return found
