@@ -145,7 +145,7 @@ def foreseen_traffic(
     Rows of an epoch begin to travel in the epoch before, so that no clock tells them apart.
     """
     config = config_of(graph, way)
-    graph.shards.keep(distributed.KeptRows(budget=config.remote or 0))
+    graph.shards.keep(config.remote or 0)
     schedule = SeedSchedule(
         seeds=graph.split("train"),
         batch_size=BATCH,

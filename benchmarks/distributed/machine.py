@@ -105,7 +105,8 @@ def run(way: str, folder: Path | None, arguments: list[str]) -> dict[str, Any]:
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",  # Open MPI 4
+        "PRTE_MCA_hwloc_default_binding_policy": "none",  # and 5
         "I_MPI_PIN": "0",
     }
     command = [str(folder / "bin" / "mpiexec"), "-n", "2", *ours(MODULE, "--one", "by rank", *arguments)]

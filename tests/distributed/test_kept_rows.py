@@ -12,7 +12,7 @@ from tests.distributed.test_shards import check_equal, graph_of, parts_at
 from tests.distributed.threads import run_threads
 from torch import Tensor
 
-from graphbraid.distributed import Communicator, KeptRows, ShardedGraph
+from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.distributed.shards.feature_rows import (
     FeatureRows,
     RowTraffic,
@@ -20,7 +20,7 @@ from graphbraid.distributed.shards.feature_rows import (
     table_of,
 )
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
-from graphbraid.errors import ConfigError, DataError, RankError
+from graphbraid.errors import ConfigError, RankError
 from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.identity import features_mark
 from graphbraid.sampling import SamplerConfig, SeedSchedule
@@ -29,7 +29,7 @@ from graphbraid.sampling.cpu import make_pipeline
 NUM_NODES = 40
 ROW_BYTES = 5 * 4
 SLOT_BYTES = 32
-NOTES_BYTES = 9 * NUM_NODES  # with a score
+NOTES_BYTES = 8 * NUM_NODES
 group_of_batches = st.lists(st.lists(st.integers(0, NUM_NODES - 1), max_size=12), max_size=3)
 
 
@@ -48,7 +48,7 @@ def reads_of(groups: list[list[Tensor]]) -> Tensor:
 def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]]:
     """Return the rows of groups, announced as far ahead as is worth it."""
     known = known_ahead(groups, rows.announce, rows.lookahead)
-    return [rows.gather(wanted) for _, wanted in known]
+    return [rows.finish(rows.begin(rows.ask(wanted))) for _, wanted in known]
 
 
 def asked_for(rows: FeatureRows, groups: list[list[Tensor]]) -> RowTraffic:
@@ -86,8 +86,7 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
     def on_rank(comm: Communicator) -> tuple[RowTraffic, RowTraffic, int]:
         shards = ShardedGraph.open(folder, comm).shards.only
         own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
-        kept = KeptRows(budget=budget_of(num_kept), score=reads_of(own))
-        rows = FeatureRows(shards, comm, kept)
+        rows = FeatureRows(shards, comm, budget_of(num_kept))
         expected = asked_for(rows, own)
         before = comm.sent_bytes
         for found, wanted in zip(gathered(rows, own), own, strict=True):
@@ -113,7 +112,7 @@ def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype
 
     def on_rank(comm: Communicator) -> None:
         shards = ShardedGraph.open(folder, comm).shards
-        shards.keep(KeptRows(budget="all" if width else 0))
+        shards.keep("all" if width else 0)
         for _ in range(2):
             [[found]] = gathered(shards.rows.by_type[0], [[ids]])
             assert found.dtype == dtype
@@ -154,7 +153,7 @@ def test_batches_with_kept_rows_are_those_of_the_whole_graph(
 
     def on_rank(comm: Communicator) -> None:
         sharded = ShardedGraph.open(folder, comm)
-        sharded.shards.keep(KeptRows(budget=kept and 8 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES)))
+        sharded.shards.keep(kept and 8 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES))
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
         whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]
         schedule = SeedSchedule(
@@ -171,17 +170,15 @@ def test_batches_with_kept_rows_are_those_of_the_whole_graph(
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-@pytest.mark.parametrize(("kept", "has_score"), [(0, False), (12, False), (12, True)])
-def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int, has_score: bool) -> None:
+@pytest.mark.parametrize("kept", [0, 12])
+def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int) -> None:
     graph = graph_of(NUM_NODES * 4, 700, 1, hub=True)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % 4, 4, lists)
     config = SamplerConfig(fanouts=(3, 2))
-    score = torch.bincount(graph.csc.indices, minlength=graph.num_nodes) if has_score else None
 
     def on_rank(comm: Communicator) -> list[int]:
         sharded = ShardedGraph.open(folder, comm)
-        budget = kept and 9 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES)
-        sharded.shards.keep(KeptRows(budget=budget, score=score))
+        sharded.shards.keep(kept and 8 * graph.num_nodes + kept * (ROW_BYTES + SLOT_BYTES))
         schedule = SeedSchedule(  # an odd number of steps, the last of which has seeds for one rank alone
             seeds=graph.split("train")[:73], batch_size=4, part=comm.rank, num_parts=comm.size
         )
@@ -207,7 +204,7 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
     def on_rank(comm: Communicator) -> list[int]:
         shards = ShardedGraph.open(folder, comm).shards.only
         reads = reads_of(groups) * (shards.owners(torch.arange(NUM_NODES)) != comm.rank)
-        rows = FeatureRows(shards, comm, KeptRows(budget=budget_of(6), score=reads))
+        rows = FeatureRows(shards, comm, budget_of(6))
         best = reads.topk(6).values  # each of them would come once, before the first group
         return [asked_for(rows, groups).sent_ids, 6 + int(reads.sum() - best.sum())]
 
@@ -218,14 +215,9 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
-    for kept, kind, why in (
-        (KeptRows(budget=NOTES_BYTES), ConfigError, "hold no row"),
-        (KeptRows(budget="a lot"), ConfigError, "the memory for rows"),
-        (KeptRows(budget="all", score=torch.full((NUM_NODES,), torch.nan)), DataError, "finite"),
-        (KeptRows(budget="all", score=torch.ones(3)), DataError, "one number for each"),
-    ):
-        with pytest.raises(kind, match=why):
-            run_threads(2, lambda comm, kept=kept: ShardedGraph.open(folder, comm).shards.keep(kept))
+    for budget, why in ((NOTES_BYTES, "hold no row"), ("a lot", "the memory for rows")):
+        with pytest.raises(ConfigError, match=why):
+            run_threads(2, lambda comm, kept=budget: ShardedGraph.open(folder, comm).shards.keep(kept))
 
 
 def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path: Path) -> None:
@@ -235,7 +227,7 @@ def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path: 
 
     def on_rank(comm: Communicator) -> None:
         shards = ShardedGraph.open(folder, comm).shards
-        shards.keep(KeptRows(budget="all"))
+        shards.keep("all")
         if comm.rank == 1:
             raise ValueError("a mistake of rank 1")
         try:

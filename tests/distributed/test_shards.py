@@ -18,7 +18,6 @@ from tests.distributed.threads import run_threads
 from graphbraid import Graph, datasets, native
 from graphbraid.distributed import Communicator, Partition, partition, save_partition
 from graphbraid.distributed.shards import sharded_graph
-from graphbraid.distributed.shards.feature_rows import KeptRows
 from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError
@@ -303,7 +302,7 @@ def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each
     def on_rank(comm: Communicator) -> None:
         sharded = ShardedGraph.open(folder, comm)
         if num_kept:
-            sharded.shards.keep(KeptRows(budget=8 * num_nodes + num_kept * (5 * 4 + 32)))
+            sharded.shards.keep(8 * num_nodes + num_kept * (5 * 4 + 32))
         training, other = (ShardedPipeline(sharded, config, gathers=True, num_threads=1) for _ in range(2))
         schedule = SeedSchedule(seeds=seeds, batch_size=batch_size, part=comm.rank, num_parts=2)
         whole = make_pipeline(graph, config, [graph.x], num_threads=1, depth=2)  # type: ignore[list-item]

@@ -15,8 +15,9 @@ from tests.distributed.test_shards import check_ranks, parts_at
 from tests.distributed.threads import run_threads
 
 from graphbraid import Graph
-from graphbraid.distributed import Communicator, KeptRows, ShardedGraph
+from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.distributed.shards import sharded_graph
+from graphbraid.distributed.shards.feature_rows import divided
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, SparseFeatures
@@ -136,7 +137,7 @@ def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> 
 
     def on_rank(comm: Communicator) -> tuple[int, int]:
         sharded = ShardedGraph.open(folder, comm)
-        sharded.shards.keep(KeptRows(budget=budget))
+        sharded.shards.keep(budget)
         seeds = graph.nodes_of("b").split("train")
         schedule = SeedSchedule(seeds=seeds, batch_size=3, part=comm.rank, num_parts=comm.size)
         expected = foreseen(sharded, config, schedule, range(2), seed_type="b")
@@ -153,19 +154,13 @@ def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path: Path) -> None:
     graph = typed_graph([10, 60, 9], [1, 1, 1, 1, 1, 1])
     folder = opened(tmp_path, graph)
     [shards, *_] = run_threads(3, lambda comm: ShardedGraph.open(folder, comm).shards)
-    all_kept = KeptRows(budget="all", score=torch.arange(79)).divided(shards.by_type)
-    assert [one.budget for one in all_kept] == ["all", "all", "all"]
-    assert [len(one.score) for one in all_kept if one.score is not None] == [10, 60, 9]
-    few, some = (
-        [one.budget for one in KeptRows(budget=size).divided(shards.by_type)] for size in (800, 2000)
-    )
+    assert divided("all", shards.by_type) == ["all", "all", "all"]
+    few, some = (divided(size, shards.by_type) for size in (800, 2000))
     assert few == [0, 800, 0]  # a share would hold no row of the first type
     assert some[0] > 0 < some[1]
     assert sum(some) in range(1999, 2001)
-    with pytest.raises(DataError, match=r"one number for each of the 79 nodes; got \(60,\)"):
-        KeptRows(budget="all", score=torch.ones(60)).divided(shards.by_type)
     with pytest.raises(ConfigError, match="hold no row"):
-        shards._feature_rows(KeptRows(budget=100))
+        shards._feature_rows(100)
 
 
 def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> None:

@@ -133,14 +133,6 @@ add(
     "distributed.ShardedGraph",
     lambda w: Call(distributed.ShardedGraph.open, {"path": with_rows(w)}, _shards_use),
 )
-add(
-    "distributed.KeptRows",
-    lambda w: Call(
-        distributed.KeptRows,
-        {"budget": "1MiB", "score": torch.rand(NODES)},
-        distributed.ShardedGraph.open(with_rows(w)).shards.keep,
-    ),
-)
 add("distributed.is_partition", lambda w: Call(distributed.is_partition, {"path": saved(w)}))
 add(
     "distributed.neighbor_partitions",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from graphbraid.distributed.parts.split import Division, Part, split
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.distributed.ranks.joining import current, init
-    from graphbraid.distributed.shards.feature_rows import KeptRows
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
     from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
 
@@ -32,7 +31,6 @@ __all__ = [
     "Attempt",
     "Communicator",
     "Division",
-    "KeptRows",
     "NeighborPartitions",
     "Part",
     "PartSize",
@@ -61,7 +59,6 @@ __getattr__ = names_of(
         "parts.split": "Division Part split",
         "ranks.communicator": "Communicator",
         "ranks.joining": "current init",
-        "shards.feature_rows": "KeptRows",
         "shards.sharded_graph": "ShardedGraph",
         ".graph.slices": "NeighborPartitions neighbor_partitions",
     },

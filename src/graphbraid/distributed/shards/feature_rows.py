@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -18,9 +17,9 @@ from torch import Tensor
 from graphbraid.arguments import as_budget
 from graphbraid.distributed.ranks.communicator import Communicator, Handle
 from graphbraid.distributed.shards.exchange import Routed, numbered
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError
 from graphbraid.features.budgets import require_free, row_bytes_kept
-from graphbraid.features.rows.caches import RowCache, checked_score
+from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import BroughtRows
 from graphbraid.features.tiers.tier_report import aligned
 from graphbraid.files.writing import format_bytes
@@ -66,72 +65,48 @@ class RowTraffic(NamedTuple):
         return RowTraffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class KeptRows:
-    """How many rows of other ranks' nodes a rank keeps, and which."""
+def divided(budget: int | str, types: Sequence[TypeShards]) -> list[int | str]:
+    """Divide memory for other ranks' rows among node types, by the bytes of these rows.
 
-    budget: int | str = 0
-    """Memory for kept rows and for notes about them, in bytes or as ``"4GiB"``. ``"all"`` keeps all rows."""
-    score: Tensor | None = None
-    """``(num_nodes,)`` numbers, higher where this rank reads a row more often: of rows that no group known
-    ahead reads, the lowest is evicted first. With node types, nodes are numbered as in the whole graph."""
+    If a type's share would hold no row, the other types get it.
+    """
+    if len(types) == 1 or budget == "all":
+        return [budget] * len(types)
+    left, sizes = as_budget(budget, _MEMORY), dict[int, tuple[int, int]]()
+    for number, one in enumerate(types):
+        if one.row_bytes and (remote := one.num_nodes - one.owned.numel()):
+            notes, kept = row_bytes_kept(BroughtRows(one.num_nodes, one.row_bytes), ranked=False)
+            sizes[number] = notes + kept, notes + remote * kept
+    while left and sizes:
+        whole = sum(most for _, most in sizes.values())
+        given = {number: left * most // whole for number, (_, most) in sizes.items()}
+        lacks = [number for number, (least, _) in sizes.items() if given[number] < least]
+        if not lacks or len(sizes) == 1:  # one that gets all of too little says so
+            return [given.get(number, 0) for number in range(len(types))]
+        del sizes[max(lacks, key=lambda number: sizes[number][0] - given[number])]
+    return [0] * len(types)
 
-    def divided(self, types: Sequence[TypeShards]) -> list[KeptRows]:
-        """Divide the budget among node types, by the bytes of other ranks' rows. Divide the score, too.
 
-        If a type's share would hold no row, the other types get it.
+def _num_kept(budget: int | str, reader: BroughtRows, num_remote: int) -> int:
+    """Return how many of the ``num_remote`` rows of other ranks a budget holds.
 
-        Raises:
-            DataError: the score does not have a number for each node.
-        """
-        if len(types) == 1:
-            return [self]
-        counts = [one.num_nodes for one in types]
-        if (score := self.score) is not None and score.shape != (sum(counts),):
-            raise DataError(
-                f"score must have one number for each of the {sum(counts):,} nodes; got {tuple(score.shape)}"
-            )
-        scores = [None] * len(types) if score is None else torch.split(score, counts)
-        shares: list[int | str] = [self.budget if self.budget == "all" else 0] * len(types)
-        budget = 0 if self.budget == "all" else as_budget(self.budget, _MEMORY)
-        sizes = {}
-        for number, one in enumerate(types):
-            if one.row_bytes and (remote := one.num_nodes - one.owned.numel()):
-                reader = BroughtRows(one.num_nodes, one.row_bytes)
-                notes, kept = row_bytes_kept(reader, ranked=score is not None)
-                sizes[number] = notes + kept, notes + remote * kept
-        while budget and sizes:
-            whole = sum(most for _, most in sizes.values())
-            given = {number: budget * most // whole for number, (_, most) in sizes.items()}
-            lacks = [number for number, (least, _) in sizes.items() if given[number] < least]
-            if not lacks or len(sizes) == 1:  # one that gets all of too little says so
-                shares = [given.get(number, share) for number, share in enumerate(shares)]
-                break
-            del sizes[max(lacks, key=lambda number: sizes[number][0] - given[number])]
-        return [
-            replace(self, budget=share, score=of_type) for share, of_type in zip(shares, scores, strict=True)
-        ]
-
-    def num_rows(self, reader: BroughtRows, num_remote: int) -> int:
-        """Return how many of the ``num_remote`` rows of other ranks the budget holds.
-
-        Raises:
-            ConfigError: the budget holds no row, and is not 0.
-            ResourceError: the budget is more than the free memory.
-        """
-        notes, kept = row_bytes_kept(reader, ranked=self.score is not None)
-        budget = min(as_budget(self.budget, _MEMORY), notes + num_remote * kept)
-        if budget == 0 or num_remote == 0:
-            return 0
-        require_free(budget, f"memory of {self.budget!r} for rows of other ranks")
-        held = (budget - notes) // kept
-        if held < 1:
-            raise ConfigError(
-                f"{self.budget!r} of memory for rows of other ranks hold no row: notes about all "
-                f"{reader.shape[0]:,} rows take {format_bytes(notes)}, and a row takes {format_bytes(kept)}. "
-                "Give more, or 0"
-            )
-        return held
+    Raises:
+        ConfigError: it holds no row, and is not 0.
+        ResourceError: it is more than the free memory.
+    """
+    notes, kept = row_bytes_kept(reader, ranked=False)
+    most = min(as_budget(budget, _MEMORY), notes + num_remote * kept)
+    if most == 0 or num_remote == 0:
+        return 0
+    require_free(most, f"memory of {budget!r} for rows of other ranks")
+    held = (most - notes) // kept
+    if held < 1:
+        raise ConfigError(
+            f"{budget!r} of memory for rows of other ranks hold no row: notes about all "
+            f"{reader.shape[0]:,} rows take {format_bytes(notes)}, and a row takes {format_bytes(kept)}. "
+            "Give more, or 0"
+        )
+    return held
 
 
 class GroupRows(NamedTuple):
@@ -148,11 +123,6 @@ class GroupRows(NamedTuple):
     remote_reads: int
     """Rows of others that batches read, each batch counted by itself."""
 
-    @property
-    def remote(self) -> Tensor:
-        """The nodes of other ranks."""
-        return self.ids[self.own < 0]
-
 
 class AskedRows(NamedTuple):
     """The rows of a group after the owners were asked for those that are missing."""
@@ -168,13 +138,8 @@ class AskedRows(NamedTuple):
     """``(num_given,)`` int64 own nodes whose rows others ask for, those of rank 0 first."""
     asked: list[int]
     """How many of these each rank asks for."""
-
-
-class ComingRows(NamedTuple):
-    """The rows of a group while the missing ones travel."""
-
-    asked: AskedRows
-    handle: Handle[Tensor]
+    handle: Handle[Tensor] | None = None
+    """The missing rows on their way."""
 
 
 _NO_IDS = torch.empty(0, dtype=torch.int64)
@@ -190,13 +155,13 @@ class FeatureRows:
     Args:
         shards: the nodes of the type.
         comm: the ranks. Only the thread that asks uses it.
-        kept: which rows of others are kept.
+        budget: memory for rows of other ranks' nodes and for notes about them, in bytes or as ``"4GiB"``;
+            ``"all"`` keeps all rows.
         rows_comm: the ranks, for the thread that begins and finishes. If None, ``comm``: then it is the same
             thread.
 
     Raises:
         ConfigError: the memory for kept rows holds none.
-        DataError: the score does not have a finite number for each node.
         ResourceError: the memory is not free.
     """
 
@@ -204,26 +169,21 @@ class FeatureRows:
         self,
         shards: TypeShards,
         comm: Communicator,
-        kept: KeptRows | None = None,
+        budget: int | str = 0,
         rows_comm: Communicator | None = None,
     ) -> None:
-        self._shards, self._comm, self._kept = shards, comm, kept or KeptRows()
+        self._shards, self._comm, self._budget = shards, comm, budget
         self._rows_comm, self._ids = rows_comm or comm, index_dtype(shards.num_nodes)
         self.traffic = RowTraffic()
         """Counts of reads and transfers so far."""
         reader = BroughtRows(shards.num_nodes, shards.row_bytes)
         num_remote = shards.num_nodes - shards.owned.numel()
-        self._cache = self._new_cache(self._kept.num_rows(reader, num_remote) if shards.row_bytes else 0)
+        self._cache = RowCache(reader, _num_kept(budget, reader, num_remote) if shards.row_bytes else 0)
         self._memory = shards.new_rows(self._cache.num_rows)
 
     def anew(self) -> FeatureRows:
         """Return such rows that have read nothing yet; all ranks call it together."""
-        return FeatureRows(self._shards, self._comm, self._kept)
-
-    def _new_cache(self, num_rows: int) -> RowCache:
-        reader = BroughtRows(self._shards.num_nodes, self._shards.row_bytes)
-        score = None if self._kept.score is None else checked_score(self._kept.score, reader.shape[0])
-        return RowCache(reader, num_rows, score=score)
+        return FeatureRows(self._shards, self._comm, self._budget)
 
     @property
     def lookahead(self) -> int:
@@ -243,24 +203,22 @@ class FeatureRows:
         number = self._cache.announce(ids[is_remote])
         return GroupRows(ids, own, by_batch, number, int(is_remote[places].sum()))
 
-    def gather(self, wanted: GroupRows) -> list[Tensor]:
-        """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
-
-        Raises:
-            RankError: a rank was lost.
-        """
-        return self.finish(self.begin(self.ask(wanted)))
-
     def ask(self, wanted: GroupRows) -> AskedRows:
         """Ask the owners for the rows that are missing. Others may ask even if none is.
 
         Raises:
             RankError: a rank was lost.
         """
-        slots, fills, missing = self._decide(wanted)
+        remote = wanted.ids[wanted.own < 0]
+        slots, fills = self._cache.decide(remote, batch=wanted.number)
+        missing = remote[slots < 0]
         routed = Routed.by_owner(self._shards.owners(missing), self._comm.size)
         given, asked = routed.ask(self._comm, missing.to(self._ids))
         self.traffic = self.traffic.plus(
+            reads=sum(map(len, wanted.places)),
+            remote_reads=wanted.remote_reads,
+            asked=len(remote),
+            hits=len(remote) - len(missing),
             sent_ids=len(missing),
             sent_rows=len(given),
             sent_bytes=len(missing) * self._ids.itemsize + len(given) * self._shards.row_bytes,
@@ -268,28 +226,20 @@ class FeatureRows:
         )
         return AskedRows(wanted, slots, fills, routed, given.long(), asked)
 
-    def _decide(self, wanted: GroupRows) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where the rows of others are kept and where missing ones will be, and the missing nodes."""
-        remote = wanted.remote
-        slots, fills = self._cache.decide(remote, batch=wanted.number)
-        missing = remote[slots < 0]
-        self.traffic = self.traffic.plus(
-            reads=sum(map(len, wanted.places)),
-            remote_reads=wanted.remote_reads,
-            asked=len(remote),
-            hits=len(remote) - len(missing),
-        )
-        return slots, fills, missing
-
-    def begin(self, asked: AskedRows) -> ComingRows:
+    def begin(self, asked: AskedRows) -> AskedRows:
         """Begin to send other ranks the rows that they asked for, and to receive those that are missing."""
         rows = self._shards.own_rows(asked.given)
-        return ComingRows(asked, self._rows_comm.all_to_all(rows, asked.asked, asked.routed.counts))
+        return asked._replace(handle=self._rows_comm.all_to_all(rows, asked.asked, asked.routed.counts))
 
-    def finish(self, coming: ComingRows) -> list[Tensor]:
-        """Return the rows of each batch of a group, as :meth:`gather`; groups in their order."""
-        (wanted, slots, fills, routed, *_), shards = coming.asked, self._shards
-        received = coming.handle.wait()
+    def finish(self, coming: AskedRows) -> list[Tensor]:
+        """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
+
+        Raises:
+            RankError: a rank was lost.
+        """
+        (wanted, slots, fills, routed, _, _, handle), shards = coming, self._shards
+        assert handle is not None, "it has begun"
+        received = handle.wait()
         came_for = (slots < 0).nonzero().squeeze(1)[routed.order]
         came = torch.full_like(slots, -1)
         came[came_for] = torch.arange(len(came_for), dtype=torch.int32)
@@ -346,11 +296,11 @@ class RowsByType:
         """
         return [one.ask(of_type) for one, of_type in zip(self._held, wanted, strict=True)]
 
-    def begin(self, asked: Sequence[AskedRows]) -> list[ComingRows]:
+    def begin(self, asked: Sequence[AskedRows]) -> list[AskedRows]:
         """Begin to send and to receive the rows of each type."""
         return [one.begin(of_type) for one, of_type in zip(self._held, asked, strict=True)]
 
-    def finish(self, coming: Sequence[ComingRows], num_batches: int) -> list[list[Tensor | None]]:
+    def finish(self, coming: Sequence[AskedRows], num_batches: int) -> list[list[Tensor | None]]:
         """Return the rows of each type, of each batch of a group; None of a type without features."""
         rows = iter([one.finish(of_type) for one, of_type in zip(self._held, coming, strict=True)])
         found = [[None] * num_batches if one is None else next(rows) for one in self.by_type]

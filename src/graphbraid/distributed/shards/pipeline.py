@@ -18,7 +18,6 @@ from torch import Tensor
 from graphbraid.distributed.parts.rows import divided_by_type
 from graphbraid.distributed.shards.feature_rows import (
     AskedRows,
-    ComingRows,
     GroupRows,
     RowsByType,
     RowTraffic,
@@ -48,8 +47,7 @@ T = TypeVar("T")
 _Group = list[PreparedBatch]
 _Span = tuple[int, range, list[int]]
 """An epoch, this rank's steps of it, and the batches of each group, on the rank that has most."""
-_Asked = list[AskedRows] | None
-_Coming = list[ComingRows] | None
+_Asked = tuple[_Group, list[AskedRows]]
 GROUP = 4
 """Number of batches in a group. Their messages travel together."""
 _FIRST_GROUPS = (1, 1, 2)
@@ -331,11 +329,10 @@ class ShardedPipeline:
 
     def _begin(self, schedule: SeedSchedule, spans: list[_Span]) -> Iteration:
         """Start the threads that prepare the groups of some epochs."""
-        rows = self._graph.shards.rows if self._gathers else None
-        lookahead, turns = 0 if rows is None else rows.lookahead, _Turns()
-        drawn, asked, done = _Passed[_Group](), _Passed[tuple[_Group, _Asked]](), _Passed[_Group]()
+        rows, turns = self._graph.shards.rows if self._gathers else RowsByType([]), _Turns()
+        drawn, asked, done = _Passed[_Group](), _Passed[_Asked](), _Passed[_Group]()
         works: dict[str, tuple[_Passed[Any], Iterable[Any]]] = {
-            "draw": (drawn, self._draw(schedule, spans, turns, lookahead)),
+            "draw": (drawn, self._draw(schedule, spans, turns, rows.lookahead)),
             "ask": (asked, self._ask(drawn.items(), rows, turns)),
             "gather": (done, self._put_together(asked, rows)),
         }
@@ -358,24 +355,20 @@ class ShardedPipeline:
                     return
                 yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
-    def _ask(
-        self, drawn: Iterator[_Group], rows: RowsByType | None, turns: _Turns
-    ) -> Iterator[tuple[_Group, _Asked]]:
+    def _ask(self, drawn: Iterator[_Group], rows: RowsByType, turns: _Turns) -> Iterator[_Asked]:
         """Ask for the rows of each group, one group ahead of those that may be put together."""
 
         def announce(group: _Group) -> list[GroupRows]:
-            return [] if rows is None else rows.announce([self._ids_of(one) for one in group])
+            return rows.announce([self._ids_of(one) for one in group])
 
         try:
-            lookahead = 0 if rows is None else rows.lookahead
-            for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead)):
+            for number, (group, wanted) in enumerate(known_ahead(drawn, announce, rows.lookahead)):
                 if not turns.wait_for(number - 1):
                     return
                 known = group if self._frontiers is None else self._with_edge_rows(group)
-                yield known, None if rows is None else rows.ask(wanted)
+                yield known, rows.ask(wanted)
         finally:
-            if rows is not None:
-                rows.forget()
+            rows.forget()
 
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> _Group:
         """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
@@ -441,25 +434,23 @@ class ShardedPipeline:
         """Return the ids of seeds by node type: all are of one."""
         return [ids if number == self._seed_type else _NO_IDS for number in range(self._num_types)]
 
-    def _put_together(
-        self, asked: _Passed[tuple[_Group, _Asked]], rows: RowsByType | None
-    ) -> Iterator[_Group]:
+    def _put_together(self, asked: _Passed[_Asked], rows: RowsByType) -> Iterator[_Group]:
         """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
 
         All ranks begin groups in their order. Each may finish one when it likes: that sends nothing.
         """
-        coming = deque[tuple[_Group, _Coming]]()
+        coming = deque[_Asked]()
         for group, of_group in asked.items():
-            coming.append((group, None if rows is None or of_group is None else rows.begin(of_group)))
+            coming.append((group, rows.begin(of_group)))
             while coming and (len(coming) > 1 or asked.empty()):
                 yield self._gathered(*coming.popleft(), rows)
-        for group, of_coming in coming:
-            yield self._gathered(group, of_coming, rows)
+        for group, of_group in coming:
+            yield self._gathered(group, of_group, rows)
 
-    def _gathered(self, group: _Group, coming: _Coming, rows: RowsByType | None) -> _Group:
+    def _gathered(self, group: _Group, coming: list[AskedRows], rows: RowsByType) -> _Group:
         """Return the batches of a group with their feature rows."""
         started = perf_counter()
-        if rows is not None and coming is not None:
+        if self._gathers:
             x = rows.finish(coming, len(group))
             group = [self._with_x(one, of_one) for one, of_one in zip(group, x, strict=True)]
         self._seconds["gather"] += perf_counter() - started

@@ -22,7 +22,7 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.exchange import EdgeRowExchange
-from graphbraid.distributed.shards.feature_rows import FeatureRows, KeptRows, RowsByType
+from graphbraid.distributed.shards.feature_rows import FeatureRows, RowsByType, divided
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.files.writing import format_bytes
@@ -236,7 +236,7 @@ class Shards:
             )
             for number, scale in enumerate(scales)
         ]
-        self.rows = RowsByType(self._feature_rows(KeptRows()))
+        self.rows = RowsByType(self._feature_rows(0))
         owners = [one.owners for one in self.by_type]
         self.edges = EdgeRowExchange(self._asks, own, self.num_edges, owners, first_ids)
 
@@ -246,18 +246,20 @@ class Shards:
         [only] = self.by_type
         return only
 
-    def keep(self, kept: KeptRows) -> None:
+    def keep(self, budget: int | str) -> None:
         """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.
 
+        Args:
+            budget: memory for them, in bytes or as ``"4GiB"``; ``"all"`` keeps all rows.
+
         Raises:
-            ConfigError: the memory for them holds none.
-            DataError: the score does not have a finite number for each node.
+            ConfigError: the memory holds none.
             ResourceError: the memory is not free.
         """
-        self.rows = RowsByType(self._feature_rows(kept))
+        self.rows = RowsByType(self._feature_rows(budget))
 
-    def _feature_rows(self, kept: KeptRows) -> list[FeatureRows | None]:
-        shares = zip(self.by_type, kept.divided(self.by_type), strict=True)
+    def _feature_rows(self, budget: int | str) -> list[FeatureRows | None]:
+        shares = zip(self.by_type, divided(budget, self.by_type), strict=True)
         return [
             FeatureRows(one, self._asks, of, self._rows_comm) if one.has_rows else None for one, of in shares
         ]

@@ -116,11 +116,7 @@ class FitRun:
             listeners.add(TensorBoard(folder.path / TENSORBOARD))
         self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
         if (divided := divided_graph(state.graph)) is not None:
-            from graphbraid.distributed import KeptRows  # here: few runs have parts
-
-            divided.shards.keep(
-                KeptRows(budget=self._config.remote or 0)
-            )  # only now: trials' reads do not count
+            divided.shards.keep(self._config.remote or 0)  # only now: trials' reads do not count
         self._clock = Clock()
         self._feed_seconds: dict[str, float] = {}
         self._step = TrainStep(
