@@ -31,7 +31,7 @@ BUDGETS = {
     ("loader",): 3_590,
     ("collective",): 4_530,
     ("fullgraph",): 29_520,
-    ("distributed",): 8_240,
+    ("distributed",): 8_180,
     ("synth",): 5_920,
     ("train",): 11_210,
     ("estimates",): 4_505,
