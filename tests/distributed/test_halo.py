@@ -193,7 +193,7 @@ def test_rows_that_must_travel_are_not_weighed():
 def test_the_pass_can_be_left_out():
     found = assert_as_one_rank(make_model("gcn"), make_graph(), mixed(2), passes=COMPUTES - {NAME}, epochs=2)
     assert all(decision_of(rank["engine"]) is None for rank in found)
-    assert found[0]["engine"].ranks.trials == {}  # the link was not measured
+    assert found[0]["engine"].ranks.link == {}  # the link was not measured
 
 
 @pytest.mark.usefixtures("travels")
@@ -233,15 +233,14 @@ def test_a_damaged_measurement_is_made_again(monkeypatch, caplog, tmp_path):
 @given(st.floats(1e-12, 10), st.floats(1e-12, 10))
 def test_evidence_holds_the_link(message_seconds, byte_seconds):
     link = Link(message_seconds=message_seconds, byte_seconds=byte_seconds)
-    evidence = Evidence.from_json(Evidence(rates=Rates(), trials=link.to_trials()).to_json())
-    assert Link.of_trials(evidence.trials) == link
-    assert Link.of_trials({}) is None
+    evidence = Evidence.from_json(Evidence(rates=Rates(), link=dataclasses.asdict(link)).to_json())
+    assert Link(**evidence.link) == link
 
 
 def test_evidence_of_no_sound_link_is_refused():
-    content = Evidence(rates=Rates(), trials=FAST.to_trials()).to_json()
-    content["trials"]["ranks: a byte"] = -1.0
-    with pytest.raises(DataError, match="ranks: a byte"):
+    content = Evidence(rates=Rates(), link=dataclasses.asdict(FAST)).to_json()
+    content["link"]["byte_seconds"] = -1.0
+    with pytest.raises(DataError, match="byte_seconds"):
         Evidence.from_json(content)
 
 
@@ -255,7 +254,7 @@ def test_a_run_that_is_continued_decides_by_the_link_it_began_with(monkeypatch, 
     def run(evidence):
         def of_rank(comm):
             ranks = Ranks(comm=comm, partition=parts)
-            known = evidence if comm.rank == 0 or evidence.trials == {} else Evidence(rates=rates)
+            known = evidence if comm.rank == 0 or evidence.link == {} else Evidence(rates=rates)
             passes = COMPUTES - {"input_path"}
             engine = Engine(
                 models[comm.rank], graph, nodes, CompileOptions(passes=passes, evidence=known), ranks=ranks

@@ -10,4 +10,4 @@ from graphbraid.machine.rates import Rates
 def typical_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower models by typical rates: to measure the machine takes a sanitizer's kernels minutes."""
     rates = MeasuredRates(rates=Rates())
-    monkeypatch.setattr("graphbraid.fullgraph.measured.trials.measured_rates", lambda _: rates)
+    monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: rates)

@@ -26,7 +26,7 @@ COMPILED = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 @pytest.fixture(autouse=True)
 def typical_rates(monkeypatch):
     rates = MeasuredRates(rates=Rates())
-    monkeypatch.setattr("graphbraid.fullgraph.measured.trials.measured_rates", lambda _: rates)
+    monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: rates)
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,17 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.estimates import machine as baseline
-from graphbraid.fullgraph.measured import trials as basis
+from graphbraid.fullgraph.measured import rates as basis
 from graphbraid.graph import Graph, SparseFeatures
 
 # To measure the machine takes memory of its own, and on a busy machine each process does it anew, and may
 # lower a model in another way than the process before.
 BY_USUAL_RATES = """
-from graphbraid.fullgraph.measured import trials as basis
+from graphbraid.fullgraph.measured import rates as basis
 from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 basis.measured_rates = lambda _: MeasuredRates(rates=Rates())
-basis.kept_trials = lambda *_, **__: None
 """
 RUN = (
     BY_USUAL_RATES
@@ -152,8 +151,7 @@ def estimated(store, model, options, *, mapped=False):
 
 @pytest.fixture(autouse=True)
 def usual_rates(monkeypatch):
-    for name in ("measured_rates", "kept_trials"):  # put back after the test
-        monkeypatch.setattr(basis, name, getattr(basis, name))
+    monkeypatch.setattr(basis, "measured_rates", basis.measured_rates)  # put back after the test
     exec(BY_USUAL_RATES, {})
 
 

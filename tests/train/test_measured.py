@@ -34,7 +34,7 @@ def machine(monkeypatch):
 
     def find(rates):
         measured = MeasuredRates(rates=rates, doubt="beside another program")
-        monkeypatch.setattr("graphbraid.fullgraph.measured.trials.measured_rates", lambda _: measured)
+        monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: measured)
         return taken
 
     def watch(program, costs):
@@ -78,7 +78,7 @@ def test_a_run_of_an_earlier_version_goes_on_by_what_is_measured_now(machine, tm
     assert "sparse" in taken
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"rates": {"row_bytes": -1}, "trials": {}})])
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"rates": {"row_bytes": -1}, "link": {}})])
 def test_a_damaged_record_is_refused(machine, tmp_path, text):
     machine(DENSE)
     losses(tmp_path, 1)

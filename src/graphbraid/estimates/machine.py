@@ -161,7 +161,7 @@ EMPTY_RUN = """
 import resource, sys
 import torch
 from graphbraid import Graph, Trainer
-from graphbraid.fullgraph.measured import trials as basis
+from graphbraid.fullgraph.measured import rates as basis
 from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.nn import DotProduct, GraphSAGE, LinkModel

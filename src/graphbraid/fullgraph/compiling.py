@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any, overload
@@ -192,8 +191,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             edges and features in an order that the cache serves better. If None, a quarter of the free
             memory, or 256 MiB if that is more. Never more than half of the free memory.
         evidence: the ``engine.evidence`` of an earlier engine, to make the same choices and get the same bits
-            although rates measured now may differ. If None, this machine's measured rates decide, with a
-            trial where they leave two choices close.
+            although rates measured now may differ. If None, this machine's measured rates decide.
         ranks: the ranks that run the program together, each the rows of the nodes that it owns, on the CPU.
             All must make the same calls. ``engine()`` returns the outputs of this rank's nodes among
             ``nodes``, and the gradients are its part of their sum. A model without a lowered form is refused.
@@ -240,15 +238,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     own: dict[str, Any] = {"node_type": node_type, "data": data, "strict": strict}
     if ranks is not None:
         check_type(ranks, "ranks", Ranks, "the ranks of fullgraph.Ranks", error=ConfigError)
-
-        def measured() -> Evidence:
-            if evidence is not None:
-                return evidence
-            if ranks.part is None:
-                return Engine(model, whole, nodes, options, **own).evidence
-            return Evidence(rates=machine_rates(options.device))  # parts try nothing on the whole graph
-
-        options = replace(options, evidence=_of_first_rank(ranks, measured))
+        options = replace(options, evidence=_of_first_rank(ranks, options))
     try:
         engine = Engine(model, whole, nodes, options, ranks=ranks, **own)
     except NotLoweredError as why:
@@ -281,14 +271,12 @@ def _warn_once(model: nn.Module, reasons: Sequence[str], what: str) -> None:
     warnings.warn(f"{type(model).__name__}: {what}:{lines}", RunsAsWrittenWarning, stacklevel=3)
 
 
-def _of_first_rank(ranks: Ranks, find: Callable[[], Evidence]) -> Evidence | None:
-    """Return on every rank the evidence that ``find`` gives on the first one; None if the model has none."""
+def _of_first_rank(ranks: Ranks, options: CompileOptions) -> Evidence:
+    """Return on every rank the evidence that the first one is given, or its machine's rates."""
     found: dict[str, Any] | None = None
     if ranks.comm.rank == 0:
-        with contextlib.suppress(NotLoweredError):  # which every rank finds for itself
-            found = find().to_json()
-    found = ranks.comm.share(found)
-    return None if found is None else Evidence.from_json(found, "rank 0's evidence")
+        found = (options.evidence or Evidence(rates=machine_rates(options.device))).to_json()
+    return Evidence.from_json(ranks.comm.share(found), "rank 0's evidence")
 
 
 @typed

@@ -253,9 +253,8 @@ class Engine(CompiledModule):
 
     @property
     def evidence(self) -> Evidence:
-        """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
-        with self._lock, plain_tensors():
-            return self.runner.evidence(self._evaluated_program())
+        """Measurements behind the choices; an engine given them makes the same ones, to the same bits."""
+        return self.runner.evidence()
 
     def _evaluated_program(self) -> Program | None:
         """Return the model's program in evaluation mode; None if the model runs as written."""

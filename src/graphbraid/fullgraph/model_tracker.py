@@ -16,7 +16,7 @@ from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.device import HOST, on_place
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes, needs_lowering
-from graphbraid.fullgraph.measured.trials import costs_for
+from graphbraid.fullgraph.measured.rates import costs_for
 from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.ranks import Ranks, lower_part
 from graphbraid.fullgraph.reading.as_written import AsWritten

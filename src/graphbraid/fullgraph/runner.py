@@ -290,14 +290,10 @@ class Runner:
         program, blocks, _ = self._lowered_for_evaluation(read, checks=False)
         return self._planned(program, blocks, training=False)
 
-    def evidence(self, evaluated: Program | None) -> Evidence:
-        """Return the rates and trials behind the choices, for training and for evaluation mode."""
-        if evaluated is not None and self.lowered.part is None:
-            lower_for_evaluation(self._whole, evaluated)  # runs the trials that belong to it
-        found = dict(self.lowered.costs.found or {})
-        if self._ranks is not None:
-            found |= self._ranks.trials
-        return Evidence(rates=self.lowered.costs.rates, trials=found)
+    def evidence(self) -> Evidence:
+        """Return the measurements behind the choices."""
+        link = {} if self._ranks is None else self._ranks.link
+        return Evidence(rates=self.lowered.costs.rates, link=link)
 
     def first_not_finite(self) -> str:
         """Describe the operation and first node where the last forward pass gave a non-finite value."""

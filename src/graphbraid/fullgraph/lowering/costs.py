@@ -1,11 +1,11 @@
-"""The costs that lowering weighs: sizes of the graph and its levels, a machine's rates, and trials."""
+"""The costs that lowering weighs: sizes of the graph and its levels, and a machine's rates."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,24 +20,24 @@ from graphbraid.graph.types import Relation
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.binary import is_binary
 
-# ---- evidence: the rates and trials behind a lowering, so that another one can repeat it bit for bit
+# ---- evidence: the measurements behind a lowering, so that another one can repeat it bit for bit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Rates and trials that a run stores and uses again when it is resumed.
+    """Measurements that a run stores and uses again when it is resumed.
 
     The choices differ in how they round, so with new measurements, taken on another day or machine, a resumed
     run could give other bits.
     """
 
     rates: Rates
-    trials: Mapping[str, float] = field(default_factory=dict)
-    """Measured seconds, by the name of the trial."""
+    link: Mapping[str, float] = field(default_factory=dict)
+    """Measured seconds of messages between ranks, by name; empty if nothing needed them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the evidence as plain values."""
-        return {"rates": dataclasses.asdict(self.rates), "trials": dict(self.trials)}
+        return {"rates": dataclasses.asdict(self.rates), "link": dict(self.link)}
 
     @classmethod
     def from_json(cls, content: Any, where: str = "the evidence") -> Evidence:
@@ -47,34 +47,34 @@ class Evidence:
             DataError: ``content`` is anything else; the message says what is wrong in ``where``.
         """
         try:
-            return cls(rates=Rates.from_json(content["rates"]), trials=sound_trials(content["trials"]))
+            return cls(rates=Rates.from_json(content["rates"]), link=sound_seconds(content["link"]))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise DataError(
-                f"{where} holds no sound rates and trials: {error}. Delete it, and the run goes on by those "
+                f"{where} holds no sound measurements: {error}. Delete it, and the run goes on by those "
                 "of this machine."
             ) from error
 
 
-def sound_trials(found: Any) -> dict[str, float]:
-    """Return trials read from a file, once checked.
+def sound_seconds(found: Any) -> dict[str, float]:
+    """Return seconds by name read from a file, once checked.
 
     Raises:
         ValueError: ``found`` is not a mapping from names to positive numbers.
     """
     if not isinstance(found, dict):
-        raise ValueError("trials must be seconds by name")
+        raise ValueError("measurements must be seconds by name")
     for name, seconds in found.items():
         if not isinstance(seconds, float | int) or not math.isfinite(seconds) or seconds <= 0:
             raise ValueError(f"{name!r} cannot have taken {seconds!r} seconds")
     return {str(name): float(seconds) for name, seconds in found.items()}
 
 
-# ---- the cost model: sizes of the graph and its levels, a machine's rates, and trials
+# ---- the cost model: sizes of the graph and its levels, and a machine's rates
 
 CLOSE = 2.0
-"""Factor within which two choices' predicted times are close, so that a trial decides."""
+"""Factor within which two choices' predicted times are close."""
 LEAST_STAKE = 20e-6
-"""Seconds per step below which no trial runs: its noise would decide, and so change bits between runs."""
+"""Seconds per step that a measured link must save: below, its noise would decide, and so change bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,13 +89,9 @@ class NodeTypeSizes:
     """Whether the graph holds its features in CSR."""
 
 
-OperationTimer = Callable[[str, int, int, float], float]
-"""Returns the measured seconds of a trial, given its name, rows or edges, columns and expected seconds."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostModel:
-    """Predicts the seconds of operations from sizes and rates; trials decide between close choices."""
+    """Predicts the seconds of operations from sizes and rates."""
 
     in_channels: int
     """Number of feature columns; where there are types, of all types together."""
@@ -123,25 +119,6 @@ class CostModel:
     relation_edges: tuple[Mapping[int, int], ...] = ()
     """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
 
-    found: Mapping[str, float] | None = None
-    """Seconds by trial name. If None, nothing is tried, and rates alone decide."""
-    trial: OperationTimer | None = None
-    """Times a trial that :attr:`found` lacks, and adds it. If None, the rates predict it."""
-    by_trial: bool = False
-    """Whether the time methods return measured times of trials instead of predictions by rates."""
-
-    def weighed(self, seconds: Callable[[CostModel], dict[str, float]]) -> tuple[dict[str, float], str]:
-        """Return the seconds of each choice, by the rates or, where the best two are close, by trial.
-
-        Returns:
-            The seconds by choice, and a suffix for the printed decision: ``" (tried)"`` or empty.
-        """
-        predicted = seconds(self)
-        best, *others = sorted(predicted.values())
-        if self.found is None or not others or others[0] > CLOSE * best or others[0] < LEAST_STAKE:
-            return predicted, ""
-        return seconds(replace(self, by_trial=True)), " (tried)"
-
     def num_rows(self, place: LevelNodes) -> int:
         """Return the number of nodes for which a value at a place has rows."""
         return (
@@ -158,35 +135,19 @@ class CostModel:
 
     def aggregate_seconds(self, level: int, width: int, relation: Relation | None = None) -> float:
         """Return the seconds of an aggregation over the edges from ``level`` to the next."""
-        num_edges = self.num_edges(level, relation)
-        return self._seconds("aggregate", num_edges, width, self.rates.aggregate_seconds(num_edges, width))
+        return self.rates.aggregate_seconds(self.num_edges(level, relation), width)
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
         """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
-        return self._seconds("dense", rows, width, self.rates.multiply_seconds(rows, depth, width), depth)
+        return self.rates.multiply_seconds(rows, depth, width)
 
     def sparse_seconds(self, rows: int, width: int) -> float:
         """Return the seconds of the features' product with a weight on the sparse path."""
-        expected = self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
-        return self._seconds("sparse", rows, width, expected)
+        return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
 
     def binary_seconds(self, rows: int, width: int) -> float:
         """Return the seconds of the features' product with a weight on the binary path."""
-        expected = self.rates.binary_seconds(rows, self.in_channels, width)
-        return self._seconds("binary", rows, width, expected)
-
-    def _seconds(self, kind: str, count: int, width: int, expected: float, depth: int | None = None) -> float:
-        """Return the expected seconds of an operation; by trial, the seconds of a measured run.
-
-        A run of a product has two products, the result and the weight's gradient. So half of its time counts.
-        """
-        if not self.by_trial or self.found is None or expected <= 0:
-            return expected
-        directions = 1 if kind == "aggregate" else 2
-        name = " ".join(str(part) for part in (kind, count, depth, width) if part is not None)
-        if name not in self.found and self.trial is not None:
-            return self.trial(name, count, width, directions * expected) / directions
-        return self.found.get(name, directions * expected) / directions
+        return self.rates.binary_seconds(rows, self.in_channels, width)
 
 
 def cost_model(

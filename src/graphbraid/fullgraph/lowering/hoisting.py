@@ -78,17 +78,16 @@ def folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inp
 
 def hoist(program: ir.Program, costs: CostModel) -> ir.Program:
     """Aggregate the features once instead of every epoch, where nothing learned or random comes before."""
-    best, _ = hoisted(program, costs, limit=float("inf"))
+    best, seconds = hoisted(program, costs, limit=float("inf"))
     if best is program:
         what = "the features are not aggregated before something that learns"
         return program.decided("hoist", False, what)
     if not program.by_relation and program.is_compact(ir.INPUT):
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return program.decided("hoist", False, what)
-    seconds, tried = costs.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
     saves = seconds["every epoch"] - seconds["once"]
     if saves <= 0:
-        return program.decided("hoist", False, f"it would not save time{tried}")
+        return program.decided("hoist", False, "it would not save time")
     allowed, some = hoisted(program, costs, limit=costs.hoist_bytes)
     more = (
         f"aggregated features would take {in_bytes(constant_bytes(best, costs))} of the "
@@ -97,7 +96,7 @@ def hoist(program: ir.Program, costs: CostModel) -> ir.Program:
     )
     if allowed is program:
         return program.decided("hoist", False, more)
-    what = f"features aggregated once, {in_bytes(constant_bytes(allowed, costs))}{tried}"
+    what = f"features aggregated once, {in_bytes(constant_bytes(allowed, costs))}"
     if allowed.ops != best.ops:
         what, saves = f"{what}; all {more}", some["every epoch"] - some["once"]
     return program.decided("hoist", True, what, saves=f"{in_seconds(saves)} an epoch", ops=allowed.ops)
@@ -309,13 +308,12 @@ def choose_input_path(program: ir.Program, costs: CostModel) -> ir.Program:
         ops = program.ops if asked == "dense" else _own_after_linear(program)
         what = f"{asked}, as asked: {100 * costs.density:.4g}% of the features are not zero"
         return program.decided("input path", asked != "dense", what, ops=ops, input_path=asked)
-    seconds, tried = costs.weighed(lambda by: input_seconds(program, by))
+    seconds = input_seconds(program, costs)
     chosen = min(seconds, key=lambda path: seconds[path])
     others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
     what = f"{chosen}: {100 * costs.density:.4g}% of the features are not zero"
     if chosen == "binary":
         what += ", one number in each row: 32 features are a word of bits"
-    what += tried
     return program.decided(
         "input path",
         chosen != "dense",

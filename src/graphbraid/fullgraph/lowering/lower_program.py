@@ -59,7 +59,7 @@ class Lowered:
     options: CompileOptions
     """The options it was lowered with."""
     costs: CostModel
-    """The costs behind the choices: sizes, rates with any doubt about them, and trials of close choices."""
+    """The costs behind the choices: sizes, and rates with any doubt about them."""
     part: PartView | None = None
     """The place of ``graph`` in the whole one, if it is one rank's part. Then blocks have local ids of nodes,
     and ``nodes`` has ids of the whole graph."""

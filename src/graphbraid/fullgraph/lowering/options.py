@@ -219,9 +219,9 @@ class CompileOptions:
     cache_bytes: int | None = None
     """Bytes of the processor's cache available to rows. If None, as measured with the rates."""
     rates: Rates | None = None
-    """Rates for the cost model. If None, this machine's, measured once, with trials for close choices."""
+    """Rates for the cost model. If None, this machine's, measured once."""
     evidence: Evidence | None = None
-    """Rates and trials of an earlier lowering, used instead of new measurements to make the same choices."""
+    """Measurements behind an earlier lowering, used instead of new ones to make the same choices."""
     features: StreamedFeatures | None = None
     """Where a step reads the features block by block. If None, they lie in memory, as the graph has them."""
 

@@ -89,8 +89,7 @@ def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -
     if isinstance(linear, ir.Linear) and len(linear.inputs) == 1:
         if len(program.consumers(linear.out)) > 1 or program.is_compact(linear.inputs[0]):
             return program, ""
-        before_it: ir.Linear = linear
-        seconds, tried = costs.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
+        seconds = _order_seconds(program, linear, aggregate, costs)
         if seconds["first"] <= seconds["last"]:
             return program, ""
         # (A x) Wᵀ instead of A (x Wᵀ)
@@ -99,14 +98,13 @@ def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -
             linear.out: replace(aggregate, out=rows, inputs=(linear.inputs[0],)),
             aggregate.out: replace(linear, out=aggregate.out, inputs=(rows, *aggregate.inputs[1:])),
         }
-        note = f"{aggregate.out}: aggregate first{tried}"
+        note = f"{aggregate.out}: aggregate first"
         return program.replaced(swapped), note
     after = program.consumers(aggregate.out)
     linear = after[0] if len(after) == 1 and isinstance(after[0], ir.Linear) else None
     if not isinstance(linear, ir.Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
         return program, ""
-    after_it: ir.Linear = linear
-    seconds, tried = costs.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
+    seconds = _order_seconds(program, linear, aggregate, costs)
     if seconds["last"] <= seconds["first"] and not program.is_compact(aggregate.inputs[0]):
         return program, ""
     rows = f"{linear.out}_rows"
@@ -114,7 +112,7 @@ def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -
         aggregate.out: replace(linear, out=rows, inputs=(aggregate.inputs[0],)),
         linear.out: replace(aggregate, out=linear.out, inputs=(rows, *linear.inputs[1:])),
     }
-    return program.replaced(swapped), f"{linear.out}: transform first{tried}"
+    return program.replaced(swapped), f"{linear.out}: transform first"
 
 
 def _order_seconds(

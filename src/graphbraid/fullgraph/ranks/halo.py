@@ -25,7 +25,6 @@ PROBE_BYTES = 1 << 18
 _REPEATS = 5
 _ALIKE = 2.0
 """Factor within which a link measured anew is the one that was measured before."""
-_MESSAGE, _BYTE = "ranks: a message", "ranks: a byte"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,17 +33,6 @@ class Link:
 
     message_seconds: float
     byte_seconds: float
-
-    def to_trials(self) -> dict[str, float]:
-        """Return the seconds by name, as the evidence of a lowering holds them."""
-        return {_MESSAGE: self.message_seconds, _BYTE: self.byte_seconds}
-
-    @classmethod
-    def of_trials(cls, found: Mapping[str, float]) -> Link | None:
-        """Return the link that :meth:`to_trials` gave; None if the trials hold none."""
-        if _MESSAGE not in found or _BYTE not in found:
-            return None
-        return cls(message_seconds=found[_MESSAGE], byte_seconds=found[_BYTE])
 
     def is_like(self, other: Link) -> bool:
         """Return whether two measurements may be of the same link."""

@@ -224,17 +224,15 @@ class Ranks:
         return weigh
 
     @property
-    def trials(self) -> dict[str, float]:
+    def link(self) -> dict[str, float]:
         """Seconds of the link by name, for the evidence of a lowering; empty if nothing needed it."""
-        return self._links[0].to_trials() if self._links else {}
+        return asdict(self._links[0]) if self._links else {}
 
     def _link(self, options: CompileOptions) -> Link:
         """Return the way between the ranks, as rank 0's evidence has it, or measured."""
         if not self._links:
-            told = None if options.evidence is None else Link.of_trials(options.evidence.trials)
-            told = self.comm.share(None if told is None else told.to_trials())
-            known = None if told is None else Link.of_trials(told)
-            self._links.append(known or steady_link(self.comm))
+            told = self.comm.share(None if options.evidence is None else dict(options.evidence.link))
+            self._links.append(Link(**told) if told else steady_link(self.comm))
         return self._links[0]
 
     def owned(self, nodes: Tensor) -> Tensor:
@@ -374,16 +372,11 @@ def _part_of_program(program: Program, ranks: Ranks, weigh: Weigh | None) -> tup
 
 
 def _shared_costs(program: Program, part: RankPart, ranks: Ranks, own: CostModel) -> CostModel:
-    """Return one cost model on all ranks, from sizes of the whole graph and of the ranks' parts.
-
-    Nothing is tried, since ranks that try different parts would choose differently.
-    """
+    """Return one cost model on all ranks, from sizes of the whole graph and of the ranks' parts."""
     num_blocks, comm = program.num_levels - 1, ranks.comm
     said = comm.gather([own.density, own.is_sparse, own.is_binary, own.hoist_bytes * comm.size])
     return replace(
         own,
-        found=None,
-        trial=None,
         rows=(part.num_nodes,) * (num_blocks + 1),
         edges=(part.num_edges,) * num_blocks,
         density=said[0][0],

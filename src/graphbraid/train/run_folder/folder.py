@@ -64,7 +64,7 @@ def _version(package: str) -> str | None:
 
 
 LOWERING = "lowering.json"
-"""File of the rates and trials by which the model was lowered, in mode full."""
+"""File of the measurements by which the model was lowered, in mode full."""
 PLAN = "plan.json"
 """File of the plan that divides the cores, if the run's bits may depend on it."""
 
