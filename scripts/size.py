@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_870,
     ("loader",): 3_590,
     ("collective",): 4_530,
-    ("fullgraph",): 29_520,
+    ("fullgraph",): 29_310,
     ("distributed",): 8_180,
     ("synth",): 5_920,
     ("train",): 11_210,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_600, 469, 95_950
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 468, 95_950
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
