@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
 #   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
-#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, with address not optimised, as that takes longer than it saves;
+#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, not optimised, as that takes longer than it saves;
 #                          reports name lines but no variables, and undefined behaviour, whose reports take a third of the
 #                          time to compile, ends the process by SIGILL, where pytest names the test; of a product of
 #                          parameters the cases that `make test` runs, none of the tests of what stands in Python alone on
@@ -25,7 +25,7 @@ compiler=${CXX:-g++}
 short=${GB_SANITIZE_SHORT:-}
 variants=all debug=-g cases="not slow or rest"
 declare -A optimize=([address]=-O1 [thread]=-O1)
-[ -z "$short" ] || variants=portable debug=-g1 optimize[address]=-O0 cases="not slow"
+[ -z "$short" ] || variants=portable debug=-g1 optimize=([address]=-O0 [thread]=-O0) cases="not slow"
 [ $# -gt 0 ] || set -- address thread
 
 # Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
