@@ -68,17 +68,22 @@ def test_no_more_files_are_entered(name, make):
 
 
 @pytest.mark.slow
-def test_training_imports_no_more_modules(tmp_path):
+def test_training_imports_no_more_modules_and_only_what_it_uses(tmp_path):
     code = (
         "import json, runpy, sys\n"
         "try:\n    runpy.run_module('graphbraid', run_name='__main__')\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
-        "print(json.dumps([name for name in sys.modules if name.startswith('graphbraid')]))"
+        "print(json.dumps([*sys.modules]))"
     )
-    options = ["train", "--epochs", "1", "--out", str(tmp_path / "run")]
+    options = ["train", "--epochs", "1", "--hidden", "4", "--out", str(tmp_path / "run")]
     done = subprocess.run(
-        [sys.executable, "-c", code, *options], capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-W", "error", "-c", code, *options],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
-    imported = json.loads(done.stdout.splitlines()[-1])
+    modules = json.loads(done.stdout.splitlines()[-1])
+    imported = [name for name in modules if name.startswith("graphbraid")]
     assert 3 < len(imported) <= MOST["train"], f"{len(imported)}:\n" + "\n".join(imported)
+    assert not {"torch._dynamo", "torchmetrics", "torch_geometric", "scipy", "pyarrow"} & set(modules)

@@ -14,7 +14,8 @@ from tests.suites import few_of
 pytestmark = pytest.mark.distributed
 LONG = pytest.param(3, marks=pytest.mark.long)
 """As many ranks as those of ``odd``."""
-SIZES = (1, 2, LONG)
+SIZES = (pytest.param(1, marks=pytest.mark.long), 2, LONG)
+"""One rank alone does as tests/collective/test_hot_rows.py shows."""
 
 
 @pytest.fixture(scope="module")
