@@ -170,10 +170,14 @@ TINY = {
 }
 """Entry points at tiny sizes; those with peers need their environment."""
 PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
+COLD = {"fullgraph.floor", "fullgraph.growth", "training.checks"}
+"""Those that start many processes, which import torch each, for all but their figures."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", TINY)
+@pytest.mark.parametrize(
+    "module", [pytest.param(one, marks=[pytest.mark.long] if one in COLD else []) for one in TINY]
+)
 def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module):
     if module.startswith(("fullgraph", "training")):
         pytest.importorskip("torch_geometric", reason=NO_PYG)

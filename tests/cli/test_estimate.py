@@ -92,24 +92,6 @@ def test_a_machine_is_written_and_read(graphbraid, store, tmp_path):
     assert "tiers auto: all rows and lists from the files" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [("{", "it is not JSON"), ('{"graphbraid": "plan"}', "it holds a plan"), (None, "cannot read")],
-)
-def test_a_file_that_describes_no_machine_is_refused(graphbraid, store, tmp_path, content, said):
-    file = tmp_path / "machine.json"
-    if content is not None:
-        file.write_text(content)
-    done = graphbraid("estimate", "--data", store, *SMALL, "--hardware", file, code=3)
-    assert said in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(("size", "code"), [("4 pounds", 2), ("-1", 2)], ids=["no size", "negative"])
-def test_budgets_that_cannot_be_meant_are_refused(graphbraid, store, size, code):
-    done = graphbraid("estimate", "--data", store, *SMALL, "--host", size, code=code)
-    assert "--host" in done.stdout + done.stderr
-
-
 def test_a_budget_above_the_memory_does_not_fit(graphbraid, store, tmp_path):
     small = tmp_path / "small.json"
     small.write_text('{"graphbraid": "hardware", "memory_bytes": 1048576}')

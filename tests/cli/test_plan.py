@@ -72,25 +72,6 @@ def test_a_saved_profile_is_planned_without_measuring_and_for_other_hardware(gra
     assert there["machine"]["link_speed"] == 4.0
 
 
-@pytest.mark.parametrize(
-    ("machine", "code", "says"),
-    [
-        ({"graphbraid": "machine", "speed": 2}, 3, "speed: Unexpected"),
-        ({"graphbraid": "machine", "device_bytes": 1000}, 4, "of device memory"),
-    ],
-)
-def test_a_broken_machine_is_refused(graphbraid, profile, tmp_path, machine, code, says):
-    (tmp_path / "machine.json").write_text(json.dumps(machine))
-    done = graphbraid(
-        "plan", "--profile", profile, "--hardware", tmp_path / "machine.json", "--json", code=code
-    )
-    assert says in done.json["error"]["message"]
-
-
-def test_a_number_of_batches_that_is_none_is_refused(graphbraid, profile):
-    graphbraid("plan", "--profile", profile, "--batches", 0, code=2)
-
-
 def test_options_of_a_measurement_are_refused_beside_a_profile(graphbraid, profile):
     for option, value in (
         ("--batch-size", 64),

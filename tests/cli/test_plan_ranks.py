@@ -147,7 +147,6 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
         (("--ranks", "4", "--mode", "sampled", "--model", "sagee"), "sagee"),
         (("--ranks", "4", "--mode", "sampled", "--fanouts", "5", "--layers", 3), "fanouts"),
         (("--ranks", "2048", "--mode", "sampled"), "100 training nodes and batch_size=1024"),
-        (("--ranks", "4", "--mode", "half"), "mode"),
         (("--validation",), "--validation is for predictions with --ranks"),
     ],
 )

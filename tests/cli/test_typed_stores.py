@@ -66,20 +66,6 @@ def test_convert_keeps_the_names_of_a_store_with_types(graphbraid, described, tm
     assert datasets.open_names(tmp_path / "again").types["author"].ids.values.tolist() == [30, -5, 7]
 
 
-@pytest.mark.parametrize(
-    ("options", "exit_code", "message"),
-    [
-        (("--self-loops",), 3, "takes graphs of one node type"),
-        (("--order", "degree"), 3, "takes graphs of one node type"),
-        (("--label", "field"), 2, "--label is for tables"),
-    ],
-)
-def test_convert_refuses_what_types_do_not_have(graphbraid, described, tmp_path, options, exit_code, message):
-    done = graphbraid("convert", described, tmp_path / "s", *options, code=exit_code)
-    assert message in done.stderr
-    assert not (tmp_path / "s").exists()
-
-
 def test_info_shows_each_type_and_relation(graphbraid, tmp_path):
     datasets.save_store(bibliography(), tmp_path / "s")
     done = graphbraid("info", tmp_path / "s", "--check")

@@ -51,14 +51,17 @@ def make(kind: str, graph: Graph) -> nn.Module:
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "plain": ("own", {}),
     # A last batch of 3 seeds, so that of 4 ranks one has none.
-    "layers of PyG, few seeds": ("pyg", {"layout": "subgraph", "batch_size": 197}),
-    "adagrad, accumulated, clipped, one cycle": (
+    "layers of PyG, few seeds, one cycle": (
+        "pyg",
+        {"layout": "subgraph", "batch_size": 197, "scheduler": "onecycle"},
+    ),
+    "adagrad, accumulated, clipped, falling": (
         "own",
-        {"optimizer": "adagrad", "accumulate": 3, "clip": 0.05, "scheduler": "onecycle"},
+        {"optimizer": "adagrad", "accumulate": 3, "clip": 0.05, "scheduler": "cosine"},
     ),
     "sgd, exact evaluation": ("own", {"optimizer": "sgd", "lr": 1.0, "eval_mode": "exact", "epochs": 1}),
 }
-ON_WHOLE = ("plain", "layers of PyG, few seeds")
+ON_WHOLE = ("plain", "layers of PyG, few seeds, one cycle")
 """Cases of ranks that each have the whole graph, whose batches take no exchange."""
 
 

@@ -212,19 +212,6 @@ def test_ranks_end_with_the_process_that_started_them(tmp_path):
     assert are_gone(started)
 
 
-@pytest.mark.long
-def test_so_do_ranks_that_train(data):
-    out = data.parent / "run"
-    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
-    wait_for_steps(process, out)
-    started = ranks_of(out)
-    assert sorted(started) == [0, 1]
-    process.kill()
-    process.communicate(timeout=PATIENCE)  # ends with the last rank that holds its pipes
-    assert process.returncode == -signal.SIGKILL
-    assert are_gone(started.values())
-
-
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_others_and_is_named(data):
     out = data.parent / "run"

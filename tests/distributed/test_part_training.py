@@ -7,7 +7,6 @@ from tests import warm
 from tests.distributed import whole_training
 from tests.distributed.ranks import run
 from tests.distributed.training import graph_of
-from tests.suites import few_of
 
 from graphbraid import Trainer, datasets, nn
 from graphbraid.distributed import partition, save_partition
@@ -49,24 +48,12 @@ def damage(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "strategy", "size", "says"),
-    few_of(
-        (
-            ("other", "contiguous", 2, "give all ranks the same partition"),
-            (
-                "number",
-                "streaming",
-                3,
-                "has 3 parts, and there are 2 ranks; start 3, or divide the graph anew",
-            ),
-            ("damaged", "streaming", 2, "owned.npy"),
-            ("none", "streaming", 2, "rank 0 has partition 'given', rank 1 has 'not given'"),
-        ),
-        {"other", "damaged"},
-    ),
+    ("what", "says"),
+    [("damaged", "owned.npy"), ("none", "rank 0 has partition 'given', rank 1 has 'not given'")],
 )
-def test_partitions_that_do_not_fit_are_refused_on_every_rank(what, strategy, size, says, folder):
-    save_partition(graph_of(), partition(graph_of(), size, strategy=strategy), folder / "odd")
+def test_partitions_that_do_not_fit_are_refused_on_every_rank(what, says, folder):
+    """Those of other graphs and of other numbers of parts are in tests/distributed/test_rank_part.py."""
+    save_partition(graph_of(), partition(graph_of(), 2, strategy="streaming"), folder / "odd")
     if what == "damaged":
         damage(folder)
     for said in run(2, whole_training.misled_parts, folder, what):

@@ -1,4 +1,7 @@
-"""A rank that is lost, stuck or misled ends training on the whole graph on every rank, with a reason."""
+"""A rank that is lost or misled ends training on the whole graph on every rank, with a reason.
+
+tests/distributed/test_faults.py has the ranks that are stopped, stuck or out of memory.
+"""
 
 import signal
 
@@ -33,28 +36,9 @@ def test_a_killed_rank_is_named_and_a_restart_goes_on(what, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_missed(tmp_path):
-    *others, _ = run(3, whole_faults.faulty, "stopped", tmp_path, STOPPED="1", GRAPHBRAID_RANK_LIMIT="5")
-    for rank, said in enumerate(others):
-        assert "rank 2 has given no sign of life for" in ended(said, tmp_path, rank)
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path):
-    first, _ = run(2, whole_faults.faulty, "stuck", tmp_path, STOPPED="1")
-    said = ended(first, tmp_path, 0)
-    assert "rank 0 has waited 3 s in" in said
-    assert "not there yet: rank 1 (" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "says"),
-    [("memory", "rank 1 failed: [enforce fail"), ("raises", "rank 1 failed: a user's own mistake")],
-)
-def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path):
-    first, second = run(2, whole_faults.faulty, what, tmp_path)
-    assert says in ended(first, tmp_path, 0)
+def test_what_a_rank_raises_is_told_by_all(tmp_path):
+    first, second = run(2, whole_faults.faulty, "raises", tmp_path)
+    assert "rank 1 failed: a user's own mistake" in ended(first, tmp_path, 0)
     assert second.code == 1
 
 
@@ -62,8 +46,6 @@ def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path):
     ("what", "says"),
     few_of(
         (
-            ("seed", "rank 0 has seed 0, rank 1 has 1"),
-            ("lr", "rank 0 has lr 0.003, rank 1 has 0.5; start all ranks with the same options."),
             ("mode", "rank 0 has mode 'full', rank 1 has 'sampled'"),
             ("graph", "load the same graph on all ranks."),
             ("model", "build the same model on all ranks."),

@@ -97,7 +97,7 @@ def by_parts(comm, folder: str, data: str) -> dict[str, object]:
 def misled_parts(comm, folder: str, what: str) -> None:
     """Ranks of whom the last has another partition, a damaged part or none."""
     odd = comm.rank == comm.size - 1
-    own = f"{folder}/odd" if odd or what == "number" else f"{folder}/2"
+    own = f"{folder}/odd" if odd else f"{folder}/2"
     graph = graph_of()
     given = {} if what == "none" and odd else {"partition": own}
     trained(graph, make("gcn", graph), epochs=1, **given)
