@@ -33,7 +33,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tables(folder)
-        table = datasets.from_csv(
+        table = datasets.from_tables(
             folder / "friends.csv",
             folder / "people.csv",
             source="who",

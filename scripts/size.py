@@ -22,11 +22,11 @@ BUDGETS = {
         "figures",
         "machine",
     ): 3130,
-    ("graph",): 5_180,
-    ("ops",): 11_000,
-    ("sampling",): 6_930,
-    ("features",): 4440,
-    ("datasets",): 7_060,
+    ("graph",): 5_140,
+    ("ops",): 10_980,
+    ("sampling",): 6_900,
+    ("features",): 4_430,
+    ("datasets",): 7_020,
     ("nn",): 3_870,
     ("loader",): 3_590,
     ("collective",): 4_530,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 468, 95_950
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 465, 95_950
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -57,7 +57,9 @@ INNER_FLOORS = {
         ("attention_backward",),
     ),
     "features": (
-        ("rows", "scores", "renumbering_reference"),
+        ("rows",),
+        ("reference",),
+        ("scores",),
         ("budgets", "reordering"),
         ("tiers",),
     ),

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
+from graphbraid.graph.csc import Csc, ranges
+from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.transfer_counter import (
     SECTOR_BYTES,
@@ -26,8 +29,9 @@ from graphbraid.sampling.rows.transfer_counter import (
     list_bytes_read,
     row_sectors,
     travelled,
-    weight_bytes_read,
+    weight_bytes,
 )
+from graphbraid.sampling.sample import Sampled
 
 Fault = Callable[[], BaseException]
 
@@ -290,3 +294,30 @@ class EmulatedModel:
 def _accelerator(context: Context) -> EmulatedAccelerator:
     assert isinstance(context.device, EmulatedAccelerator)
     return context.device
+
+
+def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int:
+    """Return the bytes of weights that a device reads to draw a batch of lists that all lie on the host.
+
+    Args:
+        sampled: the sample, on the CPU.
+        sampler: its options; uniform draws read no weights.
+        csc: the graph's edges.
+    """
+    if not sampler.weighted or csc.weight is None:
+        return 0
+    total, begin, end = 0, 0, 0
+    for fanout, found in zip(sampler.fanouts, sampled.nodes_per_hop, strict=False):
+        begin, end = 0 if sampler.layout == "blocks" else end, end + found
+        nodes = sampled.n_id[begin:end]
+        first, degrees = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
+        drawable = _num_drawable(csc.weight, first, degrees)
+        read = weight_bytes(degrees, drawable, fanout, replace=sampler.replace)
+        total += int(read.sum()) if fanout else 0
+    return total
+
+
+def _num_drawable(weight: Tensor, first: Tensor, degrees: Tensor) -> Tensor:
+    """Return how many edges of each list have a weight above 0; reads only these lists."""
+    lists = torch.arange(len(degrees)).repeat_interleave(degrees)
+    return torch.zeros_like(degrees).index_add_(0, lists, (weight[ranges(first, degrees)] > 0).long())

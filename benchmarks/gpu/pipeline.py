@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,13 +60,10 @@ from graphbraid.fullgraph.ranks.pipeline_tuner import (
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
 from graphbraid.ops.peers import (
-    Order,
+    NOTHING,
     PeerEdges,
     PipelineConfig,
     PipelinePlan,
-    apart,
-    count_partitions,
-    interleaved,
     pipelined_sum,
 )
 
@@ -125,9 +123,9 @@ class Rank:
         """The same without publishing, of rows that are there."""
         return lambda: pipelined_sum(plan, self.rows.readable())
 
-    def plan(self, config: PipelineConfig, order: Order = interleaved) -> PipelinePlan:
+    def plan(self, config: PipelineConfig) -> PipelinePlan:
         """The edges as the kernel reads them."""
-        return PipelinePlan.of(self.edges, config, order).to(self.place)
+        return PipelinePlan.of(self.edges, config).to(self.place)
 
     def seconds(self, run: Callable[[], Tensor]) -> list[float]:
         """How long each repeat takes on the slowest rank, after one that does not count."""
@@ -153,9 +151,26 @@ def _ranges(csc: Csc, num_ranks: int) -> Partition:
     return Partition(part_of=part_of, num_parts=num_ranks, strategy="ranges", balance="edges")
 
 
+def _count(csc: Csc, ps: int) -> int:
+    """Neighbour partitions of ``ps`` edges, without making them."""
+    return int(((csc.degrees() + ps - 1) // ps).sum())
+
+
+def apart(plan: PipelinePlan) -> PipelinePlan:
+    """The same partitions without interleaving: all local ones come before all remote ones.
+
+    A warp has as many that follow each other as there are in turns.
+    """
+    count, each = plan.indptr.numel() - 1, plan.work.shape[1]
+    num_warps = -(-count // each)
+    work = torch.full((num_warps * each,), NOTHING, dtype=torch.int32, device=plan.work.device)
+    work[:count] = torch.arange(count)
+    return replace(plan, work=work.view(num_warps, each))
+
+
 def search_of(rank: Rank) -> tuple[CrossIterationSearch, list[Setting]]:
     """A search by the busiest rank, the same on all ranks, and the settings that it may try."""
-    mine = [[count_partitions(csc, ps) for csc in (rank.edges.local, rank.edges.remote)] for ps in SIZES]
+    mine = [[_count(csc, ps) for csc in (rank.edges.local, rank.edges.remote)] for ps in SIZES]
     most = torch.tensor(rank.comm.gather(mine)).amax(0).tolist()
     partitions = {ps: Partitions(local=n, remote=m) for ps, (n, m) in zip(SIZES, most, strict=True)}
     limits = _SMALL if rank.options.smoke else Cuda(rank.place).limits()
@@ -201,7 +216,7 @@ def measured(rank: Rank, ends: float) -> dict[str, Any]:
     first = config_of(search_of(rank)[0].first)
     plans = {
         "pipelined": rank.plan(first),
-        "apart": rank.plan(first, apart),
+        "apart": apart(rank.plan(first)),
         "whole rows": rank.plan(PipelineConfig(ps=largest, dist=first.dist, wpb=first.wpb)),
         "other warps": rank.plan(PipelineConfig(ps=first.ps, dist=4, wpb=8)),
     }

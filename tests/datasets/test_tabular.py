@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from graphbraid.datasets import CsvOptions, from_csv, from_parquet, from_tables, open_names, save_store
+from graphbraid.datasets import CsvOptions, from_tables, open_names, save_store
 from graphbraid.errors import ConfigError, DataError
 
 EDGES = "source,destination,weight\nann,bob,1.5\nbob,cid,2\nann,cid,0.5\nann,ann,1\n"
@@ -122,7 +122,7 @@ def test_files_larger_than_a_block_are_read_whole(tmp_path):
     path = tmp_path / "e.csv"
     lines = "\n".join(f"{u},{(u * 7) % 1000}" for u in src.tolist())
     path.write_text(f"source,destination\n{lines}\n")
-    graph = from_csv(path).graph
+    graph = from_tables(path).graph
     assert graph.num_edges == count
     assert graph.num_nodes == 1000
     assert graph.to_edge_index(original_order=True)[0].tolist() == src.tolist()
@@ -331,10 +331,6 @@ def test_files_that_are_no_tables_are_said(tmp_path, files):
     (tmp_path / "latin.csv").write_bytes("source,destination\nä,b\n".encode("latin1"))
     with pytest.raises(DataError, match=r"latin\.csv"):
         from_tables(tmp_path / "latin.csv", id_type="string")
-    with pytest.raises(DataError, match="does not end like a Parquet file"):
-        from_parquet(files[0])
-    with pytest.raises(DataError, match="does not end like a CSV file"):
-        from_csv(tmp_path / "cut.parquet")
 
 
 def test_options_that_cannot_be_meant_are_refused(files):

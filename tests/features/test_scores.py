@@ -12,7 +12,8 @@ from tests.sampling.graphs import power_law_csc, star_csc
 
 from graphbraid import Csc, Graph, SamplerConfig, features, native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features.scores import scores_reference, walks
+from graphbraid.features import reference
+from graphbraid.features.scores import walks
 from graphbraid.sampling import SeedSchedule
 
 WALKED = ("degree", "reverse_pagerank", "weighted_reverse_pagerank", "inclusion")
@@ -63,7 +64,7 @@ def test_compiled_walks_are_their_twins(graph, sampler):
         pytest.skip(NO_KERNELS)
     compiled = {kind: values_of(graph, kind, sampler) for kind in WALKED}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walks, "backend", lambda: scores_reference)
+        patch.setattr(walks, "backend", lambda: reference)
         for kind in WALKED[:3]:
             assert torch.equal(values_of(graph, kind, sampler), compiled[kind]), kind
         torch.testing.assert_close(
@@ -215,7 +216,7 @@ def test_a_share_below_the_unit_is_lost_but_no_sum_is_wrong():
     sums = torch.empty(3, dtype=torch.int64)
     shares = torch.tensor([2**60, 5, 7])
     indices = torch.tensor([1, 1, 2], dtype=torch.int32)
-    for kernels in (walks.backend(), scores_reference):
+    for kernels in (walks.backend(), reference):
         kernels.push_shares(indptr, indices, shares, sums)
         assert sums.tolist() == [0, 2**61, 2**60]
 
@@ -223,7 +224,7 @@ def test_a_share_below_the_unit_is_lost_but_no_sum_is_wrong():
 def test_a_node_that_hundreds_of_others_surely_draw_is_in_every_batch():
     csc = Csc(torch.arange(1001), torch.zeros(1000, dtype=torch.int32), 1000)
     missed, sums = torch.ones(1000, dtype=torch.float64), torch.empty(1000, dtype=torch.int64)
-    for kernels in (walks.backend(), scores_reference):
+    for kernels in (walks.backend(), reference):
         missed.fill_(1.0)
         kernels.push_draws(csc.indptr, csc.indices, None, torch.ones_like(missed), -1, False, sums, missed)
         assert 0 <= float(missed[0]) < 1e-16

@@ -12,7 +12,8 @@ from tests.suites import examples
 
 from graphbraid import SamplerConfig, features
 from graphbraid.errors import ConfigError
-from graphbraid.features.scores import scores_reference, walks
+from graphbraid.features import reference
+from graphbraid.features.scores import walks
 from graphbraid.features.scores.reads import count_reads, spread_reads, with_other_seed
 from graphbraid.loader import BatchLoader, LoaderSettings
 
@@ -125,7 +126,7 @@ def test_ids_that_are_no_nodes_are_refused_and_counting_is_the_twin_s():
         torch.ones(4, dtype=torch.int64),
     )
     walks.backend().count_ids(ids, counts)
-    scores_reference.count_ids(ids, twin)
+    reference.count_ids(ids, twin)
     assert counts.tolist() == twin.tolist() == [2, 2, 1, 3]
     with pytest.raises((ValueError, RuntimeError)):
         count_reads([torch.tensor([0, 4])], 4)

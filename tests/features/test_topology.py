@@ -16,9 +16,9 @@ from graphbraid.datasets.store import arrays
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredTopology
 from graphbraid.features.budgets import list_blocks
+from graphbraid.features.reference import NeighborLists
 from graphbraid.features.rows import reference
 from graphbraid.features.rows.disk import DiskRows
-from graphbraid.features.tiers import lists_reference
 from graphbraid.files import mapped
 from graphbraid.graph.csc import Csc
 
@@ -57,7 +57,7 @@ def reader_of(backend, graph, hot, options=SMALL):
         depth=options.depth,
         longest=options.longest_bytes,
     )
-    return lists_reference.NeighborLists(disk=plain, indptr=graph.csc.indptr, hot=hot)
+    return NeighborLists(disk=plain, indptr=graph.csc.indptr, hot=hot)
 
 
 def drawn(csc, seed, num_rows):

@@ -102,24 +102,24 @@ add(
 add("datasets.from_frames", lambda w: Call(datasets.from_frames, _frames(w), _typed_use))
 add("datasets.from_tables", lambda w: Call(datasets.from_tables, _table_args(w), _table_use))
 add(
-    "datasets.from_csv",
+    "datasets.from_tables of CSV",
     lambda w: Call(
-        datasets.from_csv,
+        datasets.from_tables,
         _csv_args(w),
         _table_use,
         ("id_column", "id_type", "csv", "name", "source", "destination", "fill_missing"),
     ),
 )
 add(
-    "datasets.from_parquet",
-    lambda w: Call(datasets.from_parquet, _parquet_args(w), _table_use, ("id_column", "id_type", "name")),
+    "datasets.from_tables of Parquet",
+    lambda w: Call(datasets.from_tables, _parquet_args(w), _table_use, ("id_column", "id_type", "name")),
 )
 add(
     "datasets.CsvOptions",
     lambda w: Call(
         datasets.CsvOptions,
         {"delimiter": ",", "header": True, "skip_rows": 0},
-        lambda c: datasets.from_csv(**_csv_args(w), csv=c),
+        lambda c: datasets.from_tables(**_csv_args(w), csv=c),
     ),
 )
 add(

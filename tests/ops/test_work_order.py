@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphbraid.errors import ConfigError
-from graphbraid.ops.peers import NOTHING, apart, interleaved
+from graphbraid.ops.peers import NOTHING, interleaved
 
 counts = st.integers(0, 60)
 distances = st.integers(1, 16)
@@ -19,10 +19,9 @@ def listed(work):
 
 @given(num_local=counts, num_remote=counts, dist=distances)
 def test_every_partition_is_the_work_of_one_warp(num_local, num_remote, dist):
-    for order in (interleaved, apart):
-        work = order(num_local, num_remote, dist)
-        assert (work.dtype, work.shape[1]) == (torch.int32, 2 * dist)
-        assert sorted(listed(work)) == list(range(num_local + num_remote))
+    work = interleaved(num_local, num_remote, dist)
+    assert (work.dtype, work.shape[1]) == (torch.int32, 2 * dist)
+    assert sorted(listed(work)) == list(range(num_local + num_remote))
 
 
 @given(num_local=counts, num_remote=counts, dist=distances)
@@ -43,21 +42,14 @@ def test_there_are_as_many_warps_as_the_papers_second_equation_says(num_local, n
     assert (num_warps - 1) * dist < max(num_local, num_remote, 1) <= max(num_warps, 1) * dist
 
 
-@given(num_local=counts, num_remote=counts, dist=distances)
-def test_apart_all_local_partitions_come_first(num_local, num_remote, dist):
-    assert listed(apart(num_local, num_remote, dist)) == list(range(num_local + num_remote))
-
-
 def test_the_papers_example_of_four_local_and_six_remote_partitions():
     nothing = NOTHING
     assert interleaved(4, 6, 1).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7], [nothing, 8], [nothing, 9]]
     assert interleaved(4, 6, 2).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [nothing, nothing, 8, 9]]
-    assert apart(4, 6, 1).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-@pytest.mark.parametrize("order", [interleaved, apart])
-def test_impossible_counts_are_refused(order):
+def test_impossible_counts_are_refused():
     with pytest.raises(ConfigError, match="dist must be"):
-        order(1, 1, 0)
+        interleaved(1, 1, 0)
     with pytest.raises(ConfigError, match="num_remote must be"):
-        order(1, -1, 1)
+        interleaved(1, -1, 1)

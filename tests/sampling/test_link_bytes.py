@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from benchmarks.common.emulated import weight_bytes_read
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sampling.graphs import power_law_csc
@@ -14,7 +15,6 @@ from graphbraid.sampling.rows.transfer_counter import (
     TransferCounter,
     row_sectors,
     weight_bytes,
-    weight_bytes_read,
 )
 
 

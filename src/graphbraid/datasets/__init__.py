@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
     from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
     from graphbraid.datasets.tables.file import CsvOptions
-    from graphbraid.datasets.tables.tabular import TableGraph, from_csv, from_parquet, from_tables
+    from graphbraid.datasets.tables.tabular import TableGraph, from_tables
     from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_frames, from_typed_tables
 
 __all__ = [
@@ -38,10 +38,8 @@ __all__ = [
     "StoreNames",
     "TableGraph",
     "TypedTableGraph",
-    "from_csv",
     "from_frames",
     "from_ogb",
-    "from_parquet",
     "from_pyg_dataset",
     "from_tables",
     "from_typed_tables",
@@ -75,7 +73,7 @@ __getattr__ = names_of(
         "store.on_disk": "is_store open_names open_store save_store",
         "synthetic": "DEFAULT EMBEDDED load_embedded",
         "tables.file": "CsvOptions",
-        "tables.tabular": "TableGraph from_csv from_parquet from_tables",
+        "tables.tabular": "TableGraph from_tables",
         "tables.typed_tables": "TypedTableGraph from_frames from_typed_tables",
     },
 )

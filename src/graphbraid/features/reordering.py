@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.features import renumbering_reference
+from graphbraid.features import reference
 from graphbraid.features.scores.score import score
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
@@ -210,7 +210,7 @@ def _gathered(values: Tensor, nodes: Tensor) -> Tensor:
 
 def _backend(values: Tensor) -> Any:
     kernels = native.kernels() if values.device.type == "cpu" else None
-    return renumbering_reference if kernels is None else kernels
+    return reference if kernels is None else kernels
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.graph.scans import (
@@ -19,6 +18,7 @@ from graphbraid.graph.scans import (
     check_weight,
     first_fall,
     first_out_of_range,
+    native_for,
     unchanged,
 )
 
@@ -100,7 +100,7 @@ class Csc(Versioned):
 
     def destinations(self) -> Tensor:
         """Return the ``(num_edges,)`` destination of each edge, in the dtype of ``indices``."""
-        kernels = _native_for(self.indices)
+        kernels = native_for(self.indices)
         if kernels is not None:
             rows = torch.empty_like(self.indices)
             kernels.fill_rows(self.indptr, rows)
@@ -211,7 +211,7 @@ def coo_to_csc(
     dtype = index_dtype(max(num_src, num_dst))
     if first_out_of_order(dst if keeps_rows else src, dst) < 0:
         return Csc(_rising_to_indptr(dst, num_dst), src.to(dtype), num_src, trusted=True), None
-    kernels = _native_for(src)
+    kernels = native_for(src)
     if kernels is None:
         indptr, indices, perm = _reference_coo_to_csc(src, dst, num_dst)
         return Csc(indptr, indices.to(dtype), num_src, trusted=True), perm if keep_perm else None
@@ -224,7 +224,7 @@ def coo_to_csc(
 
 def first_out_of_order(src: Tensor, dst: Tensor) -> int:
     """Return the position of the first edge that is not in (destination, source) order, or -1."""
-    kernels = _native_for(src)
+    kernels = native_for(src)
     if kernels is not None:
         return int(kernels.first_out_of_order(src, dst))
     falls = (dst[1:] < dst[:-1]) | ((dst[1:] == dst[:-1]) & (src[1:] < src[:-1]))
@@ -247,7 +247,7 @@ def transpose_of(
     """
     num_edges = csc.num_edges
     perm_dtype = index_dtype(num_edges) if narrow_perm else torch.int64
-    kernels = _native_for(csc.indices)
+    kernels = native_for(csc.indices)
     if kernels is None:
         order = torch.argsort(csc.indices, stable=True)
         destinations = csc.destinations()[order]
@@ -271,7 +271,7 @@ def transpose_of(
 
 def _first_unsorted_row(csc: Csc) -> int:
     """Return the first node whose sources are not sorted, or -1."""
-    kernels = _native_for(csc.indices)
+    kernels = native_for(csc.indices)
     if kernels is not None:
         return int(kernels.first_unsorted_row(csc.indptr, csc.indices))
     destinations = csc.destinations()
@@ -283,10 +283,6 @@ def _reference_coo_to_csc(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tenso
     by_source = torch.argsort(src, stable=True)
     perm = by_source[torch.argsort(dst[by_source], stable=True)]
     return _count_to_indptr(dst, num_dst), src[perm], perm
-
-
-def _native_for(ids: Tensor) -> Any | None:
-    return native.kernels() if ids.device.type == "cpu" else None
 
 
 def _needs_wide_counts(num_edges: int) -> bool:
@@ -322,7 +318,7 @@ def _new_indptr(num_rows: int) -> Tensor:
 
 
 def _rising_to_indptr(rows: Tensor, num_rows: int) -> Tensor:
-    kernels = _native_for(rows)
+    kernels = native_for(rows)
     if kernels is None:
         return _count_to_indptr(rows, num_rows)
     indptr = _new_indptr(num_rows)

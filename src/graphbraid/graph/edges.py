@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid import native
 from graphbraid.arguments import as_number, check_choice
 from graphbraid.graph.csc import Csc, coo_to_csc, transpose_of
+from graphbraid.graph.scans import native_for
 from graphbraid.signatures import typed
 
 _COMBINE = ("sum", "mean", "max", "first")  # in the order of the kernel's enum Reduce
@@ -75,7 +75,7 @@ def remove_duplicates(
 @typed
 def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: bool = True) -> Edited:
     """Remove the edges from a node to itself; the others keep their order."""
-    kernels = _native_for(csc)
+    kernels = native_for(csc.indices)
     if kernels is not None:
         arrays = (csc.indptr, csc.indices, csc.weight, edge_id)
         return _rewritten(csc, keep_edge_id, lambda *out: kernels.drop_loops(*arrays, *out))
@@ -97,7 +97,7 @@ def add_self_loops(
     """
     weight = as_number(weight, "weight", least=0)
     csc, edge_id = _sorted(csc, edge_id)
-    kernels = _native_for(csc)
+    kernels = native_for(csc.indices)
     if kernels is not None:
         arrays = (csc.indptr, csc.indices, csc.weight, edge_id, weight)
         return _rewritten(csc, keep_edge_id, lambda *out: kernels.add_loops(*arrays, *out))
@@ -119,7 +119,7 @@ def add_self_loops(
 
 def _merge(csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *, both_ways: bool) -> Edited:
     csc, edge_id = _sorted(csc, edge_id)
-    kernels = _native_for(csc)
+    kernels = native_for(csc.indices)
     if kernels is None:
         return _reference_merge(csc, edge_id, weights, keep_edge_id, both_ways=both_ways)
     back: tuple[Tensor | None, ...] = (None, None, None)
@@ -201,7 +201,3 @@ def _from_sorted_list(csc: Csc, src: Tensor, dst: Tensor, weight: Tensor | None)
     indptr = csc.indptr.new_zeros(csc.num_dst + 1)
     torch.cumsum(torch.bincount(dst, minlength=csc.num_dst), 0, out=indptr[1:])
     return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight, trusted=True)
-
-
-def _native_for(csc: Csc) -> Any | None:
-    return native.kernels() if csc.indices.device.type == "cpu" else None

@@ -108,7 +108,7 @@ def first_out_of_range(ids: Tensor, bound: int) -> int:
     """
     if tracing():
         return -1
-    kernels = _native_for(ids)
+    kernels = native_for(ids)
     if kernels is not None:
         return int(kernels.first_out_of_range(ids.contiguous(), bound))
     return first_where(ids, lambda part: (part < 0) | (part >= bound))
@@ -116,7 +116,7 @@ def first_out_of_range(ids: Tensor, bound: int) -> int:
 
 def first_fall(indptr: Tensor) -> int:
     """Return the first row whose entry of ``indptr`` is larger than the next one, or -1."""
-    kernels = _native_for(indptr)
+    kernels = native_for(indptr)
     if kernels is not None:
         return int(kernels.first_fall(indptr.contiguous()))
     for begin in range(0, indptr.numel() - 1, _SCAN):
@@ -129,7 +129,7 @@ def first_fall(indptr: Tensor) -> int:
 
 def first_below(values: Tensor, least: int) -> int:
     """Return the position of the first of 1-d int64 ``values`` below ``least`` (at most 0), or -1."""
-    kernels = _native_for(values)
+    kernels = native_for(values)
     if kernels is not None:
         return int(kernels.first_below(values.contiguous(), least))
     return first_where(values, lambda part: part < least)
@@ -138,7 +138,7 @@ def first_below(values: Tensor, least: int) -> int:
 def first_unsound_weight(weight: Tensor, *, may_be_negative: bool = True) -> int:
     """Return the position of the first of 1-d ``weight`` that is not finite (or is negative), or -1."""
     weight = weight.detach()
-    kernels = _native_for(weight)
+    kernels = native_for(weight)
     if kernels is not None and weight.dtype == torch.float32:
         return int(kernels.first_unsound_weight(weight.contiguous(), may_be_negative))
     return first_where(
@@ -289,5 +289,6 @@ def _first_true(flags: Tensor) -> int:
     return int(flags.int().argmax()) if bool(flags.any()) else -1
 
 
-def _native_for(values: Tensor) -> Any | None:
+def native_for(values: Tensor) -> Any | None:
+    """Return the compiled kernels if they can read a tensor, else None."""
     return native.kernels() if values.device.type == "cpu" else None

@@ -8,7 +8,7 @@ rows of its own device to sum meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -280,17 +280,6 @@ def interleaved(num_local: int, num_remote: int, dist: int) -> Tensor:
     )
 
 
-def apart(num_local: int, num_remote: int, dist: int) -> Tensor:
-    """Deal the same partitions without interleaving: all local ones come before all remote ones.
-
-    A warp has ``2 * dist`` partitions that follow each other, as many as in :func:`interleaved`, with which
-    it is compared; arguments, errors and what is returned are the same.
-    """
-    _check(num_local, num_remote, dist)
-    count = num_local + num_remote
-    return _dealt(0, count, -(-count // (2 * dist)), 2 * dist)
-
-
 def _check(num_local: int, num_remote: int, dist: int) -> None:
     as_count(num_local, "num_local")
     as_count(num_remote, "num_remote")
@@ -305,8 +294,6 @@ def _dealt(first: int, count: int, num_warps: int, each: int) -> Tensor:
 
 MOST_WARPS = 16
 """Most warps of a block."""
-Order = Callable[[int, int, int], Tensor]
-"""How partitions are dealt to warps: one of :mod:`.work_order`."""
 
 
 @typed
@@ -367,13 +354,12 @@ class PipelinePlan:
     """Number of partial sums that wait for the second pass."""
 
     @classmethod
-    def of(cls, edges: PeerEdges, config: PipelineConfig, order: Order = interleaved) -> PipelinePlan:
+    def of(cls, edges: PeerEdges, config: PipelineConfig) -> PipelinePlan:
         """Cut a map into partitions of ``ps`` edges and deal them to warps.
 
         Args:
             edges: the map.
             config: how the kernel divides the work.
-            order: how partitions are dealt.
         """
         local, remote = (neighbor_partitions(csc, config.ps) for csc in (edges.local, edges.remote))
         target, rest, rest_first = _targets(local, remote)
@@ -381,7 +367,7 @@ class PipelinePlan:
         return cls(
             edges=edges,
             config=config,
-            work=order(local.num_slices, remote.num_slices, config.dist),
+            work=interleaved(local.num_slices, remote.num_slices, config.dist),
             indptr=torch.cat([local.indptr[:-1], remote.indptr + edges.local.num_edges]),
             indices=torch.cat([edges.local.indices.to(ids), edges.remote.indices.to(ids)]),
             owner=edges.owner,
@@ -408,11 +394,6 @@ class PipelinePlan:
     def _arrays(self) -> dict[str, Tensor | None]:
         names = ("work", "indptr", "indices", "owner", "factor", "dst_scale", "target", "rest", "rest_first")
         return {name: getattr(self, name) for name in names}
-
-
-def count_partitions(csc: Csc, ps: int) -> int:
-    """Return the number of neighbour partitions of ``ps`` edges without making them."""
-    return int(((csc.degrees() + ps - 1) // ps).sum())
 
 
 def most_bytes(num_edges: int, num_rows: int, ps: int) -> int:

@@ -5,6 +5,7 @@ import importlib
 
 import pytest
 import torch
+from benchmarks.common.emulated import weight_bytes_read
 from tests.collective.cases import stage_times
 from tests.sampling.graphs import power_law_csc
 
@@ -29,7 +30,6 @@ from graphbraid.sampling.rows.transfer_counter import (
     SECTOR_BYTES,
     list_bytes_read,
     row_sectors,
-    weight_bytes_read,
 )
 
 NUM_STEPS, BATCH_SIZE = 4, 8

@@ -8,7 +8,7 @@
 //
 // Parts of an order allow for graphs larger than memory. Ids are int32 or int64; those in `rows` are known to
 // be nodes, as invert_order has scanned the whole order. features/reordering.py uses these
-// functions; their references are in features/renumbering_reference.py and
+// functions; their references are in features/reference.py and
 // graph/orders_reference.py.
 //
 // Lists are read at random, with prefetching, and written sequentially. Threads divide the edges evenly, and

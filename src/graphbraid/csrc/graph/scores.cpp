@@ -1,6 +1,6 @@
 // Walks over edges that score nodes by how often their rows are read. Each destination hands a share to the
 // sources of its in-edges, and a source sums what it is handed. features/scores/walks.py describes the
-// scores, features/scores/scores_reference.py has the twins.
+// scores, features/reference.py has the twins.
 //
 // Shares are whole numbers of a small unit, so that the order in which threads add them changes no bit: all
 // add to one array, atomically, 8 bytes a node. Floating point in a fixed order would need the transpose, 4

@@ -8,6 +8,9 @@ carries a checksum; the first open verifies all of them, see docs/datasets.md.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +20,6 @@ import torch
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.store import verified
 from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, write_array
 from graphbraid.datasets.store.manifest import (
     STORE,
@@ -42,9 +44,12 @@ from graphbraid.datasets.store.types import (
     types_to_store,
     with_stored_tables,
 )
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
-from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
+from graphbraid.files.caches import cache_folder
+from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.opening import read_text
+from graphbraid.files.writing import IfExists, atomic_directory, atomic_write, require_free_space
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import stored_rows
@@ -52,6 +57,7 @@ from graphbraid.graph.schema import learned_columns
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
+_log = logging.getLogger(__name__)
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
 _IF_RENUMBERED = (
     ". Is it the file of the store from before its nodes were renumbered? Then its entries belong to other "
@@ -199,8 +205,8 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     if verify:
         open_names(folder)  # which compares the ids, else only read where they are asked for
     if verify is None:
-        verify = not verified.is_noted(folder, files)
-    before = verified.state([file for file in files if file.exists()])
+        verify = not _is_verified(folder, files)
+    before = _state([file for file in files if file.exists()])
     if missing := [name for name in arrays if sums_of(name) not in ("", *arrays)]:
         raise DataError(
             f"{folder} lacks {sums_of(missing[0])}, by which reads of {missing[0]} are checked; "
@@ -217,7 +223,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
             f"and its arrays have {graph.num_edges}"
         )
     if verify:
-        verified.note(folder, files, before)
+        _note_verified(folder, files, before)
     return graph
 
 
@@ -291,3 +297,47 @@ def graph_of_arrays(manifest: StoreManifest, tensors: Mapping[str, Tensor], fold
         ) from error
     except DataError as error:
         raise DataError(f"{folder} does not hold a valid graph: {error}") from error
+
+
+# ---- notes of stores that were verified
+
+
+def _is_verified(folder: Path, files: Sequence[Path]) -> bool:
+    """Return whether these files of a store were verified and have not changed since.
+
+    They are recognised by size, times and inode, which change with every write. The notes are kept in the
+    cache, not in the store, which may be somebody else's or be copied.
+    """
+    try:
+        noted = unsealed(json.loads(read_text(_note_of(folder))), _note_of(folder))
+        return bool(noted["files"] == _state(files))
+    except (OSError, ValueError, TypeError, KeyError, DataError):
+        return False
+
+
+def _note_verified(folder: Path, files: Sequence[Path], before: dict[str, list[int]]) -> None:
+    """Note that these files were verified, unless they changed since ``before``, their state at the start."""
+    try:
+        now = _state(files)
+        if now != before:
+            return
+        path = _note_of(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as aside:
+            aside.write_text(json.dumps(sealed({"store": os.path.realpath(folder), "files": now}), indent=1))
+    except (OSError, ResourceError) as error:
+        _log.warning("that %s was verified cannot be noted, every open verifies it: %s", folder, error)
+
+
+def _state(files: Sequence[Path]) -> dict[str, list[int]]:
+    """Return the sizes, times and inodes that show whether files have changed."""
+    found = {}
+    for file in files:
+        stat = file.stat()
+        found[file.name] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+    return found
+
+
+def _note_of(folder: Path) -> Path:
+    name = hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
+    return cache_folder("verified") / f"{name}.json"

@@ -16,7 +16,7 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.tables.columns import Numbering, id_type_of
 from graphbraid.datasets.tables.description import EdgeTableEntry
-from graphbraid.datasets.tables.file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOptions, TableFile
+from graphbraid.datasets.tables.file import CsvOptions, TableFile
 from graphbraid.datasets.tables.reading import (
     NodeColumns,
     NodeTable,
@@ -140,31 +140,3 @@ def from_tables(
         class_names=table.class_names,
         unused_columns=unused,
     )
-
-
-def from_csv(edges: _Source, nodes: _Source | None = None, **options: Any) -> TableGraph:
-    """Make a graph from CSV files; like :func:`from_tables`.
-
-    Raises:
-        DataError: A path does not end like a CSV file; otherwise as in :func:`from_tables`.
-    """
-    _check_suffix((edges, nodes), CSV_SUFFIXES, "CSV")
-    return from_tables(edges, nodes, **options)
-
-
-def from_parquet(edges: _Source, nodes: _Source | None = None, **options: Any) -> TableGraph:
-    """Make a graph from Parquet files; like :func:`from_tables`.
-
-    Raises:
-        DataError: A path does not end like a Parquet file; otherwise as in :func:`from_tables`.
-    """
-    _check_suffix((edges, nodes), PARQUET_SUFFIXES, "Parquet")
-    return from_tables(edges, nodes, **options)
-
-
-def _check_suffix(sources: Sequence[Any], suffixes: tuple[str, ...], kind: str) -> None:
-    for path in sources:
-        if isinstance(path, (str, os.PathLike)) and not os.fspath(path).endswith(suffixes):
-            raise DataError(
-                f"{path} does not end like a {kind} file ({', '.join(suffixes)}); use from_tables"
-            )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.features.scores import scores_reference
+from graphbraid.features import reference
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 
@@ -29,7 +29,7 @@ CONVERGED = 1e-4
 
 def backend() -> Any:
     """Return the compiled walks, or their twins."""
-    return native.kernels() or scores_reference
+    return native.kernels() or reference
 
 
 def out_degree(csc: Csc) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_budget, check_type
 from graphbraid.errors import ConfigError
+from graphbraid.features import reference
 from graphbraid.features.budgets import (
     Curve,
     hot_ids_in,
@@ -28,7 +29,6 @@ from graphbraid.features.budgets import (
 from graphbraid.features.rows.caches import checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.features.scores import walks
-from graphbraid.features.tiers import lists_reference
 from graphbraid.features.tiers.tier_report import SHARES
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.files import mapped
@@ -196,7 +196,7 @@ class TieredTopology:
     def _make(self) -> Any | None:
         if self._hot is None:
             return None
-        kernels = native.kernels() or lists_reference
+        kernels = native.kernels() or reference
         with plain_errors():
             return kernels.NeighborLists(disk=self.disk.native, indptr=self._csc.indptr, hot=self._hot)
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.graph.csc import Csc, ranges
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
 from graphbraid.sampling.rows.by_id import FeatureSource, tensor_bytes
 
 if TYPE_CHECKING:
-    from graphbraid.sampling.config import SamplerConfig
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.sample import Sampled
 
@@ -219,7 +217,7 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     """Return the bytes that a device reads to draw a batch of lists that all lie on the host.
 
     These are the drawn edges, and begin and end of each list that they come from. Weights of draws are
-    counted by :func:`weight_bytes_read`, or by the device.
+    counted by the device.
 
     Args:
         sampled: the sample.
@@ -229,35 +227,6 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     nodes = sampled.nodes_per_hop[:-1]
     lists = sum(itertools.accumulate(nodes) if layout == "blocks" else nodes)
     return sum(sampled.edges_per_hop) * indices.itemsize + lists * _BOUNDS_BYTES
-
-
-def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int:
-    """Return the bytes of weights that a device reads to draw a batch of lists that all lie on the host.
-
-    A device counts them itself; this is for batches that emulate a device's.
-
-    Args:
-        sampled: the sample, on the CPU.
-        sampler: its options; uniform draws read no weights.
-        csc: the graph's edges.
-    """
-    if not sampler.weighted or csc.weight is None:
-        return 0
-    total, begin, end = 0, 0, 0
-    for fanout, found in zip(sampler.fanouts, sampled.nodes_per_hop, strict=False):
-        begin, end = 0 if sampler.layout == "blocks" else end, end + found
-        nodes = sampled.n_id[begin:end]
-        first, degrees = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
-        drawable = _num_drawable(csc.weight, first, degrees)
-        read = weight_bytes(degrees, drawable, fanout, replace=sampler.replace)
-        total += int(read.sum()) if fanout else 0
-    return total
-
-
-def _num_drawable(weight: Tensor, first: Tensor, degrees: Tensor) -> Tensor:
-    """Return how many edges of each list have a weight above 0; reads only these lists."""
-    lists = torch.arange(len(degrees)).repeat_interleave(degrees)
-    return torch.zeros_like(degrees).index_add_(0, lists, (weight[ranges(first, degrees)] > 0).long())
 
 
 def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter | None) -> Tensor:

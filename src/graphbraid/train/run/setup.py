@@ -515,7 +515,8 @@ def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None)
             f"nodes are fewer than the {share.num_ranks} ranks; start fewer, or leave plan and hot out."
         )
     plan = None if former is None else kept_plan(former, config)
-    plan = plan or plan_run(runner, task, config, train_nodes, state.accelerator, share=share)
+    if plan is None and config.plan is not None:
+        plan = plan_run(runner, task, config, train_nodes, state.accelerator, share=share)
     if plan is not None and state.accelerator is None and runner.device.type == "cpu":
         set_training_threads(config, plan.workers)
     return plan

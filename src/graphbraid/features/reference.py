@@ -1,0 +1,261 @@
+# ruff: noqa: PLR0917 - the kernels take their arguments by position
+"""Plain-PyTorch twins of the kernels of features: renumbered lists, walks of scores, and lists in files."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from graphbraid.features.rows.reference import DiskRows
+
+# ---- lists in another order, as csrc/graph/reorder.cpp
+
+
+def count_lists(indptr: Tensor, rows: Tensor, out_indptr: Tensor) -> None:
+    """Write the ``indptr`` of the lists of ``rows``, one after another.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64, of the lists as stored.
+        rows: ``(num_rows,)`` int32 or int64, the nodes whose lists are joined.
+        out_indptr: ``(num_rows + 1,)`` int64, overwritten.
+    """
+    out_indptr[0] = 0
+    torch.cumsum(indptr.diff()[rows.long()], 0, out=out_indptr[1:])
+
+
+def rename_lists(
+    indptr: Tensor,
+    indices: Tensor,
+    rank: Tensor,
+    rows: Tensor,
+    out_indptr: Tensor,
+    out: Tensor,
+    rising: bool,
+) -> None:
+    """Write the sources of nodes' in-edges by their new ids.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
+        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
+        rank: ``(num_nodes,)`` int32 or int64, the new id of each node.
+        rows: ``(num_rows,)`` the nodes.
+        out_indptr: ``(num_rows + 1,)`` int64, as written by :func:`count_lists`.
+        out: ``(out_indptr[-1],)`` in the dtype of ``indices``, overwritten.
+        rising: Whether to sort each list, instead of keeping the stored order.
+    """
+    by_rank = (indices, rank) if rising else (None, None)
+    out.copy_(rank[indices[_places(indptr, rows, out_indptr, *by_rank)].long()])
+
+
+def move_lists(
+    indptr: Tensor,
+    values: Tensor,
+    rows: Tensor,
+    out_indptr: Tensor,
+    out: Tensor,
+    indices: Tensor | None,
+    rank: Tensor | None,
+) -> None:
+    """Write the values of the list entries of nodes.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64.
+        values: ``(num_values, width)``, one row for each entry of the lists.
+        rows: ``(num_rows,)`` the nodes.
+        out_indptr: ``(num_rows + 1,)`` int64, as written by :func:`count_lists`.
+        out: ``(out_indptr[-1], width)`` overwritten.
+        indices: ``(num_values,)`` sources of the edges if the lists were sorted by new id, else None.
+        rank: ``(num_nodes,)`` the new id of each node; given together with ``indices``.
+    """
+    torch.index_select(values, 0, _places(indptr, rows, out_indptr, indices, rank), out=out)
+
+
+def _places(
+    indptr: Tensor, rows: Tensor, out_indptr: Tensor, indices: Tensor | None, rank: Tensor | None
+) -> Tensor:
+    """Return the position in the stored lists of each output entry."""
+    counts = out_indptr.diff()
+    places = torch.repeat_interleave(indptr[rows.long()] - out_indptr[:-1], counts)
+    places += torch.arange(places.numel(), device=places.device)
+    if indices is None or rank is None:
+        return places
+    by_id = rank[indices[places].long()].argsort(stable=True)
+    row = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device), counts)
+    return places[by_id[row[by_id].argsort(stable=True)]]
+
+
+# ---- walks and counts, as csrc/graph/scores.cpp
+
+MOST_NATS = 40.0
+UNITS_PER_NAT = 2.0**46
+_MOST_UNITS = int(MOST_NATS * UNITS_PER_NAT)
+_NEWTON_STEPS = 64
+
+
+def push_shares(indptr: Tensor, indices: Tensor, shares: Tensor, sums: Tensor) -> None:
+    """For each source, sum the shares of its edges' destinations.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64.
+        indices: ``(num_edges,)`` int32 or int64 sources.
+        shares: ``(num_nodes,)`` int64, not negative, such that no sum reaches ``2**63``.
+        sums: ``(num_nodes,)`` int64, written.
+    """
+    sums.zero_().index_add_(0, indices.long(), shares[_rows(indptr)])
+
+
+def push_draws(
+    indptr: Tensor,
+    indices: Tensor,
+    weight: Tensor | None,
+    chance: Tensor,
+    fanout: int,
+    replace: bool,
+    sums: Tensor,
+    missed: Tensor,
+) -> None:
+    """Multiply ``missed`` by each node's probability that no destination of its out-edges draws it.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64.
+        indices: ``(num_edges,)`` int32 or int64 sources.
+        weight: ``(num_edges,)`` float32 odds, or None.
+        chance: ``(num_nodes,)`` float64 probability that a node draws.
+        fanout: number of in-edges that it draws; -1 takes all.
+        replace: whether it draws with replacement.
+        sums: ``(num_nodes,)`` int64, written: minus the logarithm of the probability, in units of 2**-46.
+        missed: ``(num_nodes,)`` float64, changed.
+    """
+    sums.zero_()
+    if fanout == 0 or not indices.numel():
+        return
+    rows, sources = _rows(indptr), indices.long()
+    if weight is None:
+        drawn = _chance_of_degree(indptr.diff().double(), fanout, replace)[rows]
+    else:
+        drawn = _chance_by_weight(rows, weight.double(), indptr.numel() - 1, fanout, replace)
+    nats = -torch.log1p(-(chance[rows] * drawn).clamp(max=1.0))
+    units = (nats.clamp(max=MOST_NATS) * UNITS_PER_NAT).round().long()
+    sums.index_add_(0, sources, units)  # may wrap, where the next line says that it is far too much
+    is_full = torch.zeros_like(missed).index_add_(0, sources, units.double()) >= _MOST_UNITS
+    sums[is_full] = _MOST_UNITS
+    missed *= torch.exp(-sums.double() / UNITS_PER_NAT)
+
+
+def count_ids(ids: Tensor, counts: Tensor) -> None:
+    """Add 1 to ``(num_nodes,)`` int64 ``counts`` for each of the int64 ``ids``."""
+    counts += torch.bincount(ids, minlength=counts.numel())
+
+
+def _rows(indptr: Tensor) -> Tensor:
+    return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
+
+
+def _chance_of_degree(degree: Tensor, fanout: int, replace: bool) -> Tensor:
+    """Return the probability that a row of each degree draws a given one of its edges."""
+    if replace:
+        return -torch.expm1(fanout * torch.log1p(-1.0 / degree))  # degree 1: log 0, and the chance is 1
+    return torch.ones_like(degree) if fanout < 0 else (fanout / degree).clamp(max=1.0)
+
+
+def _chance_by_weight(rows: Tensor, weight: Tensor, num_rows: int, fanout: int, replace: bool) -> Tensor:
+    """Return each edge's probability when its row draws; without replacement, by the race's expected end."""
+
+    def summed(values: Tensor) -> Tensor:
+        return torch.zeros(num_rows, dtype=torch.float64).index_add_(0, rows, values)
+
+    total, runners = summed(weight), summed((weight > 0).double())
+    if replace:
+        share = (weight / total[rows]).nan_to_num(0.0)  # a row whose weights are all zero draws nothing
+        return -torch.expm1(fanout * torch.log1p(-share))
+    takes_all = (runners <= fanout) | (fanout < 0)
+    time = torch.where(takes_all, 0.0, fanout / total)
+    for _ in range(_NEWTON_STEPS):
+        runs = torch.exp(-weight * time[rows])
+        missing, rate = fanout - summed(1.0 - runs), summed(weight * runs)
+        goes_on = ~takes_all & (rate > 0) & (missing > 1e-12 * fanout)
+        time = torch.where(goes_on, time + missing / rate, time)
+    return torch.where(takes_all[rows], (weight > 0).double(), -torch.expm1(-weight * time[rows]))
+
+
+# ---- lists in memory and in a file, as csrc/disk/neighbor_lists.cpp: one list at a time
+
+_NODES_PER_WORD, _WORD_BYTES = 64, 16
+
+
+class NeighborLists:
+    """The lists of ``hot`` nodes in memory, those of the others in a file.
+
+    Args:
+        disk: the graph's indices as rows of one id.
+        indptr: ``(num_nodes + 1,)`` int64.
+        hot: ``(num_hot,)`` int64 nodes, ascending.
+    """
+
+    def __init__(self, *, disk: DiskRows, indptr: Tensor, hot: Tensor) -> None:
+        self._disk, self._num_nodes = disk, indptr.numel() - 1
+        self._dtype = torch.int32 if disk.row_bytes == torch.int32.itemsize else torch.int64
+        self._counting = threading.Lock()
+        self._counts = [0, 0, 0, 0]
+        edges = [torch.arange(int(indptr[v]), int(indptr[v + 1])) for v in hot.tolist()]
+        ids = self._read(torch.cat([torch.empty(0, dtype=torch.int64), *edges]))
+        sizes = [positions.numel() for positions in edges]
+        self._hot = dict(zip(hot.tolist(), torch.split(ids, sizes) if sizes else (), strict=True))
+
+    def read(self, indptr: Tensor, nodes: Tensor, ends: Tensor, positions: Tensor, out: Tensor) -> None:
+        """Write the ids of drawn edges.
+
+        Args:
+            indptr: ``(num_nodes + 1,)`` int64.
+            nodes: ``(rows,)`` int64 nodes that drew.
+            ends: ``(rows + 1,)`` int64: row r drew the edges ``[ends[r], ends[r + 1])``, from 0 on.
+            positions: ``(edges,)`` int64 positions of the drawn edges in the graph.
+            out: ``(edges,)`` int64, written.
+        """
+        is_cold = torch.zeros(positions.numel(), dtype=torch.bool)
+        counts = [0, 0, 0, 0]
+        for node, begin, end in zip(nodes.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            if begin == end:
+                continue
+            here = slice(begin, end)
+            if node in self._hot:
+                out[here] = self._hot[node][positions[here] - int(indptr[node])].long()
+            else:
+                is_cold[here] = True
+            kind = 0 if node in self._hot else 2
+            counts[kind] += 1
+            counts[kind + 1] += end - begin
+        out[is_cold] = self._read(positions[is_cold]).long()
+        with self._counting:
+            self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Lists and edges read from memory, and those read from the file."""
+        hot_lists, hot_edges, cold_lists, cold_edges = self._counts
+        return hot_lists, hot_edges, cold_lists, cold_edges
+
+    def hot_edges(self) -> int:
+        """Number of edges of the hot lists."""
+        return sum(ids.numel() for ids in self._hot.values())
+
+    def overhead_bytes(self) -> int:
+        """Bookkeeping of the compiled lists, so that budgets hold the same number of lists."""
+        words = -(-self._num_nodes // _NODES_PER_WORD) * _WORD_BYTES
+        return words + 8 * (len(self._hot) + 1) + self._disk.buffer_bytes()
+
+    def _read(self, positions: Tensor) -> Tensor:
+        rows = torch.empty(positions.numel(), self._disk.row_bytes, dtype=torch.uint8)
+        if positions.numel():
+            self._disk.read(positions, rows)
+        ids = rows.view(self._dtype).flatten()
+        is_outside = (ids < 0) | (ids >= self._num_nodes)
+        if bool(is_outside.any()):
+            at = int(is_outside.nonzero()[0])
+            raise ValueError(
+                f"{self._disk.path} has changed since it was written: the source of edge "
+                f"{int(positions[at])} is {int(ids[at])}, which is no node in [0, {self._num_nodes}); "
+                "store again"
+            )
+        return ids
