@@ -150,7 +150,10 @@ void attention_forward_typed(const AttentionArgs& a) {
                               GB_LAMBDA {
                                 const Vec<T> scale = at.numbers(of_rows.scales.data() + r * a.heads);
                                 at.write(out + r * k.width, sum * scale);
-                                if (a.above) at.write(above + r * k.width, sum_above * scale);
+                                at.prefetch(out + (r + kInOrderAhead) * k.width);
+                                if (!a.above) return;
+                                at.write(above + r * k.width, sum_above * scale);
+                                at.prefetch(above + (r + kInOrderAhead) * k.width);
                               };
       const A *value = rows.value.data(), *value_above = rows.above.data();
       a.above ? add_rows<true>(slots, k.rows, distance, rows, value, value_above, finish)

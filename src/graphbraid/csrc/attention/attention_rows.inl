@@ -11,6 +11,9 @@
 
 constexpr int64_t kEdgesAhead = 48;  // whose numbers are fetched before they are read
 constexpr int64_t kRowsAhead = 24;   // at most: whose rows are
+// Rows that are read or written in order are fetched this many ahead: among the rows that edges read, the
+// hardware follows them late. They may lie behind the last row, where nothing is fetched.
+constexpr int64_t kInOrderAhead = 8;
 
 // Some edges of walked rows that follow each other: the node at the other end, the mask's key, and numbers
 // per edge and head, element (i, h) at i * heads + h. Rows are taken together because most have few edges:
@@ -150,6 +153,10 @@ struct Columns {
   template <typename U>
   GB_INLINE void write(U* row, const Vec<T>& v) const {
     Full ? store(row + to(), v) : store_n(row + to(), v, tile[s].count);
+  }
+  template <typename U>
+  GB_INLINE void prefetch(const U* row) const {
+    __builtin_prefetch(row + to(), 0, 2);
   }
   template <typename U>
   GB_INLINE void add(U* row, const Vec<T>& v) const {

@@ -90,7 +90,12 @@ void grad_dot(const AttentionBackwardArgs& b, const U* rows, int64_t first, int6
         [&](int64_t i) GB_LAMBDA { return product(grad + i / heads * channels, from + i * channels); }, to);
   sum_heads<T>(
       last - first, heads, channels,
-      [&](int64_t i) GB_LAMBDA { return product(grad + i * width, from + i * width); }, to);
+      [&](int64_t i) GB_LAMBDA {
+        prefetch_far(grad + (i + kInOrderAhead) * width, width * static_cast<int64_t>(sizeof(T)));
+        prefetch_far(from + (i + kInOrderAhead) * width, width * static_cast<int64_t>(sizeof(U)));
+        return product(grad + i * width, from + i * width);
+      },
+      to);
 }
 
 template <bool EachOwn, typename T>

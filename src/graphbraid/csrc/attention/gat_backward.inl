@@ -186,6 +186,8 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
                      [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
                        at.write(through.data() + r * k.width, sum * k.slope + above * rest);
                        at.write(grad_src + r * k.width, sum);
+                       at.prefetch(grad_src + (r + kInOrderAhead) * k.width);
+                       at.prefetch(k.rows[first + r + kInOrderAhead]);
                      });
       sum_heads<T>(
           next - first, a.heads, a.channels,
