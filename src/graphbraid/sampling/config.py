@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph.scans import first_below
@@ -365,11 +366,14 @@ class SeedSchedule:
         Raises:
             ConfigError: there is no such epoch or step.
         """
-        epoch = as_epoch(epoch)
-        at = np.arange(*self.bounds_of(step))
-        if self.shuffle:
-            at = permuted(at, self.seeds.numel(), rng.shuffle_key(self.seed, epoch))
-        return torch.from_numpy(at)
+        epoch, bounds, num_seeds = as_epoch(epoch), self.bounds_of(step), self.seeds.numel()
+        if not self.shuffle:
+            return torch.arange(*bounds)
+        key = rng.shuffle_key(self.seed, epoch)
+        if (kernels := native.kernels()) is not None:
+            found: Tensor = kernels.permuted(num_seeds, key, *bounds)
+            return found
+        return torch.from_numpy(permuted(np.arange(*bounds), num_seeds, key))
 
     def seeds_of(self, epoch: int, step: int) -> Tensor:
         """Return the seed nodes of a step, ``(batch,)`` int64."""
