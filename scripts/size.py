@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_870,
     ("loader",): 3_590,
     ("collective",): 4_530,
-    ("fullgraph",): 29_310,
+    ("fullgraph",): 29_280,
     ("distributed",): 8_180,
     ("synth",): 5_920,
     ("train",): 11_210,

@@ -14,7 +14,6 @@ from graphbraid.fullgraph.ranks.pipeline_tuner import (
     MOST_TRIALS,
     CrossIterationSearch,
     Partitions,
-    expected_seconds,
     ladders,
 )
 from graphbraid.ops.peers import PipelineConfig
@@ -142,12 +141,6 @@ def test_what_stands_alone_is_tried_twice():
     table = {(1,): 9.0, (2,): 6.0, (4,): 4.0, (8,): 6.0}
     searched([RUNGS], lambda setting: tried.append(setting) or table[setting])
     assert tried == [(1,), (2,), (4,), (8,), (4,)]
-
-
-def test_each_fields_own_effect_says_what_untried_settings_take():
-    table = {(a, b): 10.0 - a + b / 2 for a, b in [(1, 1), (2, 1), (4, 1), (4, 2), (1, 4)]}
-    assert expected_seconds(table) == pytest.approx({(2, 2): 9.0, (2, 4): 10.0, (4, 4): 8.0, (1, 2): 10.0})
-    assert expected_seconds({(1, 1): 3.0}) == {}
 
 
 def noisy(table, draw):

@@ -7,11 +7,10 @@ the cross-iteration search tries some of them. Each trial is a few steps of trai
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -50,7 +49,6 @@ STEPS = 6
 """Steps of a trial. The first one does not count: it allocates the setting's memory."""
 MOST_SPREAD = 0.1
 """The table is kept only if the counted steps of a typical trial differ by at most this share."""
-_SWEEPS = 20
 _VERSION = "3"
 
 _log = logging.getLogger(__name__)
@@ -147,11 +145,9 @@ class CrossIterationSearch:
     The cross-iteration optimisation of MGG: all fields begin at their first value. One after the other is
     raised as long as that pays. Then the first field goes back one value at a time, and the last one up
     again, until the result is not among the three fastest of the table. Departs from the paper in raising all
-    fields again while one of them still pays, and in three things for the noise of live times:
+    fields again while one of them still pays, and in two things for the noise of live times:
 
     - a field is raised further until two values are slower by more than noise, not merely slower;
-    - untried settings are tried where the table, by a sum of each field's own effect, expects them near the
-      fastest: such a sum rests on all trials, not on a lucky one;
     - the settings within noise of the fastest, three at most, take turns in further trials, so that a slow
       moment of the machine meets all of them. The least time of each counts, and the first setting stays
       unless another gains more than a hundredth.
@@ -206,17 +202,7 @@ class CrossIterationSearch:
             yield setting
             if self.num_trials >= most:
                 break
-        while self.num_trials < most and (likely := self._likely()) is not None:
-            yield likely
         yield from self._in_turns()
-
-    def _likely(self) -> Setting | None:
-        """Return the untried setting that is expected to be fastest, if that is near the fastest tried."""
-        expected = {one: s for one, s in expected_seconds(self.table).items() if self._allowed(one)}
-        setting = min(expected, key=expected.__getitem__, default=None)
-        if setting is None or expected[setting] > (1 + NOISE) * min(self.table.values()):
-            return None
-        return setting
 
     def _in_turns(self) -> Generator[Setting]:
         """Try those within noise of the fastest again, in rounds, until one is left."""
@@ -267,29 +253,6 @@ class CrossIterationSearch:
 
     def _setting(self, places: Sequence[int]) -> Setting:
         return tuple(ladder[place] for ladder, place in zip(self._ladders, places, strict=True))
-
-
-def expected_seconds(table: Mapping[Setting, float]) -> dict[Setting, float]:
-    """Predict the seconds of untried settings of tried values, as if each field had an effect of its own.
-
-    The prediction is a mean plus one effect for each value of each field. The effects are nearest to the
-    table in least squares: one field after the other is fitted to the others' residuals.
-
-    Args:
-        table: seconds of the settings that were tried, at least one.
-    """
-    mean, num_fields = fmean(table.values()), len(next(iter(table)))
-    effects = [dict.fromkeys(sorted({setting[k] for setting in table}), 0.0) for k in range(num_fields)]
-
-    def expected(setting: Setting) -> float:
-        return mean + sum(effect[value] for effect, value in zip(effects, setting, strict=True))
-
-    for _ in range(_SWEEPS):
-        for field, effect in enumerate(effects):
-            for value in effect:
-                alike = [setting for setting in table if setting[field] == value]
-                effect[value] += fmean(table[setting] - expected(setting) for setting in alike)
-    return {setting: expected(setting) for setting in itertools.product(*effects) if setting not in table}
 
 
 # ---- trials in training

@@ -1,10 +1,10 @@
 """Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv and others.
 
-A trace of GraphConv, SGConv, LGConv or MixHopConv gives the same aggregations. They have readers for
-relations and ``cached=True``, which a trace refuses. The readers of SSGConv and
-APPNP also make one pass of each step, where their forwards scale and add in passes of their own.
+On an edge list a trace of SGConv or LGConv gives the same aggregations. On a sparse matrix it gives messages,
+and it refuses ``cached=True``. The readers of GraphConv, SSGConv and APPNP make fewer passes than a trace.
 ARMAConv and GCN2Conv multiply by parts of parameters, or by an identity and a weight, which are views of one
-weight here and which no operation stands for in a trace.
+weight here and which no operation stands for in a trace. MixHopConv and TAGConv call ``forward`` of their
+linear maps, which a trace sees as graph breaks.
 
 TAGConv and ChebConv are polynomials of an adjacency with one weight per term. Their sums over powers are
 written so that rows are aggregated at the narrower side: as powers of the input, or nested by Horner's scheme
