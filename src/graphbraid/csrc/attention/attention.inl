@@ -62,17 +62,11 @@ template <typename A>
 void gat_logits(const Coefficients<A>& k, EdgeRows<A>& rows) {
   A *value = rows.value.data(), *z = rows.above.data();
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
-    int64_t i = 0;
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      const A* right = k.dst_logit + (rows.first + r) * heads;
-      for (const int64_t end = rows.ends[r]; i < end; ++i) {
-        if (i + kEdgesAhead < rows.known)
-          __builtin_prefetch(k.src_logit + rows.nodes[i + kEdgesAhead] * heads);
-        const A* left = k.src_logit + rows.nodes[i] * heads;
-        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
-          put(z + i * heads + h, get(left + h, n) + get(right + h, n), n);
-        });
-      }
+    for (int64_t i = 0; i < rows.count; ++i) {
+      if (i + kEdgesAhead < rows.known) __builtin_prefetch(k.src_logit + rows.nodes[i + kEdgesAhead] * heads);
+      const A *left = k.src_logit + rows.nodes[i] * heads, *right = k.dst_logit + rows.of[i] * heads;
+      each_head<A>(heads, [&](int64_t h, auto n)
+                              GB_LAMBDA { put(z + i * heads + h, get(left + h, n) + get(right + h, n), n); });
     }
   });
   add_edge_logits(k, rows);
@@ -102,12 +96,14 @@ void attention_softmax(const Coefficients<A>& k, EdgeRows<A>& rows, RowNumbers<A
   of_rows.reserve(size);
   A *value = rows.value.data(), *above = rows.above.data();
   A *tops = of_rows.tops.data(), *scales = of_rows.scales.data(), *sums_above = of_rows.above.data();
-  softmax_powers(heads, rows, value, tops, scales);
-  if (keeps_above) {
+  softmax_powers(heads, rows, value, tops);
+  if (!keeps_above) {
+    add_edges<1>(heads, rows, {value}, {scales});
+  } else {
     each_vector<A>(rows.count * heads, [&](int64_t at) GB_LAMBDA {
       store(above + at, load(above + at) > 0 ? load(value + at) : Vec<A>{});
     });
-    add_edges(heads, rows, above, sums_above);
+    add_edges<2>(heads, rows, {value, above}, {scales, sums_above});
   }
   for (int64_t at = 0; at < size; at += L) {
     const int n = static_cast<int>(std::min<int64_t>(L, size - at));

@@ -243,26 +243,29 @@ GB_INLINE void each_vector(int64_t size, const Body& body) {
   for (int64_t at = 0; at < size; at += kLanes<A>) body(at);
 }
 
-// to[r, :] = the sum over row r's edges
-template <typename A>
-GB_INLINE void add_edges(int64_t heads, const EdgeRows<A>& rows, const A* from, A* to) {
+// to[s][r, :] = the sum of from[s] over row r's edges, for N arrays. Rows have few edges, and the end of each
+// is a branch that is often foretold wrongly: one loop for all arrays, and none by row where edges will do.
+template <int N, typename A>
+GB_INLINE void add_edges(int64_t heads, const EdgeRows<A>& rows, const A* const (&from)[N],
+                         A* const (&to)[N]) {
   fixed_heads<A>(heads, [&](auto number) GB_LAMBDA {
     int64_t begin = 0;
     for (int64_t r = 0; r < rows.rows; ++r) {
       const int64_t end = rows.ends[r];
       each_head<A>(number, [&](int64_t h, auto n) GB_LAMBDA {
-        decltype(get(from, n)) total{};
-        for (int64_t i = begin; i < end; ++i) total += get(from + i * number + h, n);
-        put(to + r * number + h, total, n);
+        decltype(get(from[0], n)) total[N]{};
+        for (int64_t i = begin; i < end; ++i)
+          unroll<N>([&](auto s) GB_LAMBDA { total[s] += get(from[s] + i * number + h, n); });
+        unroll<N>([&](auto s) GB_LAMBDA { put(to[s] + r * number + h, total[s], n); });
       });
       begin = end;
     }
   });
 }
 
-// Logits become exp(logit - tops[row]); tops: the rows' largest, totals: their sums of these.
+// Logits become exp(logit - tops[row]); tops: the rows' largest.
 template <typename A>
-GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, A* tops, A* totals) {
+GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, A* tops) {
   fixed_heads<A>(heads, [&](auto number) GB_LAMBDA {
     int64_t begin = 0;
     for (int64_t r = 0; r < rows.rows; ++r) {
@@ -271,18 +274,20 @@ GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, 
         decltype(get(value, n)) top{};
         top -= std::numeric_limits<A>::infinity();
         for (int64_t i = begin; i < end; ++i) top = Greater{}(get(value + i * number + h, n), top);
-        for (int64_t i = begin; i < end; ++i) {
-          A* at = value + i * number + h;
-          put(at, get(at, n) - top, n);
-        }
         put(tops + r * number + h, top, n);
       });
       begin = end;
     }
+    for (int64_t i = 0; i < rows.count; ++i) {
+      const A* top = tops + (rows.of[i] - rows.first) * number;
+      each_head<A>(number, [&](int64_t h, auto n) GB_LAMBDA {
+        A* at = value + i * number + h;
+        put(at, get(at, n) - get(top + h, n), n);
+      });
+    }
   });
   each_vector<A>(rows.count * heads,
                  [&](int64_t at) GB_LAMBDA { store(value + at, exp_lanes(load(value + at))); });
-  add_edges(heads, rows, value, totals);
 }
 
 // Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any

@@ -60,7 +60,8 @@ void dot_forward_typed(const AttentionArgs& a) {
           value);
       each_vector<T>(rows.count * a.heads,
                      [&](int64_t at) GB_LAMBDA { store(value + at, load(value + at) * k.scale); });
-      softmax_powers(a.heads, rows, value, tops.data(), totals.data());
+      softmax_powers(a.heads, rows, value, tops.data());
+      add_edges<1>(a.heads, rows, {value}, {totals.data()});
       for (int64_t at = 0; at < size; at += L) {
         const int n = static_cast<int>(std::min<int64_t>(L, size - at));
         const Vec<T> total = load_n(totals.data() + at, n), top = load(tops.data() + at);

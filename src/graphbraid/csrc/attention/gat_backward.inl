@@ -73,18 +73,14 @@ void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>
                            A* logit_grads) {
   A *value = rows.value.data(), *above = rows.above.data(), *d = rows.extra.data();
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
-    int64_t i = 0;
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      const A* left = k.src_logit + (rows.first + r) * heads;
-      for (const int64_t end = rows.ends[r]; i < end; ++i) {
-        if (i + kEdgesAhead < rows.known) records.prefetch(rows.nodes[i + kEdgesAhead]);
-        const A* record = records[rows.nodes[i]];
-        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
-          put(above + i * heads + h, get(left + h, n) + get(record + h, n), n);
-          put(value + i * heads + h, get(record + heads + h, n), n);
-          put(d + i * heads + h, get(record + 2 * heads + h, n), n);
-        });
-      }
+    for (int64_t i = 0; i < rows.count; ++i) {
+      if (i + kEdgesAhead < rows.known) records.prefetch(rows.nodes[i + kEdgesAhead]);
+      const A *record = records[rows.nodes[i]], *left = k.src_logit + rows.of[i] * heads;
+      each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+        put(above + i * heads + h, get(left + h, n) + get(record + h, n), n);
+        put(value + i * heads + h, get(record + heads + h, n), n);
+        put(d + i * heads + h, get(record + 2 * heads + h, n), n);
+      });
     }
   });
   add_edge_logits(k, rows);
@@ -95,7 +91,7 @@ void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>
     store(value + at, alpha);
     store(above + at, z > 0 ? alpha : Vec<A>{});
   });
-  add_edges(k.a.heads, rows, d, logit_grads);
+  add_edges<1>(k.a.heads, rows, {d}, {logit_grads});
   k.drop(rows, true);
 }
 
