@@ -249,6 +249,24 @@ def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_opera
         assert not fits(x)
 
 
+def test_gradients_may_have_any_strides():
+    """That of a sum is one number for all rows; that of a transposed product goes by columns."""
+    torch.manual_seed(0)
+    engine, edge_index = graphbraid.compile(MODELS["SAGE"]().eval()), torch.randint(40, (2, 90))
+    x, wanted = torch.rand(40, CHANNELS, requires_grad=True), [*engine.parameters()]
+    drawn = torch.rand(2 * CLASSES, 80)
+    for grad in (
+        torch.tensor(0.5).expand(40, CLASSES),
+        drawn.t()[::2, 1::2],
+        drawn.t()[:1, :CLASSES].expand(40, -1),
+    ):
+        found, by_row = (
+            torch.autograd.grad(engine(x, edge_index), [x, *wanted], one) for one in (grad, grad.contiguous())
+        )
+        assert all(map(torch.equal, found, by_row))
+    assert runs_compiled(engine(x, edge_index))
+
+
 def test_a_segment_refuses_numbers_of_what_there_is_not():
     segment, one = native.kernels().Segment, torch.rand(3, 4)
     for sound, change in ((True, {}), *((False, {place: 7}) for place in (0, 1, 2, 3, 4, 5, 6, 8, 9))):

@@ -85,8 +85,9 @@ class _Unchanged:
         object.__setattr__(owner, self._kept, tensor)
         if not is_dynamo_compiling():
             is_counted = isinstance(tensor, Tensor) and not tensor.is_inference()
-            version = {self._name: tensor._version if is_counted else None}
-            object.__setattr__(owner, "_versions", {**getattr(owner, "_versions", {}), **version})
+            if (versions := getattr(owner, "_versions", None)) is None:
+                object.__setattr__(owner, "_versions", versions := {})
+            versions[self._name] = tensor._version if is_counted else None
 
 
 def tracing() -> bool:

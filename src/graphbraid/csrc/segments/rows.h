@@ -40,6 +40,17 @@ inline FloatMatrix matrix_of(const FloatRows& array) {  // which is only read
   return {const_cast<float*>(array.data()), array.num_rows(), array.num_columns(), array.stride(0)};
 }
 
+// The rows themselves if they stand one after the other, else a copy: the gradient of a sum is one number.
+inline FloatMatrix by_row(const StridedFloats& array) {
+  const int64_t rows = array.num_rows(), width = array.num_columns(), stride = array.stride(0);
+  if (array.stride(1) == 1 && stride >= width) return {const_cast<float*>(array.data()), rows, width, stride};
+  const FloatMatrix copy = FloatMatrix::make(rows, width);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < width; ++j)
+      copy.data[i * width + j] = array.data()[i * stride + j * array.stride(1)];
+  return copy;
+}
+
 // An operand: a matrix or a bias.
 struct Operand {
   bool is_matrix = false;
@@ -68,10 +79,16 @@ struct Map {
 using MapFields = std::tuple<Indptr, Ids, int64_t, int64_t, bool, bool, double, OptionalFloats,
                              OptionalFloats, OptionalFloats, OptionalFloats>;
 
-inline Map map_of(MapFields fields) {
+// alike: a map over the very same ids, if there is one.
+inline Map map_of(MapFields fields, const Map* alike = nullptr) {
   auto& [indptr, indices, num_src, num_dst, mean, skip_loops, loop_scale, weight, src, dst, loop] = fields;
-  indptr.take("indptr");
-  indices.take("indices");
+  if (alike != nullptr) {
+    indptr = alike->indptr;
+    indices = alike->indices;
+  } else {
+    indptr.take("indptr");
+    indices.take("indices");
+  }
   take(weight, "weight");
   take(src, "src_scale");
   take(dst, "dst_scale");

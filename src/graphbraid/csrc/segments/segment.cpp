@@ -72,7 +72,7 @@ class Pass {
   // Takes the values and operands that the segment reads, the maps and numbers of first rows of its
   // operations, and memory for what it writes. Refuses what does not fit: nothing has run then.
   Pass(std::shared_ptr<const Plan> plan, std::vector<FloatRows> values,
-       const std::vector<nb::object>& operands, std::vector<MapFields> maps,
+       const std::vector<nb::object>& operands, const std::vector<nb::tuple>& maps,
        const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs)
       : plan_(std::move(plan)), values_(std::move(values)), outs_(std::move(outs)) {
     need(values_.size() == plan_->num_reads, "there is a matrix for each value that is read");
@@ -87,7 +87,12 @@ class Pass {
       outside_[i] = static_cast<int>(i);
     }
     for (const nb::object& given : operands) operands_.push_back(operand_of(given));
-    for (MapFields& fields : maps) maps_.push_back(map_of(std::move(fields)));
+    for (size_t i = 0; i < maps.size(); ++i) {
+      auto fields = nb::cast<MapFields>(maps[i]);
+      const auto shares = [&](int field) { return maps[i][field].is(maps[i - 1][field]); };
+      const bool is_alike = i > 0 && shares(0) && shares(1);  // as levels of one batch are
+      maps_.push_back(map_of(std::move(fields), is_alike ? &maps_.back() : nullptr));
+    }
     size_t next = 0;
     for (const Operation& op : plan_->operations) rows_[op.out] = checked(op, counts, next);
     for (size_t i = 0; i < outs_.size(); ++i) {
@@ -139,7 +144,7 @@ class Pass {
   // Computes gradients. grads: of the outs, or None; reversed: transposes of some maps by number; made:
   // memory for the gradients of the values and operands, None where one is not wanted. Returns the numbers of
   // those that no gradient reaches: their memory was not written. May be called again.
-  std::vector<int> backward(std::vector<std::optional<FloatRows>> grads,
+  std::vector<int> backward(std::vector<std::optional<StridedFloats>> grads,
                             std::vector<std::tuple<int, MapFields>> reversed,
                             const std::vector<nb::object>& made) {
     need(steps_.size() == plan_->operations.size(), "forward comes before backward");
@@ -151,7 +156,7 @@ class Pass {
       grads[i]->take("grad");
       const int value = plan_->writes[i];
       need_shape(*grads[i], rows_[value].rows, rows_[value].width);
-      held[value] = matrix_of(*grads[i]);
+      held[value] = by_row(*grads[i]);
     }
     std::vector<std::optional<Map>> given(maps_.size());
     for (auto& [number, fields] : reversed) given.at(number) = map_of(std::move(fields));
@@ -530,10 +535,10 @@ class Segment {
 
   // None where the segment cannot run on what is given; see Pass.
   Pass* begin(std::vector<FloatRows> values, const std::vector<nb::object>& operands,
-              std::vector<MapFields> maps, const std::vector<int64_t>& counts,
+              const std::vector<nb::tuple>& maps, const std::vector<int64_t>& counts,
               std::vector<WrittenFloatRows> outs) const {
     try {
-      return new Pass(plan_, std::move(values), operands, std::move(maps), counts, std::move(outs));
+      return new Pass(plan_, std::move(values), operands, maps, counts, std::move(outs));
     } catch (const std::exception&) {
       return nullptr;
     }

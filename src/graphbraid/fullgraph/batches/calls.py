@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
 from types import NoneType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,20 @@ _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
 
+_T = TypeVar("_T")
+
+
+class _Once(Generic[_T]):
+    """An attribute that is computed when it is first read, without the lock of 3.11's ``cached_property``."""
+
+    def __init__(self, compute: Callable[[Any], _T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> _T:
+        found = vars(owner)[self._compute.__name__] = self._compute(owner)
+        return found
+
+
 @dataclass(kw_only=True, eq=False)  # one is made in each step, and frozen ones take three times as long
 class BatchCall:
     """One call of a model on a batch."""
@@ -79,8 +93,10 @@ class BatchCall:
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
     others: frozenset[str] | None = None
     """:func:`_others_of` the call, if it is known."""
+    drawn: Sampled | None = None
+    """The sample that graphbraid's sampler drew for the batch; None for a batch of another loader."""
 
-    @cached_property
+    @_Once
     def x(self) -> dict[str, Any]:
         """The features by node type."""
         x: Any = self.values.get(X) if self.batch is None else self.values[X]
@@ -93,13 +109,13 @@ class BatchCall:
         is_whole = self.calling.takes(DATA) or self.calling.takes(CSC)
         return self.batch is not None and not (self.given.typed or is_whole or self.calling.takes(X))
 
-    @cached_property
+    @_Once
     def num_nodes(self) -> dict[str, int]:
         """Number of nodes by type, of those types with features or in the batch."""
         counts = {one: int(rows.shape[0]) for one, rows in self.x.items()}
         return _counts_of(self.batch) | counts if self.given.typed else counts
 
-    @cached_property
+    @_Once
     def edge_types(self) -> tuple[EdgeType, ...]:
         """The relations of a batch with types."""
         if not self.given.typed:
@@ -113,7 +129,7 @@ class BatchCall:
         held = self.values[ADJACENCY if self.given.takes_matrix(self.calling) else EDGES]
         return held if self.given.typed else {ONLY_EDGE_TYPE: held}
 
-    @cached_property
+    @_Once
     def _sampled(self) -> list[list[SampledEdges]] | None:
         """The edges of each relation as graphbraid's sampler drew them; None if they may be others."""
         return getattr(self.batch, "sampled_edges", None)
@@ -264,14 +280,14 @@ class BatchCall:
         elif not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
         ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
-        if unknown := sorted(ends - self.num_nodes.keys()):
+        if ends and (unknown := sorted(ends - self.num_nodes.keys())):
             return NotLoweredError(
                 "edge_index", f"how many nodes of type {unknown[0]!r} there are is unknown"
             )
         return self._why_not_edges(dtype, device)
 
     def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
-        drawn = None if self._sampled is None else _drawn(self.batch)
+        drawn = None if self._sampled is None else self.drawn
         if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
             return NotLoweredError("x", "it has rows of a node type that the batch lacks")
         if drawn is not None:
@@ -315,18 +331,20 @@ class BatchCall:
         """
         weight = None if self.given.weights is None else self.values[self.given.weights]
         counts, batch = self.num_nodes, self.batch
-        sampled, numbers = self._sampled, list(counts)
+        is_drawn = not num_relations and self.given.matrix is None
+        sampled, numbers = self._sampled if is_drawn else None, list(counts)
+        in_blocks = sampled is not None and batch.layout == "blocks"
         hops = _hops_of(batch, counts, typed=self.given.typed)
         relations = []
         if num_relations:
             [num_nodes] = counts.values()
             by_number = relations_of(self.values[EDGES], self.values[EDGE_TYPE], num_nodes, num_relations)
             relations = [RelationEdges(csc=csc) for csc in by_number]
-        elif sampled is not None and self.given.matrix is None:
+        elif sampled is not None:
             edge_types = self.edge_types or (ONLY_EDGE_TYPE,)
             for records, (source, _, destination) in zip(sampled, edge_types, strict=True):
                 ends = numbers.index(source), numbers.index(destination)
-                if batch.layout == "blocks":
+                if in_blocks:
                     of_hops = [hops[end] for end in ends] if hops else []
                     relations.append(_of_blocks(records, ends, of_hops, weight))
                     continue
@@ -349,12 +367,11 @@ class BatchCall:
         is_enough = self.trims and (
             self.num_seeds is None or self.num_seeds <= (hops[seeds][0] if hops else 0)
         )
-        has_blocks = any(one.blocks for one in relations)
         return BatchEdges(
             relations=relations,
             num_nodes=list(counts.values()),
-            hops=hops if is_enough or has_blocks else (),
-            is_directed=sampled is not None and not num_relations and self.given.matrix is None,
+            hops=hops if is_enough or in_blocks else (),
+            is_directed=sampled is not None,
         )
 
 
@@ -478,24 +495,25 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         callings[key] = _form_of(model, batch, names, typed=typed)
     calling, given, held, taken, others = callings[key]
     values = CallValues(partial(_of_batch, batch, typed))
-    seed_type, num_seeds = None, None
+    seed_type, num_seeds, drawn = None, None, _drawn(batch)
     if isinstance(batch, MiniBatch) or "input_id" in held:
-        seed_type, num_seeds = _seeds_of(batch, held, typed=typed)
+        seed_type, num_seeds = _seeds_of(batch, held, drawn, typed=typed)
     return BatchCall(
         calling=calling,
         values=values,
-        given=_with_edges(given, values, taken, calling, model),
+        given=_with_edges(given, values, taken, calling, model) if taken else given,
         batch=batch,
         seed_type=seed_type,
         num_seeds=num_seeds,
         trims=num_seeds is not None,
         others=others,
+        drawn=drawn,
     )
 
 
 BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], frozenset[str]]
 """How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
-attributes, the call's weights and features of edges, and its other arguments."""
+attributes, the call's weights and features of edges, or its matrix, and its other arguments."""
 
 
 def _forward_of(model: nn.Module) -> tuple[Any, ...]:
@@ -520,22 +538,24 @@ def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool)
     calling = calling_of(model, given)
     takes_all = calling.takes(DATA)
     taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
-    return calling, given, held, () if typed else taken, _others_of(calling, given)
+    taken = (() if typed else taken) + ((ADJACENCY,) if given.takes_matrix(calling) else ())
+    return calling, given, held, taken, _others_of(calling, given)
 
 
-def _seeds_of(batch: Any, held: frozenset[str], *, typed: bool) -> tuple[str | None, int | None]:
+def _seeds_of(
+    batch: Any, held: frozenset[str], drawn: Sampled | None, *, typed: bool
+) -> tuple[str | None, int | None]:
     """Return the type of the seeds, whose rows are the first of theirs, and their number.
 
     The number is None if the seeds' rows are not the first, or if the seeds are links.
     """
-    if held & _OTHER_SEEDS:
+    if not held.isdisjoint(_OTHER_SEEDS):
         return None, None
     if typed and not isinstance(batch, MiniBatch):
         [*stores] = [
             one for one in batch.node_types if "input_id" in batch[one] and "batch_size" in batch[one]
         ]
         return (stores[0], int(batch[stores[0]].batch_size)) if len(stores) == 1 else (None, None)
-    drawn = _drawn(batch)
     if drawn is None and "batch_size" not in held:
         return None, None
     number = list(batch.n_id_dict).index(batch.input_type) if typed else 0

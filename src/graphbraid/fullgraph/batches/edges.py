@@ -145,12 +145,11 @@ class BatchEdges:
             )
         if not self.hops:
             return [every] * num_levels
-        last = len(self.hops[0]) - 1
-        left = [min(one, last) for one in reversed(range(num_levels))]
-        needed = [*zip(*([hops[one] for one in left] for hops in self.hops), strict=True)]
+        by_hop, last = [*zip(*self.hops, strict=True)], len(self.hops[0]) - 1
+        sizes = [by_hop[min(left, last)] for left in range(num_levels - 1, -1, -1)]
         if num_blocks:
-            return needed
-        sizes = [every if level <= last_coupled else counts for level, counts in enumerate(needed)]
+            return sizes
+        sizes[: last_coupled + 1] = [every] * (last_coupled + 1)
         return sizes if self.is_directed or self._are_closed(sizes) else [every] * num_levels
 
     def _are_closed(self, sizes: Sequence[tuple[int, ...]]) -> bool:
@@ -227,7 +226,7 @@ class LevelEdges:
     def aggregation(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole batch."""
         csc, how = self.csc, self._map(adjacency, dtype)
-        if _is_plain(adjacency):
+        if plain_map(adjacency) is not None:
             return how.with_parts(csc=csc, weight=csc.weight if adjacency.weighted else None)
         if csc is how.csc:
             return how
@@ -244,8 +243,8 @@ class LevelEdges:
 
         Plain sums have no coefficients to compute, and one is like another but for the edges.
         """
-        if _is_plain(adjacency):
-            return _plain(adjacency)
+        if (plain := plain_map(adjacency)) is not None:
+            return plain
         key = (adjacency, dtype)
         if key not in self._maps:
             self._maps[key] = aggregation(adjacency, self._whole, dtype)
@@ -255,7 +254,8 @@ class LevelEdges:
         """Return a float32 map as a native segment takes it; the arrays may go on behind these edges."""
         how = self._map(adjacency, torch.float32)
         edges = self._drawn if self.sizes[1] <= self._drawn.num_dst else self._whole
-        weight = edges.weight if adjacency.weighted and _is_plain(adjacency) else how.weight
+        is_plain = plain_map(adjacency) is not None
+        weight = edges.weight if adjacency.weighted and is_plain else how.weight
         return map_fields(how, edges, *self.sizes, weight)
 
     def computed(self, edges: ComputedEdges, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
@@ -279,13 +279,11 @@ def map_fields(
     return csc.indptr, csc.indices, num_src, num_dst, how.mean, how.skip_loops, how.loop_scale, *factors
 
 
-def _is_plain(adjacency: AdjacencyMatrix) -> bool:
-    return adjacency.kind in ("sum", "mean") and adjacency.scale == 1
-
-
 @cache
-def _plain(adjacency: AdjacencyMatrix) -> Aggregation:
-    """Return a sum or mean over no edges."""
+def plain_map(adjacency: AdjacencyMatrix) -> Aggregation | None:
+    """Return the sum or mean over no edges that an adjacency without coefficients stands for, else None."""
+    if adjacency.kind not in ("sum", "mean") or adjacency.scale != 1:
+        return None
     nothing = Csc(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 0, trusted=True)
     return aggregation(replace(adjacency, weighted=False), nothing, torch.float32)
 
@@ -319,6 +317,28 @@ class Levels:
         if (found := self._made.get((level, number))) is None:
             found = self._made[level, number] = self._between(level, number)
         return found
+
+    def map_fields(
+        self, level: int, number: int, adjacency: AdjacencyMatrix, plain: Aggregation | None
+    ) -> tuple[Any, ...]:
+        """Return :meth:`LevelEdges.map_fields`; ``plain`` is :func:`plain_map` of the adjacency."""
+        if plain is not None and (level, number) not in self._made:
+            of = self._edges.relations[number]
+            csc, num_dst = of.csc, self.sizes[level + 1][of.destination]
+            if csc is not None and num_dst <= csc.num_dst:
+                weight = csc.weight if adjacency.weighted else None
+                return map_fields(plain, csc, self.sizes[level][of.source], num_dst, weight)
+        return self.edges(level, number).map_fields(adjacency)
+
+    def whole(self, level: int, number: int) -> LevelEdges | None:
+        """Return edges that are all of the batch's, whose transpose is shared; None if they are a part."""
+        if (level, number) not in self._made:
+            of = self._edges.relations[number]
+            sizes = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
+            if of.csc is not None and sizes != (of.csc.num_src, self._edges.num_nodes[of.destination]):
+                return None
+        found = self.edges(level, number)
+        return found if found.is_whole else None
 
     def _between(self, level: int, number: int) -> LevelEdges:
         of = self._edges.relations[number]

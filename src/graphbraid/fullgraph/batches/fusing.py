@@ -32,6 +32,7 @@ class BatchProgram:
     def __init__(self, program: ir.Program, out_dtype: torch.dtype | None = None) -> None:
         self.read, self.out_dtype = program, out_dtype
         """The program as it was read."""
+        self.inputs, self.reads_edges = tuple(program.inputs), program.reads_edges
         self.is_half = out_dtype is not None
         """Whether dense products are in bfloat16."""
         fused = _fused(program)

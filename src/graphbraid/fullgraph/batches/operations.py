@@ -152,8 +152,11 @@ class BatchRun:
 
     def edges(self, op: ir.Operation) -> LevelEdges:
         """Return the edges from the level of an operation's first input to the next level."""
-        number = 0 if op.walks is None else op.walks.number
-        return self.levels.edges(self.program.place(op.inputs[0]).level, number)
+        return self.levels.edges(*self.edges_between(op))
+
+    def edges_between(self, op: ir.Operation) -> tuple[int, int]:
+        """Return the level and the relation of :meth:`edges`."""
+        return self.program.place(op.inputs[0]).level, 0 if op.walks is None else op.walks.number
 
     def relation_edges(self, op: ir.Operation, relation: Relation) -> LevelEdges:
         """Return a relation's edges from the level before an operation's result to the result's."""

@@ -106,7 +106,7 @@ class BatchRunner:
             run, returned = _run_of(found, call, BatchRun), found.read.returned
             with call.around():
                 out = self.recorded.outputs(run)
-            if call.num_seeds is not None and call.num_seeds < len(out):
+            if call.num_seeds is not None and call.num_seeds < out.shape[0]:
                 out = out[: call.num_seeds]
             return out if returned is None else returned.of(out, partial(_kept, run, call.num_seeds))
         self.runs_as_written(found, stacklevel=stacklevel + 1)
@@ -182,9 +182,8 @@ class BatchRunner:
             if isinstance(form, NotLoweredError):
                 return form
             key = is_half, call.signature
-            if key not in form.programs:
-                form.programs[key] = self._read(call, form, is_half=is_half)
-            found = form.programs[key]
+            if (found := form.programs.get(key)) is None:
+                found = form.programs[key] = self._read(call, form, is_half=is_half)
             if isinstance(found, BatchProgram) and (unaligned := call.unaligned(found.by_row)):
                 form.unaligned.update(unaligned)
                 found = form.programs[key] = self._read(call, form, is_half=is_half)
@@ -305,8 +304,8 @@ def _run_of(program: BatchProgram, call: BatchCall, kind: type[_Run]) -> _Run:
     if call.given.typed:
         features = {one.input: call.x[one.name] for one in program.read.node_types if one.name in call.x}
     else:
-        features = dict.fromkeys(program.read.inputs, call.x[ONLY_NODE_TYPE])
-    attr = call.values[EDGE_ATTR] if program.read.reads_edges else None
+        features = dict.fromkeys(program.inputs, call.x[ONLY_NODE_TYPE])
+    attr = call.values[EDGE_ATTR] if program.reads_edges else None
     given = call.given_to(program.breaks)
     return kind(program, Levels(edges, sizes), features, given, attr)
 

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from graphbraid import native
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.batches.edges import LevelEdges, map_fields
+from graphbraid.fullgraph.batches.edges import Levels, map_fields, plain_map
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunction
-from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, new_rows, row_contiguous, watching
+from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
 from graphbraid.ops.spmm import SpmmFunction
@@ -195,6 +195,7 @@ class JoinedOps:
         is_kept = all(isinstance(one, nn.Parameter | None) for of_op in operands for one in of_op)
         self._operands = operands if is_kept else None
         """All operands, if they are whole parameters."""
+        self._forgotten = tuple(itertools.chain.from_iterable(last_read))
         self._native = NativeSegment(ops, self.reads, self.writes, list(map(len, operands)), widths)
 
     def run(self, run: BatchRun) -> None:
@@ -207,9 +208,8 @@ class JoinedOps:
         outs = self._native.outs(run, values, flat, learns=learns)
         if outs is not None:
             run.values.update(zip(self.writes, outs, strict=True))
-            for last_read in self._last_read:
-                for value in last_read:
-                    run.values.pop(value, None)
+            for value in self._forgotten:
+                run.values.pop(value, None)
         elif learns:
             outs = _Pass.apply(self, run, operands, *values, *flat)  # type: ignore[no-untyped-call]
             run.values.update(zip(self.writes, outs, strict=True))
@@ -399,6 +399,8 @@ class NativeSegment:
         self._widths = {value: widths(value) for value in values}
         self._row_bytes = 4 * max(self._widths.values())
         self._moving = [op for op in ops if isinstance(op, ir.AggregateLinear | ir.Aggregate)]
+        self._maps: list[tuple[Any, ...]] = []
+        """Of each operation that moves rows its level, its relation, and what it adds."""
         self._edges = {op.out: number for number, op in enumerate(self._moving)}
         self._first_rows = [op for op in ops if type(op) is ir.DestinationRows]
         self._dropping = [op for op in ops if _epilogue_of(op).p > 0]
@@ -429,11 +431,14 @@ class NativeSegment:
         if kernels is None or any(one.is_inference() for one in values):
             return None
         if self._made is None:
+            self._maps = [
+                (*run.edges_between(op), op.adjacency, plain_map(op.adjacency)) for op in self._moving
+            ]
             self._made = self._compiled(kernels)
-        edges = [run.edges(op) for op in self._moving]
-        maps = [one.map_fields(op.adjacency) for one, op in zip(edges, self._moving, strict=True)]
+        levels = run.levels
+        maps = [levels.map_fields(*one) for one in self._maps]
         counts = [run.num_rows(op) for op in self._first_rows]
-        outs = [new_rows(x, run.rows_of(value), self._widths[value]) for value in self.writes]
+        outs = [x.new_empty((run.rows_of(value), self._widths[value])) for value in self.writes]
         held = [*values, *operands]
         if learns:
             # A parameter's data may be replaced before backward, which frees the memory that it had. `.data`
@@ -447,8 +452,11 @@ class NativeSegment:
             run.draw_for(op)
             draws.append((seed_of_call(), row_ids(run.num_rows(op))))
         if learns:
-            how = self, begun, edges, draws, outs, held
-            found: Sequence[Tensor] = _NativePass.apply(how, *values, *operands)  # type: ignore[no-untyped-call]
+            how = self, begun, levels, draws, outs, held
+            # Function.apply only adds to it what torch.func's transforms need.
+            in_transform = torch._C._are_functorch_transforms_active()
+            function: Any = _NativePass if in_transform else super(torch.autograd.Function, _NativePass)
+            found: Sequence[Tensor] = function.apply(how, *values, *operands)
             return found
         begun.forward(draws, [False] * len(values), [False] * len(operands))
         return outs
@@ -473,23 +481,28 @@ class NativeSegment:
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
         return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
 
-    def reversed(self, edges: LevelEdges, number: int) -> tuple[int, tuple[Any, ...]]:
-        """Return the transpose of a map over all edges of a batch, which their Csc keeps, with its number."""
-        adjacency: ir.AdjacencyMatrix = self._moving[number].adjacency
+    def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...]], ...]:
+        """Return the transpose of a map with its number, if it is over all edges of a batch.
+
+        Their Csc keeps it. Nothing is returned for other maps, whose transposes the segment makes itself.
+        """
+        level, relation, adjacency, _ = self._maps[number]
+        if (edges := levels.whole(level, relation)) is None:
+            return ()
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
-        return number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight)
+        return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight)),)
 
 
 class _NativePass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        segment, begun, edges, draws, outs, now = how
+        segment, begun, levels, draws, outs, now = how
         ctx.set_materialize_grads(False)
         needs, num_values = ctx.needs_input_grad[1:], len(segment._reads)
         reads, constant = begun.forward(draws, needs[:num_values], needs[num_values:])
         held: tuple[Any, ...] = (*tensors, *outs)
         ctx.versions = [(held[place], held[place]._version) for place in reads]
-        ctx.segment, ctx.begun, ctx.edges = segment, begun, edges
+        ctx.segment, ctx.begun, ctx.levels = segment, begun, levels
         ctx.wanted = [one if need else None for one, need in zip(now, needs, strict=True)]
         # Other objects than backward keeps, since the results refer to this context.
         found = tuple(out.detach() for out in outs)
@@ -513,13 +526,8 @@ class _NativePass(torch.autograd.Function):
             ctx.begun = None
         by_row = torch.contiguous_format  # as the kernels write them
         made = [None if one is None else torch.empty_like(one, memory_format=by_row) for one in ctx.wanted]
-        given = [None if grad is None else row_contiguous(grad) for grad in grads]
-        turned = [
-            segment.reversed(ctx.edges[number], number)
-            for number in begun.transposed_maps()
-            if ctx.edges[number].is_whole
-        ]
-        for place in begun.backward(given, turned, made):
+        turned = [one for number in begun.transposed_maps() for one in segment.reversed(ctx.levels, number)]
+        for place in begun.backward(grads, turned, made):
             made[place] = None
         return None, *made
 

@@ -302,9 +302,16 @@ class ModelWatch:
             self._dicts += [part for part in parts if isinstance(part, dict)]  # of TorchScript, some are not
         self._dicts += [part for part in hooks if isinstance(part, dict)]
         self._reached = reached = Reached(model)
+        self._dicts += reached.dicts
         kinds = dict.fromkeys(kind for m in self._modules for kind in users_classes(type(m)))
-        self._classes = [*(vars(kind) for kind in kinds), *reached.classes]
-        self._named = reached.named
+        of_classes = (held.values for held in (*map(vars, kinds), *reached.classes))
+        by_name = (partial(map, held.get, names) for held, names in reached.named if names)
+        self._others: list[Callable[[], Any]] = [
+            *of_classes,
+            *(one.__iter__ for one in reached.lists),
+            *by_name,
+        ]
+        """Functions that return what else is watched, as it is now."""
         self._parameters = [p for p in model.parameters() if not is_lazy(p)]
         moving = {id(b) for m in self._modules if _moves_vectors(m) for b in m.buffers(recurse=False)}
         buffers = [b for name, b in model.named_buffers() if not name.endswith(COUNTED)]
@@ -314,7 +321,7 @@ class ModelWatch:
         self._single = [b for b in on_host if b.numel() == 1]
         self.numbers = self._numbers()
         """Numbers that are compared by value: about parameters and buffers."""
-        self._held = tuple(tuple(chain.from_iterable(one.items())) for one in self._dicts)
+        self._held = tuple(tuple(chain.from_iterable(dict.items(one))) for one in self._dicts)
         self._before, self._before_numbers = tuple(self._values()), self._read_numbers()
 
     def has_changed(self) -> bool:
@@ -336,11 +343,7 @@ class ModelWatch:
                 if item[0] not in computed
                 for one in item
             ),
-            chain.from_iterable(map(dict.keys, self._reached.dicts)),
-            chain.from_iterable(map(dict.values, self._reached.dicts)),
-            chain.from_iterable(held.values() for held in self._classes),
-            chain.from_iterable(self._reached.lists),
-            chain.from_iterable(map(held.get, names) for held, names in self._named),
+            chain.from_iterable(now() for now in self._others),
             _END,
         )
 
@@ -349,7 +352,8 @@ class ModelWatch:
         return [*map(_version, self._reached.tensors), *(a.tobytes() for a in self._reached.arrays)]
 
     def _numbers(self) -> tuple[Any, ...]:
-        parameters = [(_ABOUT_PARAMETERS(p), p.is_contiguous()) for p in self._parameters]
+        are_by_row = [*map(Tensor.is_contiguous, self._parameters)]
+        parameters = [*map(_ABOUT_PARAMETERS, self._parameters), *are_by_row]
         versions = list(map(_version, self._buffers))
         return parameters, versions, [b.item() for b in self._single]
 
@@ -358,7 +362,7 @@ def _hold_same_items(dicts: list[dict[str, Any]], before: tuple[tuple[Any, ...],
     """Return whether dicts hold the very keys and values ``before``; the twin of that in ``module.cpp``."""
     pairs = zip(dicts, before, strict=True)
     return all(
-        2 * len(one) == len(items) and all(map(is_, chain.from_iterable(one.items()), items))
+        2 * len(one) == len(items) and all(map(is_, chain.from_iterable(dict.items(one)), items))
         for one, items in pairs
     )
 

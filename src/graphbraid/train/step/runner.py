@@ -435,6 +435,7 @@ class ModelRunner:
             given=self._given_of_edges,
             batch=batch,
             seed_type=self.learned_type,
+            drawn=batch.sampled,
             around=partial(self.over_ranks, batch),
         )
         return self.batches.run(call)
