@@ -11,7 +11,7 @@ from torch import nn
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, engine_of, in_double, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
-from torch_geometric.utils import add_self_loops, degree, remove_self_loops, scatter, softmax
+from torch_geometric.utils import add_self_loops, degree, remove_self_loops, scatter, segment, softmax
 
 import graphbraid
 from graphbraid.fullgraph import program as ir
@@ -245,7 +245,54 @@ def _degrees(x, edges):
     return degree(edges[1], x.size(0), x.dtype).view(-1, 1)
 
 
+def _maximum_of_masked(model, x, edges):
+    src, dst = edges
+    messages = (x[src] - x[dst]).masked_fill(x[src] < 0.1, float("-inf"))
+    out = torch.full_like(x, float("-inf")).scatter_reduce(0, _by(dst, messages), messages, "amax")
+    return torch.where(torch.isinf(out), torch.zeros_like(out), out)
+
+
+def _minimum_from_infinity(model, x, edges):
+    out = x.new_full((x.size(0), x.size(1)), float("inf"))
+    out.scatter_reduce_(0, _by(edges[1], x[edges[0]]), x[edges[0]], "amin", include_self=False)
+    return out.masked_fill(out == float("inf"), 0.0)
+
+
+def _rectified_maximum(model, x, edges):
+    out = torch.full(x.shape, -float("inf")).to(x.dtype)
+    return out.scatter_reduce(0, _by(edges[1], x[edges[0]]), x[edges[0]], "amax").relu()
+
+
+def _safe_softmax(model, x, edges):
+    src, dst = edges
+    scores = model.score(x[src] * x[dst]).squeeze(-1)
+    top = torch.full((x.size(0),), -float("inf"), dtype=x.dtype)
+    top = top.scatter_reduce(0, dst, scores.detach(), "amax", include_self=False)
+    e = torch.exp(scores - top[dst])
+    total = torch.zeros(x.size(0), dtype=x.dtype).index_add_(0, dst, e)
+    return _added(x, dst, (e / total[dst]).unsqueeze(-1) * x[src])
+
+
+def _segments(model, x, edges):
+    dst, order = edges[1].sort(stable=True)
+    counts = torch.bincount(dst, minlength=x.size(0))
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    messages = torch.tanh(x[edges[0][order]])
+    return segment(messages, starts, "mean") + segment(messages, ptr=starts)
+
+
+def _sum_from_infinity(model, x, edges):
+    out = torch.full_like(x, -float("inf")).index_add(0, edges[1], x[edges[0]])
+    return out.masked_fill(torch.isinf(out), 0.0)
+
+
 READ = [
+    _sum_from_infinity,
+    _maximum_of_masked,
+    _minimum_from_infinity,
+    _rectified_maximum,
+    _safe_softmax,
+    _segments,
     _of_two_masks,
     _sorted,
     _set_degrees,
@@ -401,11 +448,35 @@ def _seen_through_a_view(model, x, edges):
     return _added(x, edges[1], x[edges[0]] * column[edges[0]])
 
 
+def _bounded_maximum(model, x, edges):
+    out = torch.full_like(x, -float("inf"))
+    return out.scatter_reduce(0, _by(edges[1], x[edges[0]]), x[edges[0]], "amax").clamp(min=-1)
+
+
+def _maximum_from_another_end(model, x, edges):
+    top = torch.full_like(x, -float("inf")).scatter_reduce(0, _by(edges[1], x[edges[0]]), x[edges[0]], "amax")
+    return torch.sigmoid(x + torch.zeros_like(x).index_add(0, edges[1], torch.exp(top[edges[0]])))
+
+
+def _segments_of_any_edges(model, x, edges):
+    starts = torch.nn.functional.pad(torch.bincount(edges[1], minlength=x.size(0)).cumsum(0), (1, 0))
+    return segment(x[edges[0]], starts)
+
+
+def _maximum_of_segments(model, x, edges):
+    dst, order = edges[1].sort(stable=True)
+    starts = torch.nn.functional.pad(torch.bincount(dst, minlength=x.size(0)).cumsum(0), (1, 0))
+    return segment(x[edges[0][order]], starts, "max")
+
+
 def _without_gradient(model, x, edges):
     return _added(x, edges[1], x[edges[0]].detach() * x[edges[1]])
 
 
 ODD = [
+    _bounded_maximum,
+    _segments_of_any_edges,
+    _maximum_of_segments,
     _permuted,
     _shifted,
     _from_the_end,
@@ -440,11 +511,19 @@ def _cases(*runs, quick):
 _SLOW = [pytest.mark.slow]
 
 
-SEVERAL = {_onto_a_sum: 2, _edge_states: 2, _two_scatters: 2, _twice: 2}
+SEVERAL = {_safe_softmax: 2, _segments: 2, _onto_a_sum: 2, _edge_states: 2, _two_scatters: 2, _twice: 2}
 """Numbers of scatters, where there are more than one."""
 
 
-WHOLE = {_set_degrees, _divided_in_place, _divided_later, _onto_a_changed_copy}
+WHOLE = {
+    _rectified_maximum,
+    _safe_softmax,
+    _segments,
+    _set_degrees,
+    _divided_in_place,
+    _divided_later,
+    _onto_a_changed_copy,
+}
 """Forwards without a part that runs as written."""
 
 
@@ -467,6 +546,13 @@ def test_gathers_and_scatters_are_lowered_and_equal_what_is_written(run):
     assert len(_lowered_messages(engine)) >= SEVERAL.get(run, 1), engine.explain()
     assert run not in WHOLE or verdict(engine) == LOWERED, engine.explain()
     assert_alike(model, twin, data, engine, steps=2)
+
+
+def test_what_nodes_without_messages_get_is_not_seen_by_other_nodes():
+    data, (model, twin) = data_of("untidy"), _pair(_maximum_from_another_end)
+    engine = engine_of(model, data)
+    torch.testing.assert_close(engine(), twin(data.x, data.edge_index)[data.train_mask], rtol=2e-4, atol=2e-5)
+    assert "it gives nodes without messages -inf, and later calls may show it" in engine.explain()
 
 
 def test_a_reason_names_the_scatter_and_not_the_gather_before_it():

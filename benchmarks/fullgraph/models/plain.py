@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.utils import degree, scatter, softmax
+from torch_geometric.utils import degree, scatter, segment, softmax
 
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 
@@ -117,6 +117,37 @@ class WrittenSoftmax(nn.Module):
         e = torch.exp(e - most[dst])
         total = torch.zeros(n, 1, dtype=x.dtype).index_add_(0, dst, e)
         return torch.zeros_like(h).index_add_(0, dst, e / (total[dst] + 1e-16) * h[src])
+
+
+class SafeSoftmax(nn.Module):
+    """After softmaxes by hand that subtract each node's largest score, which begins at minus infinity."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin, self.score = nn.Linear(in_channels, out_channels), nn.Linear(2 * out_channels, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        (src, dst), x = edge_index, self.lin(x)
+        scores = F.leaky_relu(self.score(torch.cat([x[src], x[dst]], dim=1)), 0.2).squeeze(-1)
+        top = torch.full((x.size(0),), float("-inf"), dtype=x.dtype, device=x.device)
+        top = top.scatter_reduce(0, dst, scores.detach(), "amax", include_self=False)
+        e = torch.exp(scores - top[dst])
+        total = torch.zeros(x.size(0), dtype=x.dtype, device=x.device).index_add_(0, dst, e)
+        return torch.zeros_like(x).index_add_(0, dst, (e / total[dst]).unsqueeze(-1) * x[src])
+
+
+class Segments(nn.Module):
+    """After users of torch-scatter's ``segment_csr``: edges are sorted first, here for PyG's ``segment``."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(in_channels, out_channels), nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        dst, order = edge_index[1].sort(stable=True)
+        counts = torch.bincount(dst, minlength=x.size(0))
+        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return self.own(x) + self.others(segment(x[edge_index[0][order]], starts, reduce="mean"))
 
 
 class GatedGCN(nn.Module):
@@ -308,6 +339,8 @@ MODELS = [
     Listed(_F, "powerful-gnns, scatter_add", lambda s: Net(SummedGIN, s)),
     Listed(_F, "pytorch-GAT, softmax of PyG", lambda s: Net(EdgeGAT, s)),
     Listed(_F, "pyGAT, softmax by hand", lambda s: Net(WrittenSoftmax, s)),
+    Listed(_F, "softmax by hand, maximum from -inf", lambda s: Net(SafeSoftmax, s)),
+    Listed(_F, "segments of sorted edges", lambda s: Net(Segments, s)),
     Listed(_F, "benchmarking-gnns GatedGCN", _gated, "edges"),
     Listed(_F, "meshgraphnets", lambda s: Mesh(lambda w: MeshBlock(w, s.edge_channels), s), "edges"),
     Listed(_F, "egnn, distances", lambda s: Encoded(DistanceLayer, s)),

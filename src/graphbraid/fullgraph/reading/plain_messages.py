@@ -7,6 +7,7 @@ and a trial shows that they are messages (:mod:`.scatter_trial`).
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +33,17 @@ _SCATTERS: dict[str, tuple[str, ...]] = dict.fromkeys(
 )
 _SCATTERS |= {f"{name}_": takes for name, takes in _SCATTERS.items()}
 _SCATTERS |= dict.fromkeys(("scatter", "scatter_sum", "scatter_mean"), ("src", "index"))
+_SCATTERS |= {"segment": ("src", "ptr"), "segment_csr": ("src", "indptr")}
+_SCATTERS |= dict.fromkeys(("scatter_max", "scatter_min"), ())
 """Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter."""
+FIRST = "its gradient goes to the first of equal messages in the order of the list"
+"""Why a maximum or minimum of torch-scatter has no lowered form."""
+_LEAST = {"max": -math.inf, "min": math.inf}
+"""What a maximum or minimum may begin with, beside zeros."""
+_BY_NUMBER = {"isinf", "isfinite", "isneginf", "isposinf", "logical_not", "invert", "where", "masked_fill"}
+_BY_NUMBER |= {"nan_to_num", "relu", "clamp", "clamp_min", "clamp_max", "eq", "ne", "lt", "le", "gt", "ge"}
+_BY_NUMBER |= {"detach", "zeros_like", "full_like"}
+"""Calls that give each number of a result by the same number of their arguments alone."""
 _NEW = {"new_zeros": torch.zeros, "new_ones": torch.ones}
 """Methods of rows, and functions that make the same of their dtype and device."""
 _MADE = ("zeros", "zeros_like")
@@ -84,6 +95,8 @@ class PlainPropagation(Propagation):
     """The scatter: :attr:`written`, or the dividend of that quotient."""
     along: fx.Node | None
     """The edges, if the model computes them from more than the graph's edges."""
+    empty: float = 0.0
+    """What the scatter gives a node without messages. Nothing shows whether it is this or 0."""
     ties: Ties = "shared"
     is_plain = True
 
@@ -129,6 +142,7 @@ def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> PlainMe
             finder.replace(node, key, tried.get(key, []))
         except _NotMessagesError as error:
             node.meta[WHY] = str(error)
+            finder.forget_inserted()
     if not finder.stood_for:
         return PlainMessages()
     skipped = set[fx.Node]()
@@ -162,6 +176,8 @@ class _Finder:
         """The calls that reshape the index of the current scatter."""
         self.ends: dict[fx.Node, End] = {}
         """The calls that give the ends of edges for the current scatter."""
+        self._inserted: list[fx.Node] = []
+        """The calls that make an index of the current scatter's segments."""
         self._kinds: dict[fx.Node, str] = {}
         order = {one: place for place, one in enumerate(self.graph.nodes)}
         for node in order:  # in order, as a deep model has more calls than Python's stack takes
@@ -172,6 +188,11 @@ class _Finder:
                 node.op, node.target = "call_function", ir.on_a_copy
             elif not self.kind(node) and writes(node) and isinstance(of := (*node.args, None)[0], fx.Node):
                 self._kinds |= dict.fromkeys(_memory_of(of), "")  # from here on it holds values of rows
+
+    def forget_inserted(self) -> None:
+        """Erase the calls that were inserted for a scatter that is left as written."""
+        for one in reversed(self._inserted):
+            self.graph.erase_node(one)
 
     def kind(self, node: fx.Node) -> str:
         """Return ``edges`` if a call reads edges alone, ``shape`` if it reads shapes alone, else ``""``."""
@@ -240,33 +261,24 @@ class _Finder:
         """
         if self.kind(node):
             return
+        self._inserted.clear()
         self.reshaped.clear()
         self.ends.clear()
-        into = "scatter_reduce" if node.target == "scatter" else _name(node)
-        is_of = (getattr(node.target, "__module__", None) or "").startswith("torch_scatter")
-        takes = _SCATTERS["scatter" if is_of else into]
-        given = dict(zip(takes, node.args, strict=False)) | node.kwargs
-        end, source = self.end(given.get("index")), given.get("src", given.get("source"))
-        if end is None or not isinstance(source, fx.Node):
-            raise _NotMessagesError("its index is no end of edges")
-        aggr = (
-            "mean"
-            if "mean" in into
-            else {"amax": "max", "amin": "min"}.get(str(found := _reduce(node)), found)
-        )
-        if aggr not in AGGREGATIONS:
-            raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
+        given, takes, end, aggr = self._given_to(node)
+        source = given["src"]
         order = {one: place for place, one in enumerate(self.graph.nodes)}
-        is_sum, made = aggr in ("sum", "add"), list[fx.Node]()
+        is_sum, made, empty = aggr in ("sum", "add"), list[fx.Node](), 0.0
         base: Any = given.get("input")
         if "input" in takes:
-            made = self._made_of_zeros(node, base, order)
+            made, empty = self._base(node, base, order, aggr)
             if not made and not (is_sum and self._adds_onto(node, base, order)):
                 raise _NotMessagesError("it writes into a matrix that is not made of zeros for it")
-            if into.endswith("_"):
+            if _name(node).endswith("_"):
                 for user in [user for user in base.users if user is not node and made]:
                     user.replace_input_with(base, node)  # what it has written into is its result
                 self._writes_own.add(node)
+        if empty and not self._hides(node, end, empty):
+            raise _NotMessagesError(f"it gives nodes without messages {empty}, and later calls may show it")
         first = min(node.users, key=order.__getitem__, default=node)
         if _name(first) in _APART and not first.kwargs and self._is_apart(first, order):
             first.op, first.target = "call_function", _APART[_name(first)]
@@ -280,25 +292,84 @@ class _Finder:
         stood_for = {*message.visited, *self.reshaped, node, *made}
         written, aggr = ways[len(why)]
         self._check_writes(stood_for, order, order[written])
-        view = self._append(key, node, written, message, aggr=aggr, messages=source)
+        fields = {"aggr": aggr, "messages": source, "empty": empty}
+        view = self._append(key, node, written, message, fields)
         if "input" in takes and not made:
             self._add_onto(node, base, view)
         self.stood_for |= stood_for | {written}
 
-    def _made_of_zeros(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> list[fx.Node]:
-        """Return the calls that make zeros for a scatter, which nothing else has written into; none if none.
+    def _given_to(self, node: fx.Node) -> tuple[dict[str, Any], tuple[str, ...], End, str]:
+        """Return a scatter's arguments, the names of the first, the end that it goes by and its reduction.
+
+        Raises:
+            _NotMessagesError: it has no lowered form.
+        """
+        into = "scatter_reduce" if node.target == "scatter" else _name(node)
+        is_of = (getattr(node.target, "__module__", None) or "").startswith("torch_scatter")
+        takes = _SCATTERS["scatter" if is_of and into == "scatter_add" else into]
+        if not takes:
+            raise _NotMessagesError(FIRST)
+        found = "mean" if "mean" in into else _reduce(node)
+        aggr = {"amax": "max", "amin": "min"}.get(str(found), found)
+        segments = takes[1] in ("ptr", "indptr")
+        if aggr not in AGGREGATIONS or (segments and aggr in _LEAST):
+            raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
+        given = dict(zip(takes, node.args, strict=False)) | node.kwargs
+        if segments and isinstance(ends := given.get(takes[1]), fx.Node) and self.kind(ends) == "edges":
+            with self.graph.inserting_before(node):
+                counts = self.graph.call_method("diff", (ends,))
+                index = given["index"] = self.graph.call_function(torch.repeat_interleave, (counts,))
+            self._inserted += [counts, index]
+        source = given["src"] = given.get("src", given.get("source"))
+        end = self.end(given.get("index"))
+        if end is None or not isinstance(source, fx.Node):
+            raise _NotMessagesError("its index is no end of edges")
+        if takes[0] == "src" and not all(self.kind(one) for one in node.all_input_nodes if one is not source):
+            raise _NotMessagesError("it writes into a matrix that it is given")
+        return given, takes, end, aggr
+
+    def _base(
+        self, node: fx.Node, base: Any, order: Mapping[fx.Node, int], aggr: str
+    ) -> tuple[list[fx.Node], float]:
+        """Return the calls that make a matrix for a scatter alone, and what it is full of; none if none.
 
         Numbers do not show this: a parameter may be zero while the model is read.
         """
         made: list[Any] = [base] if isinstance(base, fx.Node) else []
         while made and _name(made[-1]) in _CONVERTS and len(made[-1].args[0].users) == 1:
             made.append(made[-1].args[0])
-        is_zero = any(
-            _name(one) in _MADE
-            or (_name(one) in _FILLED and one.kwargs.get("fill_value", *one.args[-1:]) in (0,))
-            for one in made[-1:]
-        )
-        return made if is_zero and all(order[user] >= order[node] for user in base.users) else []
+        for one in made[-1:]:
+            number = 0.0 if _name(one) in _MADE else None
+            number = one.kwargs.get("fill_value", *one.args[-1:]) if _name(one) in _FILLED else number
+            is_known = type(number) in (int, float) and number in (0, _LEAST.get(aggr, 0))
+            if is_known and all(order[user] >= order[node] for user in base.users):
+                return made, cast("float", number)
+        return [], 0.0
+
+    def _hides(self, node: fx.Node, end: End, empty: float) -> bool:
+        """Return whether nothing depends on whether a scatter gives nodes without messages ``empty`` or 0.
+
+        Calls after it give the same for both numbers, as ``where(isinf(out), 0, out)`` does, or gather rows
+        by the end that it goes by.
+        """
+        held: dict[fx.Node, Any] = {node: torch.tensor([empty, 0.0])}
+        differ = {node}
+        for one in list(self.graph.nodes):
+            if one is node or differ.isdisjoint(one.all_input_nodes) or self.kind(one) == "shape":
+                continue
+            if one.target is operator.getitem and self.end(one.args[1]) == end:
+                continue
+            if _name(one) not in _BY_NUMBER or not held.keys() >= {*one.all_input_nodes}:
+                return False
+            args, kwargs = fx.node.map_arg((one.args, one.kwargs), held.__getitem__)
+            target: Any = getattr(args[0], str(one.target)) if one.op == "call_method" else one.target
+            try:
+                held[one] = target(*args[one.op == "call_method" :], **kwargs)
+            except Exception:  # whatever it may raise
+                return False
+            if not torch.equal(held[one][:1], held[one][1:]):
+                differ.add(one)
+        return True
 
     def _adds_onto(self, node: fx.Node, base: Any, order: Mapping[fx.Node, int]) -> bool:
         """Return whether a scatter adds its messages to rows that nothing else sees it write over."""
@@ -350,7 +421,7 @@ class _Finder:
                     raise _NotMessagesError(f"{one} writes in place before the messages are reduced")
 
     def _append(
-        self, key: str, node: fx.Node, written: fx.Node, message: _Copied, *, aggr: str, messages: fx.Node
+        self, key: str, node: fx.Node, written: fx.Node, message: _Copied, fields: Mapping[str, Any]
     ) -> fx.Node:
         """Insert the call of ``propagate`` in place of the call ``written``; return the rows it gives."""
         with self.graph.inserting_before(written):
@@ -365,16 +436,15 @@ class _Finder:
                 tensors=message.tensors,
                 takes=(tuple(str(one.target) for one in message.graph.find_nodes(op="placeholder")), ()),
                 special=message.special,
-                aggr=aggr,
                 dtype=next((p.dtype for p in self.trace.root.parameters()), None),
                 key=key,
                 written=written,
-                messages=messages,
                 ends=message.ends(),
                 gathers=message.gathers,
                 same=message.same,
                 scatter=node,
                 along=along,
+                **fields,
             )
             out = self.graph.call_function(target, (edges,), rows | message.values)
             view = self.graph.call_method("view", (out, -1, 0))

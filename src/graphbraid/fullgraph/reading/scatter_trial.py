@@ -20,7 +20,7 @@ from graphbraid.fullgraph.reading.aggregations import SHARES, TIES_OF_MESSAGES
 from graphbraid.fullgraph.reading.before_edges import module_of
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.edge_calls import MOST_COUNTED
-from graphbraid.fullgraph.reading.plain_messages import PlainPropagation
+from graphbraid.fullgraph.reading.plain_messages import FIRST, PlainPropagation
 from graphbraid.fullgraph.reading.row_dependence import RowWatch
 from graphbraid.fullgraph.reading.tracer import TracedCalls
 from graphbraid.nn.module_traits import copy_of
@@ -111,7 +111,7 @@ class ScatterTrial:
         return (
             ours.shape == theirs.shape
             and torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-            and not bool(theirs[alone].any())
+            and bool((theirs[alone] == of.empty).all())
             and (of.written is of.scatter or self._divides_by_counts(num_nodes))
         )
 
@@ -180,13 +180,16 @@ class ScatterTrial:
         """Return what messages come to."""
         kind = {"add": "sum", "max": "amax", "min": "amin"}.get(str(self._of.aggr), str(self._of.aggr))
         index = dst.view(-1, *[1] * (messages.ndim - 1)).expand_as(messages)
-        zeros = messages.new_zeros(num_nodes, *messages.shape[1:])
-        return zeros.scatter_reduce(0, index, messages, kind, include_self=False)
+        nothing = messages.new_full((num_nodes, *messages.shape[1:]), self._of.empty)
+        return nothing.scatter_reduce(0, index, messages, kind, include_self=False)
 
     def _ties(self, held: Mapping[fx.Node, Any]) -> Ties:
         """Return how a maximum or minimum as written shares the gradient of two equal messages."""
         of, found, rows = self._of, list[tuple[float, ...]](), {*self._rows().values()}
         leaves = {one: value for one, value in held.items() if one.op == "placeholder" or one in rows}
+        if cast("fx.Node", self.node.args[0]).op == "placeholder":  # not edges that the model computes
+            leaves |= {one: value[:2] for one, value in leaves.items() if one not in rows}
+            leaves[cast("fx.Node", self.node.args[0])] = torch.tensor([[0, 1], [2, 2]])
         leaves |= {one: torch.tensor([[0, 1], [2, 2]][at]) for one, at in of.ends.items()}
         for value in (1.0, 0.0):
             given = torch.full_like(held[of.messages][:2], value, requires_grad=True)
@@ -196,7 +199,8 @@ class ScatterTrial:
             found.append(tuple(round(share * 6) / 6 for share in grad.view(2, -1)[:, 0].tolist()))
         ties = SHARES.get((found[0], found[1]))
         if ties not in TIES_OF_MESSAGES:
-            raise of.refuse(f"it shares the gradient of two equal messages and two zeros as {found}")
+            what = f"it shares the gradient of two equal messages and two zeros as {found}"
+            raise of.refuse(FIRST if ties == "first" else what)
         return ties
 
     def _run(self, node: fx.Node, held: dict[fx.Node, Any], num_nodes: int) -> Any:

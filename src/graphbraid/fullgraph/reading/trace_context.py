@@ -165,11 +165,20 @@ _UTILS = "torch_geometric.utils"
 
 
 _RECORDED = (
-    *("degree", "scatter", "softmax", "coalesce", "sort_edge_index", "to_undirected", "is_undirected"),
+    *(
+        "degree",
+        "scatter",
+        "segment",
+        "softmax",
+        "coalesce",
+        "sort_edge_index",
+        "to_undirected",
+        "is_undirected",
+    ),
     *("add_self_loops", "remove_self_loops", "add_remaining_self_loops", "contains_self_loops"),
 )
 """Functions of ``torch_geometric.utils``."""
-_EVERYWHERE = ("degree", "scatter", "softmax")
+_EVERYWHERE = ("degree", "scatter", "segment", "softmax")
 """Those of them that a forward without layers passes messages by."""
 TORCH_SCATTER = "torch_scatter"
 SCATTERS = {
@@ -180,6 +189,8 @@ SCATTERS = {
 }
 """Functions of torch-scatter, from which PyG's ``scatter`` came, with their reductions that have a lowered
 form. Its maximum has none: which of several equal messages gets the gradient is another than in PyG."""
+_OTHER_SCATTERS = ("scatter_max", "scatter_min", "segment_csr")
+"""Functions of torch-scatter that are recorded in a forward without layers, too."""
 
 
 def names_in(module: str) -> dict[str, Any]:
@@ -200,7 +211,8 @@ def recorded_of(*, everywhere: bool) -> dict[int, Any]:
         everywhere: return only those that any function of a forward may call so; a layer's may call all.
     """
     utils, scatters = names_in(_UTILS), names_in(TORCH_SCATTER)
-    found = [*map(utils.get, _EVERYWHERE if everywhere else _RECORDED), *map(scatters.get, SCATTERS)]
+    found = [*map(utils.get, _EVERYWHERE if everywhere else _RECORDED)]
+    found += map(scatters.get, (*SCATTERS, *_OTHER_SCATTERS))
     found.append(names_in("torch_geometric.nn.conv.gcn_conv").get("gcn_norm"))
     found.append(names_in(f"{_UTILS}._spmm").get("spmm"))
     found += [one for one in names_in("torch_sparse").values() if isinstance(one, types.FunctionType)]
