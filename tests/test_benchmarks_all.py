@@ -1,5 +1,6 @@
 """``python -m benchmarks.all``: what it refuses, that it goes on where it stopped, what it publishes."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,25 @@ QUICK = Part(
 BROKEN = Part(
     name="broken", module="kernels.dispatch", results="dispatch", minutes=1, options=("--nonsense",)
 )
+
+
+STAND_IN = """
+import json, os, sys
+
+if "--nonsense" in sys.argv:
+    sys.exit(2)
+with open(sys.argv[sys.argv.index("--out") + 1], "a") as file:
+    for row in ("surrounding", "autograd function", "custom op"):
+        file.write(json.dumps({"row": row, "remark": os.environ.get(sys.argv[1], "")}) + "\\n")
+"""
+"""What a part's process does, without importing torch."""
+
+
+@pytest.fixture
+def stood_in(monkeypatch):
+    """Parts run :data:`STAND_IN`."""
+    command = [sys.executable, "-c", STAND_IN, rows.REMARK]
+    monkeypatch.setattr(parts_module, "ours", lambda _, *options: [*command, *options])
 
 
 @pytest.fixture
@@ -51,7 +71,7 @@ def test_a_part_runs_once_and_its_rows_and_minutes_are_published(project, capsys
     assert rows.read_lines(project / "results" / "dispatch.jsonl") == published
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("stood_in")
 def test_a_part_that_fails_is_named_and_tried_again_and_the_others_count(project, capsys):
     assert run_all.main([]) == 1
     assert "broken ended with 2" in capsys.readouterr().err
@@ -61,7 +81,7 @@ def test_a_part_that_fails_is_named_and_tried_again_and_the_others_count(project
     assert len(rows.read_lines(project / "results" / "dispatch.jsonl")) == 4  # not all parts: others stay
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("stood_in")
 def test_rows_of_other_commits_go_where_all_parts_were_run(project, monkeypatch):
     monkeypatch.setattr(run_all, "PARTS", (QUICK,))
     rows.put_rows(project / "results" / "dispatch.jsonl", [{"row": "of another commit"}])
@@ -88,7 +108,7 @@ def test_a_commit_that_moves_is_refused(project, monkeypatch):
         run_all.main(["--parts", "dispatch"])
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("stood_in")
 def test_a_busy_machine_is_refused_or_said_in_every_row(project, monkeypatch):
     monkeypatch.setattr(quiet, "others_share", lambda *_: 0.4)
     monkeypatch.setattr(run_all, "WAIT_SECONDS", 0.0)

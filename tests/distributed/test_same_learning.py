@@ -13,9 +13,8 @@ from graphbraid.train import TrainConfig
 from graphbraid.train.option_checks import config_by_types, config_of_links
 
 pytestmark = pytest.mark.distributed
-SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
-OF_MATRIX = (2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4)))
-"""Of what tests/distributed/test_part_matrix.py trains on 1 to 4 ranks with the whole graph, too."""
+SIZES = (2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4)))
+"""tests/distributed/test_part_matrix.py trains such models on 1 to 4 ranks with the whole graph, too."""
 
 
 @functools.cache
@@ -71,12 +70,12 @@ def _check_told(size, function):
             assert found["test"] == pytest.approx(alone[name]["test"], rel=1e-3, abs=0.011), name
 
 
-@pytest.mark.parametrize("size", OF_MATRIX)
+@pytest.mark.parametrize("size", SIZES)
 def test_models_over_node_types_learn_the_same(size):
     _check_told(size, same_learning.typed)
 
 
-@pytest.mark.parametrize("size", OF_MATRIX)
+@pytest.mark.parametrize("size", SIZES)
 def test_links_are_learned_the_same_with_any_negatives_relations_types_and_times(size):
     _check_told(size, same_learning.links)
 
