@@ -1,7 +1,6 @@
 """benchmarks.tiers.prediction on a tiny graph: it checks what it measures; its table and its picture."""
 
 import re
-import runpy
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -25,14 +24,6 @@ def measured(tmp_path_factory):
 def arguments(folder, out):
     samplers = ["--samplers", "3,2x10", "2x5"]
     return ["--graphs", str(folder), "--names", "tiny", *samplers, "--epochs", "2", "--out", str(out)]
-
-
-def test_the_name_of_the_folder_runs_it(monkeypatch):
-    """The folder is run as ``python -m benchmarks.tiers`` runs it."""
-    calls = []
-    monkeypatch.setattr(prediction, "main", lambda: calls.append("main"))
-    runpy.run_module("benchmarks.tiers", run_name="__main__")
-    assert calls == ["main"]
 
 
 def test_looking_ahead_is_the_best_fixed_choice_and_belady_is_above_it(measured):

@@ -40,15 +40,6 @@ def test_a_narrow_store_trains_with_its_rows_on_disk(graphbraid, store, tmp_path
     assert losses[0] == losses[1]
 
 
-def test_what_cannot_be_is_refused(graphbraid, store, tmp_path):
-    done = graphbraid("convert", store, tmp_path / "s", "--features-dtype", "int4", code=2)
-    assert "--features-dtype must be one of" in done.stderr
-    graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", "int8")
-    done = graphbraid("convert", tmp_path / "narrow", tmp_path / "s", "--features-dtype", "float16", code=3)
-    assert "these are int8 already" in done.stderr
-    assert not (tmp_path / "s").exists()
-
-
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_info_tells_the_dtype_and_checks_the_scales(graphbraid, store, tmp_path, dtype):
     graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", dtype)

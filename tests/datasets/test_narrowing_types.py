@@ -6,7 +6,6 @@ import pytest
 import torch
 from tests.datasets.test_narrowing import DTYPES, assert_features, narrowed
 from tests.extras import NO_PYG
-from tests.features.tables import flip_a_byte
 from tests.graph.typed_cases import PAPERS, bibliography
 from tests.suites import few_of
 from tests.train import typed_communities
@@ -105,14 +104,6 @@ def test_what_cannot_be_narrowed_is_refused_with_its_type(tmp_path):
             with_features(graph, paper=None, author=None, field=sparse), tmp_path / "s", features_dtype="int8"
         )
     assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize("array", ["node0_x", "node0_x_scale"])
-def test_a_flipped_bit_is_an_error(tmp_path, array):
-    path = save_store(bibliography(), tmp_path / "s", features_dtype="int8")
-    flip_a_byte(path / f"{array}.npy", (path / f"{array}.npy").stat().st_size - 3)
-    with pytest.raises(DataError, match=f"{array}"):
-        open_store(path, verify=True)
 
 
 def test_scales_that_do_not_fit_their_type_are_refused():

@@ -223,19 +223,6 @@ def test_a_part_of_another_graph_is_not_compiled_with_this_one(tmp_path):
     assert "part was read from another graph" in refused(2, run)
 
 
-def test_a_damaged_part_is_named(tmp_path):
-    graph = make_graph()
-    save_partition(graph, mixed(2), tmp_path / "p")
-    file = tmp_path / "p" / "part-00001" / "halo.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    saved = SavedPartition(tmp_path / "p")
-    RankPart.read(saved, 0, graph)
-    with pytest.raises(DataError, match=r"halo\.npy"):
-        RankPart.read(saved, 1, graph)
-
-
 def test_what_a_part_does_not_hold_is_refused_by_name(tmp_path):
     pyg = pytest.importorskip("torch_geometric.nn")
     graph = make_graph()

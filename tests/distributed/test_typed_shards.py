@@ -16,7 +16,6 @@ from tests.distributed.threads import run_threads
 
 from graphbraid import Graph
 from graphbraid.distributed import Communicator, ShardedGraph
-from graphbraid.distributed.shards import sharded_graph
 from graphbraid.distributed.shards.feature_rows import divided
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
 from graphbraid.errors import ConfigError, DataError
@@ -211,34 +210,12 @@ def test_features_that_are_not_dense_are_refused_by_type(tmp_path: Path) -> None
         opened(tmp_path, graph.replace(types=replace(graph.types, nodes=nodes)))
 
 
-@pytest.mark.parametrize("name", ["node0_x.npy", "node1_x.npy", "rows_indptr.npy", "indices.npy"])
-def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str) -> None:
-    folder = opened(tmp_path, typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2]))
-    file = folder / "part-00001" / name
-    data = bytearray(file.read_bytes())
-    data[-3] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(DataError, match=name):
-        ShardedGraph.open(folder)
-
-
 def test_seeds_of_no_type_are_refused(tmp_path: Path) -> None:
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
     sharded = ShardedGraph.open(opened(tmp_path, graph))
     config = SamplerConfig.for_relations(graph.edge_types, (2,))
     with pytest.raises(ConfigError, match="say of which node type seeds are: a, b, c"):
         ShardedPipeline(sharded, config, gathers=True, num_threads=1)
-
-
-@pytest.mark.parametrize("lists", ["parts", "whole"])
-def test_rows_that_exceed_the_memory_are_read_from_disk(
-    tmp_path: Path, lists: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
-    folder = opened(tmp_path, graph, lists)
-    monkeypatch.setattr(sharded_graph, "free_memory_bytes", lambda: 100)
-    config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
-    check_ranks(folder, graph, config, 2, 6, seed_type="b")
 
 
 def test_nodes_that_are_no_sources_are_drawn_for(tmp_path: Path) -> None:

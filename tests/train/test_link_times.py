@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,13 @@ from tests.extras import NO_KERNELS
 from tests.train.linked_communities import NODES, rgcn, sage
 from tests.train.linked_times import MEETS, NUM_LINKS, WROTE, by_time, ends_and_times, meetings
 from tests.train.linked_types import RATES, by_type, films
-from tests.train.recorded import losses
 from torch import Tensor
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import GCN, DotProduct, GraphSAGE, LinkModel
-from graphbraid.train import Callback, TrainConfig, Trainer
+from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.data import LinkData
 from graphbraid.train.step.links.runner import LinkRunner
@@ -210,25 +208,6 @@ def test_last_of_enough_neighbours_is_exact() -> None:
     trainer = trainer_of(meetings(), temporal_strategy="last", eval_fanouts=(200, 200))
     sampled, exact = (trainer.evaluate("test", mode=mode) for mode in ("sampled", "exact"))
     assert sampled == pytest.approx(exact, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    class Stop(Callback):
-        def on_step_end(self, trainer: Trainer, *_: Any) -> None:
-            if trainer.progress.global_step == 3:
-                trainer.request_stop()
-
-    whole = losses(trainer_of(meetings()))
-    begun = losses(trainer_of(meetings(), out_dir=tmp_path, callbacks=[Stop()]))
-    rest = losses(trainer_of(meetings(), out_dir=tmp_path, resume=True))
-    assert len(begun) == 3
-    assert begun + rest == whole
-    with pytest.raises(ConfigError, match="temporal_strategy"):
-        trainer_of(meetings(), out_dir=tmp_path, resume=True, temporal_strategy="last").fit()
-    _, times = ends_and_times()
-    with pytest.raises(DataError, match="its array"):
-        trainer_of(meetings(time=times.flip(0)), out_dir=tmp_path, resume=True).fit()
 
 
 @pytest.mark.slow

@@ -229,14 +229,6 @@ def test_scores_are_the_same_exactly_and_on_all_neighbours(
 
 
 @pytest.mark.slow
-def test_losses_do_not_depend_on_the_number_of_threads() -> None:
-    graph = films()
-    first = losses(Trainer(by_type(graph), graph, **OPTIONS))
-    assert first == losses(Trainer(by_type(graph), graph, **OPTIONS, workers=3))
-    assert first != losses(Trainer(by_type(graph), graph, **OPTIONS, seed=1))
-
-
-@pytest.mark.slow
 def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     graph = films()

@@ -73,15 +73,6 @@ def test_learned_rows_of_a_type_without_features_go_with_bfloat16(mode: str) -> 
     assert narrow != wide
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["subgraph", pytest.param("blocks", marks=pytest.mark.slow)])
-def test_losses_do_not_depend_on_the_number_of_threads(layout: str) -> None:
-    graph = bibliography()
-    first = losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout))
-    assert first == losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout, workers=3))
-    assert first != losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout, seed=1))
-
-
 @pytest.mark.parametrize("kind", ["RGCN", "HeteroConv", "to_hetero", "weighted", "HGT"])
 def test_predictions_in_parts_are_those_of_one_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget leaves no room for the whole graph: layers are computed one by one, or neighbourhoods."""

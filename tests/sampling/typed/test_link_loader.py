@@ -151,21 +151,6 @@ def test_threads_restarts_calls_and_forms_of_data_do_not_change_batches():
     assert next(iter(own))[WRITES].input_id.tolist() == list(range(1000, 1016))
 
 
-def test_changed_data_are_read_again():
-    data = bibliography().to_pyg()
-    loader = loader_of(data, (WRITES, torch.tensor([[0], [1]])), num_neighbors=[-1], exclude_seed_edges=True)
-    assert int(next(iter(loader))["paper"].num_sampled_nodes[0]) == 1
-    data[WRITES].edge_index = torch.tensor([[0, 3], [1, 1]])
-    data[WRITES].edge_attr = None
-    del data[WRITES].edge_attr, data[WRITES].time
-    batch = next(iter(loader))
-    assert batch["author"].n_id[batch[WRITES].edge_index[0]].tolist() == [3]
-    loader = loader_of(data)
-    data[WRITES].edge_index = torch.tensor([[0], [1]])
-    with pytest.raises(ConfigError, match="edge_label_index has 1 entries now, and had 2"):
-        next(iter(loader))
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 def test_links_stay_out_of_the_neighbours(reverse):
     """Also repeated ones; edges of other relations between the same nodes stay, unless they lead back."""

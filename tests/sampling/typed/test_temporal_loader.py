@@ -202,31 +202,6 @@ def test_links_and_their_negatives_see_no_future(edge_type, mode):
         assert not own & {tuple(pair) for pair in torch.stack(found).t().tolist()}
 
 
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_seeds_later_than_all_edges_see_all_of_them(strategy):
-    """Links of a test period are such seeds: all come after the graph that they are predicted from."""
-    options = {"num_neighbors": [-1], "batch_size": PAPERS, "temporal_strategy": strategy}
-    late = torch.full((PAPERS,), 10**9)
-    [batch] = make(dated(), **options, time_attr="t", input_time=late)
-    into = [one for one in lists() if one[-1] == "paper"]
-    assert all(
-        torch.equal(batch[one].e_id.sort().values, torch.arange(lists()[one].shape[1])) for one in into
-    )
-
-
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_threads_and_restarts_do_not_change_temporal_batches(strategy):
-    options = {"time_attr": "t", "temporal_strategy": strategy, "shuffle": True}
-    given = {"input_time": torch.arange(PAPERS) % 20, "batch_size": 7}
-    first = list(make(dated(), **options, **given).batches(1))
-    for threads, begin in ((1, 3), (3, 0), (3, 2)):
-        again = list(make(dated(), **options, **given, num_workers=threads).batches(1, begin))
-        assert len(again) == len(first) - begin
-        for ours, theirs in zip(again, first[begin:], strict=True):
-            assert all(torch.equal(ours[name].n_id, theirs[name].n_id) for name in COUNTS)
-            assert all(torch.equal(ours[one].e_id, theirs[one].e_id) for one in lists())
-
-
 def test_times_that_no_edge_has_exclude_none():
     """Fields have times and no out-edges: links to them see what they see without."""
     data, plain = dated(nodes=("field",), edges=()), dated(edges=())
