@@ -6,7 +6,9 @@
 # reach. The variants run side by side, one process each, since importing and collecting takes a third of the time.
 #   PYTHON=.venv/bin/python scripts/test_variants.sh [pytest arguments]
 #   GB_BUT_ACTIVE=1    not the variant that is chosen where none is forced, since the whole suite ran under it
-#   GB_VARIANTS_SHORT=1    for CI: of a product of parameters the cases that `make test-all` runs
+#   GB_VARIANTS_SHORT=1    for CI: of a product of parameters the cases that `make test-all` runs; not the portable variant,
+#                          under which the sanitizers' short form runs the same tests, and which the whole suite compares
+#                          with the others in tests of each variant
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -25,6 +27,10 @@ chosen=()
 for variant in avx512 avx2 portable reference; do
   if [ "$variant" = "$but" ]; then
     echo "== kernels $variant: the whole suite runs under it"
+    continue
+  fi
+  if [ "$variant" = portable ] && [ -n "${GB_VARIANTS_SHORT:-}" ]; then
+    echo "== kernels portable: the sanitizers' short form runs under it"
     continue
   fi
   if ! reason=$("$python" - "$variant" <<'PY'

@@ -20,7 +20,7 @@ SIZES = ["--nodes", "3000", "--edges", "30000", "--width", "16", "--train-share"
 TIERS = ["--host", "400KiB", "--budget", "256KiB", "--batch-size", "64", "--test-share", "0.9"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_stages_of_a_small_graph(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out.jsonl"
     arguments = ["--folder", str(tmp_path / "f"), *SIZES, *TIERS, "--out", str(out)]

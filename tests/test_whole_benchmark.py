@@ -21,7 +21,7 @@ OPTIONS = whole.argparse.Namespace(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_both_runs_of_a_small_graph_learn_the_same(tmp_path, capsys):
     folder, out = tmp_path / "f", tmp_path / "out.jsonl"

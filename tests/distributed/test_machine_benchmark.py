@@ -14,7 +14,7 @@ def test_ways_must_learn_the_same():
         machine.check_same(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.distributed
 def test_two_ways_are_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "ROWS", {"rows": 16})

@@ -20,7 +20,7 @@ def test_distances_are_the_largest_up_to_an_epoch(monkeypatch):
     assert "| GAT | 2 ranks | 0.0e+00 | 5.0e-01 | 5.0e-01 | 5.0e-01 |" in tables.rounding()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_are_compared_with_one_in_float64(tmp_path, monkeypatch, capsys):
     """By one model: that each learns what one rank does, tests of the Trainer show."""
     out, name = tmp_path / "out.jsonl", "GraphSAGE, batch normalisation"

@@ -28,7 +28,7 @@ def test_an_epoch_counts_when_its_checkpoint_is_there(tmp_path: Path) -> None:
     assert sharded._epochs_in(tmp_path) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_runs_where_hosts_can_be_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
