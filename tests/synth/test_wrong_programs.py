@@ -258,17 +258,10 @@ WRONG = [
         "2:56: evaluate in the middle of an epoch: call it after the optimizer",
     ),
     (body("if (totalEpoch = 3) { }"), '2:16: unexpected "=": a comparison is written "=="'),
-    (body("while (totalEpoch = 3) { }"), '2:19: unexpected "=": a comparison is written "=="'),
-    (body("bool b = (totalEpoch = 3);"), '2:22: unexpected "=": a comparison is written "=="'),
     ("while (true) { }", '1:1: unexpected "while": "function" is missing'),
     (body("int x = while;"), '2:9: unexpected "while": a value is missing'),
-    (body("while { }"), '2:7: unexpected "{": "(" is missing'),
-    (body("while () { }"), '2:8: unexpected ")": a value is missing'),
-    (body("while (3) { }"), "2:8: a condition must be bool; this is int: compare it"),
     (body("whlie (true) { }"), '2:1: unknown word "whlie": did you mean while?'),
     (body("flaot x = 3;"), '2:1: unknown type "flaot": did you mean float?'),
-    (body("tensor x = 3;"), '2:1: unknown type "tensor": variables are int, float, bool'),
-    (body("for (itn i = 0; i < 3; i++) { }"), '2:6: unknown type "itn": did you mean int?'),
     (
         "function A(Graph g, GNN gnn, tensor t) {}",
         '1:30: unknown type "tensor": known are int, float, bool, String, Graph, GNN, container, propNode',
@@ -292,19 +285,13 @@ WRONG = [
         program().replace("epoch < totalEpoch; epoch++", "epoch >= 0; epoch++"),
         "5:3: the loop has more than 1,000,000 rounds: does it end?",
     ),
-    (
-        program(after_epoch="while (true) { print(1); }"),
-        "14:5: the loop never ends: nothing changes its condition, and no break leaves it",
-    ),
     (program(after_epoch="while (gnn.loss() > 1) { }"), f"14:5: {STUCK}"),
-    (program(after_epoch='while (gnn.evaluate("val") < 1) { print(1); }'), f"14:5: {STUCK}"),
     (program(after_epoch="int k = 0; while (k < 3 && gnn.loss() > 1) { print(k); }"), f"14:16: {STUCK}"),
     (program(after_epoch="float k = gnn.loss(); while (k > 1) { print(k); }"), f"14:27: {STUCK}"),
     (
         program(before='gnn.earlyStop("val", 3);', after_epoch='while (true) { gnn.evaluate("val"); }'),
         "14:5: the loop never ends: nothing changes its condition, and no break leaves it",
     ),
-    (program(before="int n = gnn.loss();"), "4:11: int is needed here; this is float"),
     (
         program(before="float n = gnn.loss();"),
         "4:17: loss before the first forward pass: call it after that pass",
@@ -339,14 +326,6 @@ WRONG = [
     (
         program(after_layer="if (totalEpoch > 3 && l == 0) { gnn.dropout(l, 0.5); }"),
         f'8:11: "totalEpoch" is known only while the program trains: {KNOWN}',
-    ),
-    (
-        body(START + "int x = n[totalEpoch];"),
-        f'3:11: "totalEpoch" is known only while the program trains: {KNOWN}',
-    ),
-    (
-        program(before="for (int i = 0; i < totalEpoch; i++) { gnn.seed(3); }"),
-        f'4:23: "totalEpoch" is known only while the program trains: {KNOWN}',
     ),
     (body("print(d);"), "2:7: print of String: it prints texts, int, float, bool"),
     (body('print("a" "b");'), '2:11: unexpected ""b"": ";" is missing'),
@@ -447,14 +426,8 @@ WRONG = [
     (layer("") + OWN + "}", "3:1: no message: the block ends as v.out += ..."),
     (layer("int i = 1; v.out += u.x;"), "4:1: a statement that is no part of a message: float name = ...;"),
     (layer("float u = 1; v.out += u.x;"), '4:7: "u" is declared already: rename one'),
-    (
-        layer("if (true) { } v.out += u.x;"),
-        "4:1: a statement that is no part of a message: float name = ...;",
-    ),
     (layer("u.out += u.x;"), "4:1: u.out is changed: only v.out is written"),
     (layer("v.x += u.x;"), "4:1: v.x is changed: only v.out is written"),
-    (layer("v.out *= u.x;"), f"4:1: a message is reduced in another way: {REDUCED}"),
-    (layer("v.out = u.x;"), f"4:1: a message is reduced in another way: {REDUCED}"),
     (layer("v.out = Max(u.x, v.x);"), f"4:1: a message is reduced in another way: {REDUCED}"),
     (layer("v.out = Man(v.out, u.x);"), '4:9: unknown reduction "Man": did you mean Mean?'),
     (layer("v.out += 1;"), "4:1: the message reads no property: as in u.x"),
@@ -500,7 +473,6 @@ WRONG = [
         "10:27: an aggregation of the layer Own: its function says how messages are reduced",
     ),
     (body("forall (v in g.nodes()) { }"), f"2:1: {OF_LAYER}"),
-    (body("int x = g.y;"), f"2:9: {OF_LAYER}"),
     ("function int f(int x) { return x.y; }" + body(""), f"1:32: {OF_LAYER}"),
 ]
 
