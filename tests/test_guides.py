@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm
+from tests.synth.building import compiled, taking
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("install", "tutorial", "tables", "serving")
@@ -91,12 +92,22 @@ def test_lines_of_a_console_are_commands_or_refused():
         commands_of("$ rm -r x\n")
 
 
+def quick_builds(factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return variables by which CMake compiles a program's text alone, as it is compiled for other tests.
+
+    The rest is the same in each program, and compiled once. tests/synth/test_walk.py builds all as users do.
+    """
+    launcher = taking(compiled(factory).objects, factory.mktemp("launcher"))
+    return {"CMAKE_BUILD_TYPE": "None", "CMAKE_CXX_COMPILER_LAUNCHER": str(launcher)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_page_runs(page, tmp_path):
+def test_the_page_runs(page, tmp_path, tmp_path_factory):
     steps = steps_of(page)
     assert steps, f"{page} has no block that runs"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path} | (quick_builds(tmp_path_factory) if page.stem == "to_cpp" else {})
     for program in programs_of(steps):
-        done = warm.run(program, cwd=tmp_path, environment=os.environ | {"PATH": path})
+        done = warm.run(program, cwd=tmp_path, environment=os.environ | own)
         assert done.returncode == 0, f"{program}\n{done.stdout}{done.stderr}"
