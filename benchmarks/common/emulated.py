@@ -23,7 +23,7 @@ from graphbraid.collective.run.stages import Context, DeviceMemoryError, registe
 from graphbraid.graph.csc import Csc, ranges
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.transfer_counter import (
+from graphbraid.sampling.rows.by_id import (
     SECTOR_BYTES,
     TierCounts,
     list_bytes_read,

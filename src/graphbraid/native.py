@@ -40,6 +40,7 @@ class Selection:
     """Variants that cannot run here, each with the reason."""
 
 
+@functools.cache
 def kernels() -> Any | None:
     """Return the compiled extension module, or None where the reference twins are to run.
 

@@ -31,9 +31,9 @@ from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling.rows import device_cache
+from graphbraid.sampling.rows.by_id import row_sectors
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
-from graphbraid.sampling.rows.transfer_counter import row_sectors
 from graphbraid.train import Callback, TrainConfig
 
 ROW = 9 * 4

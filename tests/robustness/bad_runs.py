@@ -437,8 +437,9 @@ def unknown_spmm(w: Workplace):
 
 
 def _choose_anew(w: Workplace) -> None:
-    native.active.cache_clear()
-    w.finally_(native.active.cache_clear)
+    for chosen in (native.active, native.kernels):
+        chosen.cache_clear()
+        w.finally_(chosen.cache_clear)
 
 
 # ---- training

@@ -9,7 +9,7 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import ScaledFeatures
 from graphbraid.sampling import SamplerConfig, sample_batch
-from graphbraid.sampling.rows.transfer_counter import (
+from graphbraid.sampling.rows.by_id import (
     AT_ONCE,
     SECTOR_BYTES,
     TransferCounter,

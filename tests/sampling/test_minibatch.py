@@ -15,8 +15,7 @@ from graphbraid.graph import SparseFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling import source as source_module
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.by_id import RowPart
-from graphbraid.sampling.rows.transfer_counter import TierCounts, TransferCounter, bytes_of
+from graphbraid.sampling.rows.by_id import RowPart, TierCounts, TransferCounter, bytes_of
 from graphbraid.sampling.source import BatchSource
 
 LAYOUTS = ["subgraph", "blocks"]

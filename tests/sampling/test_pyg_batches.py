@@ -26,7 +26,7 @@ from graphbraid.loader import (
     ShaDowKHopSampler,
 )
 from graphbraid.nn import MLP, GraphSAGE
-from graphbraid.sampling.rows.transfer_counter import bytes_of
+from graphbraid.sampling.rows.by_id import bytes_of
 
 
 def first(data, **options):

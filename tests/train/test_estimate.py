@@ -21,11 +21,11 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError, RunsAsWrittenWarning
 from graphbraid.estimates import choose, limits
 from graphbraid.estimates import sizes as batch_and_pass
+from graphbraid.estimates.estimate import full_needs
 from graphbraid.estimates.machine import allocation_of
 from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.sizes import batch_sizes
 from graphbraid.estimates.trial import Trial
-from graphbraid.estimates.whole_graph import full_needs
 from graphbraid.features.budgets import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.ops.kernels import new_rows

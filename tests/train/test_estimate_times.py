@@ -15,7 +15,9 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError
-from graphbraid.estimates import seconds, whole_graph
+from graphbraid.estimates import estimate as estimating
+from graphbraid.estimates import seconds
+from graphbraid.estimates.estimate import full_needs, full_seconds
 from graphbraid.estimates.records import EpochSeconds, ModeEstimate, PartSeconds
 from graphbraid.estimates.seconds import (
     checkpoint_seconds,
@@ -26,7 +28,6 @@ from graphbraid.estimates.seconds import (
 )
 from graphbraid.estimates.tiers import tiered_run
 from graphbraid.estimates.trial import Trial, repeated
-from graphbraid.estimates.whole_graph import full_needs, full_seconds
 from graphbraid.features import HostTiers, TieredFeatures
 from graphbraid.fullgraph.batches.layer_wise import LayerWise
 from graphbraid.graph import Graph
@@ -199,7 +200,7 @@ def test_a_step_too_long_to_try_is_its_floor(monkeypatch):
     assert tried.train.seconds >= floor == tried.floor
     assert "steps tried" in tried.train.how
     assert min(tried.validation.seconds, tried.test.seconds) > 0
-    monkeypatch.setattr(whole_graph, "_LONGEST_FLOOR", 0.9 * floor)
+    monkeypatch.setattr(estimating, "_LONGEST_FLOOR", 0.9 * floor)
     for fits in (True, False):
         untried = full_seconds(trial, engine, fits=fits)
         assert untried.train.seconds == floor

@@ -20,9 +20,8 @@ from graphbraid.arguments import as_count, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Columns, EdgeSet, EdgeType, Graph, NodeSet
 from graphbraid.graph.checks import named
-from graphbraid.graph.labelled import has_labels
 from graphbraid.graph.schema import NodesOrEdges
-from graphbraid.graph.types import ONLY_NODE_TYPE
+from graphbraid.graph.types import ONLY_NODE_TYPE, has_labels
 from graphbraid.sampling.rng import PHI, mix, mix_array
 from graphbraid.signatures import typed
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphbraid.features.tiers.tiered_features import TieredFeatures
     from graphbraid.features.tiers.topology import HostTiers, TieredTopology, expected_list_blocks
     from graphbraid.graph.orders import ORDERS, order_by
-    from graphbraid.sampling.rows.transfer_counter import TierCounts
+    from graphbraid.sampling.rows.by_id import TierCounts
 
 __all__ = [
     "KINDS",
@@ -61,6 +61,6 @@ __getattr__ = names_of(
         "tiers.tiered_features": "TieredFeatures",
         "tiers.topology": "HostTiers TieredTopology expected_list_blocks",
         ".graph.orders": "ORDERS order_by",
-        ".sampling.rows.transfer_counter": "TierCounts",
+        ".sampling.rows.by_id": "TierCounts",
     },
 )

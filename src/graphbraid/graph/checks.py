@@ -17,7 +17,6 @@ from graphbraid.arguments import MOST_WIDTH, as_count, check_tensor, check_type
 from graphbraid.errors import DataError
 from graphbraid.files.progress import stage
 from graphbraid.graph.csc import MOST_NODES, Csc
-from graphbraid.graph.labelled import has_class, has_labels, is_multi_hot
 from graphbraid.graph.scaled_features import Features, ScaledFeatures, check_scale
 from graphbraid.graph.scans import (
     check_columns,
@@ -40,6 +39,9 @@ from graphbraid.graph.types import (
     Types,
     edges_of,
     features_by_type,
+    has_class,
+    has_labels,
+    is_multi_hot,
     node_indptr,
     num_rows_of,
 )

@@ -20,16 +20,18 @@ from graphbraid.graph.interop.dgl import graph_from_dgl, graph_to_dgl
 from graphbraid.graph.interop.pyg import graph_from_networkx, graph_from_pyg, graph_to_pyg
 from graphbraid.graph.interop.relations import edge_lists_of, graph_from_relations, with_reverse_relations
 from graphbraid.graph.interop.scipy import graph_from_scipy, graph_to_scipy
-from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.schema import Schema
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import (
     ONLY_EDGE_TYPE,
     ONLY_NODE_TYPE,
+    SPLITS,
     EdgeSet,
     EdgeType,
+    LabelledNodes,
     NodeSet,
+    TaskName,
     Types,
     csc_of,
     only_types,

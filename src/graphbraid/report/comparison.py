@@ -10,7 +10,7 @@ from graphbraid.figures.curves import line, metric_names
 from graphbraid.figures.page import figures, page, table
 from graphbraid.files.writing import format_bytes
 from graphbraid.report.run_report import RunFiles
-from graphbraid.sampling.rows.transfer_counter import TierCounts
+from graphbraid.sampling.rows.by_id import TierCounts
 
 _OF_THE_FOLDER = ("out_dir", "resume", "overwrite")
 

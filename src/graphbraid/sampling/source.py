@@ -18,8 +18,15 @@ from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.ops.gather import TierTable, gather_features, gather_tiered
 from graphbraid.sampling.cpu import HostPipeline
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureSource, is_read_over_link, take_features, take_rows
-from graphbraid.sampling.rows.transfer_counter import TransferCounter, link_of, travelled
+from graphbraid.sampling.rows.by_id import (
+    FeatureSource,
+    TransferCounter,
+    is_read_over_link,
+    link_of,
+    take_features,
+    take_rows,
+    travelled,
+)
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeSet, Graph, NodeSet
-from graphbraid.graph.labelled import (
+from graphbraid.graph.types import (
     UNLABELLED,
     TaskName,
     first_partly_labelled,

@@ -25,12 +25,12 @@ from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource
-from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
-from graphbraid.sampling.rows.transfer_counter import (
+from graphbraid.sampling.rows.by_id import (
     SECTOR_BYTES,
     list_bytes_read,
     row_sectors,
 )
+from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"

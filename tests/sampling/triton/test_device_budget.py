@@ -15,7 +15,7 @@ from graphbraid.collective.hardware.device_resident import divide
 from graphbraid.collective.run.stages import Context
 from graphbraid.features.scores import walks
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES
+from graphbraid.sampling.rows.by_id import SECTOR_BYTES
 from graphbraid.sampling.source import BatchSource
 
 NUM_NODES, NUM_EDGES, WIDTH = 200, 3000, 16

@@ -24,8 +24,7 @@ from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.lists import ListReads
-from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
-from graphbraid.sampling.rows.transfer_counter import (
+from graphbraid.sampling.rows.by_id import (
     SECTOR_BYTES,
     SUM_BYTES,
     WEIGHT_BYTES,
@@ -33,6 +32,7 @@ from graphbraid.sampling.rows.transfer_counter import (
     list_bytes_read,
     row_sectors,
 )
+from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
 

@@ -26,9 +26,8 @@ from torch import Tensor
 
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.by_id import FeatureSource, RowPart
+from graphbraid.sampling.rows.by_id import FeatureSource, RowPart, TierCounts, link_of
 from graphbraid.sampling.rows.device_cache import DeviceCache
-from graphbraid.sampling.rows.transfer_counter import TierCounts, link_of
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from graphbraid.errors import ConfigError, ResourceError, did_you_mean
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.by_id import bytes_of
 from graphbraid.sampling.rows.device_cache import DeviceCache
-from graphbraid.sampling.rows.transfer_counter import bytes_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
 

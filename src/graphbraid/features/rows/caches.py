@@ -17,7 +17,7 @@ from graphbraid.features.rows.disk import RowReader, as_bytes
 from graphbraid.graph.scaled_features import ScaledFeatures, stored_rows, widened
 from graphbraid.native import plain_errors
 from graphbraid.ops.gather import gather_features, gather_rows
-from graphbraid.sampling.rows.transfer_counter import TierCounts
+from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.signatures import typed
 
 

@@ -18,7 +18,7 @@ from graphbraid.features.rows import reference
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.native import plain_errors
-from graphbraid.sampling.rows.transfer_counter import TierCounts
+from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.signatures import typed
 
 READERS = ("auto", "io_uring", "threads")

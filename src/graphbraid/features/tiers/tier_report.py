@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphbraid.features.rows.caches import MemoryRows
 from graphbraid.files.writing import format_bytes
+from graphbraid.sampling.rows.by_id import SECTOR_BYTES, TierCounts
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
-from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, TierCounts
 
 if TYPE_CHECKING:
     from graphbraid.features.tiers.tiered_features import TieredFeatures

@@ -23,8 +23,8 @@ from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import check_made_for, features_mark
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
+from graphbraid.sampling.rows.by_id import SECTOR_BYTES, TierCounts, TransferCounter
 from graphbraid.sampling.rows.device_cache import DeviceCache
-from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, TierCounts, TransferCounter
 from graphbraid.signatures import typed
 
 LOOKAHEAD = 16

@@ -40,7 +40,7 @@ from graphbraid.graph.identity import topology_mark
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes, stored_rows
 from graphbraid.native import plain_errors
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
-from graphbraid.sampling.rows.transfer_counter import TierCounts
+from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.signatures import typed
 
 _LIST_BYTES = 8  # noted of each hot list: where it begins

@@ -18,7 +18,7 @@ from graphbraid.graph.interop.convert import (
     original_positions,
 )
 from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
-from graphbraid.graph.labelled import SPLITS
+from graphbraid.graph.types import SPLITS
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

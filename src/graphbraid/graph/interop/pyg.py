@@ -22,9 +22,8 @@ from graphbraid.graph.interop.convert import (
     plain,
 )
 from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
-from graphbraid.graph.labelled import SPLITS
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
-from graphbraid.graph.types import EdgeType
+from graphbraid.graph.types import SPLITS, EdgeType
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

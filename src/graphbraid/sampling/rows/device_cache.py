@@ -15,7 +15,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops.gather import Tier, TierTable, gather_tiered
-from graphbraid.sampling.rows.transfer_counter import row_sectors
+from graphbraid.sampling.rows.by_id import row_sectors
 from graphbraid.signatures import typed
 
 Gather = Callable[[Tensor], Tensor]

@@ -16,7 +16,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.triton.launch import on_device_of
 from graphbraid.ops.triton.partition import destination_of, search_steps
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.rows.transfer_counter import AT_ONCE, weight_bytes
+from graphbraid.sampling.rows.by_id import AT_ONCE, weight_bytes
 from graphbraid.sampling.triton.rng import bounded, draw, log_of_draw, row_key
 from graphbraid.sampling.triton.topology import (
     HopRows,

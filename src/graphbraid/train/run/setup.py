@@ -28,7 +28,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import mark
 from graphbraid.machine.hardware import own_anonymous_bytes, own_peak_bytes
-from graphbraid.sampling.rows.transfer_counter import TierCounts
+from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, Resources, Status
 from graphbraid.train.config import TrainConfig

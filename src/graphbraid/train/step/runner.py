@@ -42,7 +42,7 @@ from graphbraid.ops.derived import stored_loops
 from graphbraid.ops.dropout import given_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
-from graphbraid.sampling.rows.transfer_counter import bytes_of, link_of
+from graphbraid.sampling.rows.by_id import bytes_of, link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.reach import reach_of, width_of

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeSet, EdgeType, Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.labelled import SPLITS, LabelledNodes
+from graphbraid.graph.types import SPLITS, LabelledNodes
 from graphbraid.sampling.batch_seeds import EdgeTimes, sorted_by_time
 from graphbraid.sampling.links.link_seeds import LinkEnds
 from graphbraid.train.config import TrainConfig
