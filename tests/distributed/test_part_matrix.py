@@ -52,9 +52,11 @@ def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
     ("size", "first"),
     [
         (2, 0),
-        *(pytest.param(size, 6 * size, marks=pytest.mark.slow) for size in (1, 3, 4)),
+        *(pytest.param(size, 6 * size, marks=pytest.mark.slow) for size in (1, 4)),
+        pytest.param(3, 18, marks=pytest.mark.long),
         *(pytest.param(1 + at % 4, 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),
-        *(pytest.param(size, LINKS + 6 * size, marks=pytest.mark.slow) for size in (1, 2, 3, 4)),
+        *(pytest.param(size, LINKS + 6 * size, marks=pytest.mark.slow) for size in (1, 3, 4)),
+        pytest.param(2, LINKS + 12, marks=pytest.mark.long),
         *(pytest.param(1 + at % 4, LINKS + 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),
     ],
 )
