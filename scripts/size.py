@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_920,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 465, 95_710
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 465, 95_800
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

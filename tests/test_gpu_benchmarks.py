@@ -182,17 +182,6 @@ def test_without_a_device_a_benchmark_says_what_to_do(module):
         importlib.import_module(f"benchmarks.gpu.{module}").main([])
 
 
-def suite(out, python=sys.executable):
-    """Run benchmarks/gpu_suite.sh at tiny sizes."""
-    return subprocess.run(
-        [ROOT / "benchmarks/gpu_suite.sh", "--smoke"],
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE,
-        env=os.environ | {"PYTHON": str(python), "OUT": str(out)},
-    )
-
-
 def test_the_suite_names_tests_that_there_are_and_options_that_benchmarks_have(tmp_path, capsys):
     named = gpu_suite.FAMILIES | gpu_suite.ROUTES
     assert all(f"def {name}" in (ROOT / path).read_text() for path, name in named.values())
@@ -290,12 +279,3 @@ def test_a_suite_that_is_killed_keeps_its_rows_and_leaves_no_process(tmp_path):
         assert process.wait(PATIENCE) == 143
     assert [row["row"] for row in read_lines(tmp_path / "gpu_suite.jsonl")] == ["good"]
     assert subprocess.run(["pgrep", "-f", "time.sleep.987"], capture_output=True).returncode == 1
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_suite_runs_its_steps(tmp_path):
-    done = suite(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    names = {f"gpu_{name}.jsonl" for name in (*TABLES, "suite")}
-    assert {path.name for path in tmp_path.glob("*.jsonl")} == names

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.datasets.test_store_types import assert_same
 from tests.datasets.test_typed_tables import FILES
+from tests.features.tables import flip_a_byte
 from tests.graph.typed_cases import bibliography
 
 from graphbraid import Graph, datasets
@@ -86,9 +87,7 @@ def test_info_tells_a_graph_of_one_type(graphbraid, store):
 def test_info_checks_what_a_store_holds(graphbraid, tmp_path):
     path = datasets.save_store(bibliography(), tmp_path / "s")
     datasets.open_store(path, verify=True)
-    data = bytearray((path / "node0_x.npy").read_bytes())
-    data[-1] ^= 1
-    (path / "node0_x.npy").write_bytes(data)
+    flip_a_byte(path / "node0_x.npy", -1)
     done = graphbraid("info", path, "--check", "--json", code=3)
     assert "node0_x.npy has changed" in json.loads(done.stdout)["error"]["message"]
 

@@ -7,6 +7,7 @@ from tests import warm
 from tests.distributed import whole_training
 from tests.distributed.ranks import run
 from tests.distributed.training import graph_of
+from tests.features.tables import flip_a_byte
 
 from graphbraid import Trainer, datasets, nn
 from graphbraid.distributed import partition, save_partition
@@ -38,14 +39,6 @@ def test_losses_and_scores_are_those_of_one_rank(size, folder):
             assert found["test"] == pytest.approx(alone[kind]["test"], rel=1e-3, abs=0.011)
 
 
-def damage(folder):
-    """Change one bit of a part of the rank that is last."""
-    file = folder / "odd" / "part-00001" / "owned.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "says"),
@@ -55,7 +48,7 @@ def test_partitions_that_do_not_fit_are_refused_on_every_rank(what, says, folder
     """Those of other graphs and of other numbers of parts are in tests/distributed/test_rank_part.py."""
     save_partition(graph_of(), partition(graph_of(), 2, strategy="streaming"), folder / "odd")
     if what == "damaged":
-        damage(folder)
+        flip_a_byte(folder / "odd" / "part-00001" / "owned.npy", -1)
     for said in run(2, whole_training.misled_parts, folder, what):
         assert said.code in (2, 3, 8), said.stderr
         assert says in said.stderr, said.stderr

@@ -1,5 +1,6 @@
 """Tables in files, for the tests of rows on disk."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +78,11 @@ def stored_graph(
 
 
 def flip_a_byte(path: Path, at: int) -> None:
-    """Change one bit of a file, as a failing disk does."""
-    with path.open("r+b") as file:
-        file.seek(at)
+    """Change one bit of a file, as a failing disk does; a negative place counts from the end."""
+    with path.open("r+b") as file:  # in place: it may be mapped
+        file.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
         byte = file.read(1)[0]
-        file.seek(at)
+        file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 4]))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.extras import NO_KERNELS
+from tests.features.tables import flip_a_byte
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import (
     EXAMPLES,
@@ -207,9 +208,7 @@ def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
     said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="0")
     assert "train: there is no GPU that CUDA can use: no CUDA-capable device is detected" in said
     file = sorted((folder / "plan").glob("*.npy"))[0]
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip_a_byte(file, -1)
     assert f"train: {file}: its values are others" in run_on_host(folder, "--data", str(store), code=1)
 
 

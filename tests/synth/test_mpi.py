@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS, PATIENCE
+from tests.features.tables import flip_a_byte
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.synth.building import (
     MODELS,
@@ -209,9 +210,7 @@ def test_another_partitions_folder_is_refused(folder: Path, tmp_path: Path):
 def test_a_damaged_or_missing_array_of_one_rank_is_named(folder: Path, tmp_path: Path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = sorted((copy / "plan" / "rank-1").glob("rows*.npy"))[0]
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip_a_byte(file, -1)
     assert f"train: rank 1: {file}: its values are others" in run_ranks(copy, 2, code=1)
     file.unlink()
     assert f"train: rank 1: {file}: No such file" in run_ranks(copy, 2, code=1)
