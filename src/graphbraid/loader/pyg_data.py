@@ -102,10 +102,6 @@ class LazyStorage(GlobalStorage):
     def __contains__(self, name: object) -> bool:
         return name in self._mapping
 
-    def keys(self, *names: str) -> Any:
-        """Return the names of all values, or of those among ``names``, in a third of PyG's time."""
-        return super().keys(*names) if names else [*self._mapping]
-
     def to_dict(self) -> dict[str, Any]:
         """Return all values by name."""
         made: dict[str, Any] = dict(self._mapping.items())

@@ -61,11 +61,9 @@ _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 _T = TypeVar("_T")
 
 
-class _Once(Generic[_T]):
-    """An attribute that is computed when it is first read, without the lock of 3.11's ``cached_property``."""
-
+class _Once(Generic[_T]):  # cached_property of Python 3.11 takes a lock and thrice the time
     def __init__(self, compute: Callable[[Any], _T]) -> None:
-        self._compute, self.__doc__ = compute, compute.__doc__
+        self._compute = compute
 
     def __get__(self, owner: Any, kind: type | None = None) -> _T:
         found = vars(owner)[self._compute.__name__] = self._compute(owner)

@@ -254,8 +254,7 @@ class LevelEdges:
         """Return a float32 map as a native segment takes it; the arrays may go on behind these edges."""
         how = self._map(adjacency, torch.float32)
         edges = self._drawn if self.sizes[1] <= self._drawn.num_dst else self._whole
-        is_plain = plain_map(adjacency) is not None
-        weight = edges.weight if adjacency.weighted and is_plain else how.weight
+        weight = edges.weight if adjacency.weighted and plain_map(adjacency) else how.weight
         return map_fields(how, edges, *self.sizes, weight)
 
     def computed(self, edges: ComputedEdges, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
@@ -329,16 +328,6 @@ class Levels:
                 weight = csc.weight if adjacency.weighted else None
                 return map_fields(plain, csc, self.sizes[level][of.source], num_dst, weight)
         return self.edges(level, number).map_fields(adjacency)
-
-    def whole(self, level: int, number: int) -> LevelEdges | None:
-        """Return edges that are all of the batch's, whose transpose is shared; None if they are a part."""
-        if (level, number) not in self._made:
-            of = self._edges.relations[number]
-            sizes = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
-            if of.csc is not None and sizes != (of.csc.num_src, self._edges.num_nodes[of.destination]):
-                return None
-        found = self.edges(level, number)
-        return found if found.is_whole else None
 
     def _between(self, level: int, number: int) -> LevelEdges:
         of = self._edges.relations[number]

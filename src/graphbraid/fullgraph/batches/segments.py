@@ -482,12 +482,9 @@ class NativeSegment:
         return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
 
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """Return the transpose of a map with its number, if it is over all edges of a batch.
-
-        Their Csc keeps it. Nothing is returned for other maps, whose transposes the segment makes itself.
-        """
+        """Return number and transpose of a map over all edges of a batch, whose Csc keeps it; or nothing."""
         level, relation, adjacency, _ = self._maps[number]
-        if (edges := levels.whole(level, relation)) is None:
+        if not (edges := levels.edges(level, relation)).is_whole:
             return ()
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
         return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight)),)
