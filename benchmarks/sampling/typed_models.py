@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
+from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import trim_to_layer
 
 import graphbraid
@@ -22,6 +23,8 @@ from graphbraid.loader import NeighborLoader
 
 FANOUTS = [10, 10]
 CHANNELS, CLASSES, HEADS, SEEDS = 128, 349, 4, "paper"
+MATRICES = "to_hetero SAGE, adj_t"
+"""The model whose edges are a sparse matrix for each relation."""
 Run = Callable[[Any], Tensor]
 
 
@@ -72,6 +75,19 @@ class Plain(nn.Module):
         return out
 
 
+class OnMatrices(nn.Module):
+    """A model that is called with a sparse matrix for each relation."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x_dict: Any, adj_t_dict: Any) -> Tensor:
+        """Return the outputs of the papers."""
+        out: Tensor = self.model(x_dict, adj_t_dict)[SEEDS]
+        return out
+
+
 class TypedModels:
     """The models on batches of one graph.
 
@@ -95,7 +111,11 @@ class TypedModels:
         inputs: Any = (SEEDS, seeds)
         if name == "R-GCN":
             data, inputs = self.flat, seeds + self.first
-        with NeighborLoader(data, FANOUTS, input_nodes=inputs, batch_size=batch_size, seed=0) as loader:
+        transform = None
+        if name == MATRICES:
+            transform = ToSparseTensor(layout=torch.sparse_csr)
+        options: Any = {"batch_size": batch_size, "seed": 0, "transform": transform}
+        with NeighborLoader(data, FANOUTS, input_nodes=inputs, **options) as loader:
             return list(loader)
 
     def parts_of(self, name: str, batch: Any) -> dict[str, Any]:
@@ -138,7 +158,7 @@ class TypedModels:
         torch.manual_seed(0)
         written, trimmed = self._made(name, hidden)
         lowered = copy.deepcopy(written)
-        engine = graphbraid.compile(lowered)
+        engine = graphbraid.compile(OnMatrices(lowered) if name == MATRICES else lowered)
         if name == "R-GCN":
 
             def run(batch: Any) -> Tensor:
@@ -152,17 +172,17 @@ class TypedModels:
         else:
 
             def run(batch: Any) -> Tensor:
-                return _of_papers(written(batch.x_dict, batch.edge_index_dict), batch)
+                edges = batch.adj_t_dict if name == MATRICES else batch.edge_index_dict
+                return _of_papers(written(batch.x_dict, edges), batch)
 
             def trim(batch: Any) -> Tensor:
                 counts = {"nodes": batch.num_sampled_nodes_dict, "edges": batch.num_sampled_edges_dict}
                 return _of_papers(trimmed(batch.x_dict, batch.edge_index_dict, **counts), batch)
 
-        return {
-            "as written": (written, run),
-            "trim_to_layer": (trimmed, trim),
-            "compiled": (lowered, engine),
-        }
+        runs = {"as written": (written, run), "trim_to_layer": (trimmed, trim), "compiled": (lowered, engine)}
+        if name == MATRICES:  # PyG trims no sparse matrices of PyTorch
+            del runs["trim_to_layer"]
+        return runs
 
     def _made(self, name: str, hidden: int) -> tuple[nn.Module, nn.Module]:
         """The model, and a copy that takes the counts by hop to be trimmed."""
