@@ -26,20 +26,20 @@ BUDGETS = {
     ("ops",): 10_890,
     ("sampling",): 6_900,
     ("features",): 4_430,
-    ("datasets",): 7_020,
+    ("datasets",): 7_015,
     ("nn",): 3_870,
-    ("loader",): 3_590,
+    ("loader",): 3_580,
     ("collective",): 4_530,
     ("fullgraph",): 29_280,
     ("distributed",): 8_180,
     ("synth",): 5_920,
     ("train",): 11_210,
-    ("estimates",): 4_490,
+    ("estimates",): 4_480,
     ("report",): 460,
-    ("cli",): 4_920,
+    ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 465, 95_800
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 462, 95_800
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
