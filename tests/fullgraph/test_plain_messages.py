@@ -548,6 +548,30 @@ def test_gathers_and_scatters_are_lowered_and_equal_what_is_written(run):
     assert_alike(model, twin, data, engine, steps=2)
 
 
+class OfFeatures(nn.Module):
+    """A maximum of scores that are computed of the features themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target, self.last = (
+            nn.Linear(CHANNELS, 1),
+            nn.Linear(CHANNELS, 1),
+            nn.Linear(1, CLASSES),
+        )
+
+    def forward(self, x, edge_index):
+        src, dst = edge_index
+        scores = F.leaky_relu(self.source(x)[src] + self.target(x)[dst])
+        return self.last(scatter(scores, dst, dim=0, dim_size=x.size(0), reduce="max"))
+
+
+def test_a_maximum_may_read_the_features_themselves():
+    data, model = data_of("untidy"), OfFeatures()
+    twin, engine = copy.deepcopy(model), engine_of(model, data)
+    assert verdict(engine) == LOWERED, engine.explain()
+    assert_alike(model, twin, data, engine, steps=1)
+
+
 def test_what_nodes_without_messages_get_is_not_seen_by_other_nodes():
     data, (model, twin) = data_of("untidy"), _pair(_maximum_from_another_end)
     engine = engine_of(model, data)

@@ -188,7 +188,8 @@ class ScatterTrial:
         of, found, rows = self._of, list[tuple[float, ...]](), {*self._rows().values()}
         leaves = {one: value for one, value in held.items() if one.op == "placeholder" or one in rows}
         if cast("fx.Node", self.node.args[0]).op == "placeholder":  # not edges that the model computes
-            leaves |= {one: value[:2] for one, value in leaves.items() if one not in rows}
+            of_edges = [one for one in leaves if str(one.target) in (WEIGHTS_TARGET, EDGE_ATTR)]
+            leaves |= {one: leaves[one][:2] for one in of_edges}
             leaves[cast("fx.Node", self.node.args[0])] = torch.tensor([[0, 1], [2, 2]])
         leaves |= {one: torch.tensor([[0, 1], [2, 2]][at]) for one, at in of.ends.items()}
         for value in (1.0, 0.0):
