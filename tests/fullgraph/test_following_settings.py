@@ -3,7 +3,9 @@
 import functools
 import os
 import sys
-from collections import deque
+import threading
+from collections import OrderedDict, deque
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import repeat
 from types import ModuleType, SimpleNamespace
@@ -225,6 +227,9 @@ def by_closure():
     return read, change
 
 
+ORDERED = OrderedDict(a=1.0, b=3.0)
+
+
 def fresh(monkeypatch):
     """Give all that is read its first values for one test."""
     monkeypatch.setattr(CONFIG, "factor", 1.0, raising=False)
@@ -239,6 +244,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(OTHER_MODEL, "factor", 1.0, raising=False)
     LEARNED.detach().fill_(1.0)
     monkeypatch.setenv("FACTOR_OF_A_TEST", "1.0")
+    ORDERED.move_to_end("b")
 
 
 OUTSIDE = {
@@ -276,6 +282,11 @@ OUTSIDE = {
         lambda self: float(os.environ["FACTOR_OF_A_TEST"]),
         lambda: os.environ.update(FACTOR_OF_A_TEST="3.0"),
     ),
+    "the environment by a function": (
+        lambda self: float(os.getenv("FACTOR_OF_A_TEST")),
+        lambda: os.environ.update(FACTOR_OF_A_TEST="3.0"),
+    ),
+    "the order of a dict": (lambda self: next(iter(ORDERED.values())), lambda: ORDERED.move_to_end("a")),
 }
 
 
@@ -289,6 +300,45 @@ def test_what_a_forward_reads_outside_of_its_model_is_followed(name, monkeypatch
         assert_follows(model, data, engine)
         assert engine.why is None
         change()
+
+
+VARIABLE, LOCAL, BYTES = ContextVar("VARIABLE", default=1.0), threading.local(), bytearray(b"\1")
+LOCAL.factor = 1.0
+UNSEEN = {
+    "a context variable": (lambda self: VARIABLE.get(), lambda: VARIABLE.set(3.0)),
+    "a thread's variable": (lambda self: LOCAL.factor, lambda: setattr(LOCAL, "factor", 3.0)),
+    "bytes": (lambda self: float(BYTES[0]), lambda: BYTES.__setitem__(0, 3)),
+    "the default dtype": (
+        lambda self: 3.0 if torch.get_default_dtype() == torch.float64 else 1.0,
+        lambda: torch.set_default_dtype(torch.float64),
+    ),
+    "deterministic algorithms": (
+        lambda self: 3.0 if torch.are_deterministic_algorithms_enabled() else 1.0,
+        lambda: torch.use_deterministic_algorithms(True),
+    ),
+    "earlier gradients": (
+        lambda self: 1.0 if LEARNED.grad is None else 3.0,
+        lambda: setattr(LEARNED, "grad", torch.ones_like(LEARNED)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_forward_that_reads_what_no_watch_sees_runs_as_it_is_written(name, monkeypatch):
+    fresh(monkeypatch)
+    read, change = UNSEEN[name]
+    data, model = data_of("untidy"), calls(scaled_by(read))(GCN)
+    engine = engine_of(model, data)
+    try:
+        for expected in (1.0, 3.0):
+            assert read(model) == expected
+            assert_follows(model, data, engine)
+            assert "cannot be followed" in str(engine.why)
+            change()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        LEARNED.grad = None
 
 
 def test_a_variable_of_an_enclosing_function_is_followed():

@@ -250,18 +250,22 @@ def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_opera
 
 
 def test_gradients_may_have_any_strides():
-    """That of a sum is one number for all rows; that of a transposed product goes by columns."""
+    """A sum's is one number for all rows; a transposed product's goes by columns; complex rows negate it."""
     torch.manual_seed(0)
     engine, edge_index = graphbraid.compile(MODELS["SAGE"]().eval()), torch.randint(40, (2, 90))
     x, wanted = torch.rand(40, CHANNELS, requires_grad=True), [*engine.parameters()]
     drawn = torch.rand(2 * CLASSES, 80)
+    negated = torch.complex(x[:, :CLASSES], x[:, :CLASSES]).detach().conj().imag
+    assert negated.is_neg()
     for grad in (
+        negated,
+        torch._neg_view(drawn.t()[:40, :CLASSES].contiguous()),
         torch.tensor(0.5).expand(40, CLASSES),
         drawn.t()[::2, 1::2],
         drawn.t()[:1, :CLASSES].expand(40, -1),
     ):
         found, by_row = (
-            torch.autograd.grad(engine(x, edge_index), [x, *wanted], one) for one in (grad, grad.contiguous())
+            torch.autograd.grad(engine(x, edge_index), [x, *wanted], one) for one in (grad, grad.clone())
         )
         assert all(map(torch.equal, found, by_row))
     assert runs_compiled(engine(x, edge_index))

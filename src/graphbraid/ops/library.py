@@ -93,7 +93,8 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "graphbraid's operators take one gradient at a time, and is_grads_batched=True gives "
                 "several; call torch.autograd.grad for each, with retain_graph=True"
             )
-        return backward(*arguments)
+        # The gradient of a complex number's imaginary part may be a lazily negated view: kernels see no flag.
+        return backward(*(one.resolve_neg() if isinstance(one, Tensor) else one for one in arguments))
 
     return checked
 

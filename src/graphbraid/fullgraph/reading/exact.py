@@ -34,8 +34,8 @@ def python_value(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a dense tensor or parameter of PyTorch's own classes."""
-    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+    """Return whether a value is a dense tensor or parameter of PyTorch's own classes, not lazily negated."""
+    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_neg()
 
 
 def anything(_: Any) -> bool:

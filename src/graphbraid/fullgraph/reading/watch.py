@@ -5,10 +5,14 @@ from __future__ import annotations
 import dis
 import functools
 import numbers
+import os
 import sys
+import threading
 import types
-from collections import deque
+from array import array
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import partial
 from itertools import chain
 from operator import attrgetter, is_
@@ -59,6 +63,17 @@ _HOLDERS = (
     functools.partialmethod,
 )
 _HELD = ("__func__", "__self__", "fget", "func", "args", "keywords")
+_OPAQUE = (Iterator, bytearray, memoryview, array, ContextVar, threading.local)
+"""Classes of objects whose values change and cannot be compared."""
+_ASKED = """
+get_default_dtype get_default_device get_num_threads get_num_interop_threads get_float32_matmul_precision
+are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled
+get_deterministic_debug_mode is_anomaly_enabled is_anomaly_check_nan_enabled is_autocast_enabled
+is_autocast_cpu_enabled is_autocast_cache_enabled get_autocast_dtype get_autocast_cpu_dtype initial_seed
+backends grad
+"""
+_TORCH_STATE = frozenset(_ASKED.split())
+"""Names by which a forward asks for settings of torch, or for gradients that came before."""
 _UNREAD = ("logging", "threading", "weakref", "_thread")
 """Modules whose objects affect no result and hold much of the program."""
 _MOST = 2048
@@ -134,6 +149,8 @@ class Reached:
                 self._members(kind, ("__init__", "__new__", "__post_init__"))
         elif isinstance(value, dict):
             self.dicts.append(value)
+            if isinstance(value, OrderedDict):  # its order may change alone
+                self.lists.append(_Now(partial(list, value)))
             self._waiting.extend(dict.values(value))
         elif isinstance(value, _LISTS):
             self.lists.append(value)
@@ -150,8 +167,8 @@ class Reached:
             self.arrays.append(value)
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
                 self.why = "it reads a NumPy array, whose changes cannot be seen"
-        elif isinstance(value, Iterator):
-            self.why = f"it may draw from a {type(value).__name__}"
+        elif isinstance(value, _OPAQUE):
+            self.why = f"it may read a {type(value).__name__}, whose changes cannot be seen"
         else:
             self._object(value)
 
@@ -191,6 +208,10 @@ class Reached:
             self.why = f"it changes the variable {names.stored!r} outside of it"
         if unseen := names.looked_up & {"globals", "eval", "exec"}:
             self.why = f"it calls {min(unseen)}, whose reads cannot be seen"
+        if asked := names.all & _TORCH_STATE:
+            self.why = f"it asks for torch's state by {min(asked)!r}, which other calls may find changed"
+        if "getenv" in names.all:
+            self._waiting.append(os.environ)
         self._names |= names.all
         self._any_name |= not names.all.isdisjoint(_BY_TEXT)
         self._look_up(function.__globals__, sorted(names.looked_up))
