@@ -403,19 +403,30 @@ def test_forwards_that_ask_for_sizes_equal_pyg(asks, kind):
     check_equal(model, lambda _: engine(x, matrix), lambda twin: twin(x, matrix))
 
 
-@pytest.mark.parametrize("layout", ["csc", "coo"])
-def test_layers_fail_as_in_pyg_on_matrices_without_an_edge_list(layout):
-    edges, x, model = edges_of(), rows(), Weighted().double()
-    matrix = shared("csc", edges, torch.rand(edges.shape[1], dtype=torch.float64))
+@pytest.mark.parametrize(
+    ("layout", "make"),
+    [
+        ("csc", Weighted),
+        ("coo", Weighted),
+        ("csc", lambda: pyg.GATConv(WIDTH, WIDTH, add_self_loops=False)),
+        ("coo", lambda: pyg.GATv2Conv(WIDTH, WIDTH, add_self_loops=False)),
+        ("csc", lambda: pyg.GCNConv(WIDTH, WIDTH)),
+    ],
+)
+def test_layers_fail_as_in_pyg_on_matrices_without_an_edge_list(layout, make):
+    edges, x = edges_of(), rows()
+    model = pyg.Sequential("x, adj_t", [(make(), "x, adj_t -> x")]).double()
+    matrix = shared("csc", edges, torch.ones(edges.shape[1], dtype=torch.float64))
     if layout == "coo":
         matrix = torch.sparse_coo_tensor(edges.flip(0), matrix.values(), (NODES, NODES))
     engine = graphbraid.compile(model)
     raised = []
     for call in (engine, model):
-        with pytest.raises((ValueError, RuntimeError)) as error:
+        with pytest.raises((ValueError, RuntimeError)) as error:  # also NotImplementedError
             call(x, matrix)
         raised.append(str(error.value))
     assert raised[0] == raised[1]
+    assert "no edge list of a matrix in layout CSC" in engine.explain()
 
 
 @pytest.mark.usefixtures("in_double")

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import INPUT, NodeType, NotLoweredError
-from graphbraid.fullgraph.reading.matrices import MatrixKind
+from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind
 from graphbraid.fullgraph.reading.reader import Edges, LayerCall, MappedEdges, Reader
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -421,13 +421,15 @@ def edges_of(
     if matrix is None:
         channels = None if attr is None else given.edge_channels
         return Edges(weighted=weights is not None, channels=channels, encoder=encoder, graph=given.graph)
-    _check_loops(name, given, layer)
+    _check_matrix(name, given, layer)
     return Edges(weighted=given.weighted, sparse=True, graph=given.graph)
 
 
-def _check_loops(name: str, given: Given, layer: Any) -> None:
-    """Refuse sparse matrices whose self-loops or repeated entries PyG may treat otherwise than a list's."""
+def _check_matrix(name: str, given: Given, layer: Any) -> None:
+    """Refuse sparse matrices that PyG refuses, or whose loops or repeated entries it may treat otherwise."""
     matrix = given.matrix
+    if matrix is not None and matrix.fails_in(layer):
+        raise NotLoweredError(name, *NO_LIST)
     if matrix is not None and (matrix.merges or matrix.differs_by_loops(layer)) and not given.is_simple():
         what = "PyG treats self-loops and repeated edges of a sparse matrix differently from a list's"
         raise NotLoweredError(name, what, "edge_index instead of adj_t")
@@ -446,7 +448,7 @@ def _edges_of_relation(name: str, reader: Reader, edges: Any, given: Given, laye
     if not reader.relates:
         what = "layers of its class have no lowered form over one relation"
         raise NotLoweredError(name, what, "SAGEConv, GraphConv or GATConv")
-    _check_loops(name, given, layer)
+    _check_matrix(name, given, layer)
     is_matrix = given.matrix is not None
     return Edges(relation=relation, weighted=is_matrix and given.weighted, sparse=is_matrix)
 

@@ -23,6 +23,11 @@ from graphbraid.sampling.minibatch.pyg_forms import adj_t_of
 
 LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 """Layouts of PyTorch's sparse matrices that have a form."""
+NO_LIST = (
+    "PyG makes no edge list of a matrix in layout CSC, nor of one that is not coalesced",
+    "layout CSR, or coalesce()",
+)
+"""Why a layer's messages along a matrix run as written, and what they need."""
 REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max"}
 """Reductions of products of a sparse matrix and node rows, by their names."""
 
@@ -60,6 +65,19 @@ class MatrixKind:
     def merges(self) -> bool:
         """Whether operations on such a matrix may add up its repeated entries."""
         return self.layout == torch.sparse_coo
+
+    @property
+    def has_no_list(self) -> bool:
+        """Whether PyG makes no edge list of such a matrix, and its layers raise an error instead."""
+        return self.layout == torch.sparse_csc or not self.is_coalesced
+
+    def fails_in(self, layer: Any) -> bool:
+        """Return whether PyG's layer raises an error on such a matrix.
+
+        Layers that do not multiply by it need a list of its entries. ``gcn_norm`` takes no CSC.
+        """
+        of_csc = self.layout == torch.sparse_csc and hasattr(layer, "improved") and layer.normalize
+        return of_csc or (self.has_no_list and not getattr(layer, "fuse", True))
 
     def differs_by_loops(self, layer: Any) -> bool:
         """Return whether PyG's layer may add self-loops to such a matrix as it does not to a list.

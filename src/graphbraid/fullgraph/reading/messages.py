@@ -36,7 +36,7 @@ from graphbraid.fullgraph.reading.aggregations import (
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
 from graphbraid.fullgraph.reading.exact import Known, check, flag
 from graphbraid.fullgraph.reading.fused_messages import heads_of, plain_sum, steps_of
-from graphbraid.fullgraph.reading.matrices import edges_in, values_in
+from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind, edges_in, values_in
 from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.relational import is_hgt
@@ -174,9 +174,8 @@ def _record(
             name, "its propagate takes a size or edges of its own", "propagate(edge_index, x=x)"
         )
     along = edge_index
-    if is_matrix and not fuses and _has_no_list(edge_index.example):
-        what = "PyG makes no edge list of a matrix in layout CSC, nor of one that is not coalesced"
-        raise ir.NotLoweredError(name, what, "layout CSR, or coalesce()")
+    if is_matrix and not fuses and MatrixKind.of(edge_index.example, weighted=False).has_no_list:
+        raise ir.NotLoweredError(name, *NO_LIST)
     if is_matrix:
         along = edges_in(edge_index)
         given |= _values_given(layer, edge_index, given, fuses=fuses)
@@ -217,11 +216,6 @@ def _record(
     # The dimensions of a row are known when the message is read: give_shape writes them into this view.
     out = out.view(-1, 0)
     return _updated(name, layer, out, given)
-
-
-def _has_no_list(matrix: Any) -> bool:
-    is_coo = isinstance(matrix, Tensor) and matrix.layout == torch.sparse_coo
-    return not matrix.is_coalesced() if is_coo else getattr(matrix, "layout", None) == torch.sparse_csc
 
 
 def _values_given(layer: Any, matrix: Any, given: dict[str, Any], *, fuses: bool) -> dict[str, Any]:
