@@ -90,6 +90,30 @@ except signals.Stopped:
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
 
 
+def test_a_destructor_of_what_a_signal_left_half_made_says_nothing(tmp_path: Path) -> None:
+    """As of zipfile.ZipFile, whose destructor reads what its constructor sets last."""
+    done = run(
+        """
+class File:
+    def __init__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+        self.is_open = True
+
+    def __del__(self):
+        assert self.is_open
+
+try:
+    File()
+except signals.Stopped:
+    signals.ending()
+print("stopped")
+""",
+        tmp_path,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
+
+
 def test_other_errors_of_destructors_are_still_said(tmp_path: Path) -> None:
     done = run(
         """

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,9 +77,18 @@ def every_case(comm, folder: str) -> dict[str, object]:
     _, found["few hot"] = run_once(
         comm, graph, batch_size=197, accelerator=device(), plan="auto", hot=budget(graph, 60)
     )
-    gc.collect()
-    found["left in memory"] = shared_names()
+    found["left in memory"] = left_names()
     return found
+
+
+def left_names(patience: float = 20.0) -> list[str]:
+    """Names of memory that stays shared: a thread that ends holds what it read last for a moment."""
+    until = time.monotonic() + patience
+    gc.collect()
+    while (left := shared_names()) and time.monotonic() < until:
+        time.sleep(0.05)
+        gc.collect()
+    return left
 
 
 def shared_names() -> list[str]:

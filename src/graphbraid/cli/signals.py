@@ -50,13 +50,13 @@ def ending() -> None:
 class _Stop:
     """Handler that raises :class:`Stopped`, but not in the middle of an import."""
 
-    _first: float | None = None  # seconds of the monotonic clock when the first signal came
+    first: float | None = None  # seconds of the monotonic clock when the first signal came
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._first is None:
-            self._first = time.monotonic()
+        if self.first is None:
+            self.first = time.monotonic()
         can_wait = hasattr(signal, "setitimer")
-        if can_wait and _importing(frame) and time.monotonic() - self._first < _IMPORT_SECONDS:
+        if can_wait and _importing(frame) and time.monotonic() - self.first < _IMPORT_SECONDS:
             signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS)
             return
         if can_wait:
@@ -76,6 +76,9 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _say_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """Print errors that no code can catch, except :class:`Stopped`, which is raised again."""
-    if not isinstance(unraisable.exc_value, Stopped):
+    """Print errors that no code can catch, unless a signal came.
+
+    :class:`Stopped` is raised again. If it interrupts a constructor, the destructor finds a half-made object.
+    """
+    if _stop.first is None:
         sys.__unraisablehook__(unraisable)
