@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import queue
 import re
 import shutil
 import subprocess
@@ -52,9 +53,11 @@ const shownAt = (page, width) => new Promise(done => {
   frame.src = page; document.body.append(frame); });
 (async () => {
   const found = [];
-  for (const page of PAGES) for (const width of WIDTHS)
-    for (const what of await shownAt(page, width)) found.push(`${page} at ${width} px: ${what} is too wide`);
-  document.body.innerHTML = `<pre>done ${JSON.stringify(found)}</pre>`;
+  for (const page of PAGES) {
+    const shown = await Promise.all(WIDTHS.map(width => shownAt(page, width)));
+    shown.forEach((wide, place) => {
+      for (const what of wide) found.push(`${page} at ${WIDTHS[place]} px: ${what} is too wide`); }); }
+  await fetch("/found", {method: "POST", body: JSON.stringify(found)});
 })();
 </script>"""
 
@@ -93,36 +96,41 @@ def not_found(site: Path) -> list[str]:
 
 
 def too_wide(browser: str, site: Path, pages: list[str]) -> list[str]:
-    """A line for each element that is wider than the screen."""
+    """A line for each element that is wider than the screen. The browser posts them to the site's server."""
     harness = site / "measure.html"
     harness.write_text(MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", str([*WIDTHS])))
-    handler = functools.partial(Quiet, directory=str(site))
-    try:
-        with (
-            http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-            tempfile.TemporaryDirectory() as profile,
-        ):
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            url = f"http://127.0.0.1:{server.server_port}/measure.html"
-            switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-            switches += [f"--user-data-dir={profile}", "--virtual-time-budget=900000", "--dump-dom"]
-            shown = subprocess.run(
-                [browser, *switches, url], capture_output=True, text=True, timeout=600, check=True
-            )
+    found: queue.Queue[list[str]] = queue.Queue()
+
+    class Site(http.server.SimpleHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    handler = functools.partial(Site, directory=str(site))
+    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        tempfile.TemporaryFile() as said,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/measure.html"
+        command = [browser, *switches, f"--user-data-dir={profile}", url]
+        running = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            return found.get(timeout=600)
+        except queue.Empty:
+            said.seek(0)
+            return [f"{browser} measured nothing: {said.read()[-500:].decode()}"]
+        finally:
+            running.kill()
+            running.wait()
             server.shutdown()
-    finally:
-        harness.unlink()
-    answer = re.search(r"<pre>done (\[.*\])</pre>", shown.stdout, re.DOTALL)
-    if answer is None:
-        return [f"{browser} measured nothing: {shown.stderr[-500:]}"]
-    return list(json.loads(answer[1]))
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves the site without a line per request."""
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
+            harness.unlink()
 
 
 def print_reading_ease(docs: Path) -> None:
