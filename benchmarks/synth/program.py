@@ -17,10 +17,12 @@ from pathlib import Path
 
 MPI_TOOLS = ("mpicxx", "mpirun")
 OPEN_MPI = {
-    # It starts neither as root nor on fewer cores than ranks unless it is told to.
+    # Unless told to, it starts neither as root nor on fewer cores than ranks, and a rank has one core.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 
