@@ -171,7 +171,7 @@ TINY = {
 """Entry points at tiny sizes; those with peers need their environment."""
 PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
 COLD = {"fullgraph.floor", "fullgraph.growth", "training.checks"}
-"""Those that start many processes, which import torch each, for all but their figures."""
+"""Those that start many processes, each of which imports torch."""
 
 
 @pytest.mark.slow

@@ -23,15 +23,6 @@ PROGRAM = Path(__file__).with_name("rank_program.py")
 ROOT = Path(__file__).parents[2]
 NO_MPI = "needs MPI: pip install 'graphbraid[mpi]'"
 
-LAYOUTS = [
-    *(("subgraph", 2), ("blocks", 2), pytest.param("blocks", 4, marks=pytest.mark.slow)),
-    *(
-        pytest.param(*one, marks=pytest.mark.long)
-        for one in (("subgraph", 3), ("subgraph", 4), ("blocks", 3))
-    ),
-]
-"""Layouts of batches and numbers of ranks. Other tests train on subgraphs with 4 ranks."""
-
 
 @dataclass(frozen=True)
 class Said:

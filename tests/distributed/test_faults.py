@@ -239,10 +239,10 @@ def seconds_without_core(process: subprocess.Popen[bytes]) -> float:
 
 
 def seconds_of_ends(processes: list[subprocess.Popen[bytes]], errors: list[Path]) -> list[float]:
-    """Wait until all processes end; return the seconds of each, as of a machine that has cores for them.
+    """Wait until all processes end; return the seconds that each took.
 
-    Until a process says its error, all seconds count: on a busy machine, too. A busy machine may hold it up
-    while it frees its memory. Such seconds do not count.
+    Until a process prints its error, all seconds count. After that it only frees its memory, and seconds in
+    which it waits for a core do not count: other programs cause them.
     """
     began, ends, at_message = time.monotonic(), dict[int, float](), dict[int, float]()
     held_up = dict.fromkeys(range(len(processes)), 0.0)

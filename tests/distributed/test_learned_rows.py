@@ -53,7 +53,7 @@ def alone(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of a run of three epochs on two ranks, which tests read alone, and what it gave."""
+    """Return the folder of a run of three epochs on two ranks, which tests only read, and what it gave."""
     at = tmp_path_factory.mktemp("uninterrupted") / "run"
     return at, run(2, learned_rows.with_checkpoints, folder, at, 3, "new")[0].result
 

@@ -1,10 +1,15 @@
 """Ranks that share batches normalise by the rows of the whole batch, as one rank does."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
+import torch
 from tests.distributed import norm_training
 from tests.distributed.ranks import run
+from tests.distributed.threads import run_threads
+
+from graphbraid.fullgraph.batches.rank_norms import RankNorms
 
 pytestmark = pytest.mark.distributed
 SIZES = (2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4)))
@@ -88,3 +93,23 @@ def test_one_row_on_all_ranks_is_refused_as_on_one():
     alone = _of_one(norm_training.lone)
     assert "met a single node" in alone
     assert [said.result for said in run(3, norm_training.lone)] == [alone] * 3
+
+
+def test_every_normalisation_has_a_backward_pass_on_all_ranks():
+    """Also one whose rows the loss does not read: a rank without seeds waits for the others in it."""
+    sampled = SimpleNamespace(trees_by_type=None, n_id_by_type=[torch.arange(4)], nodes_by_type=[[2, 2]])
+
+    def on_rank(comm):
+        norm = torch.nn.BatchNorm1d(3)
+        norms = RankNorms(comm, norm, 1, whole=norm)
+        norms.begin()
+        if comm.rank == 1:
+            norms.take_part()
+        else:
+            x = torch.randn(4, 3, requires_grad=True)
+            with norms.over(sampled, [4]):
+                norm(x)
+            norms.joined(x.sum()).backward()
+        assert norm.weight.grad is not None
+
+    run_threads(2, on_rank)

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from tests.distributed import same_learning
-from tests.distributed.ranks import LAYOUTS, run
+from tests.distributed.ranks import run
 from tests.train import linked_communities, linked_times
 from tests.train.typed_communities import bibliography
 
@@ -15,6 +15,13 @@ from graphbraid.train.option_checks import config_by_types, config_of_links
 pytestmark = pytest.mark.distributed
 SIZES = (2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4)))
 """tests/distributed/test_part_matrix.py trains such models on 1 to 4 ranks with the whole graph, too."""
+LAYOUTS = [
+    *(("subgraph", 2), ("blocks", 2), pytest.param("blocks", 4, marks=pytest.mark.slow)),
+    *(
+        pytest.param(*one, marks=pytest.mark.long)
+        for one in (("subgraph", 3), ("subgraph", 4), ("blocks", 3))
+    ),
+]
 
 
 @functools.cache

@@ -180,6 +180,7 @@ def test_tiers_auto_of_ranks_divide_the_memory_of_a_device_that_they_share(other
         (
             ("seed", "rank 0 has seed 0, rank 1 has 1; start all ranks with the same options."),
             ("lr", "rank 0 has lr 0.01, rank 1 has 0.02"),
+            ("mode", "rank 0 has mode 'sampled', rank 1 has 'full'"),
             ("graph", "rank 0 has graph's array"),
             ("model", "rank 0 has model's shapes"),
             ("dropout", "rank 0 has model's dropout '0.1', rank 1 has '0.5'; build the same model"),

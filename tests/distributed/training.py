@@ -148,6 +148,8 @@ def misled(comm, what: str) -> None:
         options["seed"] = int(odd)
     elif what == "lr":
         options["lr"] = 0.02 if odd else 0.01
+    elif what == "mode" and odd:
+        options["mode"] = "full"
     elif what == "graph" and odd:
         graph = graph.replace(x=graph.x + 1)
     elif what == "batch":

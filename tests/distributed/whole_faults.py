@@ -29,7 +29,6 @@ def faulty(comm, what: str, folder: str) -> None:
     acts: dict[str, Callable[[object], object]] = {
         "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
         "killed while rows travel": lambda _: _end_in_travel(),
-        "raises": lambda _: _raise(ValueError("a user's own mistake")),
     }
     graph = graph_of()
     calls = [At(comm, comm.size - 1, STEP, act) for act in (note, acts[what])]
@@ -54,25 +53,9 @@ def _end_in_travel() -> None:
     RowExchange.begin = begin  # type: ignore[method-assign]
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
 def resumed(comm, folder: str) -> int:
     """Go on with a run that a fault has ended; the number of its epochs."""
     graph = graph_of()
     own = Path(folder) / "run" if comm.rank == 0 else None
     options = {"mode": "full", "epochs": 6, "lr": 0.01, "out_dir": own, "resume": comm.rank == 0}
     return len(Trainer(make("gcn", graph, dropout=0.5), graph, **options).fit().history)
-
-
-def misled(comm, what: str) -> None:
-    """Ranks that differ in what they train."""
-    graph, is_odd = graph_of(), comm.rank == comm.size - 1
-    options: dict[str, object] = {"mode": "full", "epochs": 2}
-    if what == "mode" and is_odd:
-        options["mode"] = "sampled"
-    elif what == "graph" and is_odd:
-        graph = graph.replace(x=graph.x + 1)
-    kind = "sage" if what == "model" and is_odd else "gcn"
-    Trainer(make(kind, graph), graph, **options).fit()
