@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 12
 """Most steps that are tried."""
 _LONGEST_FLOOR, _LONGEST_READING = 8.0, 4.0
-"""Longest step by its floor, and longest reading of its first steps, that are tried."""
+"""Seconds: a step is tried if its floor, and the reading of the first steps, take no longer."""
 _READING = 0.5
 """Seconds for which rows are read to find the disk's rate."""
 LOOKED_AHEAD_EPOCHS = 3
@@ -430,7 +430,7 @@ def full_seconds(
         trial: the run.
         engine: its compiled step. If None, the model runs as it is written.
         fits: whether a step may be tried, since its memory is free.
-        bytes_per_second: that the disk of features which are streamed gives. If None, it is measured.
+        bytes_per_second: rate at which the disk gives streamed features. If None, it is measured.
     """
     floor = None if engine is None else engine.floor().floor_seconds
     streams = None if engine is None else engine.runner.training_step.streams
@@ -458,7 +458,7 @@ def full_seconds(
 
 
 def _tried_steps(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSeconds:
-    """Return the time of steps that are made."""
+    """Make some steps, and return the time of an epoch by them."""
     assert trial.graph.y is not None
     labels = trial.graph.y.index_select(0, trial.nodes)
     batch = WholeGraph(nodes=trial.nodes.to(trial.device), seed_y=labels.to(trial.device))

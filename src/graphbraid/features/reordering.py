@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid import native
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.features import reference
 from graphbraid.features.scores.score import score
@@ -22,7 +21,7 @@ from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import ORDERS, inverse_of, order_by
 from graphbraid.graph.scaled_features import Features
-from graphbraid.graph.scans import check_ids, unchanged
+from graphbraid.graph.scans import check_ids, native_for, unchanged
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.signatures import typed
@@ -209,8 +208,7 @@ def _gathered(values: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _backend(values: Tensor) -> Any:
-    kernels = native.kernels() if values.device.type == "cpu" else None
-    return reference if kernels is None else kernels
+    return native_for(values) or reference
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

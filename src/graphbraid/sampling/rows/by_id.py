@@ -277,7 +277,7 @@ def weight_bytes(degrees: Tensor, drawable: Tensor, fanout: int, *, replace: boo
 
 
 _ROWS, _LABELS = ("x", "features"), ("y", "seed_y")  # attributes of a batch; all else belongs to its lists
-_BOUNDS_BYTES = 16  # of where a list begins and ends
+_BOUNDS_BYTES = 16  # the two int64 of indptr between which a list lies
 
 
 class TransferCounter:
