@@ -332,21 +332,6 @@ def test_writes_to_the_tensor_that_a_matrix_is_made_of_count(layout, whole):
         weight.mul_(1.5)
 
 
-def test_a_maximum_over_rows_that_are_not_sorted_has_pygs_gradients_on_the_whole_graph():
-    edges, x = edges_of(), rows(torch.float32).round().clamp(-1, 1)
-    matrix = shared("csr", edges[:, (-edges[0]).argsort(stable=True)], torch.ones(edges.shape[1]))
-    data = Data(x=x, adj_t=matrix, train_mask=torch.ones(NODES, dtype=torch.bool))
-    model = pyg.Sequential(
-        "x, adj_t", [(nn.Linear(WIDTH, 8), "x -> x"), (pyg.SAGEConv(8, 3, "max"), "x, adj_t -> x")]
-    )
-    with torch.no_grad():
-        model[0].weight.mul_(4).round_().clamp_(-1, 1)
-        model[0].bias.zero_()
-    engine = graphbraid.compile(model, data)
-    check_equal(model, lambda _: engine(), lambda twin: twin(x, matrix), rtol=2e-4, atol=2e-5)
-    assert "rows are not sorted" in engine.explain()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_that_learn_get_gradients(kind):
     edges, x = edges_of(), rows()
@@ -411,6 +396,9 @@ def test_forwards_that_ask_for_sizes_equal_pyg(asks, kind):
         ("csc", lambda: pyg.GATConv(WIDTH, WIDTH, add_self_loops=False)),
         ("coo", lambda: pyg.GATv2Conv(WIDTH, WIDTH, add_self_loops=False)),
         ("csc", lambda: pyg.GCNConv(WIDTH, WIDTH)),
+        ("csc", lambda: pyg.APPNP(2, 0.1)),
+        ("csc", lambda: pyg.SGConv(WIDTH, WIDTH)),
+        ("csc", lambda: pyg.TAGConv(WIDTH, WIDTH)),
     ],
 )
 def test_layers_fail_as_in_pyg_on_matrices_without_an_edge_list(layout, make):

@@ -74,10 +74,12 @@ class MatrixKind:
     def fails_in(self, layer: Any) -> bool:
         """Return whether PyG's layer raises an error on such a matrix.
 
-        Layers that do not multiply by it need a list of its entries. ``gcn_norm`` takes no CSC.
+        Layers that do not multiply by it need a list of its entries. ``gcn_norm``, which a layer's module has
+        if the layer calls it, takes no CSC.
         """
-        of_csc = self.layout == torch.sparse_csc and hasattr(layer, "improved") and layer.normalize
-        return of_csc or (self.has_no_list and not getattr(layer, "fuse", True))
+        normalises = "gcn_norm" in names_in(type(layer).__module__) and getattr(layer, "normalize", True)
+        needs_list = not getattr(layer, "fuse", True)
+        return (normalises and self.layout == torch.sparse_csc) or (needs_list and self.has_no_list)
 
     def differs_by_loops(self, layer: Any) -> bool:
         """Return whether PyG's layer may add self-loops to such a matrix as it does not to a list.
