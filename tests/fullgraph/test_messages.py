@@ -13,7 +13,7 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.cases_messages import gated, own
-from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, engine_of, verdict
+from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, PARTLY, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
 from torch import nn
@@ -362,6 +362,16 @@ def _scatter(src, index, dim=-1, out=None, dim_size=None, reduce="sum"):
     return (_scatter_mean if reduce == "mean" else _scatter_sum)(src, index, dim, out, dim_size)
 
 
+def scatter_max(src, index, dim=-1, out=None, dim_size=None):
+    index = index.view(-1, *[1] * (src.ndim - 1)).expand_as(src)
+    zeros = src.new_zeros(dim_size, *src.shape[1:])
+    return zeros.scatter_reduce(dim, index, src, "amax", include_self=False), None
+
+
+def segment_csr(src, indptr, out=None, reduce="sum"):
+    return torch.segment_reduce(src, reduce, offsets=indptr)
+
+
 torch_scatter = None
 
 
@@ -371,6 +381,7 @@ def _with_torch_scatter(monkeypatch):
     if importlib.util.find_spec("torch_scatter") is None:
         module = types.ModuleType("torch_scatter")
         vars(module).update(scatter=_scatter, scatter_sum=_scatter_sum, scatter_mean=_scatter_mean)
+        vars(module).update(scatter_max=scatter_max, segment_csr=segment_csr)
         module.scatter_add = lambda src, index, dim=-1, out=None, dim_size=None: _scatter_sum(
             src, index, dim, out, dim_size
         )
@@ -403,3 +414,28 @@ def test_other_calls_of_torch_scatter_are_left_alone(options):
     with pytest.warns(RunsAsWrittenWarning, match="aggregate of its own"):
         engine = engine_of(model, data_of("untidy"))
     assert verdict(engine) == LEFT_ALONE
+
+
+class Segments(nn.Module):
+    """Sums of torch-scatter over edges that a plain forward has sorted, beside its maximum."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(CHANNELS, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x, edge_index):
+        dst, order = edge_index[1].sort(stable=True)
+        starts = F.pad(torch.bincount(dst, minlength=x.size(0)).cumsum(0), (1, 0))
+        messages = self.first(x)[edge_index[0][order]]
+        top, _ = torch_scatter.scatter_max(messages, dst, dim=0, dim_size=x.size(0))
+        return self.last(torch_scatter.segment_csr(messages, starts) + top)
+
+
+@pytest.mark.usefixtures("_with_torch_scatter")
+def test_a_plain_forward_s_segments_of_torch_scatter_are_lowered_and_its_maximum_says_why_not():
+    data, model = data_of("untidy"), Segments()
+    twin, engine = copy.deepcopy(model), engine_of(model, data)
+    assert verdict(engine) == PARTLY
+    assert "scatter_max: its gradient goes to the first of equal messages" in engine.explain()
+    assert "segment_csr" not in engine.explain()
+    assert_alike(model, twin, data, engine)
