@@ -71,10 +71,8 @@ def sound_seconds(found: Any) -> dict[str, float]:
 
 # ---- the cost model: sizes of the graph and its levels, and a machine's rates
 
-CLOSE = 2.0
-"""Factor within which two choices' predicted times are close."""
-LEAST_STAKE = 20e-6
-"""Seconds per step that a measured link must save: below, its noise would decide, and so change bits."""
+_CLOSE = 2.0
+"""Features are searched for bits if these multiply within this factor of sparse features' predicted time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +165,7 @@ def cost_model(
     x = graph.x if sample is None else sample
     assert x is not None
     in_channels, share = int(x.shape[1]), density(x)
-    serves = rates.binary_seconds(1, in_channels, 1) < CLOSE * rates.sparse_seconds(share * in_channels, 1)
+    serves = rates.binary_seconds(1, in_channels, 1) < _CLOSE * rates.sparse_seconds(share * in_channels, 1)
     return CostModel(
         rows=tuple(rows),
         edges=tuple(edges),

@@ -17,7 +17,7 @@ import torch
 
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.lowering.costs import LEAST_STAKE, CostModel, in_seconds
+from graphbraid.fullgraph.lowering.costs import CostModel, in_seconds
 from graphbraid.fullgraph.lowering.lower_program import couples_rows
 from graphbraid.machine.measurements import Kept
 
@@ -98,6 +98,8 @@ NAME = "halo"
 """The pass that decides it."""
 LEAST_GAIN = 1.25
 """Times that computing must take as long as sending: noise of a measured link should not decide."""
+LEAST_STAKE = 20e-6
+"""Seconds of an epoch that sending must save, for the same reason."""
 _PASSES = 4
 """Times that bytes of rows which travel are read or written: packed and unpacked."""
 

@@ -35,7 +35,8 @@ _SCATTERS |= {f"{name}_": takes for name, takes in _SCATTERS.items()}
 _SCATTERS |= dict.fromkeys(("scatter", "scatter_sum", "scatter_mean"), ("src", "index"))
 _SCATTERS |= {"segment": ("src", "ptr"), "segment_csr": ("src", "indptr")}
 _SCATTERS |= dict.fromkeys(("scatter_max", "scatter_min"), ())
-"""Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter."""
+"""Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter; none
+of those that are refused because of :data:`FIRST`."""
 FIRST = "its gradient goes to the first of equal messages in the order of the list"
 """Why a maximum or minimum of torch-scatter has no lowered form."""
 _LEAST = {"max": -math.inf, "min": math.inf}
@@ -191,8 +192,8 @@ class _Finder:
 
     def forget_inserted(self) -> None:
         """Erase the calls that were inserted for a scatter that is left as written."""
-        for one in reversed(self._inserted):
-            self.graph.erase_node(one)
+        while self._inserted:
+            self.graph.erase_node(self._inserted.pop())
 
     def kind(self, node: fx.Node) -> str:
         """Return ``edges`` if a call reads edges alone, ``shape`` if it reads shapes alone, else ``""``."""
@@ -352,8 +353,10 @@ class _Finder:
         Calls after it give the same for both numbers, as ``where(isinf(out), 0, out)`` does, or gather rows
         by the end that it goes by.
         """
+        # Calls of `_BY_NUMBER` treat each number by itself: two numbers show what they make of any rows.
         held: dict[fx.Node, Any] = {node: torch.tensor([empty, 0.0])}
         differ = {node}
+        """The calls whose results tell the two numbers apart."""
         for one in list(self.graph.nodes):
             if one is node or differ.isdisjoint(one.all_input_nodes) or self.kind(one) == "shape":
                 continue

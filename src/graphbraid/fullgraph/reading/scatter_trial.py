@@ -187,11 +187,12 @@ class ScatterTrial:
         """Return how a maximum or minimum as written shares the gradient of two equal messages."""
         of, found, rows = self._of, list[tuple[float, ...]](), {*self._rows().values()}
         leaves = {one: value for one, value in held.items() if one.op == "placeholder" or one in rows}
-        if cast("fx.Node", self.node.args[0]).op == "placeholder":  # not edges that the model computes
+        two, edges = torch.tensor([[0, 1], [2, 2]]), cast("fx.Node", self.node.args[0])
+        if edges.op == "placeholder":  # not edges that the model computes
+            # Calls beside the messages then see two edges as well, as gathers for the shape of an index do.
             of_edges = [one for one in leaves if str(one.target) in (WEIGHTS_TARGET, EDGE_ATTR)]
-            leaves |= {one: leaves[one][:2] for one in of_edges}
-            leaves[cast("fx.Node", self.node.args[0])] = torch.tensor([[0, 1], [2, 2]])
-        leaves |= {one: torch.tensor([[0, 1], [2, 2]][at]) for one, at in of.ends.items()}
+            leaves |= {one: leaves[one][:2] for one in of_edges} | {edges: two}
+        leaves |= {one: two[at] for one, at in of.ends.items()}
         for value in (1.0, 0.0):
             given = torch.full_like(held[of.messages][:2], value, requires_grad=True)
             with torch.enable_grad():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
@@ -75,8 +76,11 @@ class Source:
         """The graph gets its edge features when the first program that reads them is read."""
         stores = () if data is None else (data,) if node_type is None else data.stores
         self._held = [(one, key, one.get(key)) for one in stores if hasattr(one, "get") for key in READ]
-        self._parts = [(held, _parts_of(held)) for *_, held in self._held]
-        self.watch = GraphWatch(graph, [one for held, parts in self._parts for one in (held, *parts)])
+        sparse = [held for *_, held in self._held if is_matrix(held) and not isinstance(held, Tensor)]
+        self._parts = [(matrix, stored_of(matrix)) for matrix in sparse]
+        """Matrices of torch-sparse, which are no tensors, and the tensors that hold their entries."""
+        parts = (part for _, kept in self._parts for part in kept)
+        self.watch = GraphWatch(graph, [*(held for *_, held in self._held), *parts])
         missing = (key for key in _NONE_IF_MISSING if node_type is None and data is not None)
         self._held += [(data, key, None) for key in missing if data.get(key) is None]
         self._by_relation: Graph | None = None
@@ -97,9 +101,11 @@ class Source:
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
-        others = [(one.get(key), held) for one, key, held in self._held]
-        others += [pair for held, parts in self._parts for pair in zip(_parts_of(held), parts, strict=True)]
-        return self.watch.has_changed() or any(now is not before for now, before in others)
+        return (
+            self.watch.has_changed()
+            or any(one.get(key) is not value for one, key, value in self._held)
+            or any(not all(map(is_, stored_of(matrix), kept)) for matrix, kept in self._parts)
+        )
 
     def anew(self) -> Source:
         """Return a source of the current state of the graph and the user's data."""
@@ -315,11 +321,6 @@ class Source:
 
 _NONE_IF_MISSING = ("pos", "batch", "y", "edge_attr")
 """Attributes that PyG's ``Data`` gives as None where it does not hold them."""
-
-
-def _parts_of(value: Any) -> tuple[Any, ...]:
-    """Return the tensors in which torch-sparse keeps a matrix, which is no tensor itself; else nothing."""
-    return stored_of(value) if is_matrix(value) and not isinstance(value, Tensor) else ()
 
 
 def _is_plain(value: Any) -> bool:

@@ -165,17 +165,9 @@ _UTILS = "torch_geometric.utils"
 
 
 _RECORDED = (
-    *(
-        "degree",
-        "scatter",
-        "segment",
-        "softmax",
-        "coalesce",
-        "sort_edge_index",
-        "to_undirected",
-        "is_undirected",
-    ),
-    *("add_self_loops", "remove_self_loops", "add_remaining_self_loops", "contains_self_loops"),
+    *("degree", "scatter", "segment", "softmax", "coalesce", "sort_edge_index"),
+    *("to_undirected", "is_undirected", "add_self_loops", "remove_self_loops"),
+    *("add_remaining_self_loops", "contains_self_loops"),
 )
 """Functions of ``torch_geometric.utils``."""
 _EVERYWHERE = ("degree", "scatter", "segment", "softmax")

@@ -73,7 +73,8 @@ is_autocast_cpu_enabled is_autocast_cache_enabled get_autocast_dtype get_autocas
 backends grad
 """
 _TORCH_STATE = frozenset(_ASKED.split())
-"""Names by which a forward asks for settings of torch, or for gradients that came before."""
+"""Names by which a forward reads what is of torch and not of the model: its settings, with all of
+``torch.backends``, and the gradients of earlier steps in ``.grad``. Any use of such a name counts."""
 _UNREAD = ("logging", "threading", "weakref", "_thread")
 """Modules whose objects affect no result and hold much of the program."""
 _MOST = 2048
@@ -209,7 +210,7 @@ class Reached:
         if unseen := names.looked_up & {"globals", "eval", "exec"}:
             self.why = f"it calls {min(unseen)}, whose reads cannot be seen"
         if asked := names.all & _TORCH_STATE:
-            self.why = f"it asks for torch's state by {min(asked)!r}, which other calls may find changed"
+            self.why = f"it reads {min(asked)!r}, which torch may have changed by the next call"
         if "getenv" in names.all:
             self._waiting.append(os.environ)
         self._names |= names.all
