@@ -93,7 +93,7 @@ def trained(graph: Graph, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _evidence_of(options: argparse.Namespace, graph: Graph) -> Evidence | None:
-    """The trials by which the first of two runs was lowered, so that the other one is lowered alike."""
+    """The rates by which the first of two runs was lowered, so that the other one is lowered alike."""
     file = _file_of(options, graph)
     return Evidence.from_json(json.loads(file.read_text())) if file.exists() else None
 

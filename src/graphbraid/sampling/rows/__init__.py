@@ -1,1 +1,1 @@
-"""Reads of rows by id: from tables of the host, from hot rows on a device, or from rows shared by devices."""
+"""Reads of rows by id, and their counts: rows in tables of the host, or hot rows of one device or several."""
