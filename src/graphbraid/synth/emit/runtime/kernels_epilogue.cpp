@@ -20,50 +20,49 @@
 namespace program {
 namespace {
 
-// Runs out(i, j) = values(i, j), rows shared among threads.
-template <typename Values>
-void write_elements(const Values& values, Matrix out) {
-  const int64_t grain = std::max<int64_t>(1, gb::kFloatsWorth / std::max<int64_t>(1, out.columns));
-  gb::parallel_static(out.rows, grain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i)
-      for (int64_t j = 0; j < out.columns; ++j) at(out, i, j) = values(i, j);
+// Calls body(i) for each row, which takes `columns` numbers; threads share the rows.
+template <typename Body>
+void each_row(int64_t rows, int64_t columns, const Body& body) {
+  const int64_t grain = std::max<int64_t>(1, gb::kFloatsWorth / std::max<int64_t>(1, columns));
+  gb::parallel_static(rows, grain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) body(i);
   });
 }
 
+// Runs out(i, j) = values(i, j).
 template <typename Values>
 void write(const char*, const Values& values, Matrix out) {
-  write_elements(values, out);
+  each_row(out.rows, out.columns, [&](int64_t i) {
+    for (int64_t j = 0; j < out.columns; ++j) at(out, i, j) = values(i, j);
+  });
 }
 
 // The functions of heads take part in each step of attention. The numbers of a head stand side by side, so
 // that the compiler makes vectors of them. Each number is computed as by the values' own function.
-void write(const char*, const MeanOfHeads& mean, Matrix out) {
-  if (mean.x.column_stride != 1 || out.column_stride != 1) return write_elements(mean, out);
+void write(const char* name, const MeanOfHeads& mean, Matrix out) {
+  if (mean.x.column_stride != 1 || out.column_stride != 1) return write<MeanOfHeads>(name, mean, out);
   const int64_t columns = out.columns, num_heads = mean.x.columns / columns;
   const float count = static_cast<float>(num_heads);
-  gb::parallel_static(out.rows, gb::kFloatsWorth / mean.x.columns + 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      float* to = &at(out, i, 0);
-      std::fill_n(to, columns, 0.0f);
-      for (int64_t head = 0; head < num_heads; ++head) {
-        const float* from = &at(mean.x, i, head * columns);
-        for (int64_t j = 0; j < columns; ++j) to[j] += from[j];
-      }
-      for (int64_t j = 0; j < columns; ++j) to[j] /= count;
+  each_row(out.rows, mean.x.columns, [&](int64_t i) {
+    float* to = &at(out, i, 0);
+    std::fill_n(to, columns, 0.0f);
+    for (int64_t head = 0; head < num_heads; ++head) {
+      const float* from = &at(mean.x, i, head * columns);
+      for (int64_t j = 0; j < columns; ++j) to[j] += from[j];
     }
+    for (int64_t j = 0; j < columns; ++j) to[j] /= count;
   });
 }
 
-void write(const char*, const Repeated& repeated, Matrix out) {
-  if (repeated.x.column_stride != 1 || out.column_stride != 1) return write_elements(repeated, out);
+void write(const char* name, const Repeated& repeated, Matrix out) {
+  if (repeated.x.column_stride != 1 || out.column_stride != 1) return write<Repeated>(name, repeated, out);
   const int64_t columns = repeated.x.columns;
-  gb::parallel_static(out.rows, gb::kFloatsWorth / out.columns + 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i)
-      for (int64_t start = 0; start < out.columns; start += columns) {
-        const float* from = &at(repeated.x, i, 0);
-        float* to = &at(out, i, start);
-        for (int64_t j = 0; j < columns; ++j) to[j] = from[j] * repeated.factor;
-      }
+  each_row(out.rows, out.columns, [&](int64_t i) {
+    const float* from = &at(repeated.x, i, 0);
+    for (int64_t start = 0; start < out.columns; start += columns) {
+      float* to = &at(out, i, start);
+      for (int64_t j = 0; j < columns; ++j) to[j] = from[j] * repeated.factor;
+    }
   });
 }
 
