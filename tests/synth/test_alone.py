@@ -184,4 +184,4 @@ def bring_mpi(folder: Path) -> None:
 def test_nvcc_compiles_the_examples_without_a_warning(graph: str, tmp_path: Path):
     texts = {name: sources_for_gpu(made(name), graph_for(name, graph)).main for name in EXAMPLES}
     (tmp_path / "mains.cu").write_text(in_one(texts), encoding="utf-8")
-    nvcc(tmp_path / "mains.cu", tmp_path / "mains.o", "sm_80,sm_90")
+    nvcc(tmp_path / "mains.cu", tmp_path / "mains.o")
