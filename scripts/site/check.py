@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import queue
 import re
 import shutil
 import subprocess
@@ -99,13 +98,12 @@ def too_wide(browser: str, site: Path, pages: list[str]) -> list[str]:
     """A line for each element that is wider than the screen. The browser posts them to the site's server."""
     harness = site / "measure.html"
     harness.write_text(MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", str([*WIDTHS])))
-    found: queue.Queue[list[str]] = queue.Queue()
+    posted: list[list[str]] = []
 
     class Site(http.server.SimpleHTTPRequestHandler):
         def do_POST(self) -> None:
-            found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            running.kill()
 
         def log_message(self, *args: object) -> None:
             """Say nothing."""
@@ -122,15 +120,14 @@ def too_wide(browser: str, site: Path, pages: list[str]) -> list[str]:
         command = [browser, *switches, f"--user-data-dir={profile}", url]
         running = subprocess.Popen(command, stdout=said, stderr=said)
         try:
-            return found.get(timeout=600)
-        except queue.Empty:
-            said.seek(0)
-            return [f"{browser} measured nothing: {said.read()[-500:].decode()}"]
-        finally:
+            running.wait(timeout=600)  # until it has posted, or has failed
+        except subprocess.TimeoutExpired:
             running.kill()
-            running.wait()
+        finally:
             server.shutdown()
             harness.unlink()
+        said.seek(0)
+        return posted[0] if posted else [f"{browser} measured nothing: {said.read()[-500:].decode()}"]
 
 
 def print_reading_ease(docs: Path) -> None:
