@@ -159,7 +159,7 @@ def _count(csc: Csc, ps: int) -> int:
 def apart(plan: PipelinePlan) -> PipelinePlan:
     """The same partitions without interleaving: all local ones come before all remote ones.
 
-    A warp has as many that follow each other as there are in turns.
+    A warp has as many partitions as before, which follow each other.
     """
     count, each = plan.indptr.numel() - 1, plan.work.shape[1]
     num_warps = -(-count // each)

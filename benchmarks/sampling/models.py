@@ -10,8 +10,8 @@ trimmed and compiled have the same weights, and their losses must agree. PyG's `
 fewer edges to count degrees of, so its loss there is another. DGL runs the models that it has in a process
 of its own, on blocks of the same batches. Last come the geometric means of all rows.
 
-``--batch-size 1 --fanouts 3 2 2 --hidden 16 --batches 64 --repeats 20`` shows what Python takes of a step:
-the kernels of such batches take some 30 us.
+``--batch-size 1 --fanouts 3 2 2 --hidden 16 --batches 64 --repeats 20`` shows Python's time: kernels take
+little of a step on such batches.
 
 ``--typed`` adds models over node types and relations, on a share of a graph like ogbn-mag
 (:mod:`benchmarks.sampling.typed_models`), beside DGL (:mod:`benchmarks.peers.typed_steps`).

@@ -111,9 +111,7 @@ class TypedModels:
         inputs: Any = (SEEDS, seeds)
         if name == "R-GCN":
             data, inputs = self.flat, seeds + self.first
-        transform = None
-        if name == MATRICES:
-            transform = ToSparseTensor(layout=torch.sparse_csr)
+        transform = ToSparseTensor(layout=torch.sparse_csr) if name == MATRICES else None
         options: Any = {"batch_size": batch_size, "seed": 0, "transform": transform}
         with NeighborLoader(data, FANOUTS, input_nodes=inputs, **options) as loader:
             return list(loader)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 MPI_TOOLS = ("mpicxx", "mpirun")
 OPEN_MPI = {
-    # Unless told to, it starts neither as root nor on fewer cores than ranks, and a rank has one core.
+    # By default Open MPI starts neither as root nor more ranks than cores, and binds each rank to one core.
     # Open MPI 4 reads what begins with OMPI, 5 what begins with PRTE.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
