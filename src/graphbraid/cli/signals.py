@@ -78,7 +78,8 @@ def _importing(frame: FrameType | None) -> bool:
 def _say_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
     """Print errors that no code can catch, unless a signal came.
 
-    :class:`Stopped` is raised again. If it interrupts a constructor, the destructor finds a half-made object.
+    After it, :class:`Stopped` needs no line, since it is raised again. If it interrupts a constructor, the
+    destructor fails on the half-made object.
     """
     if _stop.first is None:
         sys.__unraisablehook__(unraisable)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from types import NoneType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,18 +58,6 @@ _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
 
-_T = TypeVar("_T")
-
-
-class _Once(Generic[_T]):  # cached_property of Python 3.11 takes a lock and thrice the time
-    def __init__(self, compute: Callable[[Any], _T]) -> None:
-        self._compute = compute
-
-    def __get__(self, owner: Any, kind: type | None = None) -> _T:
-        found = vars(owner)[self._compute.__name__] = self._compute(owner)
-        return found
-
-
 @dataclass(kw_only=True, eq=False)  # one is made in each step, and frozen ones take three times as long
 class BatchCall:
     """One call of a model on a batch."""
@@ -94,7 +82,7 @@ class BatchCall:
     drawn: Sampled | None = None
     """The sample that graphbraid's sampler drew for the batch; None for a batch of another loader."""
 
-    @_Once
+    @cached_property
     def x(self) -> dict[str, Any]:
         """The features by node type."""
         x: Any = self.values.get(X) if self.batch is None else self.values[X]
@@ -107,13 +95,13 @@ class BatchCall:
         is_whole = self.calling.takes(DATA) or self.calling.takes(CSC)
         return self.batch is not None and not (self.given.typed or is_whole or self.calling.takes(X))
 
-    @_Once
+    @cached_property
     def num_nodes(self) -> dict[str, int]:
         """Number of nodes by type, of those types with features or in the batch."""
         counts = {one: int(rows.shape[0]) for one, rows in self.x.items()}
         return _counts_of(self.batch) | counts if self.given.typed else counts
 
-    @_Once
+    @cached_property
     def edge_types(self) -> tuple[EdgeType, ...]:
         """The relations of a batch with types."""
         if not self.given.typed:
@@ -127,7 +115,7 @@ class BatchCall:
         held = self.values[ADJACENCY if self.given.takes_matrix(self.calling) else EDGES]
         return held if self.given.typed else {ONLY_EDGE_TYPE: held}
 
-    @_Once
+    @cached_property
     def _sampled(self) -> list[list[SampledEdges]] | None:
         """The edges of each relation as graphbraid's sampler drew them; None if they may be others."""
         return getattr(self.batch, "sampled_edges", None)
@@ -278,7 +266,7 @@ class BatchCall:
         elif not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
         ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
-        if ends and (unknown := sorted(ends - self.num_nodes.keys())):
+        if unknown := sorted(ends - self.num_nodes.keys()):
             return NotLoweredError(
                 "edge_index", f"how many nodes of type {unknown[0]!r} there are is unknown"
             )
@@ -588,7 +576,7 @@ def _with_edges(
 
 
 def _with_matrices(given: Given, matrices: Mapping[EdgeType, Any], model: nn.Module) -> Given:
-    """Say of what kind sparse matrices are; nothing if they are of several, or values learn or are rows."""
+    """Say of what kind the matrices are. Say nothing if kinds differ, or if values learn or are rows."""
     if not all(map(is_matrix, matrices.values())):
         return given
     weighted = False
@@ -598,8 +586,8 @@ def _with_matrices(given: Given, matrices: Mapping[EdgeType, Any], model: nn.Mod
         learns = any(getattr(one, "requires_grad", False) is True for one in (matrix, values))
         if learns or (values is not None and values.ndim > 1):
             return given
-        is_of_ones = values is None or (isinstance(matrix, Tensor) and bool((values == 1).all()))
-        weighted = weighted or not is_of_ones
+        has_weights = values is not None and not (isinstance(matrix, Tensor) and bool((values == 1).all()))
+        weighted = weighted or has_weights
     kinds = {MatrixKind.of(one, weighted=weighted) for one in matrices.values()}
     if len(kinds) != 1:
         return given

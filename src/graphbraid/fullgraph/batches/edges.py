@@ -320,7 +320,10 @@ class Levels:
     def map_fields(
         self, level: int, number: int, adjacency: AdjacencyMatrix, plain: Aggregation | None
     ) -> tuple[Any, ...]:
-        """Return :meth:`LevelEdges.map_fields`; ``plain`` is :func:`plain_map` of the adjacency."""
+        """Return :meth:`LevelEdges.map_fields`; without making these edges, if ``plain`` is a map.
+
+        ``plain`` is :func:`plain_map` of the adjacency.
+        """
         if plain is not None and (level, number) not in self._made:
             of = self._edges.relations[number]
             csc, num_dst = of.csc, self.sizes[level + 1][of.destination]

@@ -400,7 +400,7 @@ class NativeSegment:
         self._row_bytes = 4 * max(self._widths.values())
         self._moving = [op for op in ops if isinstance(op, ir.AggregateLinear | ir.Aggregate)]
         self._maps: list[tuple[Any, ...]] = []
-        """Of each operation that moves rows its level, its relation, and what it adds."""
+        """Each moving operation's level, relation, adjacency and :func:`plain_map`, once it has run."""
         self._edges = {op.out: number for number, op in enumerate(self._moving)}
         self._first_rows = [op for op in ops if type(op) is ir.DestinationRows]
         self._dropping = [op for op in ops if _epilogue_of(op).p > 0]
@@ -453,7 +453,7 @@ class NativeSegment:
             draws.append((seed_of_call(), row_ids(run.num_rows(op))))
         if learns:
             how = self, begun, levels, draws, outs, held
-            # Function.apply only adds to it what torch.func's transforms need.
+            # autograd's own `apply` is that of Function's base; Function adds only what torch.func needs.
             in_transform = torch._C._are_functorch_transforms_active()
             function: Any = _NativePass if in_transform else super(torch.autograd.Function, _NativePass)
             found: Sequence[Tensor] = function.apply(how, *values, *operands)
@@ -482,7 +482,7 @@ class NativeSegment:
         return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
 
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """Return number and transpose of a map over all edges of a batch, whose Csc keeps it; or nothing."""
+        """Return a map's number and transpose if it takes all edges of a batch, whose Csc keeps it; or ()."""
         level, relation, adjacency, _ = self._maps[number]
         if not (edges := levels.edges(level, relation)).is_whole:
             return ()
