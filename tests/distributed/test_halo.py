@@ -13,7 +13,6 @@ from tests.distributed.whole import as_processes, assert_as_one_rank
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import NUM_NODES, make_graph
 
-from graphbraid.errors import DataError
 from graphbraid.estimates.cluster import Cluster
 from graphbraid.estimates.full_ranks import LargestShare, predict, steps_of
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, Ranks, lower
@@ -228,20 +227,6 @@ def test_a_damaged_measurement_is_made_again(monkeypatch, caplog, tmp_path):
     file.write_text(file.read_text().replace("byte_seconds", "byte_hours"))
     assert run_threads(2, steady_link) == [FAST, FAST]
     assert "measured again" in caplog.text
-
-
-@given(st.floats(1e-12, 10), st.floats(1e-12, 10))
-def test_evidence_holds_the_link(message_seconds, byte_seconds):
-    link = Link(message_seconds=message_seconds, byte_seconds=byte_seconds)
-    evidence = Evidence.from_json(Evidence(rates=Rates(), link=dataclasses.asdict(link)).to_json())
-    assert Link(**evidence.link) == link
-
-
-def test_evidence_of_no_sound_link_is_refused():
-    content = Evidence(rates=Rates(), link=dataclasses.asdict(FAST)).to_json()
-    content["link"]["byte_seconds"] = -1.0
-    with pytest.raises(DataError, match="byte_seconds"):
-        Evidence.from_json(content)
 
 
 def test_a_run_that_is_continued_decides_by_the_link_it_began_with(monkeypatch, tmp_path):
