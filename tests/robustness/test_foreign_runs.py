@@ -189,6 +189,28 @@ def test_two_runs_in_one_folder_at_once(tmp_path: Path) -> None:
         trainer(tmp_path / "run").fit()
 
 
+@pytest.mark.parametrize("step", ["_refuse_the_users", "_claim", "_check_writable", "_files"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_interrupt_while_the_folder_is_opened_leaves_it_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, exists: bool
+) -> None:
+    run = tmp_path / "run"
+    if exists:
+        run.mkdir()
+    done = getattr(RunFolder, step)
+
+    def interrupted(self: RunFolder) -> Any:
+        result = done(self)
+        if self._lock is not None:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(RunFolder, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(run).fit()
+    assert list(tmp_path.rglob("*")) == [run] * exists
+
+
 def test_modes_are_kept(tmp_path: Path) -> None:
     trainer(tmp_path / "run").fit()
     last = tmp_path / "run" / "checkpoints" / "last.pt"

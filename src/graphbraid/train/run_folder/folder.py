@@ -148,7 +148,7 @@ class RunFolder:
         self.last = self.checkpoints / "last.pt"
         self.best = self.checkpoints / "best.pt"
         self._lock: int | None = None
-        self._is_new = self._was_empty = False
+        self._is_new = self._was_empty = self._is_locked = False
 
     def __enter__(self) -> RunFolder:
         """Create the folder, lock it and remove half-written files of a killed process.
@@ -168,27 +168,31 @@ class RunFolder:
             raise self._cannot_write(error) from error
         try:
             self._take_lock()
+            self._is_locked = True
             self._refuse_the_users()  # another process may have written to it meanwhile
             self._claim()
             self._check_writable()
             for file in self._files():
                 remove_stale(file, after_seconds=0)  # no other process holds the lock
-        except BaseException:
-            self._release()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._was_empty and self._is_begun():
+        if error is not None and self._was_empty and self._is_locked:
             self._remove_empty()
         self._release()
 
     def _remove_empty(self) -> None:
-        """Remove the files of a run that failed before its first checkpoint, while it is locked."""
-        with contextlib.suppress(OSError):  # a checkpoint is there after all
-            self.checkpoints.rmdir()
+        """Remove the files of a run that failed before it wrote any of its own, while it is locked."""
+        with contextlib.suppress(OSError):
+            if not self._names() <= {self.checkpoints.name}:
+                return
+            if self.checkpoints.exists():
+                self.checkpoints.rmdir()
             (self.path / JOB).unlink(missing_ok=True)
             (self.path / LOCK).unlink()
             if self._is_new:
@@ -264,7 +268,7 @@ class RunFolder:
             ResourceError: the folder cannot be read.
         """
         try:
-            held = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+            held = sorted(self._names())
         except FileNotFoundError:
             held = []
         except OSError as error:
@@ -289,7 +293,10 @@ class RunFolder:
 
     def _is_begun(self) -> bool:
         """Return whether the folder holds only what a run creates at its start."""
-        return {e.name for e in self.path.iterdir() if not e.name.startswith(".")} == {"checkpoints"}
+        return self._names() == {self.checkpoints.name}
+
+    def _names(self) -> set[str]:
+        return {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
 
     def _refuse_links(self) -> None:
         """Check that none of the run's files is a link out of the folder, or a pipe.
@@ -345,7 +352,7 @@ class RunFolder:
     def _release(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
-            self._lock = None
+            self._lock, self._is_locked = None, False
 
 
 def read_json(file: Path) -> dict[str, Any]:
