@@ -16,6 +16,7 @@ from tests.fullgraph.graphs import NUM_NODES, make_graph
 from graphbraid.estimates.cluster import Cluster
 from graphbraid.estimates.full_ranks import LargestShare, predict, steps_of
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, Ranks, lower
+from graphbraid.fullgraph.lowering.costs import Link
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.ranks import halo as links
 from graphbraid.fullgraph.ranks import ranks as of_ranks
@@ -23,7 +24,6 @@ from graphbraid.fullgraph.ranks.distribute import divided_program
 from graphbraid.fullgraph.ranks.halo import (
     NAME,
     HaloSeconds,
-    Link,
     halo_seconds,
     must_travel,
     steady_link,
@@ -192,7 +192,7 @@ def test_rows_that_must_travel_are_not_weighed():
 def test_the_pass_can_be_left_out():
     found = assert_as_one_rank(make_model("gcn"), make_graph(), mixed(2), passes=COMPUTES - {NAME}, epochs=2)
     assert all(decision_of(rank["engine"]) is None for rank in found)
-    assert found[0]["engine"].ranks.link == {}  # the link was not measured
+    assert found[0]["engine"].ranks.link is None  # the link was not measured
 
 
 @pytest.mark.usefixtures("travels")
@@ -239,7 +239,7 @@ def test_a_run_that_is_continued_decides_by_the_link_it_began_with(monkeypatch, 
     def run(evidence):
         def of_rank(comm):
             ranks = Ranks(comm=comm, partition=parts)
-            known = evidence if comm.rank == 0 or evidence.link == {} else Evidence(rates=rates)
+            known = evidence if comm.rank == 0 or evidence.link is None else Evidence(rates=rates)
             passes = COMPUTES - {"input_path"}
             engine = Engine(
                 models[comm.rank], graph, nodes, CompileOptions(passes=passes, evidence=known), ranks=ranks

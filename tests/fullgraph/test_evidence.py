@@ -48,9 +48,10 @@ def test_evidence_lowers_alike_to_the_same_bits(monkeypatch):
     [
         ([], "list"),
         ({}, "'rates'"),
-        ({"rates": {"row_bytes": 0}, "link": {}}, "row_bytes"),
-        ({"rates": {"speed": 1}, "link": {}}, "speed"),
+        ({"rates": {"row_bytes": 0}, "link": None}, "row_bytes"),
+        ({"rates": {"speed": 1}, "link": None}, "speed"),
         ({"rates": {}, "link": {"byte_seconds": float("nan")}}, "byte_seconds"),
+        ({"rates": {}, "link": {"byte_seconds": 1e-9}}, "message_seconds"),
         ({"rates": {}, "link": []}, "seconds by name"),
     ],
 )

@@ -292,7 +292,7 @@ class Runner:
 
     def evidence(self) -> Evidence:
         """Return the measurements behind the choices."""
-        link = {} if self._ranks is None else self._ranks.link
+        link = None if self._ranks is None else self._ranks.link
         return Evidence(rates=self.lowered.costs.rates, link=link)
 
     def first_not_finite(self) -> str:

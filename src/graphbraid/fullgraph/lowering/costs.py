@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +24,23 @@ from graphbraid.ops.binary import is_binary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """The network model of a message: seconds to begin it, and seconds for each byte (alpha and beta)."""
+
+    message_seconds: float
+    byte_seconds: float
+
+    @classmethod
+    def from_json(cls, found: Any) -> Link:
+        """Return a link read from a file, once checked.
+
+        Raises:
+            TypeError, ValueError: ``found`` is not a mapping from the fields to positive numbers.
+        """
+        return cls(**sound_seconds(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Measurements that a run stores and uses again when it is resumed.
 
@@ -32,12 +49,12 @@ class Evidence:
     """
 
     rates: Rates
-    link: Mapping[str, float] = field(default_factory=dict)
-    """Measured seconds of messages between ranks, by name; empty if nothing needed them."""
+    link: Link | None = None
+    """Measured link between the ranks; None if nothing needed it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the evidence as plain values."""
-        return {"rates": dataclasses.asdict(self.rates), "link": dict(self.link)}
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, content: Any, where: str = "the evidence") -> Evidence:
@@ -47,7 +64,8 @@ class Evidence:
             DataError: ``content`` is anything else; the message says what is wrong in ``where``.
         """
         try:
-            return cls(rates=Rates.from_json(content["rates"]), link=sound_seconds(content["link"]))
+            rates, link = Rates.from_json(content["rates"]), content["link"]
+            return cls(rates=rates, link=None if link is None else Link.from_json(link))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{where} holds no sound measurements: {error}. Delete it, and the run goes on by those "

@@ -8,7 +8,6 @@ first layer dear, as with many features, it takes less to let the owners compute
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
 from time import perf_counter
@@ -17,7 +16,7 @@ import torch
 
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.lowering.costs import CostModel, in_seconds
+from graphbraid.fullgraph.lowering.costs import CostModel, Link, in_seconds
 from graphbraid.fullgraph.lowering.lower_program import couples_rows
 from graphbraid.machine.measurements import Kept
 
@@ -25,19 +24,6 @@ PROBE_BYTES = 1 << 18
 _REPEATS = 5
 _ALIKE = 2.0
 """Factor within which a link measured anew is the one that was measured before."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
-    """The network model of a message: seconds to begin it, and seconds for each byte (alpha and beta)."""
-
-    message_seconds: float
-    byte_seconds: float
-
-    def is_like(self, other: Link) -> bool:
-        """Return whether two measurements may be of the same link."""
-        pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
-        return all(max(pair) <= _ALIKE * min(pair) for pair in pairs)
 
 
 def measured_link(comm: Communicator) -> Link:
@@ -76,21 +62,20 @@ def steady_link(comm: Communicator) -> Link:
     if comm.rank == 0:
         file = _KEPT.file(f"{comm.name} {machines}")
         kept = _KEPT.read(file)
-        if kept is not None and kept.is_like(link):
+        if kept is not None and _are_alike(kept, link):
             link = kept
         else:
             _KEPT.keep(file, link, "the measured link between the ranks")
     return Link(**comm.share(asdict(link)))
 
 
-def _read(content: Mapping[str, float]) -> Link:
-    link = Link(**{name: float(seconds) for name, seconds in content.items()})
-    if not all(0 < seconds < float("inf") for seconds in asdict(link).values()):
-        raise ValueError("seconds must be positive")
-    return link
+def _are_alike(one: Link, other: Link) -> bool:
+    """Return whether two measurements may be of the same link."""
+    pairs = zip(asdict(one).values(), asdict(other).values(), strict=True)
+    return all(max(pair) <= _ALIKE * min(pair) for pair in pairs)
 
 
-_KEPT = Kept("links", asdict, _read)
+_KEPT = Kept("links", asdict, Link.from_json)
 """Links by transport and machines."""
 
 

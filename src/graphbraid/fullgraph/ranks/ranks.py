@@ -19,7 +19,7 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device import Device
-from graphbraid.fullgraph.lowering.costs import CostModel
+from graphbraid.fullgraph.lowering.costs import CostModel, Link
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
@@ -35,7 +35,7 @@ from graphbraid.fullgraph.ranks.distribute import (
     owned_outputs,
     weighed,
 )
-from graphbraid.fullgraph.ranks.halo import NAME, Link, halo_seconds, steady_link, values_that_may_travel
+from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, steady_link, values_that_may_travel
 from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
 from graphbraid.fullgraph.step.plan import WhenWhole
 from graphbraid.graph import Graph
@@ -224,14 +224,15 @@ class Ranks:
         return weigh
 
     @property
-    def link(self) -> dict[str, float]:
-        """Seconds of the link by name, for the evidence of a lowering; empty if nothing needed it."""
-        return asdict(self._links[0]) if self._links else {}
+    def link(self) -> Link | None:
+        """The link, for the evidence of a lowering; None if nothing needed it."""
+        return self._links[0] if self._links else None
 
     def _link(self, options: CompileOptions) -> Link:
         """Return the way between the ranks, as rank 0's evidence has it, or measured."""
         if not self._links:
-            told = self.comm.share(None if options.evidence is None else dict(options.evidence.link))
+            known = None if options.evidence is None else options.evidence.link
+            told = self.comm.share(None if known is None else asdict(known))
             self._links.append(Link(**told) if told else steady_link(self.comm))
         return self._links[0]
 
