@@ -19,11 +19,11 @@ BUDGETS = {
         "native.py",
         "checks",
         "files",
-        "figures",
+        "figures.py",
         "machine",
     ): 3130,
     ("graph",): 5_130,
-    ("ops",): 10_890,
+    ("ops",): 10_850,
     ("sampling",): 6_900,
     ("features",): 4_430,
     ("datasets",): 7_015,
@@ -35,11 +35,11 @@ BUDGETS = {
     ("synth",): 5_920,
     ("train",): 11_210,
     ("estimates",): 4_480,
-    ("report",): 460,
+    ("report.py",): 445,
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_300, 462, 95_930
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_200, 450, 95_930
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

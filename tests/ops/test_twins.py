@@ -11,7 +11,7 @@ from tests.ops.native_signatures import arguments_of, array_arguments
 
 from graphbraid import native
 from graphbraid.ops import reference
-from graphbraid.ops.reference.kinds import Kind
+from graphbraid.ops.reference.rows import Kind
 
 TWINS = [name for name, value in vars(reference).items() if inspect.isfunction(value)]
 NOT_COMPILED = {"gather_tiered", "pipelined_sum", "sum_dtype"}

@@ -20,14 +20,20 @@ from graphbraid.cli.commands.report import _command as command
 from graphbraid.cli.main import app
 from graphbraid.collective import Duration, Profile, StageTimes, make_plan
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.figures.charts import line_chart, thinned, ticks
-from graphbraid.figures.curves import line
+from graphbraid.figures import line, line_chart, thinned, ticks
 from graphbraid.files.checksums import sealed
 from graphbraid.files.writing import format_bytes
-from graphbraid.report import predictions
-from graphbraid.report.comparison import differing_options
-from graphbraid.report.graph_section import homophily
-from graphbraid.report.run_report import RunFiles, plan_section, report, traced
+from graphbraid.report import (
+    RunFiles,
+    differing_options,
+    homophily,
+    of_classes,
+    of_labels,
+    of_targets,
+    plan_section,
+    report,
+    traced,
+)
 
 CHOSEN = ("--data", "braid-10k", "--epochs", "2", "--seed", "1", "--quiet")
 
@@ -202,7 +208,7 @@ def test_scores_are_scikit_learns(classes, seed, rounded):
     scores = scores.round(1) + 0.1 if rounded else scores  # many ties
     scores /= scores.sum(axis=1, keepdims=True)
     names = [f"class{c}" for c in range(classes)]
-    page = predictions.of_classes(scores, labels, names)
+    page = of_classes(scores, labels, names)
     counts = confusion_matrix(labels, scores.argmax(axis=1), labels=range(classes))
     told = re.findall(r"(class\d) taken for (class\d): ([\d,]+),", page)
     assert [int(n) for _, _, n in told] == counts.reshape(-1).tolist()
@@ -215,11 +221,11 @@ def test_scores_are_scikit_learns(classes, seed, rounded):
 def test_other_tasks_have_pictures():
     numbers = np.random.default_rng(0)
     labels = (numbers.random((50, 3)) < 0.3).astype(np.float32)
-    assert predictions.of_labels(numbers.random((50, 3)), labels).count("<figure>") == 3
+    assert of_labels(numbers.random((50, 3)), labels).count("<figure>") == 3
     targets = numbers.normal(size=(50, 2))
-    assert predictions.of_targets(targets + 0.1, targets).count("<figure>") == 2
+    assert of_targets(targets + 0.1, targets).count("<figure>") == 2
     one = np.ones((4, 2)) / 2
-    assert "<figure>" in predictions.of_classes(one, np.zeros(4, np.int64), ["a", "b"]), "no node of class b"
+    assert "<figure>" in of_classes(one, np.zeros(4, np.int64), ["a", "b"]), "no node of class b"
 
 
 @given(st.integers(2, 40), st.integers(1, 200), st.integers(0, 2**32 - 1))
@@ -255,7 +261,7 @@ def test_labels_and_targets_that_are_known_in_part_count_cell_by_cell():
     labels = (numbers.random((80, 3)) < 0.4).astype(np.float32)
     scores, missing = numbers.random((80, 3)), numbers.random((80, 3)) < 0.6
     assert missing.any(axis=1).mean() > 0.8, "few rows are known throughout"
-    page = predictions.of_labels(scores, np.where(missing, np.nan, labels))
+    page = of_labels(scores, np.where(missing, np.nan, labels))
     for c in range(3):
         known = ~missing[:, c]
         mine = labels[known, c], scores[known, c]
@@ -263,11 +269,11 @@ def test_labels_and_targets_that_are_known_in_part_count_cell_by_cell():
         assert f"label {c}: area {roc_auc_score(*mine):.3f}" in page
     targets = np.where(missing, np.nan, labels)
     targets[:, 2] = np.nan
-    assert predictions.of_targets(targets + 1, targets).count("<figure>") == 2
+    assert of_targets(targets + 1, targets).count("<figure>") == 2
 
 
 def test_the_share_of_errors_ends_at_one():
-    page = predictions.of_targets(np.array([[1.0]]), np.array([[3.0]]))
+    page = of_targets(np.array([[1.0]]), np.array([[3.0]]))
     y = re.search(r'<polyline points="[\d.]+,([\d.]+)"', page)[1]
     at_one = [y for y, text in re.findall(r'y="([\d.]+)" text-anchor="end">([\d.]+)<', page) if text == "1"]
     assert float(at_one[0]) - 4 == float(y)
@@ -275,10 +281,10 @@ def test_the_share_of_errors_ends_at_one():
 
 def test_a_kept_threshold_decides_the_confusion():
     scores = np.array([[0.7, 0.3], [0.4, 0.6], [0.9, 0.1]])
-    page = predictions.of_classes(scores, np.array([1, 1, 0]), ["no", "yes"], threshold=0.25)
+    page = of_classes(scores, np.array([1, 1, 0]), ["no", "yes"], threshold=0.25)
     assert "yes taken for yes: 2," in page
     assert "yes is predicted from a probability of 0.25 on" in page
-    assert "yes taken for yes: 1," in predictions.of_classes(scores, np.array([1, 1, 0]), ["no", "yes"])
+    assert "yes taken for yes: 1," in of_classes(scores, np.array([1, 1, 0]), ["no", "yes"])
 
 
 def test_the_line_of_perfect_calibration_is_where_both_axes_are_equal():

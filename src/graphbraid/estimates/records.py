@@ -261,6 +261,6 @@ class Estimate:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from graphbraid.figures.page import notebook, preformatted
+        from graphbraid.figures import notebook, preformatted
 
         return notebook(f"Estimate: mode {self.mode}", preformatted(self))

@@ -101,7 +101,7 @@ class Uncompiled(CompiledModule):
         return self.why.explained()
 
     def _repr_html_(self) -> str:
-        from graphbraid.figures.page import notebook, preformatted
+        from graphbraid.figures import notebook, preformatted
 
         return notebook(f"{type(self.model).__name__} runs as written", preformatted(self.explain()))
 

@@ -296,7 +296,7 @@ class Engine(CompiledModule):
             return runner.explain(measure=measure)
 
     def _repr_html_(self) -> str:
-        from graphbraid.figures.page import notebook, preformatted
+        from graphbraid.figures import notebook, preformatted
 
         return notebook(f"Engine of {type(self.model).__name__}", preformatted(self.explain()))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from graphbraid.figures.page import notebook, table
+from graphbraid.figures import notebook, table
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures

@@ -46,7 +46,7 @@ from graphbraid.ops.kernels import (
     sum_dtype,
 )
 from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
-from graphbraid.ops.reference.dense import gram_parts, gram_sums_length
+from graphbraid.ops.reference.rows import gram_parts, gram_sums_length
 from graphbraid.ops.spmm import aggregate
 from graphbraid.signatures import typed
 

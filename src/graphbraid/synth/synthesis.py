@@ -33,7 +33,7 @@ from graphbraid.nn.pyg_layers import ACTIVATIONS
 from graphbraid.nn.registry import MODELS
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages
-from graphbraid.ops.reference.messages import COMPUTED
+from graphbraid.ops.reference.aggregate import COMPUTED
 from graphbraid.signatures import typed
 from graphbraid.synth.language.aggregating import OwnAggregation
 from graphbraid.synth.language.syntax import ATTENTION, LOSSES, Function, ProgramError

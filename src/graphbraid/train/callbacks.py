@@ -174,8 +174,7 @@ class RunResult:
         return dataclasses.asdict(self) | {"out_dir": None if self.out_dir is None else str(self.out_dir)}
 
     def _repr_html_(self) -> str:
-        from graphbraid.figures.curves import epoch_charts, result_rows
-        from graphbraid.figures.page import figures, notebook, table
+        from graphbraid.figures import epoch_charts, figures, notebook, result_rows, table
 
         return notebook("RunResult", table(result_rows(self.to_json())), figures(epoch_charts(self.history)))
 

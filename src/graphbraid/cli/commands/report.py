@@ -22,7 +22,7 @@ from graphbraid.cli.common import (
 from graphbraid.errors import ConfigError, GraphbraidError
 
 if TYPE_CHECKING:
-    from graphbraid.report.run_report import RunFiles
+    from graphbraid.report import RunFiles
 
 
 @guarded
@@ -44,8 +44,8 @@ def report(
 
         graphbraid report runs/first
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.report.run_report import RunFiles
-    from graphbraid.report.run_report import report as page_of
+    from graphbraid.report import RunFiles
+    from graphbraid.report import report as page_of
 
     place = _place(run / "report.html" if out is None else out)
     files = RunFiles.read(run)
@@ -70,9 +70,8 @@ def compare(
 
         graphbraid compare runs/first runs/second
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.figures.page import cell_text
-    from graphbraid.report.comparison import comparison, result_table
-    from graphbraid.report.run_report import RunFiles
+    from graphbraid.figures import cell_text
+    from graphbraid.report import RunFiles, comparison, result_table
 
     place = _place(Path("comparison.html") if out is None else out)
     found = [RunFiles.read(path_given(run)) for run in runs]
@@ -110,8 +109,7 @@ def _of_model(run: Path, threshold: float | None) -> tuple[str, str]:
     import numpy as np
 
     from graphbraid.cli.run.saved_run import trained
-    from graphbraid.report import predictions as sections
-    from graphbraid.report.graph_section import graph_section
+    from graphbraid.report import graph_section, of_classes, of_labels, of_targets
     from graphbraid.train.task import Task
 
     try:
@@ -137,11 +135,9 @@ def _of_model(run: Path, threshold: float | None) -> tuple[str, str]:
         return "<p>No node of the test split has a label.</p>", graph
     if outputs.task == "single-label":
         names = outputs.class_names or [str(c) for c in range(values.shape[1])]
-        shown = sections.of_classes(values, truth, [str(name) for name in names], threshold=threshold)
+        shown = of_classes(values, truth, [str(name) for name in names], threshold=threshold)
         return shown, graph
-    return (sections.of_labels if outputs.task == "multi-label" else sections.of_targets)(
-        values, truth
-    ), graph
+    return (of_labels if outputs.task == "multi-label" else of_targets)(values, truth), graph
 
 
 def _command(files: RunFiles) -> list[str]:

@@ -140,6 +140,6 @@ class Plan(SavedRecord):
         return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
 
     def _repr_html_(self) -> str:
-        from graphbraid.figures.page import notebook, table
+        from graphbraid.figures import notebook, table
 
         return notebook(f"Plan of {self.num_batches:,} batches", table(self.rows()))

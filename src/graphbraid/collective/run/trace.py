@@ -14,7 +14,7 @@ from graphbraid.collective.plan.scheduler import Machine, alternatives, simulate
 from graphbraid.collective.plan.simulator import STAGES, Stage, StageRun
 from graphbraid.collective.plan.times import Profile, format_seconds
 from graphbraid.errors import DataError
-from graphbraid.figures.page import page, table
+from graphbraid.figures import page, table
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 

@@ -66,7 +66,7 @@ class BatchEngine(CompiledModule):
             return why.explained()
 
     def _repr_html_(self) -> str:
-        from graphbraid.figures.page import notebook, preformatted
+        from graphbraid.figures import notebook, preformatted
 
         return notebook(f"Engine of {type(self.model).__name__} for batches", preformatted(self.explain()))
 

@@ -10,6 +10,7 @@ from graphbraid.ops.reference.aggregate import (
     gine_backward,
     gine_edge_backward,
     pipelined_sum,
+    reduce_messages,
     sddmm,
     spmm,
     spmm_max,
@@ -26,35 +27,30 @@ from graphbraid.ops.reference.attention import (
     gatv2_backward,
     gatv2_forward,
 )
-from graphbraid.ops.reference.dense import (
+from graphbraid.ops.reference.rows import (
     DISTANCES,
     WORD_BITS,
+    add_rows,
+    batch_norm,
+    batch_norm_backward,
     bit_gram,
     bit_product,
+    column_moments,
     distances,
     distances_backward,
-    tall_gram,
-    tall_gram_round,
-    tall_product,
-)
-from graphbraid.ops.reference.gather import (
-    add_rows,
+    epilogue,
+    epilogue_backward,
     gather_as_float,
     gather_rows,
     gather_scaled,
     gather_tiered,
-    put_rows,
-    spread_rows,
-    take_rows,
-)
-from graphbraid.ops.reference.messages import reduce_messages
-from graphbraid.ops.reference.rowwise import (
-    batch_norm,
-    batch_norm_backward,
-    column_moments,
-    epilogue,
-    epilogue_backward,
     layer_norm,
     layer_norm_backward,
+    put_rows,
+    spread_rows,
     sum_dtype,
+    take_rows,
+    tall_gram,
+    tall_gram_round,
+    tall_product,
 )

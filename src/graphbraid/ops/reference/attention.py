@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import keep_mask
-from graphbraid.ops.reference.kinds import Ids, Indices, Indptr, Matrix
-from graphbraid.ops.reference.rowwise import column_sums, sum_dtype
+from graphbraid.ops.reference.rows import Ids, Indices, Indptr, Matrix, column_sums, sum_dtype
 
 
 def destinations(indptr: Tensor) -> Tensor:

@@ -8,10 +8,16 @@ check the inputs. Sums are in float32 and in a fixed order, so results do not di
 from graphbraid.ops.triton.attention import gat_forward, gatv2_forward
 from graphbraid.ops.triton.attention_backward import gat_backward, gatv2_backward
 from graphbraid.ops.triton.bit_product import bit_gram, bit_product
-from graphbraid.ops.triton.edges import edge_softmax, edge_softmax_backward, sddmm
+from graphbraid.ops.triton.edges import (
+    edge_softmax,
+    edge_softmax_backward,
+    gine,
+    gine_backward,
+    gine_edge_backward,
+    sddmm,
+)
 from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
 from graphbraid.ops.triton.gather import gather_as_float, gather_rows, gather_scaled, gather_tiered
-from graphbraid.ops.triton.gine import gine, gine_backward, gine_edge_backward
 from graphbraid.ops.triton.messages import reduce_messages
 from graphbraid.ops.triton.norm import (
     batch_norm,

@@ -1,10 +1,11 @@
-"""Values of edges in Triton: inner products along edges, and the softmax over in-edges, made of steps."""
+"""Values of edges in Triton, made of steps: inner products, the softmax over in-edges, and GINE."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -117,3 +118,46 @@ def _over_edges(
     indptr: Tensor, steps: Sequence[Step], result: Result, *values: Tensor, of_rows: Sequence[Tensor] = ()
 ) -> None:
     run_steps(indptr, None, steps, [result], width=values[0].shape[1], destinations=of_rows, edges=values)
+
+
+_GINE: tuple[Step, ...] = (("SOURCE", 0, 0, 0.0, 0), ("EDGE", 0, 0, 0.0, 0), ("ADD", 0, 1, 0.0, 0))
+_GINE_GRADIENT: tuple[Step, ...] = (*_GINE, ("DESTINATION", 0, 0, 0.0, 0), ("RELU_GRADIENT", 3, 2, 0.0, 0))
+
+
+@like(reference.gine)
+def gine(a: Any) -> None:
+    """Compute like the twin."""
+    steps: tuple[Step, ...] = (*_GINE, ("RELU", 2, 0, 0.0, 0))
+    _gine_sum(a, steps, a.x, sources=(a.x,), edges=(a.edges,))
+
+
+@like(reference.gine_backward)
+def gine_backward(a: Any) -> None:
+    """Compute like the twin."""
+    how: dict[str, Any] = {"perm": a.perm, "by_source": True, "edges": (a.edges,)}
+    if a.x is None:
+        _gine_sum(a, _GINE[1:2], a.grad, **how)
+    else:
+        _gine_sum(a, _GINE_GRADIENT, a.grad, sources=(a.x,), destinations=(a.grad,), **how)
+
+
+@like(reference.gine_edge_backward)
+def gine_edge_backward(a: Any) -> None:
+    """Compute like the twin."""
+    read: dict[str, Any] = {"sources": (a.x,), "destinations": (a.grad,), "edges": (a.edges,)}
+    results = [("EDGE", len(_GINE_GRADIENT) - 1, a.out, None)]
+    run_steps(a.indptr, a.indices, _GINE_GRADIENT, results, width=a.out.shape[1], **read)
+
+
+def _gine_sum(a: Any, steps: tuple[Step, ...], own: Tensor, **read: Any) -> None:
+    """Write the sums of messages, and of ``loop_scale`` times the own rows of the first nodes."""
+    out: Tensor = a.out
+    adds = a.num_loops > 0
+    total = out if out.dtype == torch.float32 or not adds else out.new_empty(out.shape, dtype=torch.float32)
+    if adds:
+        total[a.num_loops :] = 0
+        torch.mul(own[: a.num_loops].float(), a.loop_scale, out=total[: a.num_loops])
+    results = [("SUM", len(steps) - 1, total, None)]
+    run_steps(a.indptr, a.indices, steps, results, width=out.shape[1], adds=adds, **read)
+    if total is not out:
+        out.copy_(total)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from graphbraid.figures.page import notebook, table
+from graphbraid.figures import notebook, table
 from graphbraid.graph import EdgeType
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.sampling.links.link_seeds import OF_LINKS
