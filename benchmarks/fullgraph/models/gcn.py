@@ -20,17 +20,17 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import degree, dropout_edge
 
-from benchmarks.fullgraph.models.listed import Listed, Sizes
+from benchmarks.fullgraph.models.listed import CACHED, EMBEDDED, Batched, Listed, Sizes
 
 
 class CoraNet(nn.Module):
     """After pytorch_geometric/examples/gcn.py."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, cached: bool = True) -> None:
         super().__init__()
         self.p = s.dropout
-        self.conv1 = GCNConv(s.channels, s.hidden, cached=True, normalize=True)
-        self.conv2 = GCNConv(s.hidden, s.classes, cached=True, normalize=True)
+        self.conv1 = GCNConv(s.channels, s.hidden, cached=cached, normalize=True)
+        self.conv2 = GCNConv(s.hidden, s.classes, cached=cached, normalize=True)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         x = F.dropout(x, p=self.p, training=self.training)
@@ -59,15 +59,15 @@ class CitationNet(nn.Module):
 class ArxivGCN(nn.Module):
     """After ogb/examples/nodeproppred/arxiv/gnn.py: a loop over lists, on a sparse matrix."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, cached: bool = True) -> None:
         super().__init__()
         self.convs, self.bns = nn.ModuleList(), nn.ModuleList()
-        self.convs.append(GCNConv(s.channels, s.hidden, cached=True))
+        self.convs.append(GCNConv(s.channels, s.hidden, cached=cached))
         self.bns.append(nn.BatchNorm1d(s.hidden))
         for _ in range(s.layers - 2):
-            self.convs.append(GCNConv(s.hidden, s.hidden, cached=True))
+            self.convs.append(GCNConv(s.hidden, s.hidden, cached=cached))
             self.bns.append(nn.BatchNorm1d(s.hidden))
-        self.convs.append(GCNConv(s.hidden, s.classes, cached=True))
+        self.convs.append(GCNConv(s.hidden, s.classes, cached=cached))
         self.dropout = s.dropout
 
     def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
@@ -197,14 +197,15 @@ class SummedGCN(nn.Module):
 class EmbeddedGCN(nn.Module):
     """After ogb/examples/linkproppred/ddi/gnn.py: a learned row of each node in place of features."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, by_id: bool = False) -> None:
         super().__init__()
+        self.by_id = by_id
         self.emb = nn.Embedding(s.nodes, s.hidden)
         self.convs = nn.ModuleList([GCNConv(s.hidden, s.hidden), GCNConv(s.hidden, s.classes)])
         self.dropout = s.dropout
 
-    def forward(self, edge_index: Tensor) -> Tensor:
-        x = self.emb.weight
+    def forward(self, edge_index: Tensor, n_id: Tensor) -> Tensor:
+        x = self.emb(n_id) if self.by_id else self.emb.weight
         for conv in self.convs[:-1]:
             x = F.dropout(F.relu(conv(x, edge_index)), p=self.dropout, training=self.training)
         return self.convs[-1](x, edge_index)
@@ -213,14 +214,15 @@ class EmbeddedGCN(nn.Module):
 class FeaturesAndEmbedding(nn.Module):
     """After ogb/examples/linkproppred/collab (use_node_embedding): features beside a learned row."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, by_id: bool = False) -> None:
         super().__init__()
+        self.by_id = by_id
         self.node_emb = nn.Parameter(torch.randn(s.nodes, s.hidden))
         self.conv1 = GCNConv(s.channels + s.hidden, s.hidden)
         self.conv2 = GCNConv(s.hidden, s.classes)
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = torch.cat([x, self.node_emb], dim=-1)
+    def forward(self, x: Tensor, edge_index: Tensor, n_id: Tensor) -> Tensor:
+        x = torch.cat([x, self.node_emb[n_id] if self.by_id else self.node_emb], dim=-1)
         x = self.conv1(x, edge_index).relu()
         return self.conv2(x, edge_index)
 
@@ -502,15 +504,17 @@ def ready(**options: Any) -> Callable[[Sizes], nn.Module]:
     return lambda s: GCN(s.channels, s.hidden, s.layers, s.classes, dropout=s.dropout, **options)
 
 
-def _listed(name: str, make: Callable[[Sizes], nn.Module], data: str = "nodes") -> Listed:
-    return Listed("GCN", name, make, data)
+def _listed(
+    name: str, make: Callable[[Sizes], nn.Module], data: str = "nodes", batched: Batched | None = None
+) -> Listed:
+    return Listed("GCN", name, make, data, batched=batched)
 
 
 MODELS = [
-    _listed("example gcn.py", CoraNet),
-    _listed("example gcn.py, edge weights", CoraNet, "weights"),
+    _listed("example gcn.py", CoraNet, batched=CACHED),
+    _listed("example gcn.py, edge weights", CoraNet, "weights", batched=CACHED),
     _listed("benchmark/citation", CitationNet),
-    _listed("ogbn-arxiv", ArxivGCN, "simple"),
+    _listed("ogbn-arxiv", ArxivGCN, "simple", batched=CACHED),
     _listed("ogbn-products, normalised before", ProductsGCN, "normalised"),
     _listed("tunedGNN, residuals and LayerNorm", lambda s: TunedGCN(s, res=True, ln=True)),
     _listed("tunedGNN, BatchNorm and running sum", lambda s: TunedGCN(s, bn=True, jk=True)),
@@ -519,8 +523,8 @@ MODELS = [
     _listed("jumping knowledge, max", lambda s: JumpGCN(s, "max")),
     _listed("jumping knowledge, lstm", lambda s: JumpGCN(s, "lstm")),
     _listed("mean of the layers by sum()", SummedGCN),
-    _listed("ogbl-ddi, embedding", EmbeddedGCN),
-    _listed("ogbl-collab, features and embedding", FeaturesAndEmbedding),
+    _listed("ogbl-ddi, embedding", EmbeddedGCN, batched=EMBEDDED),
+    _listed("ogbl-collab, features and embedding", FeaturesAndEmbedding, batched=EMBEDDED),
     _listed("example autoencoder.py, variational", VariationalEncoder),
     _listed("dict of outputs", NamedOutputs),
     _listed("Sequential of PyG", sequential),

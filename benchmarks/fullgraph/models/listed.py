@@ -23,6 +23,25 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class Batched:
+    """What a model that is for one whole graph, as it stands, needs to be right on mini-batches.
+
+    Attributes:
+        option: argument of :attr:`Listed.make` with which it is made for them.
+        value: its value.
+        why: what it is, and what would be wrong without.
+    """
+
+    option: str
+    value: bool
+    why: str
+
+
+CACHED = Batched("cached", False, "with cached=False: PyG would keep what it computed from the first batch")
+EMBEDDED = Batched("by_id", True, "with the rows of n_id: row i of its embedding is for node i of one graph")
+
+
+@dataclass(frozen=True)
 class Listed:
     """One model of a list.
 
@@ -34,11 +53,13 @@ class Listed:
             features), ``relations`` (an ``edge_type``), ``points`` (positions), ``normalised`` (weights that
             ``gcn_norm`` made), ``simple`` (no loops and repeated edges, for a sparse matrix), ``matrix`` or
             ``weighted matrix`` (a sparse ``adj_t`` in the place of the edges), or ``types``.
+        batched: why its author must write it in another way for mini-batches; None if not.
         tolerance: factor of the usual tolerance, for a model whose float32 results are worse conditioned.
     """
 
     family: str
     name: str
-    make: Callable[[Sizes], nn.Module]
+    make: Callable[..., nn.Module]
     data: str = "nodes"
+    batched: Batched | None = None
     tolerance: float = 1.0

@@ -21,7 +21,7 @@ from torch_geometric.nn import (
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, degree, softmax
 
-from benchmarks.fullgraph.models.listed import Listed, Sizes
+from benchmarks.fullgraph.models.listed import EMBEDDED, Listed, Sizes
 
 EDGE_TYPES = [
     ("paper", "cites", "paper"),
@@ -326,15 +326,17 @@ class ExampleRGCN(nn.Module):
 class EmbeddedRGCN(nn.Module):
     """After pytorch_geometric/examples/rgcn_link_pred.py: an encoder of a learned row for each node."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, by_id: bool = False) -> None:
         super().__init__()
+        self.by_id = by_id
         self.node_emb = nn.Parameter(torch.randn(s.nodes, s.hidden))
         self.conv1 = RGCNConv(s.hidden, s.hidden, s.relations, num_blocks=2)
         self.conv2 = RGCNConv(s.hidden, s.classes, s.relations, num_bases=2)
         self.p = 0.4 * s.dropout
 
-    def forward(self, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        x = self.conv1(self.node_emb, edge_index, edge_type).relu_()
+    def forward(self, edge_index: Tensor, edge_type: Tensor, n_id: Tensor) -> Tensor:
+        x = self.node_emb[n_id] if self.by_id else self.node_emb
+        x = self.conv1(x, edge_index, edge_type).relu_()
         x = F.dropout(x, p=self.p, training=self.training)
         return self.conv2(x, edge_index, edge_type)
 
@@ -415,7 +417,7 @@ MODELS = [
     Listed("RGCN", "example rgcn.py", ExampleRGCN, "relations"),
     Listed("RGCN", "bases", lambda s: ExampleRGCN(s, num_bases=2), "relations"),
     Listed("RGCN", "FastRGCNConv", lambda s: ExampleRGCN(s, FastRGCNConv, num_bases=2), "relations"),
-    Listed("RGCN", "example rgcn_link_pred.py, blocks", EmbeddedRGCN, "relations"),
+    Listed("RGCN", "example rgcn_link_pred.py, blocks", EmbeddedRGCN, "relations", batched=EMBEDDED),
     Listed("types", "HeteroConv of SAGEConv", lambda s: HeteroNet(s, _sage), "types"),
     Listed("types", "HeteroConv of SAGEConv, mean", lambda s: HeteroNet(s, _sage, "mean"), "types"),
     Listed("types", "HeteroConv of GATConv", lambda s: HeteroNet(s, _gat), "types"),

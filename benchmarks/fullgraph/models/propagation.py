@@ -32,15 +32,15 @@ from torch_geometric.nn import (
     TAGConv,
 )
 
-from benchmarks.fullgraph.models.listed import Listed, Sizes
+from benchmarks.fullgraph.models.listed import CACHED, EMBEDDED, Listed, Sizes
 
 
 class ExampleSGC(nn.Module):
     """After pytorch_geometric/examples/sgc.py: takes the data, one cached layer."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, cached: bool = True) -> None:
         super().__init__()
-        self.conv1 = SGConv(s.channels, s.classes, K=2, cached=True)
+        self.conv1 = SGConv(s.channels, s.classes, K=2, cached=cached)
 
     def forward(self, data: Any) -> Tensor:
         x = self.conv1(data.x, data.edge_index)
@@ -181,14 +181,15 @@ class Predicted(nn.Module):
 class LightGCNNet(nn.Module):
     """After LightGCN: an embedding of all nodes, and a weighted sum of what LGConv makes of it."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: Sizes, *, by_id: bool = False) -> None:
         super().__init__()
+        self.by_id = by_id
         self.embedding = nn.Embedding(s.nodes, s.classes)
         self.convs = nn.ModuleList([LGConv() for _ in range(s.layers)])
         self.register_buffer("alpha", torch.full((s.layers + 1,), 1 / (s.layers + 1)))
 
-    def forward(self, edge_index: Tensor) -> Tensor:
-        x = self.embedding.weight
+    def forward(self, edge_index: Tensor, n_id: Tensor) -> Tensor:
+        x = self.embedding(n_id) if self.by_id else self.embedding.weight
         out = x * self.alpha[0]
         for i, conv in enumerate(self.convs):
             x = conv(x, edge_index)
@@ -355,7 +356,7 @@ def _pair(kind: Any, **options: Any) -> Any:
 
 
 MODELS = [
-    Listed("spectral", "example sgc.py", ExampleSGC),
+    Listed("spectral", "example sgc.py", ExampleSGC, batched=CACHED),
     Listed("spectral", "example tagcn.py", ExampleTAG),
     Listed("spectral", "ChebNet, edge weights", SpectralNet, "weights"),
     Listed("spectral", "example arma.py", ExampleArma),
@@ -366,7 +367,7 @@ MODELS = [
     Listed("propagation", "example gcn2, two weights", lambda s: ExampleGCN2(s, shared=False)),
     Listed("propagation", "benchmark/citation/appnp.py", lambda s: Predicted(s, APPNP(10, 0.1))),
     Listed("propagation", "SSGC", _pair(SSGConv, alpha=0.1, K=2)),
-    Listed("propagation", "LightGCN", LightGCNNet),
+    Listed("propagation", "LightGCN", LightGCNNet, batched=EMBEDDED),
     Listed("propagation", "FAGCN", FrequencyNet),
     Listed("propagation", "MixHop", MixedHops),
     Listed("propagation", "example agnn.py", AttentiveProp),
