@@ -24,7 +24,7 @@ BUDGETS = {
     ): 3130,
     ("graph",): 5_130,
     ("ops",): 10_850,
-    ("sampling",): 6_900,
+    ("sampling",): 6_920,
     ("features",): 4_430,
     ("datasets",): 7_015,
     ("nn",): 3_870,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_200, 450, 95_930
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_220, 450, 95_990
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

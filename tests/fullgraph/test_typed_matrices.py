@@ -15,6 +15,8 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.transforms import ToSparseTensor
 
 import graphbraid
+from graphbraid.errors import DataError
+from graphbraid.graph.interop.pyg import entries_of_any
 from graphbraid.loader import NeighborLoader
 
 pytestmark = [
@@ -117,14 +119,43 @@ def test_the_whole_graph_equals_pyg(name, kind):
     )
 
 
+def batches_of(data):
+    with NeighborLoader(data, [2, 2], ("a", SEEDS), batch_size=3, seed=1) as loader:
+        return [*loader]
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_batches_of_matrices_have_the_edges_of_those_of_lists(kind, weighted):
+    lists = plain_data(weighted=weighted)
+    matrices = as_matrices(lists, kind)
+    for store in lists.edge_stores:  # in the order of the matrix
+        dst, src, value = entries_of_any(matrices[store._key].adj_t)
+        store.edge_index, store.edge_weight = (
+            torch.stack((src, dst)),
+            torch.ones(len(src)) if value is None else value,
+        )
+    for ours, theirs in zip(*map(batches_of, (matrices, lists)), strict=True):
+        for edge_type in lists.edge_types:
+            size = tuple(theirs[end].num_nodes for end in (edge_type[-1], edge_type[0]))
+            edges, weight = theirs[edge_type].edge_index, theirs[edge_type].edge_weight
+            dense = torch.zeros(size).index_put_((edges[1], edges[0]), weight, accumulate=True)
+            torch.testing.assert_close(ours[edge_type].adj_t.to_dense(), dense)
+            assert "edge_index" not in ours[edge_type]
+
+
+def test_edges_that_are_held_twice_are_refused():
+    data = as_matrices(plain_data())
+    data[LOOPED].edge_index = plain_data()[LOOPED].edge_index
+    with pytest.raises(DataError, match="has both of edge_index and adj_t; give it one of them"):
+        batches_of(data)
+
+
 @pytest.mark.parametrize("kind", ["csr", "torch_sparse"])
 @pytest.mark.parametrize("name", MATRICES)
 def test_batches_equal_pyg(name, kind):
-    data, model = plain_data(), ready(MATRICES[name]).double()
-    twin = copy.deepcopy(model)
-    options = {"num_neighbors": [2, 2], "batch_size": 5, "input_nodes": ("a", SEEDS), "seed": 1}
-    with NeighborLoader(data, transform=lambda one: in_double(as_matrices(one, kind)), **options) as loader:
-        batches = [*loader]
+    model = ready(MATRICES[name]).double()
+    twin, batches = copy.deepcopy(model), batches_of(in_double(as_matrices(plain_data(), kind)))
     engine = graphbraid.compile(model)
     assert_trains_alike(
         lambda: torch.cat([engine(batch) for batch in batches]),

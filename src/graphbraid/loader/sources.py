@@ -23,7 +23,7 @@ from graphbraid.graph.interop.convert import (
     is_plain,
     refuse_mask_of_integers,
 )
-from graphbraid.graph.interop.pyg import entries_of_any, exact_graph_from_pyg, is_held, is_hetero
+from graphbraid.graph.interop.pyg import edges_of, entries_of_any, exact_graph_from_pyg, is_held, is_hetero
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
@@ -184,12 +184,10 @@ def _graph_of_hetero(data: Any, weight_attr: str | None) -> Graph:
     ends, weights = {}, {}
     for edge_type in data.edge_types:
         store = data[edge_type]
-        if store.get("edge_index") is None:
-            raise DataError(
-                f"data[{edge_type!r}] has no edge_index; a relation stored as adj_t needs one: "
-                "T.ToSparseTensor() is for after the loader"
-            )
-        ends[edge_type] = store["edge_index"]
+        if (store.get("edge_index") is None) == (store.get("adj_t") is None):
+            found = "both" if "adj_t" in store else "neither"
+            raise DataError(f"data[{edge_type!r}] has {found} of edge_index and adj_t; give it one of them")
+        ends[edge_type], _ = edges_of(store)
         if weight_attr is not None and weight_attr in store:
             weights[edge_type] = store[weight_attr]
     if weight_attr is not None and not weights:
@@ -240,7 +238,8 @@ class _DataSorter:
             if name.startswith("_"):
                 continue
             if name == "adj_t":
-                self._read_adj_t(value)
+                self._adj_t = value
+                self._read_values(value, ONLY_EDGE_TYPE)
             elif name not in held:
                 of_edges = data.is_edge_attr(name)
                 if of_edges or data.is_node_attr(name):
@@ -253,9 +252,12 @@ class _DataSorter:
 
     def _read_store(self, store: Any) -> None:
         key = store._key
+        if isinstance(key, tuple) and "adj_t" in store:
+            self._adj_t = (self._adj_t or {}) | {key: store["adj_t"]}
+            self._read_values(store["adj_t"], key)
         is_own = store.is_node_attr if isinstance(key, str) else store.is_edge_attr
         for name, value in store.items():
-            if name not in ("num_nodes", "edge_index") and is_own(name):
+            if name not in ("num_nodes", "edge_index", "adj_t") and is_own(name):
                 cat_dim = store._parent().__cat_dim__(name, value, store)
                 self._read(key, name, value, cat_dim, f"data[{key!r}].{name}")
 
@@ -276,11 +278,10 @@ class _DataSorter:
             table = table.movedim(-1, 0)
         self._attrs[key][name] = table
 
-    def _read_adj_t(self, adj_t: Any) -> None:
-        self._adj_t = adj_t
+    def _read_values(self, adj_t: Any, key: EdgeType) -> None:
         values = entries_of_any(adj_t)[2]
         if values is not None:
-            self._attrs[ONLY_EDGE_TYPE][ADJ_VALUES] = values
+            self._attrs[key][ADJ_VALUES] = values
 
 
 def as_seeds(input_nodes: Any, graph: Graph) -> SeedNodes:

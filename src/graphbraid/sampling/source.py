@@ -53,7 +53,8 @@ class BatchSource:
     names: tuple[str, ...] | None = None
     """Order of the attributes in a batch of one type. If None, edges, ``x``, ``y``, then the others."""
     adj_t: Any = None
-    """Sparse matrix of the whole graph, whose kind batches' ``adj_t`` has. If None, batches have none."""
+    """Sparse matrix of the whole graph, whose kind batches' ``adj_t`` has; one by relation in a graph with
+    types. If None, batches have none."""
     template: Any = None
     """PyG ``Data``, whose class and settings batches get, or ``HeteroData``, which batches copy except for
     these attributes. If None, batches are plain."""
@@ -274,9 +275,14 @@ class BatchSource:
         return list(dict.fromkeys(("edge_index", *held_names, *nodes, *edges, *self.constants)))
 
     def _typed_keys(self, layout: str, *, by_edge: bool) -> list[str]:
-        first = "blocks" if layout == "blocks" else "edge_index_dict"
-        names = [f"{name}_dict" for name, held in self.holders.items() if by_edge or isinstance(held[0], str)]
-        return [first, *names, *(["e_id_dict"] if by_edge and "e_id" not in self.holders else ())]
+        lists = ["edge_index_dict", "adj_t_dict"] if self.adj_t else ["edge_index_dict"]
+        held_by = {name: held for name, held in self.holders.items() if name != ADJ_VALUES}
+        names = [f"{name}_dict" for name, held in held_by.items() if by_edge or isinstance(held[0], str)]
+        return [
+            *(["blocks"] if layout == "blocks" else lists),
+            *names,
+            *(["e_id_dict"] if by_edge and "e_id" not in self.holders else ()),
+        ]
 
 
 def rows_on_device(rows: FeatureSource, ids: Tensor) -> Tensor:

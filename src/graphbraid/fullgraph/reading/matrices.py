@@ -104,7 +104,9 @@ class MatrixKind:
         values = weight[order] if self.weighted and weight is not None else None
         if values is None and self.layout is not None:
             values = torch.ones(len(order), dtype=dtype, device=edges.device)
-        matrix = adj_t_of(self.layout or self.kind, edges[:, order], values, num_nodes, sorts=False)
+        matrix = adj_t_of(
+            self.layout or self.kind, edges[:, order], values, (num_nodes, num_nodes), sorts=False
+        )
         if self.layout == torch.sparse_coo and self.is_coalesced:
             matrix._coalesced_(True)
         return matrix

@@ -419,7 +419,8 @@ class MiniBatch(TensorHolder):
 
     def _moves(self, name: str) -> bool:
         """Return whether a cached value moves with the batch; an ``adj_t`` that is no tensor does not."""
-        return name != "adj_t" or self._source is None or isinstance(self._cache[name], Tensor)
+        held = self._source is None or isinstance(self._cache[name], Tensor)
+        return held or name not in ("adj_t", "adj_t_dict")
 
     def _from(self) -> BatchSource:
         assert self._source is not None, "an unpickled batch holds all it can give"
@@ -466,6 +467,8 @@ class MiniBatch(TensorHolder):
             if self._layout != "subgraph":
                 raise ConfigError(_NO_LIST)
             return {one: edge_index_of(edges) for one, [edges] in zip(edge_types, self._edges, strict=True)}
+        if name == "adj_t":
+            return {one: self._adj_t(one) for one in source.adj_t or () if self._layout == "subgraph"}
         if name == "e_id" and by_edge:
             for number, one in enumerate(edge_types):
                 found[one] = source.edge_ids(self._positions(name, number))
@@ -478,12 +481,16 @@ class MiniBatch(TensorHolder):
                     found[key] = self._edge_rows(name, edge_types.index(key))
         return {one: sent(rows, self._device, name + BY_TYPE, source.link) for one, rows in found.items()}
 
-    def _adj_t(self) -> Any:
-        """Return the edges as a sparse matrix of the same kind as the source's ``adj_t``."""
+    def _adj_t(self, edge_type: EdgeType = ONLY_EDGE_TYPE) -> Any:
+        """Return edges, of a relation, as a sparse matrix of the same kind as the source's ``adj_t``."""
         source, values = self._from(), None
-        if ADJ_VALUES in source.edge_attrs.get(ONLY_EDGE_TYPE, {}):
-            values = sent(self._edge_rows(ADJ_VALUES), self._device, "adj_t", source.link)
-        return adj_t_of(source.adj_t, self.edge_index, values, self._sampled.n_id.numel())
+        typed, node_types, ids = self._is_typed, source.graph.node_types, self._sampled.n_id_by_type
+        if ADJ_VALUES in source.edge_attrs.get(edge_type, {}):
+            rows = self._edge_rows(ADJ_VALUES, source.graph.edge_types.index(edge_type))
+            values = sent(rows, self._device, "adj_t", source.link)
+        edges = self.edge_index_dict[edge_type] if typed else self.edge_index
+        dst, src = (ids[node_types.index(edge_type[end])].numel() for end in (-1, 0))
+        return adj_t_of(source.adj_t[edge_type] if typed else source.adj_t, edges, values, (dst, src))
 
     def _blocks_of(self, hop: int) -> Any:
         """Return the block whose destinations are the nodes found before ``hop``, or a block per relation."""

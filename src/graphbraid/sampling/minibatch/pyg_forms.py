@@ -42,7 +42,7 @@ def edge_index_of(edges: SampledEdges) -> Tensor:
 
 
 def adj_t_of(
-    like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int, *, sorts: bool = True
+    like: Any, edge_index: Tensor, values: Tensor | None, size: tuple[int, int], *, sorts: bool = True
 ) -> Any:
     """Return the transposed adjacency matrix of a sample: a row per destination, a column per source.
 
@@ -52,27 +52,26 @@ def adj_t_of(
             ``SparseTensor``, may be given instead.
         edge_index: ``(2, num_edges)`` int64, sorted by destination.
         values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
-        num_nodes: number of nodes of the sample.
+        size: numbers of destinations and of sources.
         sorts: sort the sources of each row, or the destinations of each column. If False, they keep their
             order in layouts CSR, CSC and COO.
     """
     src, dst = edge_index
     layout = like if isinstance(like, torch.layout) else getattr(like, "layout", None)
     if layout is None:
-        sizes = (num_nodes, num_nodes)
         kind = like if isinstance(like, type) else type(like)
-        return kind(row=dst, col=src, value=values, sparse_sizes=sizes, is_sorted=False, trust_data=True)
+        return kind(row=dst, col=src, value=values, sparse_sizes=size, is_sorted=False, trust_data=True)
     if values is None:
         stored = like._values() if layout == torch.sparse_coo else like.values()
         values = stored.new_ones(src.numel())
-    size = (num_nodes, num_nodes)
     if layout == torch.sparse_coo:
         return torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False)
     by_row = layout == torch.sparse_csr
     outer, inner = (dst, src) if by_row else (src, dst)
-    order = torch.argsort(outer * num_nodes + inner if sorts else outer, stable=True)
-    ends = torch.zeros(num_nodes + 1, dtype=torch.int64, device=src.device)
-    torch.cumsum(torch.bincount(outer, minlength=num_nodes), 0, out=ends[1:])
+    order = torch.argsort(outer * size[by_row] + inner if sorts else outer, stable=True)
+    num_lists = size[not by_row]
+    ends = torch.zeros(num_lists + 1, dtype=torch.int64, device=src.device)
+    torch.cumsum(torch.bincount(outer, minlength=num_lists), 0, out=ends[1:])
     make = torch.sparse_csr_tensor if by_row else torch.sparse_csc_tensor
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CS. tensor support is in beta state")
@@ -110,6 +109,8 @@ def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
     by_edge = batch.sampled.positions_are_kept
     for edge_type in batch.edge_types:
         store, rows = _written(out.get_edge_store(*edge_type)), own[edge_type]
+        if "adj_t" in rows:
+            del rows["edge_index"]  # the data have none
         for name in () if source is None or by_edge else ("edge_index", *source.tables[edge_type]):
             store.pop(name, None)  # the data's own, which are of all edges
         e_id = rows.pop("e_id", None)

@@ -464,7 +464,7 @@ class ModelRunner:
         if what == ADJACENCY:
             name, weight = self.graph.weight_name, self.graph.csc.weight
             values = torch.ones(batch.num_edges, device=self.device) if weight is None else batch[name]
-            return adj_t_of(torch.sparse_csr, batch.edge_index, values, batch.num_nodes)
+            return adj_t_of(torch.sparse_csr, batch.edge_index, values, (batch.num_nodes, batch.num_nodes))
         if what == DATA:
             data = batch.to_data()
             data.x = self._of_batch(batch, X)
