@@ -70,6 +70,8 @@ class Allocation(NamedTuple):
     """Most bytes held at a time in blocks of the host that the process keeps once they are freed."""
     pooled: int = 0
     """Most bytes held at a time in rows of the kernels' pool, which keeps them for later rows."""
+    resident: int = 0
+    """Like ``peak``, but freed rows of the pool still count: no other tensor can use their memory."""
 
 
 def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation:
@@ -91,8 +93,11 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
     sizes = [nbytes for _, nbytes in sorted(events, key=lambda event: event[0])]
     peak, kept = _most_of(sizes)
     heap, _ = _most_of([nbytes for nbytes in sizes if abs(nbytes) < _RETURNED_BYTES])
-    pooled, _ = _most_of([nbytes for nbytes in sizes if abs(nbytes) >= LEAST_POOLED and nbytes % 2])
-    return Allocation(peak=peak, kept=kept, heap=heap, pooled=pooled)
+    in_pool = [nbytes if abs(nbytes) >= LEAST_POOLED and nbytes % 2 else 0 for nbytes in sizes]
+    pool = itertools.accumulate(itertools.accumulate(in_pool), max)  # its size never falls
+    others = itertools.accumulate(nbytes - row for nbytes, row in zip(sizes, in_pool, strict=True))
+    resident = max(map(sum, zip(pool, others, strict=True)), default=0)
+    return Allocation(peak, kept, heap, pooled=_most_of(in_pool)[0], resident=max(0, resident))
 
 
 def _most_of(sizes: Sequence[int]) -> tuple[int, int]:
@@ -136,10 +141,8 @@ def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
     torch.cuda.reset_peak_memory_stats(device)
     run()
     torch.cuda.synchronize(device)
-    return Allocation(
-        peak=torch.cuda.max_memory_allocated(device) - before,
-        kept=torch.cuda.memory_allocated(device) - before,
-    )
+    peak = torch.cuda.max_memory_allocated(device) - before
+    return Allocation(peak, kept=torch.cuda.memory_allocated(device) - before, resident=peak)
 
 
 def may_be_tried(nbytes: int) -> bool:
