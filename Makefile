@@ -47,7 +47,7 @@ test: $(VENV)/.installed-test ## run the tests but the slowest
 test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
 	$(PYTEST_PARALLEL) -m "slow and not long" --hypothesis-profile some
 
-test-all: $(VENV)/.installed-test ## run every test, of products of parameters each pair of values
+test-all: $(VENV)/.installed-test ## run every test, of products of parameters each value twice
 	$(PYTEST_PARALLEL) -m "not long" --hypothesis-profile some
 
 test-long: $(VENV)/.installed-test ## run every test with every case and many random examples

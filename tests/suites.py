@@ -5,9 +5,10 @@ Of a test whose cases are a product of parameters
 - `make test` runs as many as it takes for every value of every parameter to occur, and of kernels that are
   interpreted the first of those; the rest are slow. Tests say by :func:`few_of` and :func:`every` of which
   values fewer will do.
-- `make test-all` runs as many as it takes for every pair of values to occur, and where each case takes long,
-  as of kernels that are interpreted and of tests that are slow as a whole, every value; the rest are long.
-  Where a test marks some of its cases long itself, those are all.
+- `make test-all` runs as many as it takes for every value to occur twice, beside other values. Every pair of
+  values occurs in tests of kernels, where a pair chooses the compiled instance, and in those marked `pairs`.
+  Where each case takes long, as of kernels that are interpreted and of tests that are slow as a whole, every
+  value occurs once. The rest are long. Where a test marks some of its cases long itself, those are all.
 - `make test-long` runs every case.
 
 Random examples are few, some and many in these.
@@ -25,6 +26,7 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
+KERNELS = Path(__file__).with_name("ops")
 FEW, SOME, MANY = "few", "some", "many"
 """Profiles of hypothesis: of `make test`, `make test-all` and `make test-long`."""
 _NUM_EXAMPLES = {FEW: 8, SOME: 20, MANY: 60}
@@ -104,9 +106,21 @@ def mark_product(cases: list[pytest.Function]) -> None:
         cases[number].add_marker(pytest.mark.slow)
         cases[number].add_marker(pytest.mark.rest)
     if not says_itself:
-        sought = [with_pairs(values) for values in shown] if quick and not is_interpreted else shown
-        for number in set(range(len(cases))) - set(covering(sought, kept)):
+        if not quick or is_interpreted:
+            more = covering(shown, kept)
+        elif KERNELS in cases[0].path.parents or cases[0].get_closest_marker("pairs"):
+            more = covering([with_pairs(values) for values in shown], kept)
+        else:
+            more = twice(shown, kept)
+        for number in set(range(len(cases))) - set(more):
             cases[number].add_marker(pytest.mark.long)
+
+
+def twice(cases: Sequence[Values], first: Iterable[int] = ()) -> list[int]:
+    """Numbers of cases in which every value occurs twice, unless there is one case of it; some are ``first``."""
+    kept = covering(cases, first)
+    left = sorted(set(range(len(cases))) - set(kept))
+    return kept + [left[number] for number in covering([cases[number] for number in left])]
 
 
 def with_pairs(values: Values) -> Values:

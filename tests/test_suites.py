@@ -4,7 +4,7 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from tests.suites import covering, every, few_of, mark_product, with_pairs
+from tests.suites import KERNELS, covering, every, few_of, mark_product, twice, with_pairs
 
 
 def product(*counts):
@@ -53,6 +53,16 @@ def test_every_pair_of_values_occurs_in_far_fewer_cases_than_there_are():
     assert 48 <= len(kept) <= 60  # of 144; 48 pairs are of the longest two
 
 
+def test_every_value_occurs_twice_beside_another_one():
+    cases = product(6, 3)
+    kept = twice(cases)
+    assert len(kept) == len(set(kept)) == 12
+    for value in frozenset().union(*cases):
+        beside = {cases[number] - {value} for number in kept if value in cases[number]}
+        assert len(beside) >= 2
+    assert twice(product(4)) == [0, 1, 2, 3]
+
+
 def test_what_runs_anyway_comes_first_and_is_no_more_looked_for():
     cases = product(3, 3)
     assert covering(cases, [4, 0]) == [4, 0, 8]
@@ -60,6 +70,8 @@ def test_what_runs_anyway_comes_first_and_is_no_more_looked_for():
 
 class Case:
     """A test's case, by its values and markers."""
+
+    path = KERNELS / "test_a_kernel.py"
 
     def __init__(self, values, *markers):
         self.callspec, self.markers = SimpleNamespace(_idlist=values), set(markers)
@@ -87,6 +99,12 @@ def test_the_suites_run_every_value_every_pair_and_every_case():
     assert (quick, whole) == (5, 60)
     assert 20 <= more <= 27
     assert counts(cases_of(5, 4)) == (5, 20, 20)
+
+
+def test_of_what_is_no_kernel_every_value_occurs_twice_unless_pairs_are_asked_for(monkeypatch):
+    monkeypatch.setattr(Case, "path", KERNELS.parent / "train" / "test_a_run.py")
+    assert counts(cases_of(5, 4, 3)) == (5, 10, 60)
+    assert counts(cases_of(5, 4, markers=lambda _: ("pairs",))) == (5, 20, 20)
 
 
 def test_of_what_takes_long_there_are_fewer():
