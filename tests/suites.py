@@ -117,7 +117,7 @@ def mark_product(cases: list[pytest.Function]) -> None:
 
 
 def twice(cases: Sequence[Values], first: Iterable[int] = ()) -> list[int]:
-    """Numbers of cases in which every value occurs twice, unless there is one case of it; some are ``first``."""
+    """Numbers of cases in which every value occurs twice, if it can; those that are ``first`` come first."""
     kept = covering(cases, first)
     left = sorted(set(range(len(cases))) - set(kept))
     return kept + [left[number] for number in covering([cases[number] for number in left])]

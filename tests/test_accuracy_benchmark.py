@@ -52,7 +52,7 @@ def short(model, mode):
     ("model", "mode"),
     [
         ("gcn", "full"),
-        pytest.param("gat", "full", marks=pytest.mark.slow),
+        pytest.param("gat", "full", marks=pytest.mark.long),
         pytest.param("sage", "sampled", marks=pytest.mark.slow),
     ],
 )

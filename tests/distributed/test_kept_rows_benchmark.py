@@ -22,7 +22,7 @@ def test_epochs_that_no_rounds_make_are_refused(capsys):
     assert "--epochs must be a multiple of 2, not 3" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a whole benchmark: its parts have the other tests
 def test_ranks_of_one_machine_send_what_was_foreseen(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     kept_rows.main(["--nodes", "3000", "--epochs", "2", "--rates", "--out", str(out)])

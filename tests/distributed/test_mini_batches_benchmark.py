@@ -44,7 +44,7 @@ def test_latency_and_rate_of_sums_are_measured_between_ranks(monkeypatch):
     assert found == other and found[0] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a whole benchmark: its parts have the other tests
 def test_ranks_of_one_machine_are_measured_and_predicted(tmp_path, capsys):
     out, threads = tmp_path / "out.jsonl", torch.get_num_threads()
     options = ["--nodes", "1200", "--epochs", "1", "--seconds", "0", "--rates", "--out", str(out)]

@@ -15,7 +15,7 @@ def graphs(tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a whole benchmark: its parts have the other tests
 def test_every_contender_divides_and_rows_are_kept(graphs, capsys):
     out = graphs / "out.jsonl"
     partitioning.main(["--graphs", str(graphs), "--names", "tiny", "--parts", "2", "4", "--out", str(out)])

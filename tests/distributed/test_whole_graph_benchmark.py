@@ -8,7 +8,7 @@ from benchmarks.graphs.folder import save
 from tests.extras import NO_PYG
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a whole benchmark: its parts have the other tests
 def test_ranks_and_one_process_are_measured(tmp_path, capsys):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     save(generated.make("dense", generated.SMOKE["dense"]), tmp_path / "tiny")

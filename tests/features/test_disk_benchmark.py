@@ -9,7 +9,7 @@ from benchmarks.tiers.disk_figures import figures
 from benchmarks.tiers.limited import MemoryLimit
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a whole benchmark: its parts have the other tests
 def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.jsonl"
     sizes = ["--gigabytes", "0.01", "--memory", "2MiB", "--width", "64", "--steps", "6", "--repeats", "1"]
