@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_870,
     ("loader",): 3_580,
     ("collective",): 4_530,
-    ("fullgraph",): 29_440,
+    ("fullgraph",): 29_480,
     ("distributed",): 8_180,
     ("synth",): 5_920,
     ("train",): 11_210,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_220, 450, 95_990
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_260, 450, 95_990
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.operations import Operation
+from graphbraid.fullgraph.program.operations import Operation, itself
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn.adjacency import MadeOfTensors
 
@@ -195,8 +195,9 @@ class Break(Operation):
 
     @property
     def is_graph_break(self) -> bool:
-        """Whether it has a call of anything but modules that are known."""
-        return any(call.why or not isinstance(call.target, nn.Module) for call in self.calls)
+        """Whether it has a call of anything but modules that are known, and more than results as they are."""
+        known = (isinstance(call.target, nn.Module) or call.target is itself for call in self.calls)
+        return any(call.why for call in self.calls) or not all(known)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -368,7 +368,10 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         yield "has its second input on other nodes than its result"
     for other in op.inputs[1:] if isinstance(op, _ADDING) else ():
         is_as_wide = isinstance(op, Concat | Break) or program.width(other) == program.width(op.out)
-        if program.place(other) != program.place(op.out) or not is_as_wide:
+        # A break that calls nothing keeps rows of several types, to be returned.
+        of_any_type = isinstance(op, Break) and not op.is_graph_break
+        place = program.level if of_any_type else program.place
+        if place(other) != place(op.out) or not is_as_wide:
             yield f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
 
 

@@ -208,8 +208,27 @@ class _TraceReader:
         structure = fx.node.map_aggregate(rows, place)
         if not places:
             place(returned)
-        widths = tuple(self._writer.width(value) for value in places)
-        return self._writer.beside(*places), ir.Returned(value=plain(structure), widths=widths)
+        writer = self._writer
+        widths = tuple(writer.width(value) for value in places)
+        if len({writer.node_type(value) for value in places}) == 1:
+            return writer.beside(*places), ir.Returned(value=plain(structure), widths=widths)
+        # Rows of several types have no place side by side: a call that does nothing keeps each.
+        calls = tuple(
+            ir.WrittenCall(target=ir.itself, args=(ir.FromInput(number),), kwargs={}, name="itself")
+            for number in (*range(len(places)), 0)
+        )
+        kept_by = writer.add(
+            ir.Break,
+            *writer.on_one_level(*places),
+            calls=calls,
+            width_out=widths[0],
+            couples_rows=True,
+            kept=frozenset(range(len(places))),
+        )
+        structure = fx.node.map_aggregate(
+            structure, lambda one: ir.FromKept(kept_by, one.number) if isinstance(one, ir.FromInput) else one
+        )
+        return kept_by, ir.Returned(value=plain(structure), widths=widths[:1])
 
     def _read_or_break(self, node: fx.Node) -> None:
         """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
