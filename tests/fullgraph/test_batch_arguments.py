@@ -65,6 +65,11 @@ def of_data(self, data):
     return self.head(self.second(h.relu(), data.edge_index))
 
 
+def as_it_is(self, data):  # PyTorch only hands the attribute over
+    h = torch.cat([self.first(data.x, data.edge_index), data.pos], -1)
+    return self.head(self.second(h[:, 3:] * h[:, :8], data.edge_index))
+
+
 def centered(self, x, edge_index, pos):
     h = self.first(x, edge_index) + (pos - pos.mean(0)) @ self.rows[:3]
     return self.head(self.second(h, edge_index))
@@ -75,7 +80,7 @@ def counted(self, x, edge_index, num_nodes):
     return self.head(self.second(h.sin(), edge_index))
 
 
-BY_ROW = [rows_alone, rows_of_a_parameter, beside_features, selected, of_data]
+BY_ROW = [rows_alone, rows_of_a_parameter, beside_features, selected, of_data, as_it_is]
 NODE_MODELS = [*BY_ROW, centered, counted]
 
 

@@ -195,9 +195,12 @@ class Break(Operation):
 
     @property
     def is_graph_break(self) -> bool:
-        """Whether it has a call of anything but modules that are known, and more than results as they are."""
-        known = (isinstance(call.target, nn.Module) or call.target is itself for call in self.calls)
-        return any(call.why for call in self.calls) or not all(known)
+        """Whether it calls anything but modules that are known, and does more than keep its inputs."""
+        inputs = [call.target is itself and isinstance(call.args[0], FromInput) for call in self.calls]
+        return any(
+            call.why or not (isinstance(call.target, nn.Module) or is_input)
+            for call, is_input in zip(self.calls, inputs, strict=True)
+        )
 
     @property
     def reads(self) -> frozenset[str]:
