@@ -101,11 +101,13 @@ class BatchCall:
         counts = {one: int(rows.shape[0]) for one, rows in self.x.items()}
         return _counts_of(self.batch) | counts if self.given.typed else counts
 
-    @cached_property
+    @property
     def edge_types(self) -> tuple[EdgeType, ...]:
         """The relations of a batch with types."""
-        if not self.given.typed:
-            return ()
+        return self._relations if self.given.typed else ()
+
+    @cached_property
+    def _relations(self) -> tuple[EdgeType, ...]:
         by_hop = None if self._sampled is None else getattr(self.batch, "num_sampled_edges_dict", None)
         return tuple(self._lists if by_hop is None else by_hop)
 
@@ -265,8 +267,7 @@ class BatchCall:
                 return NotLoweredError(ADJACENCY, what, needed)
         elif not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
-        ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
-        if unknown := sorted(ends - self.num_nodes.keys()):
+        if unknown := sorted({end for one in self.edge_types for end in one[::2]} - self.num_nodes.keys()):
             return NotLoweredError(
                 "edge_index", f"how many nodes of type {unknown[0]!r} there are is unknown"
             )

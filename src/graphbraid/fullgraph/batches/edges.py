@@ -307,6 +307,11 @@ class Levels:
         self._parts: dict[int, dict[tuple[int, int], Csc]] = {}
         self._maps: dict[int, dict[Hashable, Aggregation]] = {}
 
+    @property
+    def are_drawn(self) -> bool:
+        """Whether a sampler drew the edges, so that no later batch has them."""
+        return self._edges.is_directed
+
     def num_rows(self, place: LevelNodes) -> int:
         """Return the number of rows that a value has."""
         return self.sizes[place.level][place.node_type]
@@ -320,17 +325,19 @@ class Levels:
     def map_fields(
         self, level: int, number: int, adjacency: AdjacencyMatrix, plain: Aggregation | None
     ) -> tuple[Any, ...]:
-        """Return :meth:`LevelEdges.map_fields`; without making these edges, if ``plain`` is a map.
+        """Return :meth:`LevelEdges.map_fields`; without making these edges, if the drawn ones say it all.
 
         ``plain`` is :func:`plain_map` of the adjacency.
         """
-        if plain is not None and (level, number) not in self._made:
-            of = self._edges.relations[number]
-            csc, num_dst = of.csc, self.sizes[level + 1][of.destination]
-            if csc is not None and num_dst <= csc.num_dst:
-                weight = csc.weight if adjacency.weighted else None
-                return map_fields(plain, csc, self.sizes[level][of.source], num_dst, weight)
-        return self.edges(level, number).map_fields(adjacency)
+        of = None if (level, number) in self._made else self._edges.relations[number]
+        csc, num_dst = (None, 0) if of is None else (of.csc, self.sizes[level + 1][of.destination])
+        if of is None or csc is None or num_dst > csc.num_dst or (plain is None and adjacency.kind != "gcn"):
+            return self.edges(level, number).map_fields(adjacency)
+        if (how := plain) is None:  # drawn edges end before nodes without in-edges, whose degrees are known
+            maps, key = self._maps.setdefault(number, {}), ("drawn", adjacency)
+            how = maps[key] = maps.get(key) or aggregation(adjacency, csc, torch.float32)
+        weight = csc.weight if plain is not None and adjacency.weighted else how.weight
+        return map_fields(how, csc, self.sizes[level][of.source], num_dst, weight)
 
     def _between(self, level: int, number: int) -> LevelEdges:
         of = self._edges.relations[number]

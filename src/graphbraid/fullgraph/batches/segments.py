@@ -482,9 +482,9 @@ class NativeSegment:
         return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
 
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """Return a map's number and transpose if it takes all edges of a batch, whose Csc keeps it; or ()."""
+        """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ()."""
         level, relation, adjacency, _ = self._maps[number]
-        if not (edges := levels.edges(level, relation)).is_whole:
+        if levels.are_drawn or not (edges := levels.edges(level, relation)).is_whole:
             return ()
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
         return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight)),)
