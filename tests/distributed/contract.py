@@ -33,13 +33,20 @@ def largest_and_smallest(comm):
 
 def a_sum_has_the_same_bits_on_all_ranks(comm):
     generator = torch.Generator().manual_seed(comm.rank)
-    tensor = torch.randn(10007, generator=generator) * 10 ** torch.randn(10007, generator=generator)
-    comm.all_reduce(tensor).wait()
-    bits = tensor.view(torch.int32).long()
-    assert (
-        comm.gather([int(bits.sum()), int((bits * torch.arange(10007)).sum())])
-        == [[int(bits.sum()), int((bits * torch.arange(10007)).sum())]] * comm.size
-    )
+    for size in (
+        10007,
+        3,
+        100003,
+        10007,
+        3,
+        100003,
+        3,
+    ):  # small sums are ready for the next one of their size
+        tensor = torch.randn(size, generator=generator) * 10 ** torch.randn(size, generator=generator)
+        comm.all_reduce(tensor).wait()
+        bits = tensor.view(torch.int32).long()
+        found = [int(bits.sum()), int((bits * torch.arange(size)).sum())]
+        assert comm.gather(found) == [found] * comm.size
 
 
 def many_reductions_under_way_end_in_any_order(comm):

@@ -53,8 +53,8 @@ GROUP = 4
 _FIRST_GROUPS = (1, 1, 2)
 """Batches in the first groups: training waits for the first one alone, and the link begins early. Epochs that
 follow without a pause have none, as their first groups travel while the epoch before trains."""
-AHEAD = 2
-"""Groups that are prepared or waiting while one is used."""
+AHEAD = 4
+"""Groups that are prepared or waiting while one is used. With two, a link of 1 Gbit/s was idle at times."""
 UNDER_WAY = GROUP * (2 + AHEAD)
 """Batches with feature rows that a rank holds at most: the rows of one more group travel."""
 _NO_IDS = torch.empty(0, dtype=torch.int64)
