@@ -133,7 +133,7 @@ def trained(graph: distributed.ShardedGraph, way: str) -> dict[str, Any]:
         "loss": result.history[0]["train_loss"],
         "seconds": [row["epoch_seconds"] for row in result.history[1:-1]],
         "processor_seconds": [after - before for before, after in itertools.pairwise(notes.processor[:-1])],
-        "sent_in_all": graph.shards.rows.traffic.sent_bytes,
+        "sent_in_all": graph.shards.traffic.sent_bytes,
     }
 
 

@@ -86,7 +86,7 @@ def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, objec
         trainer = Trainer(make("sage", parts), parts, **BASE | {"remote": remote, "epochs": 1})
         found[name] = fitted(trainer) | {
             "table": trainer.exchange,
-            "traffic": parts.shards.rows.traffic._asdict(),
+            "traffic": parts.shards.traffic._asdict(),
         }
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.distributed.shards.feature_rows import (
     FeatureRows,
+    GroupRows,
     RowTraffic,
     known_ahead,
     table_of,
@@ -47,15 +49,19 @@ def reads_of(groups: list[list[Tensor]]) -> Tensor:
 
 def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]]:
     """Return the rows of groups, announced as far ahead as is worth it."""
-    known = known_ahead(groups, rows.announce, rows.lookahead)
-    return [rows.finish(rows.begin(rows.ask(wanted))) for _, wanted in known]
+    found = []
+    for _, wanted in known_ahead(groups, partial(GroupRows, rows), rows.lookahead):
+        wanted.ask()
+        wanted.begin()
+        found.append(wanted.finish())
+    return found
 
 
 def asked_for(rows: FeatureRows, groups: list[list[Tensor]]) -> RowTraffic:
     """Return what is counted where owners are asked for the rows, which do not travel."""
     made = rows.anew()
-    for _, wanted in known_ahead(groups, made.announce, made.lookahead):
-        made.ask(wanted)
+    for _, wanted in known_ahead(groups, partial(GroupRows, made), made.lookahead):
+        wanted.ask()
     return made.traffic
 
 
@@ -114,10 +120,10 @@ def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype
         shards = ShardedGraph.open(folder, comm).shards
         shards.keep("all" if width else 0)
         for _ in range(2):
-            [[found]] = gathered(shards.rows.by_type[0], [[ids]])
+            [[found]] = gathered(shards.rows[0], [[ids]])
             assert found.dtype == dtype
             assert torch.equal(found, graph.x[ids])  # type: ignore[index]
-        assert shards.rows.traffic.hits == (shards.rows.traffic.asked // 2 if width else 0)
+        assert shards.traffic.hits == (shards.traffic.asked // 2 if width else 0)
 
     run_threads(3, on_rank)
 
@@ -133,7 +139,7 @@ def test_rows_of_int8_travel_without_their_scales(tmp_path: Path) -> None:
         sharded = ShardedGraph.open(folder, comm)
         assert features_mark(sharded.x) == features_mark(x)
         assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
-        [rows] = sharded.shards.rows.by_type
+        [rows] = sharded.shards.rows
         [[found]] = gathered(rows, [[ids]])
         assert torch.equal(found, x.rows(ids))
         assert rows.traffic.sent_bytes == 4 * rows.traffic.sent_ids + 5 * rows.traffic.sent_rows
@@ -183,11 +189,11 @@ def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int) 
             seeds=graph.split("train")[:73], batch_size=4, part=comm.rank, num_parts=comm.size
         )
         expected = foreseen(sharded, config, schedule, range(2))
-        assert sharded.shards.rows.traffic == RowTraffic()  # nothing travelled for it
+        assert sharded.shards.traffic == RowTraffic()  # nothing travelled for it
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
         num_batches = len(list(pipeline.run(schedule, 0, 0, schedule.num_steps, then=1)))
         assert num_batches == 2 * schedule.num_steps
-        assert sharded.shards.rows.traffic == expected
+        assert sharded.shards.traffic == expected
         assert len(table_of([expected]).splitlines()) == 2
         return [expected.sent_bytes, expected.hits]
 
@@ -231,7 +237,7 @@ def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path: 
         if comm.rank == 1:
             raise ValueError("a mistake of rank 1")
         try:
-            gathered(shards.rows.by_type[0], [[torch.arange(NUM_NODES)]])
+            gathered(shards.rows[0], [[torch.arange(NUM_NODES)]])
         except RankError as error:
             told.append(str(error))
             raise

@@ -143,7 +143,7 @@ def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> 
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1, seed_type="b")
         num_batches = len(list(pipeline.run(schedule, 0, 0, schedule.num_steps, then=1)))
         assert num_batches == 2 * schedule.num_steps
-        assert sharded.shards.rows.traffic == expected
+        assert sharded.shards.traffic == expected
         return expected.sent_bytes, expected.hits
 
     assert all(sent > 0 and hits > 0 for sent, hits in run_threads(3, on_rank))
@@ -159,7 +159,7 @@ def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path: Path) -> None:
     assert some[0] > 0 < some[1]
     assert sum(some) in range(1999, 2001)
     with pytest.raises(ConfigError, match="hold no row"):
-        shards._feature_rows(100)
+        shards.keep(100)
 
 
 def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> None:

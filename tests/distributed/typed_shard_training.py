@@ -85,7 +85,7 @@ def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, objec
     for name, remote in (("none", None), ("some", "12KiB"), ("all", "all")):
         torch.manual_seed(0)
         trainer = Trainer(RGCN.of(parts, 8, num_layers=2), parts, **several | {"remote": remote})
-        found[name] = fitted(trainer) | {"traffic": parts.shards.rows.traffic._asdict()}
+        found[name] = fitted(trainer) | {"traffic": parts.shards.traffic._asdict()}
     torch.manual_seed(0)
     whole = of_int8()
     return found | {"whole": trained(whole, RGCN.of(whole, 8, num_layers=2), **several)}

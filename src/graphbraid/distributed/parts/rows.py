@@ -9,10 +9,9 @@ opens the first and its own parts, and never the graph.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -28,7 +27,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype, indptr_of
 from graphbraid.graph.identity import mark
 from graphbraid.graph.scaled_features import stored_rows
-from graphbraid.graph.types import Relation, Types, first_ids, placed, rows_of_nodes
+from graphbraid.graph.types import Relation, first_ids, placed, rows_of_nodes
 from graphbraid.ops.gather import gather_rows
 
 Lists = Literal["parts", "whole"]
@@ -122,31 +121,20 @@ def refuse_unfit(graph: Graph) -> None:
 
 def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     """Return the bytes that the rows of all parts take on disk."""
-    held = dict(tensors_of(graph))
-    if lists == "parts":
-        held = {name: values for name, values in held.items() if _lies_in_parts(name) or _is_shared(name)}
-    of_nodes = 16 * graph.num_nodes if lists == "parts" else 0
-    return sum(values.nbytes for values in held.values()) + of_nodes + (1 << 14) * (num_parts + 1)
+    size = sum(values.nbytes for name, values in tensors_of(graph) if _place_of(name, lists))
+    return size + (16 * graph.num_nodes if lists == "parts" else 0) + (1 << 14) * (num_parts + 1)
 
 
-def _lies_in_parts(name: str) -> bool:
-    """Return whether an array of the graph is divided, with lists that lie with their nodes."""
-    return name in _OF_EDGES or is_features(name) or _is_attr(name)
-
-
-def _is_shared(name: str) -> bool:
-    """Return whether all ranks read an array of the graph, with lists that lie with their nodes."""
-    return not _lies_in_parts(name) and name != "edge_id" and not _OF_RELATION.fullmatch(name)
-
-
-def _is_attr(name: str) -> bool:
-    """Return whether an array holds the features of a relation's edges."""
-    return _OF_RELATION.fullmatch(name) is not None and name.endswith("_attr")
-
-
-def is_features(name: str) -> bool:
-    """Return whether an array holds dense features of nodes, of one type or of the only one."""
-    return name == "x" or is_rows_of_type(name)
+def _place_of(name: str, lists: Lists) -> Literal["parts", "shared", ""]:
+    """Return where an array of the graph lies: in the parts, or once for all ranks; empty: nowhere."""
+    of_relation = _OF_RELATION.fullmatch(name)
+    if name == "x" or is_rows_of_type(name):
+        return "parts"
+    if lists == "whole":
+        return "shared"
+    if name in _OF_EDGES or (of_relation and name.endswith("_attr")):
+        return "parts"
+    return "" if of_relation or name == "edge_id" else "shared"
 
 
 def marks_of(graph: Graph) -> dict[str, str]:
@@ -154,7 +142,7 @@ def marks_of(graph: Graph) -> dict[str, str]:
     return {
         name: mark(values, in_blocks=bool(sums_of(name)))
         for name, values in tensors_of(graph)
-        if name in _OF_EDGES or is_features(name.removesuffix("_scale")) or _is_attr(name)
+        if _place_of(name.removesuffix("_scale"), "parts") == "parts"
     }
 
 
@@ -176,7 +164,7 @@ def write_shared(
     """Write the data that all ranks read into the folder of a partition."""
     arrays = dict[str, dict[str, Any]]()
     for name, values in tensors_of(graph):
-        if _is_shared(name) or (lists == "whole" and not is_features(name)):
+        if _place_of(name, lists) == "shared":
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
     if lists == "parts" and not graph.is_typed:  # layers by relation normalise by no degrees
         for name, found in zip(DEGREES, degrees_and_loops(graph.csc), strict=True):
@@ -227,32 +215,61 @@ def _features(x: Tensor, owned: Tensor) -> ArrayParts:
 
 
 def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
-    """Return the in-edges of the own nodes, in the graph's order, with sources as ids in the whole graph."""
-    csc = graph.csc
-    first = csc.indptr[owned]
-    indptr = indptr_of(csc.indptr[owned + 1] - first)
+    """Return the in-edges of the own nodes, in the graph's order, with sources as ids in the whole graph.
 
-    def parts(values: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-        return (values[at].to(dtype) for at in _positions(first, indptr, values[:1].nbytes))
-
-    num_edges, ids = int(indptr[-1]), index_dtype(max(csc.num_src, 1))
+    Features of a typed graph's edges lie by relation, in the order of the nodes' lists.
+    """
+    csc, types = graph.csc, graph.types
+    first, indptr = _begins(csc.indptr, owned)
     arrays = {
         "indptr": ArrayParts.whole(indptr),
         "first_edge": ArrayParts.whole(first),
-        "indices": ArrayParts(ids, (num_edges,), lambda: parts(csc.indices, ids)),
+        "indices": _of_lists(csc.indices, first, indptr, dtype=index_dtype(max(csc.num_src, 1))),
     }
-    weight, attr = csc.weight, graph.edge_attr
-    if graph.types is not None:
-        rows, _ = rows_of_nodes(graph.types.relations(), graph.types.first_ids, owned)
-        all_rows = graph.types.rows.indptr
-        arrays["rows_indptr"] = ArrayParts.whole(indptr_of(all_rows[rows + 1] - all_rows[rows]))
-        arrays |= _attrs(graph, graph.types, owned)
-    if weight is not None:
-        arrays["weight"] = ArrayParts(weight.dtype, (num_edges,), lambda: parts(weight, weight.dtype))
-    if attr is not None:
-        shape = (num_edges, attr.shape[1])
-        arrays["edge_attr"] = ArrayParts(attr.dtype, shape, lambda: parts(attr, attr.dtype))
+    for name, values in (("weight", csc.weight), ("edge_attr", graph.edge_attr)):
+        if values is not None:
+            arrays[name] = _of_lists(values, first, indptr)
+    if types is not None:
+        relations, by_type = types.relations(), divided_by_type(owned, types.first_ids)
+        rows, _ = rows_of_nodes(relations, types.first_ids, owned)
+        arrays["rows_indptr"] = ArrayParts.whole(_begins(types.rows.indptr, rows)[1])
+        for one in relations:
+            if (attr := types.edges[one.edge_type].edge_attr) is not None:
+                begins = _begins(types.rows.indptr, one.first_row + by_type[one.destination] * one.stride)
+                arrays[f"edge{one.number}_attr"] = _of_lists(attr, *begins, ids=graph.edge_id)
     return arrays
+
+
+def _begins(indptr: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first position of some lists, and their offsets if they follow each other."""
+    first = indptr[lists]
+    return first, indptr_of(indptr[lists + 1] - first)
+
+
+def _of_lists(
+    values: Tensor,
+    first: Tensor,
+    indptr: Tensor,
+    *,
+    ids: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> ArrayParts:
+    """Return the values of the edges of some lists, read block by block; see :func:`_positions`.
+
+    Args:
+        values: of all edges.
+        first: as below.
+        indptr: as below.
+        ids: where the values of each position stand; None if they stand there.
+        dtype: what they are written as.
+    """
+    as_written = dtype or values.dtype
+
+    def parts() -> Iterator[Tensor]:
+        for at in _positions(first, indptr, values[:1].nbytes):
+            yield values[at if ids is None else ids[at]].to(as_written)
+
+    return ArrayParts(as_written, (int(indptr[-1]), *values.shape[1:]), parts)
 
 
 def _positions(first: Tensor, indptr: Tensor, edge_bytes: int) -> Iterator[Tensor]:
@@ -274,52 +291,21 @@ def _positions(first: Tensor, indptr: Tensor, edge_bytes: int) -> Iterator[Tenso
         begin = end
 
 
-def _attrs(graph: Graph, types: Types, owned: Tensor) -> dict[str, ArrayParts]:
-    """Return the features of each relation's edges into own nodes, in the order of the nodes' lists."""
-    found, by_type = dict[str, ArrayParts](), divided_by_type(owned, types.first_ids)
-    for relation in types.relations():
-        attr = types.edges[relation.edge_type].edge_attr
-        if attr is None:
-            continue
-        rows = relation.first_row + by_type[relation.destination] * relation.stride
-        first = types.rows.indptr[rows]
-        indptr = indptr_of(types.rows.indptr[rows + 1] - first)
-
-        def parts(values: Tensor = attr, first: Tensor = first, indptr: Tensor = indptr) -> Iterator[Tensor]:
-            for at in _positions(first, indptr, values[:1].nbytes):
-                yield values[at if graph.edge_id is None else graph.edge_id[at]]
-
-        shape = (int(indptr[-1]), attr.shape[1])
-        found[f"edge{relation.number}_attr"] = ArrayParts(attr.dtype, shape, parts)
-    return found
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class PartRows:
+class PartRows(NamedTuple):
     """The lists and features of a part's own nodes, mapped from its folder."""
 
     owned: Tensor
     """``(num_owned,)`` int64 ids in the whole graph, ascending."""
-    x_by_type: list[Tensor | None]
-    """``(num_owned, num_features)`` feature rows of own nodes of each type, as they are stored: of int8
-    without their scales. None for a type without features."""
-    indptr: Tensor | None
-    """``(num_owned + 1,)`` int64 offsets of the nodes' lists; None where lists are whole."""
-    rows_indptr: Tensor | None
-    """``(num_rows + 1,)`` int64 offsets of the nodes' lists by relation, in the order of
-    :func:`.types.rows_of_nodes`; None where the graph has no types."""
-    indices: Tensor | None
-    """``(num_edges,)`` sources, as ids in the whole graph."""
-    weight: Tensor | None
-    """``(num_edges,)`` float32 weights of the edges, if the graph has some."""
-    edge_attr: Tensor | None
-    """``(num_edges, num_edge_features)`` features of the edges, if the graph has some."""
-    first_edge: Tensor | None
-    """``(num_owned,)`` int64 position of each node's first edge in the whole graph."""
-    attr_by_relation: dict[int, tuple[Tensor, Tensor, Tensor]]
-    """By the relation's number, with lists in the parts: ``(num_edges, width)`` features of its edges, in the
-    order of the nodes' lists; ``(num_owned,)`` begin of each list among ``indices``, of own nodes of the
-    destinations' type; and ``(num_owned + 1,)`` where these stand among the features."""
+    by_type: list[Tensor]
+    """The same within each node type."""
+    arrays: dict[str, Tensor]
+    """Feature rows of own nodes as they are stored (``x``, or ``node0_x``), of int8 without their scales.
+    Unless lists are whole also their lists: ``indptr``, ``indices`` with sources as ids in the whole graph,
+    ``weight``, ``edge_attr``, and ``first_edge``, the position of each node's first edge in the whole graph.
+    In a graph with types ``rows_indptr`` has offsets by relation, in the order of
+    :func:`.types.rows_of_nodes`, and ``edge0_attr`` the features of a relation's edges."""
+    relations: list[Relation]
+    """Where the relations of a typed graph stand among ``rows_indptr``; empty without types."""
 
     @classmethod
     def open(
@@ -340,69 +326,53 @@ class PartRows:
         arrays = {
             name: ROWS.array(folder, entry).load(mapped=True, verify=True)
             for name, entry in manifest.arrays.items()
+            if name == "first_edge" or name in shared.marks
         }
-        _check(folder, owned, arrays, shared)
-        names = shared.feature_names
-        return cls(
-            owned=owned,
-            x_by_type=[arrays.get(name) if name in shared.marks else None for name in names],
-            **{name: arrays.get(name) for name in ("first_edge", *_OF_EDGES)},
-            attr_by_relation=_attrs_of(folder, owned, arrays, shared),
-        )
+        by_type = divided_by_type(owned, shared.first_ids)
+        divides = shared.graph.types is not None and shared.lists == "parts"
+        relations = shared.relations([*map(len, by_type)]) if divides else []
+        found = cls(owned, by_type, arrays, relations)
+        found._check(folder, shared)
+        return found
+
+    def lists_of(self, relation: Relation) -> tuple[Tensor, Tensor]:
+        """Return where a relation's lists into own nodes of its type begin, and their offsets together."""
+        places = torch.arange(len(self.by_type[relation.destination]))
+        return _begins(self.arrays["rows_indptr"], relation.first_row + places * relation.stride)
+
+    def _check(self, folder: Path, shared: SharedManifest) -> None:
+        """Check that arrays fit each other and the graph."""
+        graph, arrays, zeros = shared.graph, self.arrays, torch.zeros(1, dtype=torch.int64)
+        count, indptr = len(self.owned), arrays.get("indptr", zeros)
+        widths = [graph.num_features] if graph.types is None else [n.num_features for n in graph.types.nodes]
+        shapes = zip(map(len, self.by_type), widths, strict=True)
+        expected: dict[str, tuple[int, ...]] = dict(zip(shared.feature_names, shapes, strict=True))
+        if shared.lists == "parts":
+            edges = int(indptr[-1]) if indptr.numel() else 0
+            expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
+            expected |= {"weight": (edges,), "edge_attr": (edges, shared.num_edge_features)}
+            if graph.types is not None:
+                begins = indptr_of(shared.rows_of(self.owned)[1])
+                expected["rows_indptr"] = (int(begins[-1]) + 1,)
+        for name, shape in expected.items():
+            values, is_held = arrays.get(name), name == "first_edge" or name in shared.marks
+            if is_held and (values is None or tuple(values.shape) != shape):
+                raise _misfit(folder, name, values, f"{shape}")
+        if shared.lists == "whole":
+            return
+        num_src = max(graph.num_nodes, 1)
+        csc = Csc(indptr, arrays["indices"], num_src, arrays.get("weight"))  # checks order and ids
+        if graph.types is not None:
+            by_row = Csc(arrays["rows_indptr"], csc.indices, num_src)
+            if not torch.equal(by_row.indptr[begins], csc.indptr):
+                raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")
+            for one in self.relations:
+                if (name := f"edge{one.number}_attr") in shared.marks:
+                    edges, attr = int(self.lists_of(one)[1][-1]), arrays.get(name)
+                    if attr is None or attr.ndim != 2 or attr.shape[0] != edges:
+                        raise _misfit(folder, name, attr, f"{edges} rows")
 
 
 def _misfit(folder: Path, name: str, values: Tensor | None, needed: str) -> DataError:
     got = "is missing" if values is None else f"has shape {tuple(values.shape)}"
     return DataError(f"{folder}: {name} {got}, and must have {needed}; partition again")
-
-
-def _check(folder: Path, owned: Tensor, arrays: Mapping[str, Tensor], shared: SharedManifest) -> None:
-    """Check that arrays fit each other and the graph."""
-    count, graph = owned.numel(), shared.graph
-    by_type = [ids.numel() for ids in divided_by_type(owned, shared.first_ids)]
-    widths = [graph.num_features] if graph.types is None else [n.num_features for n in graph.types.nodes]
-    shapes = zip(shared.feature_names, zip(by_type, widths, strict=True), strict=True)
-    expected: dict[str, tuple[int, ...]] = {name: of for name, of in shapes if name in shared.marks}
-    if shared.lists == "parts":
-        indptr, rows_indptr = (arrays.get(name, torch.zeros(1, dtype=torch.int64)) for name in _OF_EDGES[:2])
-        edges = int(indptr[-1]) if indptr.numel() else 0
-        expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
-        of_edges = {"weight": (edges,), "edge_attr": (edges, shared.num_edge_features)}
-        expected |= {name: shape for name, shape in of_edges.items() if name in shared.marks}
-        if graph.types is not None:
-            begins = indptr_of(shared.rows_of(owned)[1])
-            expected["rows_indptr"] = (int(begins[-1]) + 1,)
-    for name, shape in expected.items():
-        if (values := arrays.get(name)) is None or tuple(values.shape) != shape:
-            raise _misfit(folder, name, values, f"{shape}")
-    if shared.lists == "parts":
-        num_src = max(graph.num_nodes, 1)
-        csc = Csc(indptr, arrays["indices"], num_src, arrays.get("weight"))  # checks order and ids
-        if graph.types is not None:
-            by_row = Csc(rows_indptr, csc.indices, num_src)
-            if not torch.equal(by_row.indptr[begins], csc.indptr):
-                raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")
-
-
-def _attrs_of(
-    folder: Path, owned: Tensor, arrays: Mapping[str, Tensor], shared: SharedManifest
-) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-    """Find where the features of each relation's edges stand, for :attr:`PartRows.attr_by_relation`.
-
-    Raises:
-        DataError: they are missing, or not as many as the edges.
-    """
-    found = dict[int, tuple[Tensor, Tensor, Tensor]]()
-    if shared.lists == "whole" or shared.graph.types is None:
-        return found
-    by_type = [ids.numel() for ids in divided_by_type(owned, shared.first_ids)]
-    for one in shared.relations(by_type):  # own nodes have their rows as all nodes of a graph have
-        name, rows_indptr = f"edge{one.number}_attr", arrays["rows_indptr"]
-        if name in shared.marks:
-            places = one.first_row + torch.arange(by_type[one.destination]) * one.stride
-            begins = rows_indptr[places]
-            indptr, attr = indptr_of(rows_indptr[places + 1] - begins), arrays.get(name)
-            if attr is None or attr.ndim != 2 or attr.shape[0] != int(indptr[-1]):
-                raise _misfit(folder, name, attr, f"{int(indptr[-1])} rows")
-            found[one.number] = attr, begins, indptr
-    return found

@@ -96,7 +96,6 @@ class EdgeRowExchange:
         own: this rank's parts.
         num_edges: number of edges of the whole graph.
         owners: gives the rank of each of some nodes, by the number of their type.
-        first_ids: id in the whole graph of the first node of each type.
     """
 
     def __init__(
@@ -105,9 +104,16 @@ class EdgeRowExchange:
         own: Sequence[PartRows],
         num_edges: int,
         owners: Sequence[Callable[[Tensor], Tensor]],
-        first_ids: Sequence[int],
     ) -> None:
-        self._comm, self._own, self._owners, self._first_ids = comm, own, owners, first_ids
+        self._comm, self._own, self._owners = comm, own, owners
+        self._lists = [
+            {
+                one.number: part.lists_of(one)
+                for one in part.relations
+                if f"edge{one.number}_attr" in part.arrays
+            }
+            for part in own
+        ]
         self._ids = index_dtype(max(num_edges, 1))
 
     def gather(
@@ -117,7 +123,7 @@ class EdgeRowExchange:
 
         Args:
             batches: they keep positions of edges. There may be none.
-            tables: fields of :class:`.rows.PartRows`, the same on all ranks.
+            tables: ``"weight"``, ``"edge_attr"`` or both, the same on all ranks.
             relation: numbers of the edges' relation and of its destinations' type.
         """
         comm, no_ids = self._comm, torch.empty(0, dtype=torch.int64)
@@ -142,25 +148,23 @@ class EdgeRowExchange:
 
     def own_rows(self, table: str, positions: Tensor, relation: tuple[int, int] = (0, 0)) -> Tensor:
         """Return the rows of edges into own nodes, by their positions in the whole graph."""
-        out: Tensor | None = None
-        for part in self._own:
-            by_relation = table == "edge_attr" and part.rows_indptr is not None
-            values: Tensor = part.attr_by_relation[relation[0]][0] if by_relation else getattr(part, table)
-            out = values.new_empty(positions.numel(), *values.shape[1:]) if out is None else out
+        number, destination = relation
+        by_relation = table == "edge_attr" and bool(self._own[0].relations)
+        name = f"edge{number}_attr" if by_relation else table
+        first = self._own[0].arrays[name]
+        out = first.new_empty(positions.numel(), *first.shape[1:])
+        for part, lists in zip(self._own, self._lists, strict=True):
             if not part.owned.numel():
                 continue
-            assert part.first_edge is not None
-            assert part.indptr is not None
+            first_edge, indptr = part.arrays["first_edge"], part.arrays["indptr"]
             # Of nodes with the same first edge, only the last has edges.
-            node = (torch.searchsorted(part.first_edge, positions, right=True) - 1).clamp(min=0)
-            place = positions - part.first_edge[node]
-            here = ((place >= 0) & (place < part.indptr[node + 1] - part.indptr[node])).nonzero().squeeze(1)
-            at = (part.indptr[node] + place)[here]
+            node = (torch.searchsorted(first_edge, positions, right=True) - 1).clamp(min=0)
+            place = positions - first_edge[node]
+            here = ((place >= 0) & (place < indptr[node + 1] - indptr[node])).nonzero().squeeze(1)
+            at = (indptr[node] + place)[here]
             if by_relation:  # from the place among all edges to that among the relation's
-                _, begins, indptr = part.attr_by_relation[relation[0]]
-                first = torch.searchsorted(part.owned, self._first_ids[relation[1]])
-                of_type = node[here] - first
-                at = indptr[of_type] + (at - begins[of_type])
-            out[here] = take_rows(values, at)
-        assert out is not None, "each rank has a part"
+                of_type = node[here] - sum(map(len, part.by_type[:destination]))
+                begins, offsets = lists[number]
+                at = offsets[of_type] + (at - begins[of_type])
+            out[here] = take_rows(part.arrays[name], at)
         return out

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_budget
-from graphbraid.distributed.ranks.communicator import Communicator, Handle
+from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.shards.exchange import Routed, numbered
 from graphbraid.errors import ConfigError
 from graphbraid.features.budgets import require_free, row_bytes_kept
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 W = TypeVar("W")
+Rows = Sequence["FeatureRows | None"]
+"""Feature rows by node type; None for a type without features."""
 LOOKAHEAD = 4
 """Groups of batches that are known beyond the one whose rows are asked for, where rows are kept."""
 _MEMORY = "the memory for rows of other ranks"
@@ -109,48 +111,13 @@ def _num_kept(budget: int | str, reader: BroughtRows, num_remote: int) -> int:
     return held
 
 
-class GroupRows(NamedTuple):
-    """The rows that a group of batches reads, each once."""
-
-    ids: Tensor
-    """``(num_ids,)`` int64 nodes."""
-    own: Tensor
-    """``(num_ids,)`` int64 places among this rank's nodes; -1 for those of others."""
-    places: Sequence[Tensor]
-    """Where the rows of each batch are among these."""
-    number: int
-    """The number by which the cache knows the group."""
-    remote_reads: int
-    """Rows of others that batches read, each batch counted by itself."""
-
-
-class AskedRows(NamedTuple):
-    """The rows of a group after the owners were asked for those that are missing."""
-
-    wanted: GroupRows
-    slots: Tensor
-    """``(num_remote,)`` int32 where rows of others are kept; -1 for those that are missing."""
-    fills: Tensor
-    """``(num_remote,)`` int32 where missing rows will be kept; -1: nowhere."""
-    routed: Routed
-    """The missing rows by their owners."""
-    given: Tensor
-    """``(num_given,)`` int64 own nodes whose rows others ask for, those of rank 0 first."""
-    asked: list[int]
-    """How many of these each rank asks for."""
-    handle: Handle[Tensor] | None = None
-    """The missing rows on their way."""
-
-
 _NO_IDS = torch.empty(0, dtype=torch.int64)
 
 
 class FeatureRows:
-    """Feature rows of a node type for groups of batches, from own parts, from memory, and from their owners.
+    """Feature rows of a node type, from own parts, from memory, and from their owners.
 
-    Each group passes :meth:`ask`, :meth:`begin` and :meth:`finish`. So ids and rows of later groups travel
-    before an earlier one is finished. All ranks make it, ask and begin together, and alike often, in the
-    order of the groups. They fill it together.
+    All ranks make it together.
 
     Args:
         shards: the nodes of the type.
@@ -172,144 +139,116 @@ class FeatureRows:
         budget: int | str = 0,
         rows_comm: Communicator | None = None,
     ) -> None:
-        self._shards, self._comm, self._budget = shards, comm, budget
-        self._rows_comm, self._ids = rows_comm or comm, index_dtype(shards.num_nodes)
+        self.shards, self.comm, self._budget = shards, comm, budget
+        self.rows_comm, self.ids = rows_comm or comm, index_dtype(shards.num_nodes)
         self.traffic = RowTraffic()
         """Counts of reads and transfers so far."""
         reader = BroughtRows(shards.num_nodes, shards.row_bytes)
         num_remote = shards.num_nodes - shards.owned.numel()
-        self._cache = RowCache(reader, _num_kept(budget, reader, num_remote) if shards.row_bytes else 0)
-        self._memory = shards.new_rows(self._cache.num_rows)
+        self.cache = RowCache(reader, _num_kept(budget, reader, num_remote) if shards.row_bytes else 0)
+        """Which rows of others are kept."""
+        self.memory = shards.new_rows(self.cache.num_rows)
+        """These rows."""
 
     def anew(self) -> FeatureRows:
         """Return such rows that have read nothing yet; all ranks call it together."""
-        return FeatureRows(self._shards, self._comm, self._budget)
+        return FeatureRows(self.shards, self.comm, self._budget)
 
     @property
     def lookahead(self) -> int:
         """Groups that are worth announcing before the rows of the first of them are asked for."""
-        return LOOKAHEAD if self._cache.num_rows else 0
+        return LOOKAHEAD if self.cache.num_rows else 0
 
-    def announce(self, batches: Sequence[Tensor]) -> GroupRows:
-        """Say which rows a coming group reads, in the order of the groups.
 
-        Args:
-            batches: ``(num_ids,)`` int64 ids of each batch. There may be none, and a batch may have none.
-        """
-        ids, places = numbered(_NO_IDS, torch.cat([*batches, _NO_IDS]))
-        own = self._shards.own_places(ids)
-        is_remote = own < 0
-        by_batch = torch.split(places, [one.numel() for one in batches])
-        number = self._cache.announce(ids[is_remote])
-        return GroupRows(ids, own, by_batch, number, int(is_remote[places].sum()))
+class GroupRows:
+    """The rows of a node type that a group of batches reads, each once.
 
-    def ask(self, wanted: GroupRows) -> AskedRows:
+    They are announced as this is made, in the order of the groups. Then :meth:`ask`, :meth:`begin` and
+    :meth:`finish` are called. So ids and rows of later groups travel before an earlier one is finished. All
+    ranks ask and begin together, and alike often, in the order of the groups.
+
+    Args:
+        source: the rows of the type.
+        batches: ``(num_ids,)`` int64 ids of each batch. There may be none, and a batch may have none.
+    """
+
+    def __init__(self, source: FeatureRows, batches: Sequence[Tensor]) -> None:
+        self._source = source
+        self._ids, places = numbered(_NO_IDS, torch.cat([*batches, _NO_IDS]))
+        self._own = source.shards.own_places(self._ids)
+        self._is_remote = self._own < 0
+        self._places = torch.split(places, [one.numel() for one in batches])
+        self._remote_reads = int(self._is_remote[places].sum())
+        self._number = source.cache.announce(self._ids[self._is_remote])
+
+    def ask(self) -> None:
         """Ask the owners for the rows that are missing. Others may ask even if none is.
 
         Raises:
             RankError: a rank was lost.
         """
-        remote = wanted.ids[wanted.own < 0]
-        slots, fills = self._cache.decide(remote, batch=wanted.number)
-        missing = remote[slots < 0]
-        routed = Routed.by_owner(self._shards.owners(missing), self._comm.size)
-        given, asked = routed.ask(self._comm, missing.to(self._ids))
-        self.traffic = self.traffic.plus(
-            reads=sum(map(len, wanted.places)),
-            remote_reads=wanted.remote_reads,
+        source, remote = self._source, self._ids[self._is_remote]
+        # Where rows of others are kept, and where missing ones will be; -1: nowhere.
+        self._slots, self._fills = source.cache.decide(remote, batch=self._number)
+        missing = remote[self._slots < 0]
+        self._routed = Routed.by_owner(source.shards.owners(missing), source.comm.size)
+        given, self._asked = self._routed.ask(source.comm, missing.to(source.ids))
+        self._given = given.long()
+        source.traffic = source.traffic.plus(
+            reads=sum(map(len, self._places)),
+            remote_reads=self._remote_reads,
             asked=len(remote),
             hits=len(remote) - len(missing),
             sent_ids=len(missing),
             sent_rows=len(given),
-            sent_bytes=len(missing) * self._ids.itemsize + len(given) * self._shards.row_bytes,
-            messages=sum(map(bool, routed.counts)) + sum(map(bool, asked)),
+            sent_bytes=len(missing) * source.ids.itemsize + len(given) * source.shards.row_bytes,
+            messages=sum(map(bool, self._routed.counts)) + sum(map(bool, self._asked)),
         )
-        return AskedRows(wanted, slots, fills, routed, given.long(), asked)
 
-    def begin(self, asked: AskedRows) -> AskedRows:
+    def begin(self) -> None:
         """Begin to send other ranks the rows that they asked for, and to receive those that are missing."""
-        rows = self._shards.own_rows(asked.given)
-        return asked._replace(handle=self._rows_comm.all_to_all(rows, asked.asked, asked.routed.counts))
+        rows = self._source.shards.own_rows(self._given)
+        self._coming = self._source.rows_comm.all_to_all(rows, self._asked, self._routed.counts)
 
-    def finish(self, coming: AskedRows) -> list[Tensor]:
+    def finish(self) -> list[Tensor]:
         """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
 
         Raises:
             RankError: a rank was lost.
         """
-        (wanted, slots, fills, routed, _, _, handle), shards = coming, self._shards
-        assert handle is not None, "it has begun"
-        received = handle.wait()
-        came_for = (slots < 0).nonzero().squeeze(1)[routed.order]
-        came = torch.full_like(slots, -1)
+        shards, memory, received = self._source.shards, self._source.memory, self._coming.wait()
+        came_for = (self._slots < 0).nonzero().squeeze(1)[self._routed.order]
+        came = torch.full_like(self._slots, -1)
         came[came_for] = torch.arange(len(came_for), dtype=torch.int32)
-        table, own = shards.own_source(wanted.ids, wanted.own)
+        table, own = shards.own_source(self._ids, self._own)
         where = torch.full((3, len(own)), -1, dtype=torch.int32)
         where[0] = own
-        where[1:, wanted.own < 0] = torch.stack([slots, came])
+        where[1:, self._is_remote] = torch.stack([self._slots, came])
         found = []
-        for places in wanted.places:
+        for places in self._places:
             rows = shards.new_rows(len(places))
-            for source, at in zip((table, self._memory, received), where[:, places], strict=True):
+            for source, at in zip((table, memory, received), where[:, places], strict=True):
                 take_rows(source, at, rows)
-            found.append(rows if shards.scale is None else shards.in_float32(rows, wanted.ids[places]))
-        put_rows(received, fills[came_for], self._memory)  # only now: these slots may have been read
+            found.append(rows if shards.scale is None else shards.in_float32(rows, self._ids[places]))
+        put_rows(received, self._fills[came_for], memory)  # only now: these slots may have been read
         return found
 
-    def forget(self) -> None:
-        """Forget announced groups that will not come."""
-        self._cache.forget()
+
+def announced(rows: Rows, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
+    """Announce the rows of a group, by the ids of each type of each batch, for types that have rows."""
+    held = [(at, one) for at, one in enumerate(rows) if one is not None]
+    return [GroupRows(one, [ids[at] for ids in batches]) for at, one in held]
 
 
-class RowsByType:
-    """The feature rows of all node types for groups of batches; see :class:`FeatureRows`.
+def lookahead_of(rows: Rows) -> int:
+    """Return the groups that are worth announcing before the rows of the first of them are asked for."""
+    return max((one.lookahead for one in rows if one is not None), default=0)
 
-    Args:
-        by_type: the rows of each type; None for a type without features.
-    """
 
-    def __init__(self, by_type: Sequence[FeatureRows | None]) -> None:
-        self.by_type = by_type
-        self._held = [one for one in by_type if one is not None]
-
-    @property
-    def traffic(self) -> RowTraffic:
-        """Counts of reads and transfers so far, of all types."""
-        traffic = (one.traffic for one in self._held)
-        return RowTraffic(*map(sum, zip(RowTraffic(), *traffic, strict=True)))
-
-    @property
-    def lookahead(self) -> int:
-        """Groups that are worth announcing before the rows of the first of them are gathered."""
-        return max((one.lookahead for one in self._held), default=0)
-
-    def announce(self, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
-        """Say which rows a coming group reads: ids of each type, of each batch."""
-        by_type = enumerate(self.by_type)
-        return [one.announce([ids[at] for ids in batches]) for at, one in by_type if one is not None]
-
-    def ask(self, wanted: Sequence[GroupRows]) -> list[AskedRows]:
-        """Ask the owners for the rows of each type that are missing.
-
-        Raises:
-            RankError: a rank was lost.
-        """
-        return [one.ask(of_type) for one, of_type in zip(self._held, wanted, strict=True)]
-
-    def begin(self, asked: Sequence[AskedRows]) -> list[AskedRows]:
-        """Begin to send and to receive the rows of each type."""
-        return [one.begin(of_type) for one, of_type in zip(self._held, asked, strict=True)]
-
-    def finish(self, coming: Sequence[AskedRows], num_batches: int) -> list[list[Tensor | None]]:
-        """Return the rows of each type, of each batch of a group; None of a type without features."""
-        rows = iter([one.finish(of_type) for one, of_type in zip(self._held, coming, strict=True)])
-        found = [[None] * num_batches if one is None else next(rows) for one in self.by_type]
-        return [[of_type[batch] for of_type in found] for batch in range(num_batches)]
-
-    def forget(self) -> None:
-        """Forget announced groups that will not come."""
-        for one in self._held:
-            one.forget()
+def total(rows: Rows) -> RowTraffic:
+    """Return the counts of reads and transfers so far, of all types."""
+    by_type = (one.traffic for one in rows if one is not None)
+    return RowTraffic(*map(sum, zip(RowTraffic(), *by_type, strict=True)))
 
 
 def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int) -> Iterator[tuple[T, W]]:

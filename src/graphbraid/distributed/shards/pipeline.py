@@ -17,11 +17,13 @@ from torch import Tensor
 
 from graphbraid.distributed.parts.rows import divided_by_type
 from graphbraid.distributed.shards.feature_rows import (
-    AskedRows,
     GroupRows,
-    RowsByType,
+    Rows,
     RowTraffic,
+    announced,
     known_ahead,
+    lookahead_of,
+    total,
 )
 from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
@@ -47,7 +49,7 @@ T = TypeVar("T")
 _Group = list[PreparedBatch]
 _Span = tuple[int, range, list[int]]
 """An epoch, this rank's steps of it, and the batches of each group, on the rank that has most."""
-_Asked = tuple[_Group, list[AskedRows]]
+_Asked = tuple[_Group, list[GroupRows]]
 GROUP = 4
 """Number of batches in a group. Their messages travel together."""
 _FIRST_GROUPS = (1, 1, 2)
@@ -186,7 +188,7 @@ def foreseen(
     """
     pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
     most = int(graph.shards.ranks.all_reduce(torch.tensor([schedule.num_steps]), "max").wait())
-    rows = RowsByType([None if one is None else one.anew() for one in graph.shards.rows.by_type])
+    rows = [None if one is None else one.anew() for one in graph.shards.rows]
 
     def groups() -> Iterator[_Group]:
         for epoch in epochs:
@@ -195,11 +197,12 @@ def foreseen(
                 yield [*itertools.islice(batches, size)]
 
     def announce(group: _Group) -> list[GroupRows]:
-        return rows.announce([one.sampled.n_id_by_type for one in group])
+        return announced(rows, [one.sampled.n_id_by_type for one in group])
 
-    for _, wanted in known_ahead(groups(), announce, rows.lookahead):
-        rows.ask(wanted)
-    return rows.traffic
+    for _, wanted in known_ahead(groups(), announce, lookahead_of(rows)):
+        for one in wanted:
+            one.ask()
+    return total(rows)
 
 
 class ShardedPipeline:
@@ -329,10 +332,10 @@ class ShardedPipeline:
 
     def _begin(self, schedule: SeedSchedule, spans: list[_Span]) -> Iteration:
         """Start the threads that prepare the groups of some epochs."""
-        rows, turns = self._graph.shards.rows if self._gathers else RowsByType([]), _Turns()
+        rows, turns = self._graph.shards.rows if self._gathers else (), _Turns()
         drawn, asked, done = _Passed[_Group](), _Passed[_Asked](), _Passed[_Group]()
         works: dict[str, tuple[_Passed[Any], Iterable[Any]]] = {
-            "draw": (drawn, self._draw(schedule, spans, turns, rows.lookahead)),
+            "draw": (drawn, self._draw(schedule, spans, turns, lookahead_of(rows))),
             "ask": (asked, self._ask(drawn.items(), rows, turns)),
             "gather": (done, self._put_together(asked, rows)),
         }
@@ -355,20 +358,24 @@ class ShardedPipeline:
                     return
                 yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
-    def _ask(self, drawn: Iterator[_Group], rows: RowsByType, turns: _Turns) -> Iterator[_Asked]:
+    def _ask(self, drawn: Iterator[_Group], rows: Rows, turns: _Turns) -> Iterator[_Asked]:
         """Ask for the rows of each group, one group ahead of those that may be put together."""
 
         def announce(group: _Group) -> list[GroupRows]:
-            return rows.announce([self._ids_of(one) for one in group])
+            return announced(rows, [self._ids_of(one) for one in group])
 
         try:
-            for number, (group, wanted) in enumerate(known_ahead(drawn, announce, rows.lookahead)):
+            for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead_of(rows))):
                 if not turns.wait_for(number - 1):
                     return
                 known = group if self._frontiers is None else self._with_edge_rows(group)
-                yield known, rows.ask(wanted)
+                for one in wanted:
+                    one.ask()
+                yield known, wanted
         finally:
-            rows.forget()
+            for of_type in rows:
+                if of_type is not None:
+                    of_type.cache.forget()
 
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> _Group:
         """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
@@ -434,25 +441,28 @@ class ShardedPipeline:
         """Return the ids of seeds by node type: all are of one."""
         return [ids if number == self._seed_type else _NO_IDS for number in range(self._num_types)]
 
-    def _put_together(self, asked: _Passed[_Asked], rows: RowsByType) -> Iterator[_Group]:
+    def _put_together(self, asked: _Passed[_Asked], rows: Rows) -> Iterator[_Group]:
         """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
 
         All ranks begin groups in their order. Each may finish one when it likes: that sends nothing.
         """
         coming = deque[_Asked]()
         for group, of_group in asked.items():
-            coming.append((group, rows.begin(of_group)))
+            for one in of_group:
+                one.begin()
+            coming.append((group, of_group))
             while coming and (len(coming) > 1 or asked.empty()):
                 yield self._gathered(*coming.popleft(), rows)
         for group, of_group in coming:
             yield self._gathered(group, of_group, rows)
 
-    def _gathered(self, group: _Group, coming: list[AskedRows], rows: RowsByType) -> _Group:
+    def _gathered(self, group: _Group, coming: list[GroupRows], rows: Rows) -> _Group:
         """Return the batches of a group with their feature rows."""
         started = perf_counter()
         if self._gathers:
-            x = rows.finish(coming, len(group))
-            group = [self._with_x(one, of_one) for one, of_one in zip(group, x, strict=True)]
+            held = iter([one.finish() for one in coming])
+            by_type = [[None] * len(group) if one is None else next(held) for one in rows]
+            group = [self._with_x(one, x) for one, *x in zip(group, *by_type, strict=True)]
         self._seconds["gather"] += perf_counter() - started
         self._seconds["batches"] += len(group)
         return group

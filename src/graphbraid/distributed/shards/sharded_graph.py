@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,13 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.datasets.store.on_disk import graph_of_arrays, sums_of
 from graphbraid.datasets.store.types import types_of
-from graphbraid.distributed.parts.rows import DEGREES, SHARED, PartRows, SharedManifest, divided_by_type
+from graphbraid.distributed.parts.rows import DEGREES, SHARED, PartRows, SharedManifest
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.exchange import EdgeRowExchange
-from graphbraid.distributed.shards.feature_rows import FeatureRows, RowsByType, divided
+from graphbraid.distributed.shards.feature_rows import FeatureRows, Rows, RowTraffic, divided, total
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.files.writing import format_bytes
@@ -185,7 +186,7 @@ class Shards:
         ranks: the ranks, by the communicator that the caller's thread uses.
         comm: the ranks, by a communicator of their own: only the thread that draws batches uses it.
         by_type: the nodes of each type and their feature rows; one entry where the graph has no types.
-        rows: the feature rows of batches, of this rank's nodes and of others'.
+        rows: the feature rows of batches, of this rank's nodes and of others', by node type.
         edges: weights and features of the batches' edges; for lists that are with their nodes.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes in the whole graph, ascending.
         num_edges: number of edges of the whole graph.
@@ -220,25 +221,25 @@ class Shards:
         counts = torch.tensor([last - first for first, last in bounds])
         self._rank_of_part = torch.repeat_interleave(counts)
         self.owned, order = torch.cat([rows.owned for rows in own]).sort()
-        firsts = [rows.first_edge for rows in own if rows.first_edge is not None]
-        self.first_edge = torch.cat(firsts)[order] if firsts else None
-        first_ids = shared.first_ids
-        owned = [divided_by_type(rows.owned, first_ids) for rows in own]
-        tables = [x for rows in own for x in rows.x_by_type if x is not None]
-        from_disk = self._exceed_memory(sum(x.nbytes for x in tables))
+        self.first_edge: Tensor | None = None
+        if shared.lists == "parts":
+            self.first_edge = torch.cat([rows.arrays["first_edge"] for rows in own])[order]
+        first_ids, names = shared.first_ids, shared.feature_names
+        held = [rows.arrays[name].nbytes for rows in own for name in names if name in rows.arrays]
+        from_disk = self._exceed_memory(sum(held))
         self.by_type = [
             TypeShards(
                 part_of[first_ids[number] : first_ids[number + 1]],
                 self._rank_of_part,
-                [(ids[number], rows.x_by_type[number]) for ids, rows in zip(owned, own, strict=True)],
+                [(rows.by_type[number], rows.arrays.get(name)) for rows in own],
                 scale,
                 from_disk=from_disk,
             )
-            for number, scale in enumerate(scales)
+            for number, (name, scale) in enumerate(zip(names, scales, strict=True))
         ]
-        self.rows = RowsByType(self._feature_rows(0))
+        self.keep(0)
         owners = [one.owners for one in self.by_type]
-        self.edges = EdgeRowExchange(self._asks, own, self.num_edges, owners, first_ids)
+        self.edges = EdgeRowExchange(self._asks, own, self.num_edges, owners)
 
     @property
     def only(self) -> TypeShards:
@@ -256,13 +257,15 @@ class Shards:
             ConfigError: the memory holds none.
             ResourceError: the memory is not free.
         """
-        self.rows = RowsByType(self._feature_rows(budget))
-
-    def _feature_rows(self, budget: int | str) -> list[FeatureRows | None]:
         shares = zip(self.by_type, divided(budget, self.by_type), strict=True)
-        return [
+        self.rows: Rows = [
             FeatureRows(one, self._asks, of, self._rows_comm) if one.has_rows else None for one, of in shares
         ]
+
+    @property
+    def traffic(self) -> RowTraffic:
+        """Counts of the feature rows read and sent so far, of all types."""
+        return total(self.rows)
 
     def owners(self, ids: Tensor) -> Tensor:
         """Return the rank that owns each of ``ids`` in the whole graph, ``(num_ids,)`` int64."""
@@ -367,11 +370,11 @@ class ShardedGraph(Graph):
         shards = Shards(comm, part_of, num_parts, shared, own, scales=scales)
         if shared.lists == "parts":
             arrays |= _own_lists(own, shared)
-        own_attr = own[0].edge_attr
         shards.src_degree, shards.src_loop = (arrays.pop(name, None) for name in DEGREES)
-        for number, (attr, *_) in own[0].attr_by_relation.items():
-            assert shared.graph.types is not None
-            arrays[f"edge{number}_attr"] = _nothing(attr, shared.graph.types.edges[number].num_edges)
+        for one in own[0].relations:
+            if (attr := own[0].arrays.get(name := f"edge{one.number}_attr")) is not None:
+                assert shared.graph.types is not None
+                arrays[name] = _nothing(attr, shared.graph.types.edges[one.number].num_edges)
         fields = _fields_of(shared, arrays, saved.folder)
         nothing = [one.no_rows() for one in shards.by_type]
         if (types := fields["types"]) is None:
@@ -379,8 +382,8 @@ class ShardedGraph(Graph):
         else:
             of_types = zip(types.nodes.items(), nothing, strict=True)
             fields["types"] = replace(types, nodes={name: replace(one, x=x) for (name, one), x in of_types})
-        if own_attr is not None:
-            fields["edge_attr"] = arrays["edge_attr"] = _nothing(own_attr, shards.num_edges)
+        if (attr := own[0].arrays.get("edge_attr")) is not None:
+            fields["edge_attr"] = arrays["edge_attr"] = _nothing(attr, shards.num_edges)
         for name, x in zip(shared.feature_names, nothing, strict=True):
             if isinstance(x, ScaledFeatures):
                 arrays[name], arrays[f"{name}_scale"] = x.values, x.scale
@@ -420,25 +423,19 @@ def _own_lists(own: list[PartRows], shared: SharedManifest) -> dict[str, Tensor]
 
     One part's lists stay where they are mapped. Those of several parts are put into one order, in memory.
     """
-    indptr = torch.zeros(shared.graph.num_nodes + 1, dtype=torch.int64)
-    for rows in own:
-        assert rows.indptr is not None
-        indptr[rows.owned + 1] = rows.indptr.diff()
-    torch.cumsum(indptr, 0, out=indptr)
-    arrays = {"indptr": indptr}
+
+    def offsets(name: str, num_lists: int, lists_of: Callable[[Tensor], Tensor]) -> Tensor:
+        indptr = torch.zeros(num_lists + 1, dtype=torch.int64)
+        for rows in own:
+            indptr[lists_of(rows.owned) + 1] = rows.arrays[name].diff()
+        return torch.cumsum(indptr, 0, out=indptr)
+
+    arrays = {"indptr": offsets("indptr", shared.graph.num_nodes, lambda ids: ids)}
     if shared.graph.types is not None:
-        arrays["rows_indptr"] = torch.zeros(shared.num_rows + 1, dtype=torch.int64)
-        for part in own:
-            assert part.rows_indptr is not None
-            arrays["rows_indptr"][shared.rows_of(part.owned)[0] + 1] = part.rows_indptr.diff()
-        torch.cumsum(arrays["rows_indptr"], 0, out=arrays["rows_indptr"])
-    for name in ("indices", "weight"):
-        parts = [values for rows in own if (values := getattr(rows, name)) is not None]
-        if len(parts) == 1:
-            arrays[name] = parts[0]
-        elif parts:
-            arrays[name] = parts[0].new_empty(sum(part.numel() for part in parts))
-            for rows, values in zip(own, parts, strict=True):
-                assert rows.indptr is not None
-                arrays[name][ranges(indptr[rows.owned], rows.indptr.diff())] = values
+        arrays["rows_indptr"] = offsets("rows_indptr", shared.num_rows, lambda ids: shared.rows_of(ids)[0])
+    for name in {"indices", "weight"} & own[0].arrays.keys():
+        first, *others = parts = [rows.arrays[name] for rows in own]
+        arrays[name] = first.new_empty(sum(map(len, parts))) if others else first
+        for rows, values in zip(own, parts, strict=True) if others else ():
+            arrays[name][ranges(arrays["indptr"][rows.owned], rows.arrays["indptr"].diff())] = values
     return arrays

@@ -221,7 +221,7 @@ class RunRanks:
             table_of,
         )
 
-        return table_of([RowTraffic(*counts) for counts in self._comm.gather(divided.shards.rows.traffic)])
+        return table_of([RowTraffic(*counts) for counts in self._comm.gather(divided.shards.traffic)])
 
     # ---- evaluation
 
