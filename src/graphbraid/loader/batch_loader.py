@@ -184,7 +184,7 @@ class BatchLoader:
         schedule = self.schedule.whole if seeds is None else self.schedule
         begun: deque[Iterator[PreparedBatch]] = deque()
         for step, part in enumerate(positions, start=first_step):
-            begun.append(begin_batch(pipeline, schedule, seeds, part, epoch=epoch, step=step))
+            begun.append(begin_batch(pipeline.begin, schedule, seeds, part, epoch=epoch, step=step))
             if len(begun) > self._depth:
                 yield self._finished(source, epoch, begun.popleft())
         while begun:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from torch import Tensor
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.config import SeedSchedule, part_of
 from graphbraid.sampling.sample import PreparedBatch, Sampled
-
-if TYPE_CHECKING:
-    from graphbraid.sampling.cpu import HostPipeline
 
 
 def sorted_by_time(csc: Csc, time: Tensor) -> tuple[Csc, Tensor]:
@@ -141,7 +138,7 @@ def seeds_of_step(
 
 
 def begin_batch(
-    pipeline: HostPipeline,
+    begin: Callable[..., Iterator[PreparedBatch]],
     schedule: SeedSchedule,
     given: SeedSource | None,
     positions: Tensor,
@@ -149,10 +146,13 @@ def begin_batch(
     epoch: int,
     step: int,
 ) -> Iterator[PreparedBatch]:
-    """Begin to prepare the batch of :func:`seeds_of_step`; return an iterator that waits for it."""
+    """Begin to prepare the batch of :func:`seeds_of_step`; return an iterator that waits for it.
+
+    ``begin`` is as :meth:`.cpu.HostPipeline.begin`.
+    """
     own, seeds = seeds_of_step(schedule, given, positions, epoch=epoch, step=step)
     share = None if seeds.own is None or schedule.reach is None else (seeds.own, schedule.reach)
-    begun = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints, share=share)
+    begun = begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints, share=share)
     return (batch._replace(input_id=own, seeds=seeds) for batch in begun)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from graphbraid.distributed.shards.exchange import Routed, numbered, swap
 from graphbraid.graph.types import Relation
+from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.links.negatives import EdgeLookup
 from graphbraid.sampling.reference import I64, edges_of_hops
-from graphbraid.sampling.sample import Sampled
+from graphbraid.sampling.sample import PreparedBatch, Sampled
+from graphbraid.sampling.share import keep_share
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
@@ -93,14 +95,14 @@ class Frontiers:
         graph: the graph, whose lists are with their nodes.
         config: options of the sampler.
         num_threads: number of threads that draw for others and for this rank.
+        seed_type: number of the seeds' type.
     """
 
-    def __init__(self, graph: ShardedGraph, config: SamplerConfig, num_threads: int) -> None:
+    def __init__(self, graph: ShardedGraph, config: SamplerConfig, num_threads: int, seed_type: int) -> None:
         self._graph, self._shards, self._config = graph, graph.shards, config
         self._relations, self._first_ids = graph.all_types.relations(), graph.all_types.first_ids
         self._ids = graph.csc.indices.dtype  # of ids that travel
-        self._threads = num_threads
-        self._limits: list[Constraints | None] | None = None
+        self._threads, self._seed_type, self._begun = num_threads, seed_type, list[_Draft]()
         self._lookup: EdgeLookup | None = None
         self._by_hop = [self._sampler_of(hop) for hop in range(len(config.fanouts))]
 
@@ -115,22 +117,48 @@ class Frontiers:
         config = replace(self._config, fanouts=first, by_relation=relations, layout="blocks")
         return make_pipeline(self._graph, config, num_threads=self._threads, depth=2 * self._threads)
 
-    def sample(
-        self, batches: Sequence[tuple[Sequence[Tensor], int]], links: Sequence[Tensor] | None = None
-    ) -> list[Sampled]:
-        """Draw all hops of several batches; all ranks must call it together, with as many batches.
+    def begin(
+        self,
+        seeds: Tensor,
+        seed: int,
+        epoch: int,
+        step: int,
+        constraints: Constraints | None = None,
+        *,
+        share: tuple[Tensor, int] | None = None,
+    ) -> Iterator[PreparedBatch]:
+        """Begin a batch as :meth:`.cpu.HostPipeline.begin` does; its iterator needs :meth:`draw`."""
+        draft = _Draft(self._by_type(seeds), rng.seed_with_key(seed, epoch, step), len(self._relations))
+        self._begun.append(draft)
+
+        def finished() -> Iterator[PreparedBatch]:
+            sampled = draft.finished(self._config)
+            if share is not None:  # of the whole batch, this rank's share
+                ends = [(one.source, one.destination) for one in self._relations]
+                sampled = keep_share(sampled, ends, self._by_type(share[0]), share[1])
+            yield PreparedBatch(step, _NO_IDS, sampled, [None] * len(draft.names))
+
+        return finished()
+
+    def draw(self, count: int, links: Sequence[Tensor] | None = None) -> None:
+        """Draw all hops of the batches that were begun; all ranks must call it together.
 
         Args:
-            batches: the seeds of each node type, and the seed whose step 0 of epoch 0 has the batch's key.
+            count: most batches that any rank has begun.
             links: of each batch ``(2, num)`` pairs of nodes, whose edges in both directions it does not draw.
                 If None, on all ranks, all edges may be drawn.
         """
-        self._limits = None if links is None else self._excluded(links)
-        drafts = [_Draft(seeds, seed, len(self._relations)) for seeds, seed in batches]
+        drafts, self._begun = self._begun, []
+        missing = count - len(drafts)
+        drafts += [_Draft(self._by_type(_NO_IDS), 0, len(self._relations)) for _ in range(missing)]
+        limits = None if links is None else self._excluded([*links, *[_NO_IDS.view(2, 0)] * missing])
         for hop in range(len(self._config.fanouts)):
-            for draft, drawn in zip(drafts, self._draw(hop, drafts), strict=True):
+            for draft, drawn in zip(drafts, self._draw(hop, drafts, limits), strict=True):
                 draft.add(self._relations, drawn)
-        return [draft.finished(self._config) for draft in drafts]
+
+    def _by_type(self, seeds: Tensor) -> list[Tensor]:
+        """Return the ids of seeds by node type: all are of one."""
+        return [seeds if number == self._seed_type else _NO_IDS for number in range(len(self._first_ids) - 1)]
 
     def _routed(self, owners: Tensor, counts: Sequence[int]) -> tuple[Routed, Tensor]:
         """Sort ids of several batches by owner; also return how many each owner has of each batch.
@@ -158,7 +186,9 @@ class Frontiers:
         ]
         return [Constraints(excluded=one) if one.numel() else None for one in found]
 
-    def _draw(self, hop: int, drafts: Sequence[_Draft]) -> list[list[_Drawn]]:
+    def _draw(
+        self, hop: int, drafts: Sequence[_Draft], limits: Sequence[Constraints | None] | None
+    ) -> list[list[_Drawn]]:
         """Return the draws of each batch for the nodes that draw at a hop, relation by relation."""
         comm, first_ids = self._shards.comm, self._first_ids[:-1]
         drawing = [draft.drawing(self._config) for draft in drafts]
@@ -171,7 +201,7 @@ class Frontiers:
         seeds = torch.tensor([_signed(draft.seed) for draft in drafts], dtype=torch.int64)
         asked = swap(comm, torch.stack([sizes, seeds.expand(comm.size, -1)], 2))
         nodes = routed.send(comm, ids.to(self._ids), asked[:, :, 0].sum(1).tolist()).long()
-        answers = self._answers(hop, nodes, asked)
+        answers = self._answers(hop, nodes, asked, limits)
         if self._graph.is_typed:  # a node has a list by each relation into its type
             by_type = iter(torch.split(owners, [len(nodes) for of_batch in drawing for nodes in of_batch]))
             of_types = [[next(by_type) for _ in of_batch] for of_batch in drawing]
@@ -187,20 +217,20 @@ class Frontiers:
         found = map(_Drawn, counts, torch.split(lists.sources, num_edges), positions)
         return [[next(found) for _ in self._relations] for _ in drafts]
 
-    def _answers(self, hop: int, nodes: Tensor, asked: Tensor) -> list[_Drawn]:
+    def _answers(
+        self, hop: int, nodes: Tensor, asked: Tensor, limits: Sequence[Constraints | None] | None
+    ) -> list[_Drawn]:
         """Draw for all ranks; return the draws for all batches of each rank.
 
         Args:
             hop: the hop.
             nodes: nodes that draw, those of the first batch of rank 0 first.
             asked: ``(num_ranks, num_batches, 2)`` number of nodes and key of each batch.
+            limits: of the batches of rank 0, then of rank 1; None: all edges may be drawn.
         """
         sampler, (counts, seeds) = self._by_hop[hop], asked.flatten(0, 1).t().tolist()
-        limits = self._limits or [None] * len(seeds)
-        begun = [
-            sampler.begin(one, seed % (1 << 64), 0, 0, limit)
-            for one, seed, limit in zip(torch.split(nodes, counts), seeds, limits, strict=True)
-        ]
+        of_batch = zip(torch.split(nodes, counts), seeds, limits or [None] * len(seeds), strict=True)
+        begun = [sampler.begin(one, seed % (1 << 64), 0, 0, limit) for one, seed, limit in of_batch]
         drawn, num_batches = [self._drawn(hop, next(batch).sampled) for batch in begun], asked.shape[1]
         return [_Drawn.joined(drawn[at : at + num_batches]) for at in range(0, len(drawn), num_batches)]
 

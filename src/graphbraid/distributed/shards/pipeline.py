@@ -28,19 +28,16 @@ from graphbraid.distributed.shards.feature_rows import (
 from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
 from graphbraid.graph.types import first_ids
-from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import (
     BatchSeeds,
     Constraints,
     SeedSource,
     begin_batch,
-    seeds_of_step,
 )
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
-from graphbraid.sampling.cpu import COUNTED, make_pipeline
+from graphbraid.sampling.cpu import COUNTED, HostPipeline, make_pipeline
 from graphbraid.sampling.links.link_seeds import LinkSeeds
 from graphbraid.sampling.sample import X_BY_TYPE, PreparedBatch
-from graphbraid.sampling.share import keep_share
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
@@ -254,16 +251,13 @@ class ShardedPipeline:
         types, of_shards = graph.all_types, graph.shards.by_type
         if seed_type is None and graph.is_typed:
             raise ConfigError(f"say of which node type seeds are: {', '.join(graph.node_types)}")
-        self._seed_type = config.type_of_seeds(types, seed_type) or 0
-        self._num_types = len(types.nodes)
+        number = config.type_of_seeds(types, seed_type) or 0
         self._first_ids = None
-        if len(of_shards) > self._num_types:
+        if len(of_shards) > len(types.nodes):
             self._first_ids = first_ids([one.num_nodes for one in of_shards])
-        self._ends = [(one.source, one.destination) for one in types.relations()]
-        self._whole = None
-        self._frontiers = None
+        self._sampler: HostPipeline | Frontiers
         if graph.shards.lists == "whole":
-            self._whole = make_pipeline(
+            self._sampler = make_pipeline(
                 graph,
                 config,
                 num_threads=num_threads,
@@ -272,7 +266,7 @@ class ShardedPipeline:
                 edge_times=None if seeds is None else seeds.edge_times,
             )
         elif seeds is None or (isinstance(seeds, LinkSeeds) and seeds.fetch is not None):
-            self._frontiers = Frontiers(graph, config, num_threads)
+            self._sampler = Frontiers(graph, config, num_threads, number)
         else:
             raise _refused("times and disjoint trees are not drawn from parts")
         self._seconds = dict.fromkeys(COUNTED, 0.0)
@@ -368,7 +362,7 @@ class ShardedPipeline:
             for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead_of(rows))):
                 if not turns.wait_for(number - 1):
                     return
-                known = group if self._frontiers is None else self._with_edge_rows(group)
+                known = self._with_edge_rows(group) if isinstance(self._sampler, Frontiers) else group
                 for one in wanted:
                     one.ask()
                 yield known, wanted
@@ -380,45 +374,21 @@ class ShardedPipeline:
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> _Group:
         """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
         started = perf_counter()
-        if self._frontiers is None:
-            group = self._drawn_here(schedule, epoch, steps)
-            self._seconds["sample"] += perf_counter() - started
-            return group
         positions = [schedule.whole.positions_of(epoch, step) for step in steps]
-        given: list[SeedSource | None] = [None] * len(steps)
-        links: list[Tensor] | None = None
+        given, links = [self._seeds] * len(steps), None
         if isinstance(self._seeds, LinkSeeds) and self._seeds.fetch is not None:
             ends = self._seeds.fetch(torch.cat([*positions, _NO_IDS]), self._graph.shards.comm)
-            links = list(torch.split(ends, [one.numel() for one in positions], 1))
+            links = torch.split(ends, [one.numel() for one in positions], 1)
             given = [*map(self._seeds.with_ends, links)]
-            links += [_NO_IDS.view(2, 0)] * (count - len(steps))
         begun = [
-            seeds_of_step(schedule, of, ids, epoch=epoch, step=step)
+            begin_batch(self._sampler.begin, schedule, of, ids, epoch=epoch, step=step)
             for step, of, ids in zip(steps, given, positions, strict=True)
         ]
-        keys = [rng.seed_with_key(schedule.seed, epoch, step) for step in steps]
-        batches = [(self._by_type(seeds.nodes), key) for (_, seeds), key in zip(begun, keys, strict=True)]
-        batches += [(self._by_type(_NO_IDS), 0)] * (count - len(batches))
-        nothing: list[Tensor | None] = [None] * self._num_types
-        group = _Group()
-        drawn = self._frontiers.sample(batches, links)[: len(steps)]
-        for step, (ids, seeds), one in zip(steps, begun, drawn, strict=True):
-            sampled = one
-            if seeds.own is not None and schedule.reach is not None:  # of the whole batch, this rank's share
-                sampled = keep_share(one, self._ends, self._by_type(seeds.own), schedule.reach)
-            group.append(PreparedBatch(step, ids, sampled, nothing, seeds=seeds))
+        if isinstance(self._sampler, Frontiers):
+            self._sampler.draw(count, links)
+        group = [next(batch) for batch in begun]
         self._seconds["sample"] += perf_counter() - started
         return group
-
-    def _drawn_here(self, schedule: SeedSchedule, epoch: int, steps: range) -> _Group:
-        """Draw this rank's batches of a group where all lists are here."""
-        assert self._whole is not None
-        positions = schedule.whole.positions_of
-        begun = [
-            begin_batch(self._whole, schedule, self._seeds, positions(epoch, step), epoch=epoch, step=step)
-            for step in steps
-        ]
-        return [next(batch) for batch in begun]
 
     def _ids_of(self, batch: PreparedBatch) -> list[Tensor]:
         """Return the ids of a batch's nodes by the type that their features have, in the batch's order."""
@@ -436,10 +406,6 @@ class ShardedPipeline:
         seeds = batch.seeds or BatchSeeds(nodes=batch.input_id)
         attributes: dict[str, Any] = {**seeds.attributes, X_BY_TYPE: x}
         return batch._replace(seeds=replace(seeds, attributes=attributes))
-
-    def _by_type(self, ids: Tensor) -> list[Tensor]:
-        """Return the ids of seeds by node type: all are of one."""
-        return [ids if number == self._seed_type else _NO_IDS for number in range(self._num_types)]
 
     def _put_together(self, asked: _Passed[_Asked], rows: Rows) -> Iterator[_Group]:
         """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
@@ -471,6 +437,7 @@ class ShardedPipeline:
         """Return a group with the rows of its edges that batches are to have."""
         graph, sampled, names = self._graph, [one.sampled for one in group], self._of_edges
         found: list[dict[Any, Tensor]] = [{} for _ in group]
+        relations = graph.all_types.relations()
         for number, (edge_type, edges) in enumerate(graph.all_types.edges.items()):
             weights, attr = graph.weight_name, graph.edge_attr
             if graph.is_typed:
@@ -482,7 +449,7 @@ class ShardedPipeline:
                 tables["edge_attr"] = "edge_attr"
             if not tables:
                 continue
-            read = graph.shards.edges.gather(sampled, list(tables), (number, self._ends[number][1]))
+            read = graph.shards.edges.gather(sampled, list(tables), (number, relations[number].destination))
             keys = [(edge_type, name) if graph.is_typed else name for name in tables.values()]
             for rows, of_batch in zip(found, read, strict=True):
                 rows.update(zip(keys, of_batch, strict=True))
