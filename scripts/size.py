@@ -82,6 +82,14 @@ def to_predictions() -> int:
     return sum(len(text[text.index(begin) :].splitlines()) for begin, text in texts)
 
 
+ON_PARTS = [
+    *(f"distributed/{name}" for name in ("shards", "parts/rows.py")),
+    *(f"fullgraph/batches/{name}.py" for name in ("levels_on_parts", "rank_norms")),
+    "nn/sharded_embedding.py",
+]
+"""Rooms and modules that serve only mini-batches of ranks that hold parts: 3,000 lines are asked for."""
+
+
 def main() -> None:
     """Print the tables."""
     line = "{:<75}{:>8}{:>8}{:>8}".format
@@ -91,6 +99,8 @@ def main() -> None:
     lines, files = size(PACKAGE)
     print(line("src/graphbraid", lines, files, WHOLE_LINES), f"lines, {WHOLE_FILES} files")
     print(line("tables to predictions", to_predictions(), len([*TO_PREDICTIONS, *LAST_IN]), 3000))
+    on_parts = [size(PACKAGE / name) for name in ON_PARTS]
+    print(line("mini-batches on parts", *map(sum, zip(*on_parts, strict=True)), 3000))
     print(line("tests", *size(ROOT / "tests"), TEST_LINES))
     print(line("benchmarks", *size(ROOT / "benchmarks"), ""))
     print(line("src/graphbraid/csrc (C++)", *size(PACKAGE / "csrc", ".cpp", ".h", ".inl"), ""))

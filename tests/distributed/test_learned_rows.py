@@ -21,7 +21,7 @@ from tests.train.typed_communities import bibliography
 from torch import nn
 
 from graphbraid.distributed import ShardedGraph, partition, save_partition
-from graphbraid.distributed.shards.learned_rows import LearnedRows, Owners, initial_rows
+from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges, initial_rows
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.estimates import limits
 from graphbraid.graph import Graph
@@ -440,11 +440,9 @@ def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(
 
     def rows() -> LearnedRows:
         only: Any = SimpleNamespace(rank=0, size=1)
-        owners = Owners.in_ranges(50, only)
+        nodes = {"node": Ranges(50, only)}
         modules = {"rows": ShardedEmbedding(50, 4)}
-        return LearnedRows(
-            modules, only, {"node": owners}, seed=0, optimizer="adam", folder=tmp_path / "files"
-        )
+        return LearnedRows(modules, only, nodes, seed=0, optimizer="adam", folder=tmp_path / "files")
 
     def full(descriptor: int, begin: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -56,39 +56,6 @@ class GraphIdentity(BaseModel):
     xxh3: str
 
 
-def identity_of(csc: Csc) -> GraphIdentity:
-    """Return the identity of a graph, by :func:`.graph.identity.topology_mark`."""
-    return GraphIdentity(num_nodes=csc.num_dst, num_edges=csc.num_edges, xxh3=topology_mark(csc))
-
-
-def check_same(found: GraphIdentity, csc: Csc, what: str) -> None:
-    """Check that a graph is the one with this identity.
-
-    Raises:
-        DataError: It is not; the message names the difference.
-    """
-    check_sizes(found, csc, what)
-    if found != identity_of(csc):
-        raise DataError(
-            f"{what} was made for another graph: of the same size, but its edges or their weights differ. "
-            "Partition this graph"
-        )
-
-
-def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
-    """Check that a graph has the sizes of the one with this identity.
-
-    Raises:
-        DataError: It has not; the message names the difference.
-    """
-    for name, here in (("num_nodes", csc.num_dst), ("num_edges", csc.num_edges)):
-        if getattr(found, name) != here:
-            raise DataError(
-                f"{what} was made for another graph: its {name} was {getattr(found, name):,}, this graph's "
-                f"is {here:,}. Partition this graph"
-            )
-
-
 PART = FolderKind(name="partition", manifest="part.json", again="partition")
 """The folder of each part inside."""
 
@@ -185,7 +152,11 @@ def save_partition(
         (temp / PICTURE).write_text(picture_of(report), encoding="utf-8")
         manifest = {
             **PARTITION.header,
-            "graph": identity_of(csc).model_dump(),
+            "graph": {
+                "num_nodes": csc.num_dst,
+                "num_edges": csc.num_edges,
+                "xxh3": topology_mark(csc),
+            },
             "options": dict(options or {}),
             "report": asdict(report),
             "part_of": whole,
@@ -269,8 +240,12 @@ class SavedPartition:
             lambda text: DataError(f"{self.folder / PARTITION.manifest}: report: {text}; partition again"),
         )
         if graph is not None:
-            csc = graph.csc if isinstance(graph, Graph) else graph
-            check_same(self._manifest.graph, csc, str(self.folder))
+            self.check_sizes(graph)
+            if topology_mark(graph.csc if isinstance(graph, Graph) else graph) != self._manifest.graph.xxh3:
+                raise DataError(
+                    f"{self.folder} was made for another graph: of the same size, but its edges or their "
+                    "weights differ. Partition this graph"
+                )
 
     @property
     def num_parts(self) -> int:
@@ -289,7 +264,12 @@ class SavedPartition:
             DataError: It has not.
         """
         csc = graph.csc if isinstance(graph, Graph) else graph
-        check_sizes(self._manifest.graph, csc, str(self.folder))
+        for name, here in (("num_nodes", csc.num_dst), ("num_edges", csc.num_edges)):
+            if (made_for := getattr(self._manifest.graph, name)) != here:
+                raise DataError(
+                    f"{self.folder} was made for another graph: its {name} was {made_for:,}, this graph's is "
+                    f"{here:,}. Partition this graph"
+                )
 
     def partition(self) -> Partition:
         """Return the part of each node, which is read once.

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.spmm import spmm
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import part_of
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.shards.sharded_graph import TypeShards
 
 OPTIMIZERS: Mapping[str, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     "adam": (SparseAdam, ("exp_avg", "exp_avg_sq")),
@@ -59,20 +62,16 @@ def initial_rows(seed: int, number: int, ids: Tensor, channels: int) -> Tensor:
     return torch.from_numpy((bits + 0.5) * (2.0**-31 * most) - most).float()
 
 
-class Owners(NamedTuple):
-    """Which rank owns which nodes."""
+class Ranges:
+    """Nodes in one contiguous range for each rank; it says of them what :class:`.TypeShards` does."""
 
-    owned: Tensor
-    """``(num_owned,)`` int64 ids of this rank's nodes, ascending."""
-    of: Callable[[Tensor], Tensor]
-    """Returns the rank that owns each of ``(num_ids,)`` ids."""
+    def __init__(self, num_nodes: int, comm: Communicator) -> None:
+        self._begins = torch.tensor([part_of(num_nodes, rank, comm.size)[0] for rank in range(1, comm.size)])
+        self.owned = torch.arange(*part_of(num_nodes, comm.rank, comm.size))
 
-    @classmethod
-    def in_ranges(cls, num_nodes: int, comm: Communicator) -> Owners:
-        """Divide the nodes into one contiguous range for each rank."""
-        begins = torch.tensor([part_of(num_nodes, rank, comm.size)[0] for rank in range(1, comm.size)])
-        owned = torch.arange(*part_of(num_nodes, comm.rank, comm.size))
-        return cls(owned, lambda ids: torch.bucketize(ids, begins, right=True))
+    def owners(self, ids: Tensor) -> Tensor:
+        """Return the rank that owns each of ``(num_ids,)`` ids."""
+        return torch.bucketize(ids, self._begins, right=True)
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +92,7 @@ class _Group(NamedTuple):
     """The modules with rows of one node type."""
 
     node_type: str
-    owners: Owners
+    nodes: TypeShards | Ranges
     ids: torch.dtype
     """Dtype of ids that travel."""
     modules: Mapping[str, ShardedEmbedding]
@@ -123,7 +122,7 @@ class LearnedRows:
     Args:
         modules: the modules by their names in the model, in its order.
         comm: the ranks. Only the thread that calls the model uses it.
-        owners: which rank owns which nodes, by node type.
+        nodes: which rank owns which nodes, by node type.
         seed: seed of the initial rows.
         optimizer: name of the run's optimizer, one of :data:`OPTIMIZERS`.
         folder: folder for mapped files that hold rows and state. If None, they are in memory.
@@ -137,7 +136,7 @@ class LearnedRows:
         self,
         modules: Mapping[str, ShardedEmbedding],
         comm: Communicator,
-        owners: Mapping[str, Owners],
+        nodes: Mapping[str, TypeShards | Ranges],
         *,
         seed: int,
         optimizer: str,
@@ -148,7 +147,7 @@ class LearnedRows:
         for name, module in self.modules.items():
             by_type.setdefault(module.node_type or ONLY_NODE_TYPE, {})[name] = module
         self._groups = [
-            _Group(kind, owners[kind], index_dtype(next(iter(held.values())).num_nodes), held)
+            _Group(kind, nodes[kind], index_dtype(next(iter(held.values())).num_nodes), held)
             for kind, held in by_type.items()
         ]
         self._group_of = {name: at for at, group in enumerate(self._groups) for name in group.modules}
@@ -157,7 +156,7 @@ class LearnedRows:
         self._grads: list[tuple[Tensor, Tensor]] = []
         self._is_updated: list[bool] = []
         for number, (name, module) in enumerate(self.modules.items()):
-            owned = self._groups[self._group_of[name]].owners.owned
+            owned = self._groups[self._group_of[name]].nodes.owned
             if module.held is None:
                 module.held = self._new(module, owned, number, seed)
             elif not torch.equal(module.held.owned, owned):
@@ -203,7 +202,7 @@ class LearnedRows:
     @property
     def owned(self) -> list[Tensor]:
         """Ids of this rank's nodes of each type that has rows, ``(num_owned,)`` int64, ascending."""
-        return [group.owners.owned for group in self._groups]
+        return [group.nodes.owned for group in self._groups]
 
     def place_of(self, name: str) -> int:
         """Return the place of a module's node type in :attr:`owned`."""
@@ -270,7 +269,7 @@ class LearnedRows:
         """
         size, known = self.comm.size, [of_type.cpu().long() for of_type in ids]
         routes = [
-            Routed.by_owner(group.owners.of(of_type), size)
+            Routed.by_owner(group.nodes.owners(of_type), size)
             for group, of_type in zip(self._groups, known, strict=True)
         ]
         counts = torch.tensor([[*route.counts] for route in routes] + [[int(is_done)] * size])
@@ -281,7 +280,7 @@ class LearnedRows:
         for at, (group, route) in enumerate(zip(self._groups, routes, strict=True)):
             asked, rows = said[:, at].tolist(), dict[str, Tensor]()
             given = route.send(self.comm, known[at].to(group.ids), asked).long()
-            places = torch.searchsorted(group.owners.owned, given)
+            places = torch.searchsorted(group.nodes.owned, given)
             for name, module in group.modules.items():
                 own = gather_rows(module.held.rows.detach(), places, trusted=True)
                 rows[name] = route.answers(self.comm, own, asked).to(ids[at].device)

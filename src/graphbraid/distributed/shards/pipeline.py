@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -61,17 +61,51 @@ _CLOSING_SECONDS = 5.0
 """Longest wait for a thread of an iteration that was left early."""
 
 
-class _Turns:
-    """How many groups the threads of an iteration may begin. The number must be the same on all ranks.
+class _Passed(queue.SimpleQueue[T | BaseException | None]):
+    """A queue from one thread to another: items, and at the end None or an error."""
 
-    All ranks leave an iteration early at the same step. Each of them begins every group that may begin by
-    then: a rank that skipped a group would keep the others waiting.
+    def put_all(self, items: Iterable[T]) -> None:
+        """Put items as they are made, and None behind them; or the error with which that ends."""
+        try:
+            for item in items:
+                self.put(item)
+            self.put(None)
+        except BaseException as error:
+            self.put(error)
+
+    def items(self) -> Iterator[T]:
+        """Yield the items as they come, or raise the error."""
+        while (item := self.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+
+class Iteration:
+    """The threads that prepare groups of batches. They use the communicators of the graph.
+
+    How many groups they may begin must be the same on all ranks. All ranks leave an iteration early at the
+    same step. Each of them begins every group that may begin by then: a rank that skipped a group would keep
+    the others waiting.
     """
 
     def __init__(self) -> None:
+        self.groups: Iterator[_Group]
+        """Those that are ready, in their order."""
+        self._threads = list[threading.Thread]()
         self._allowed: float = AHEAD
         self._is_closed = False
         self._changed = threading.Condition()
+
+    def passed(self, name: str, items: Iterable[T]) -> _Passed[T]:
+        """Start a thread that makes items; return the queue that it puts them into."""
+        passed = _Passed[T]()
+        thread = threading.Thread(
+            target=passed.put_all, args=(items,), name=f"graphbraid-{name}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+        return passed
 
     def wait_for(self, number: int) -> bool:
         """Wait until group ``number`` may begin; return False if it never will."""
@@ -85,27 +119,18 @@ class _Turns:
             self._allowed += count
             self._changed.notify_all()
 
-    def close(self) -> bool:
-        """Allow no more groups; return whether the threads end soon, so whether they can be joined."""
+    def end(self, seconds: float | None = None) -> None:
+        """Allow no more groups, and wait until the threads have finished what all ranks have begun.
+
+        Args:
+            seconds: longest wait for each of them. If given, threads that may begin all groups go on.
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            return self._allowed < math.inf
-
-
-class Iteration(NamedTuple):
-    """The threads that prepare batches. They use the communicators of the graph, which has one at a time."""
-
-    turns: _Turns
-    groups: Iterator[_Group]
-    """Those that are ready, in their order."""
-    threads: list[threading.Thread]
-
-    def end(self) -> None:
-        """End the threads, which finish what all ranks have begun."""
-        self.turns.close()
-        for thread in self.threads:
-            thread.join()
+        if seconds is None or self._allowed < math.inf:
+            for thread in self._threads:
+                thread.join(seconds)
 
 
 def group_sizes(count: int, *, is_first: bool) -> list[int]:
@@ -135,26 +160,6 @@ def _allowed_after(sizes: Sequence[int]) -> Counter[int]:
     """
     ends = [*itertools.accumulate(sizes)]
     return Counter(min(end, max(1, ends[-1] - 1)) for end in ends)
-
-
-class _Passed(queue.SimpleQueue[T | BaseException | None]):
-    """A queue from one thread to another: items, and at the end None or an error."""
-
-    def put_all(self, items: Iterable[T]) -> None:
-        """Put items as they are made, and None behind them; or the error with which that ends."""
-        try:
-            for item in items:
-                self.put(item)
-            self.put(None)
-        except BaseException as error:
-            self.put(error)
-
-    def items(self) -> Iterator[T]:
-        """Yield the items as they come, or raise the error."""
-        while (item := self.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
 
 
 def foreseen(
@@ -315,44 +320,33 @@ class ShardedPipeline:
                     while group:
                         used += 1
                         is_over = now == last_epoch and used == len(steps)
-                        mine.turns.allow(math.inf if is_over else allowed[used])
+                        mine.allow(math.inf if is_over else allowed[used])
                         yield group.pop()
-            mine.turns.allow(math.inf)
+            mine.allow(math.inf)
         finally:
-            if mine.turns.close():
-                for thread in mine.threads:
-                    thread.join(_CLOSING_SECONDS)
+            mine.end(_CLOSING_SECONDS)
         return None
 
     def _begin(self, schedule: SeedSchedule, spans: list[_Span]) -> Iteration:
         """Start the threads that prepare the groups of some epochs."""
-        rows, turns = self._graph.shards.rows if self._gathers else (), _Turns()
-        drawn, asked, done = _Passed[_Group](), _Passed[_Asked](), _Passed[_Group]()
-        works: dict[str, tuple[_Passed[Any], Iterable[Any]]] = {
-            "draw": (drawn, self._draw(schedule, spans, turns, lookahead_of(rows))),
-            "ask": (asked, self._ask(drawn.items(), rows, turns)),
-            "gather": (done, self._put_together(asked, rows)),
-        }
-        threads = [
-            threading.Thread(target=passed.put_all, args=(items,), name=f"graphbraid-{name}", daemon=True)
-            for name, (passed, items) in works.items()
-        ]
-        for thread in threads:
-            thread.start()
-        return Iteration(turns, done.items(), threads)
+        rows, mine = self._graph.shards.rows if self._gathers else (), Iteration()
+        drawn = mine.passed("draw", self._draw(schedule, spans, mine, lookahead_of(rows)))
+        asked = mine.passed("ask", self._ask(drawn.items(), rows, mine))
+        mine.groups = mine.passed("gather", self._put_together(asked, rows)).items()
+        return mine
 
     def _draw(
-        self, schedule: SeedSchedule, spans: list[_Span], turns: _Turns, lookahead: int
+        self, schedule: SeedSchedule, spans: list[_Span], mine: Iteration, lookahead: int
     ) -> Iterator[_Group]:
         """Draw this rank's batches of each group, as far ahead as rows of groups are known."""
         numbers = itertools.count()
         for epoch, steps, sizes in spans:
             for begin, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
-                if not turns.wait_for(next(numbers) - 1 - lookahead):
+                if not mine.wait_for(next(numbers) - 1 - lookahead):
                     return
                 yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
-    def _ask(self, drawn: Iterator[_Group], rows: Rows, turns: _Turns) -> Iterator[_Asked]:
+    def _ask(self, drawn: Iterator[_Group], rows: Rows, mine: Iteration) -> Iterator[_Asked]:
         """Ask for the rows of each group, one group ahead of those that may be put together."""
 
         def announce(group: _Group) -> list[GroupRows]:
@@ -360,7 +354,7 @@ class ShardedPipeline:
 
         try:
             for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead_of(rows))):
-                if not turns.wait_for(number - 1):
+                if not mine.wait_for(number - 1):
                     return
                 known = self._with_edge_rows(group) if isinstance(self._sampler, Frontiers) else group
                 for one in wanted:

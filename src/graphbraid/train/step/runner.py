@@ -349,7 +349,7 @@ class ModelRunner:
         if not (modules := sharded_embeddings(self.model)):
             return
         from graphbraid.distributed.ranks.transport import Alone  # here: few models have such rows
-        from graphbraid.distributed.shards.learned_rows import LearnedRows, Owners
+        from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges
 
         graph = self.graph
         for name, module in modules.items():
@@ -357,15 +357,14 @@ class ModelRunner:
         divided = divided_graph(graph)
         comm = comm or Communicator(Alone())
         counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
-        owners = {one: Owners.in_ranges(count, comm) for one, count in counts.items()}
+        nodes: dict[str, Any] = {one: Ranges(count, comm) for one, count in counts.items()}
         if divided is not None:
-            comm, of_types = divided.shards.ranks, zip(owners, divided.shards.by_type, strict=True)
-            owners = {one: Owners(of_type.owned, of_type.owners) for one, of_type in of_types}
+            comm, nodes = divided.shards.ranks, dict(zip(nodes, divided.shards.by_type, strict=True))
         assert isinstance(config.optimizer, str)
         self.learned = LearnedRows(
             modules,
             comm,
-            owners,
+            nodes,
             seed=config.seed,
             optimizer=config.optimizer,
             folder=config.embedding_files,
