@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 W = TypeVar("W")
-Rows = Sequence["FeatureRows | None"]
+RowsByType = Sequence["FeatureRows | None"]
 """Feature rows by node type; None for a type without features."""
 LOOKAHEAD = 4
 """Groups of batches that are known beyond the one whose rows are asked for, where rows are kept."""
@@ -234,18 +234,18 @@ class GroupRows:
         return found
 
 
-def announced(rows: Rows, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
+def announced(rows: RowsByType, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
     """Announce the rows of a group, by the ids of each type of each batch, for types that have rows."""
     held = [(at, one) for at, one in enumerate(rows) if one is not None]
     return [GroupRows(one, [ids[at] for ids in batches]) for at, one in held]
 
 
-def lookahead_of(rows: Rows) -> int:
+def lookahead_of(rows: RowsByType) -> int:
     """Return the groups that are worth announcing before the rows of the first of them are asked for."""
     return max((one.lookahead for one in rows if one is not None), default=0)
 
 
-def total(rows: Rows) -> RowTraffic:
+def total(rows: RowsByType) -> RowTraffic:
     """Return the counts of reads and transfers so far, of all types."""
     by_type = (one.traffic for one in rows if one is not None)
     return RowTraffic(*map(sum, zip(RowTraffic(), *by_type, strict=True)))

@@ -18,7 +18,7 @@ from torch import Tensor
 from graphbraid.distributed.parts.rows import divided_by_type
 from graphbraid.distributed.shards.feature_rows import (
     GroupRows,
-    Rows,
+    RowsByType,
     RowTraffic,
     announced,
     known_ahead,
@@ -346,7 +346,7 @@ class ShardedPipeline:
                     return
                 yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
-    def _ask(self, drawn: Iterator[_Group], rows: Rows, mine: Iteration) -> Iterator[_Asked]:
+    def _ask(self, drawn: Iterator[_Group], rows: RowsByType, mine: Iteration) -> Iterator[_Asked]:
         """Ask for the rows of each group, one group ahead of those that may be put together."""
 
         def announce(group: _Group) -> list[GroupRows]:
@@ -401,7 +401,7 @@ class ShardedPipeline:
         attributes: dict[str, Any] = {**seeds.attributes, X_BY_TYPE: x}
         return batch._replace(seeds=replace(seeds, attributes=attributes))
 
-    def _put_together(self, asked: _Passed[_Asked], rows: Rows) -> Iterator[_Group]:
+    def _put_together(self, asked: _Passed[_Asked], rows: RowsByType) -> Iterator[_Group]:
         """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
 
         All ranks begin groups in their order. Each may finish one when it likes: that sends nothing.
@@ -416,7 +416,7 @@ class ShardedPipeline:
         for group, of_group in coming:
             yield self._gathered(group, of_group, rows)
 
-    def _gathered(self, group: _Group, coming: list[GroupRows], rows: Rows) -> _Group:
+    def _gathered(self, group: _Group, coming: list[GroupRows], rows: RowsByType) -> _Group:
         """Return the batches of a group with their feature rows."""
         started = perf_counter()
         if self._gathers:

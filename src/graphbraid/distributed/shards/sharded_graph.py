@@ -23,7 +23,7 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.exchange import EdgeRowExchange
-from graphbraid.distributed.shards.feature_rows import FeatureRows, Rows, RowTraffic, divided, total
+from graphbraid.distributed.shards.feature_rows import FeatureRows, RowsByType, RowTraffic, divided, total
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.files.writing import format_bytes
@@ -258,7 +258,7 @@ class Shards:
             ResourceError: the memory is not free.
         """
         shares = zip(self.by_type, divided(budget, self.by_type), strict=True)
-        self.rows: Rows = [
+        self.rows: RowsByType = [
             FeatureRows(one, self._asks, of, self._rows_comm) if one.has_rows else None for one, of in shares
         ]
 
