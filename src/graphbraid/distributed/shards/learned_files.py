@@ -4,7 +4,8 @@ A checkpoint is a folder in the format of torch.distributed.checkpoint, which re
 of the ranks that wrote them, and ``node_ids`` says which nodes they belong to (``node_ids.1`` of a second
 node type). So ranks of any number, with any division of the nodes, find their own. Rows are written in
 pieces, and read piece by piece, so that no rank ever holds those of others. The record of the pieces goes
-into the run's checkpoint. The library's own index holds Python objects, which could run code; it is not read here.
+into the run's checkpoint. The library's own index holds Python objects, which could run code; it is not read
+here.
 """
 
 from __future__ import annotations
