@@ -9,7 +9,7 @@ opens the first and its own parts, and never the graph.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -137,15 +137,6 @@ def _place_of(name: str, lists: Lists) -> Literal["parts", "shared", ""]:
     return "" if of_relation or name == "edge_id" else "shared"
 
 
-def marks_of(graph: Graph) -> dict[str, str]:
-    """Return the mark of each array of edges or features."""
-    return {
-        name: mark(values, in_blocks=bool(sums_of(name)))
-        for name, values in tensors_of(graph)
-        if _place_of(name.removesuffix("_scale"), "parts") == "parts"
-    }
-
-
 def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
     """Divide ids in the whole graph, those of the first type first, into ids within each type.
 
@@ -158,14 +149,14 @@ def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
     return [part - first for part, first in zip(parts, first_ids[:-1], strict=True)]
 
 
-def write_shared(
-    folder: Path, graph: Graph, *, lists: Lists, part_of_xxh3: str, marks: dict[str, str]
-) -> None:
-    """Write the data that all ranks read into the folder of a partition."""
-    arrays = dict[str, dict[str, Any]]()
+def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) -> dict[str, Any]:
+    """Write the data that all ranks read into the folder of a partition; return the manifest."""
+    arrays, marks = dict[str, dict[str, Any]](), dict[str, str]()
     for name, values in tensors_of(graph):
         if _place_of(name, lists) == "shared":
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
+        if _place_of(name.removesuffix("_scale"), "parts") == "parts":  # of edges or features
+            marks[name] = mark(values, in_blocks=bool(sums_of(name)))
     if lists == "parts" and not graph.is_typed:  # layers by relation normalise by no degrees
         for name, found in zip(DEGREES, degrees_and_loops(graph.csc), strict=True):
             if found is not None:
@@ -180,29 +171,25 @@ def write_shared(
         "num_edge_features": graph.num_edge_features,
     }
     SHARED.write(folder, manifest)
+    return manifest
 
 
-def write_rows(
-    folder: Path,
-    graph: Graph,
-    owned: Tensor,
-    part: int,
-    *,
-    lists: Lists,
-    part_of_xxh3: str,
-    marks: dict[str, str],
-) -> None:
-    """Write the lists and the features of a part's own nodes into its folder, block by block."""
+def write_rows(folder: Path, graph: Graph, owned: Tensor, part: int, shared: Mapping[str, Any]) -> None:
+    """Write the lists and the features of a part's own nodes into its folder, block by block.
+
+    ``shared`` is the manifest of :func:`write_shared`.
+    """
     arrays = dict[str, ArrayParts]()
     by_type = divided_by_type(owned, graph.all_types.first_ids)
     for number, (name, ids) in enumerate(zip(graph.node_types, by_type, strict=True)):
         x = stored_rows(graph.nodes_of(name).x)
         if x is not None:
             arrays[f"node{number}_x" if graph.is_typed else "x"] = _features(x, ids)
-    if lists == "parts":
+    if shared["lists"] == "parts":
         arrays |= _lists(graph, owned)
     described = {name: write_array(folder / f"{name}.npy", values) for name, values in arrays.items()}
-    ROWS.write(folder, {"part": part, "part_of_xxh3": part_of_xxh3, "marks": marks, "arrays": described})
+    same = {name: shared[name] for name in ("part_of_xxh3", "marks")}
+    ROWS.write(folder, {"part": part, "arrays": described, **same})
 
 
 def _features(x: Tensor, owned: Tensor) -> ArrayParts:

@@ -22,7 +22,6 @@ from graphbraid.distributed.parts.rows import (
     Lists,
     PartRows,
     SharedManifest,
-    marks_of,
     refuse_unfit,
     rows_bytes,
     write_rows,
@@ -140,15 +139,14 @@ def save_partition(
         PARTITION.refuse_others(folder)
     with atomic_directory(folder, if_exists=if_exists) as temp:
         whole = write_array(temp / f"{_PART_OF}.npy", ArrayParts.whole(partition.part_of))
-        of_rows: dict[str, Any] = {}
+        shared: dict[str, Any] = {}
         if rows is not None and isinstance(graph, Graph):
-            of_rows = {"lists": rows, "part_of_xxh3": whole["xxh3"], "marks": marks_of(graph)}
-            write_shared(temp, graph, **of_rows)
+            shared = write_shared(temp, graph, rows, whole["xxh3"])
         for part in counted(range(partition.num_parts), "writing parts", partition.num_parts):
             found = division.part(part, keep_edges=keep_edges)
             _write_part(temp / _name(part), found, whole["xxh3"])
-            if rows is not None and isinstance(graph, Graph):
-                write_rows(temp / _name(part), graph, partition.owned(part), part, **of_rows)
+            if shared and isinstance(graph, Graph):
+                write_rows(temp / _name(part), graph, partition.owned(part), part, shared)
         (temp / PICTURE).write_text(picture_of(report), encoding="utf-8")
         manifest = {
             **PARTITION.header,
