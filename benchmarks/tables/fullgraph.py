@@ -133,7 +133,7 @@ def coverage() -> str:
     stopped = (
         [f"{row['family']}: {row['model']}", row["status"], row["batches_status"], _reasons(row)]
         for row in rows
-        if row["reason"] or row["batches_status"] != "lowered" or row.get("batches_why_other")
+        if row["reason"] or row["batches_status"] != "lowered" or row["batches_why_other"]
     )
     others = table(("not lowered as a whole", "runs", "on batches", "because"), stopped)
     return "\n\n".join([table(heads, lines), others, where(rows, "benchmarks.fullgraph.models")])
@@ -143,7 +143,7 @@ def _reasons(row: Row) -> str:
     """Why a model, or a part of it, runs as written; on batches, if that is another reason."""
     whole, batches = (f"{row[p + 'part']}: {row[p + 'reason']}" for p in ("", "batches_"))
     found = [whole] if row["reason"] else []
-    found += [f"changed for batches, {row['batches_why_other']}"] if row.get("batches_why_other") else []
+    found += [f"changed for batches, {row['batches_why_other']}"] if row["batches_why_other"] else []
     found += [f"on batches, {batches}"] if row["batches_reason"] and batches != whole else []
     return _without_pipes("; ".join(found))
 
@@ -153,7 +153,7 @@ def _of_family(family: str, rows: list[Row], belongs: Callable[[Row], bool] | No
     kinds = ("lowered", "all message passing", "partly", "as written")
     counts = [len(some)]
     for of in ("", "batches_"):
-        counts += [sum(bool(row.get("batches_why_other")) for row in some)] if of else []
+        counts += [sum(bool(row["batches_why_other"]) for row in some)] if of else []
         counts += [sum(row[f"{of}status"] == kind for row in some) for kind in kinds]
         counts.append(sum(row[f"{of}equal"] for row in some))
     return [family, *map(str, counts)]
