@@ -22,10 +22,10 @@ from tests.ops.graphs import (
 from graphbraid import Trainer
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.loader import NeighborLoader
-from graphbraid.nn import GCN, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
+from graphbraid.nn import GCN, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv, gcn
 
 LAYERS = {
     "gcn": (GCNConv, pyg.GCNConv, {}),
@@ -303,3 +303,24 @@ def test_wrong_input_and_options_are_named():
         GCNConv(5, 7, normalize=False, add_self_loops=True)
     with pytest.raises(ConfigError, match="'mean', 'max', 'sum', 'add'; got 'median'"):
         SAGEConv(5, 7, aggr="median")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("num_src", "num_dst", "num_edges"), [(40, 40, 300), (9, 5, 30), (7, 0, 0), (1, 1, 4)]
+)
+def test_factors_of_gcn_have_the_bits_of_their_twin(num_src, num_dst, num_edges, dtype, monkeypatch):
+    """Nodes without in-edges, repeated self-loops and sources that are no destinations are among them."""
+    torch.manual_seed(0)
+    ends = (
+        torch.randint(num_src, (num_edges,)).to(dtype),
+        torch.randint(max(num_dst, 1), (num_edges,)).to(dtype),
+    )
+    csc, _ = coo_to_csc(*ends, num_src, num_dst)
+    for add_self_loops, fill in ((True, 1.0), (True, 2.0), (False, 1.0)):
+        found = gcn._gcn_factors(csc, add_self_loops, fill, torch.float32)
+        with monkeypatch.context() as patch:
+            patch.setattr(gcn, "native_for", lambda _: None)
+            expected = gcn._gcn_factors(csc, add_self_loops, fill, torch.float32)
+        assert all(map(torch.equal, found[:2], expected[:2]))
+        assert found[2:] == expected[2:]

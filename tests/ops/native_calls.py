@@ -16,6 +16,7 @@ from graphbraid.features import reorder
 from graphbraid.features.scores import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
+from graphbraid.nn import gcn_norm
 from graphbraid.ops import binary, linear
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.distances import distances
@@ -71,6 +72,7 @@ def recorded(monkeypatch: Any) -> dict[str, Arguments]:
 def _run_operators() -> None:
     graph = Graph.from_edge_index([[3, 1, 2, 0, 4, 4], [0, 0, 1, 2, 3, 4]], 5, edge_weight=torch.rand(6))
     csc = graph.csc
+    gcn_norm(Csc(csc.indptr, csc.indices, 5))
     x = torch.rand(5, 4, requires_grad=True)
     weight = torch.rand(6, requires_grad=True)
     ops.spmm(csc, x, weight=weight).sum().backward()

@@ -40,6 +40,8 @@ FREE = {
     ("first_unsorted_row", 0): ROWS,
     ("first_unsound_weight", 0): ROWS,
     ("gather_as_float", 0): SOURCES,
+    ("gcn_scale", 0): ROWS,
+    ("gcn_scale", 3): SOURCES,
     ("gather_rows", 0): SOURCES,
     ("gatv2_forward", 2): SOURCES,
     ("gine", 2): SOURCES,

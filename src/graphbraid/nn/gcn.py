@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.scans import tracing
+from graphbraid.graph.scans import native_for, tracing
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import pyg_layer
@@ -188,6 +188,11 @@ def _gcn_factors(
     csc: Csc, add_self_loops: bool, fill: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
     """Return ``src_scale, dst_scale, loop, weight, skip_loops``; loop and weight are None if trivial."""
+    kernels = native_for(csc.indices)
+    if kernels and csc.weight is None and csc.src_degree is None and dtype == torch.float32:
+        scale = csc.indptr.new_empty(csc.num_src, dtype=dtype)
+        skips = kernels.gcn_scale(csc.indptr, csc.indices, fill if add_self_loops else 0.0, scale)
+        return scale, scale if csc.num_src == csc.num_dst else scale[: csc.num_dst], None, None, skips
     loops = stored_loops(csc) if add_self_loops else None
     degree = _degrees(csc, loops, dtype)
     loop = None

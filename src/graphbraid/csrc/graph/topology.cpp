@@ -3,6 +3,8 @@
 #include "graph/topology.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -275,6 +277,33 @@ void fill_rows(const Indptr& indptr, const Array1<Id>& out) {
   });
 }
 
+// out (num_nodes,): 1 over the square root of loop and a node's number of in-edges, or 0 if both are 0. Nodes
+// behind the rows have no in-edges. If loop is not 0, it stands in place of stored edges from a node to
+// itself: returns whether there are any.
+bool gcn_scale(const Indptr& indptr, const Ids& indices, double loop, const Array1<float>& out) {
+  const int64_t num_rows = rows_between(indptr, indices.length());
+  need_count(out.length(), num_rows, kMostItems, "the length of out");
+  const int64_t *ptr = indptr.data(), num_nodes = out.length();
+  std::atomic<bool> found = false;
+  float* scale = out.data();
+  nb::gil_scoped_release release;
+  with_ids(indices, [&](const auto* source) {
+    parallel_static(num_nodes, kEdgesWorthAThread, [&](int64_t begin, int64_t end) {
+      for (int64_t v = begin; v < end; ++v) {
+        int64_t degree = v < num_rows ? ptr[v + 1] - ptr[v] : 0;
+        if (loop != 0 && degree > 0) {
+          const int64_t own = std::count(source + ptr[v], source + ptr[v + 1], v);
+          degree -= own;
+          if (own > 0) found = true;
+        }
+        const float total = static_cast<float>(degree) + static_cast<float>(loop);
+        scale[v] = total == 0 ? 0.0f : 1.0f / std::sqrt(total);
+      }
+    });
+  });
+  return found;
+}
+
 // rows (num_edges,) in rising order, in [0, num_rows); indptr (num_rows + 1,) written: where each row begins.
 void rows_to_indptr(const Ids& rows, const Array1<int64_t>& indptr) {
   const int64_t num_rows = indptr.length() - 1, num_edges = rows.length();
@@ -330,6 +359,7 @@ void bind_topology(nb::module_& m) {
   def_native(m, "first_out_of_order", &first_out_of_order, "src"_a, "dst"_a);
   def_native(m, "first_unsorted_row", &first_unsorted_row, "indptr"_a, "indices"_a);
   def_native(m, "fill_rows", &fill_rows, "indptr"_a, "out"_a);
+  def_native(m, "gcn_scale", &gcn_scale, "indptr"_a, "indices"_a, "loop"_a, "out"_a);
   def_native(m, "rows_to_indptr", &rows_to_indptr, "rows"_a, "indptr"_a);
   def_native(m, "csr_to_dense", &csr_to_dense, "indptr"_a, "indices"_a, "values"_a, "out"_a);
 }
