@@ -112,6 +112,12 @@ def turned(self, x, edge_index):
     return self.head(self.second(h, edge_index) + self.layer(h, edge_index.flip(0)))
 
 
+def unread(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    self.layer(h, edge_index.flip(0))
+    return self.head(self.second(h, edge_index))
+
+
 def turned_by_rows(self, x, edge_index):
     row, col = edge_index
     h = self.first(x, edge_index).relu()
@@ -253,6 +259,8 @@ ON_EDGES = {
     "turned, GIN of one's own": (turned, GCN, layer(lambda: pyg.GINConv(Walking(), train_eps=True))),
     "turned, ResGated": (turned, GCN, layer(lambda: pyg.ResGatedGraphConv(HIDDEN, HIDDEN))),
     "turned, own": (turned, GCN, layer(Weighed)),
+    "unread": (unread, GCN, layer(gcn)),
+    "unread, statistics": (unread, GCN, layer(lambda: pyg.GINConv(nn.BatchNorm1d(HIDDEN)))),
     "without loops": (without_loops, GCN, layer(gcn)),
     "both ways": (both_ways, SAGE, layer(lambda: pyg.GraphConv(HIDDEN, HIDDEN, aggr="mean"))),
     "undirected": (undirected, GCN, layer(gcn)),
@@ -312,7 +320,7 @@ ON_EDGES = {
     "first rows too": (first_rows_too, GCN, layer(lambda: pyg.GCN2Conv(HIDDEN, 0.1, 0.5, 1))),
     "weights of another dtype": (in_float64, GCN, layer(gcn)),
 }
-LEFT = {"user's edges moved"}
+LEFT = {"user's edges moved", "unread, statistics"}
 AS_WRITTEN = {"weights of rows, GCN", "weights of rows, GraphConv", "features of rows, GATv2"}
 AS_WRITTEN |= {"turned, cached"}
 """Cases in which the model, or PyG's layer in question, runs as it is written."""

@@ -366,7 +366,12 @@ class Islands:
             module = self.trials.module(node)
             # A module of torch's without buffers returns a result and does no more.
             is_inert = module is not None and is_of_torch(module) and not any(True for _ in module.buffers())
-            is_free = written.repeats or (is_inert and not written.drew)
+            # So does a layer that has a program, if that moves no statistics.
+            layer = written.layer
+            of_layer = layer is not None and not any(
+                isinstance(op, ir.Normalise | ir.Break) for op in layer.layer.program.ops
+            )
+            is_free = written.repeats or of_layer or (is_inert and not written.drew)
             if written.why is not None and not written.is_run and not is_free:
                 what = f"nothing reads {node}, and it may do more than return a result"
                 raise _both(written.why, NoBreakError("unread", what))
