@@ -31,7 +31,7 @@ BUDGETS = {
     ("loader",): 3_580,
     ("collective",): 4_530,
     ("fullgraph",): 29_480,
-    ("distributed",): 8_180,
+    ("distributed",): 8_030,
     ("synth",): 5_920,
     ("train",): 11_210,
     ("estimates",): 4_480,
