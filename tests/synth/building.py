@@ -243,6 +243,8 @@ class Wanted:
     graph: Graph = GRAPH
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the function that writes it."""
+    is_alone: bool = False
+    """Whether it is compiled by itself when a test asks for it, as a test that is long does."""
 
     def stored(self, folder: Path) -> Graph:
         """The graph, in the store that :func:`store_of` the program's folder names."""
@@ -257,8 +259,8 @@ def store_of(folder: Path) -> Path:
 class Together:
     """Programs that are compiled as one source, since most of the time goes into reading headers.
 
-    One test process compiles them for all. With a sanitizer each is compiled when a test asks for it: its
-    short form runs few tests.
+    One test process compiles them for all but those that are alone. With a sanitizer all are alone: its short
+    form runs few tests.
 
     Args:
         factory: makes the folder.
@@ -282,10 +284,11 @@ class Together:
     def __getitem__(self, name: str) -> Path:
         """The folder of a program, built."""
         numbers = {one: number for number, one in enumerate(self._wanted)}
-        asked = {name: numbers[name]} if SANITIZED else numbers
-        with by_one(self._factory, f"programs-{self._name}{numbers[name] if SANITIZED else ''}") as place:
+        is_alone = bool(SANITIZED) or self._wanted[name].is_alone
+        together = [name] if is_alone else [one for one in numbers if not self._wanted[one].is_alone]
+        with by_one(self._factory, f"programs-{self._name}{numbers[name] if is_alone else ''}") as place:
             if not (place / "all").exists():
-                self._build(place, asked)
+                self._build(place, {one: numbers[one] for one in together})
                 (place / "all").touch()
         return place / str(numbers[name])
 

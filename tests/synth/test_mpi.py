@@ -64,6 +64,12 @@ def divided(num_parts: int) -> Partition:
 
 
 SIZES = (1, 2, 4)
+RUNS = [
+    # Layers and the number of ranks are written apart: each of them is here once or twice, the rest is long.
+    pytest.param(*model, size, marks=[pytest.mark.long] * ((number - place) % len(SIZES) != 0))
+    for number, model in enumerate(MODELS)
+    for place, size in enumerate(SIZES)
+]
 OF_LAYERS = list(zip(MORE, (2, 4, 2), strict=True))
 IDLE = {
     "the first owns all": ("SAGE", "Mean", [0] * NUM_NODES),
@@ -81,10 +87,12 @@ ZEROS = [
 WANTED = {
     **{
         f"{one} {how} {size}": Wanted(
-            partial(made, one, how, **OF_MODEL.get(one, {})), options={"partition": divided(size)}
+            partial(made, one, how, **OF_MODEL.get(one, {})),
+            options={"partition": divided(size)},
+            is_alone=bool(run.marks),
         )
-        for one, how in MODELS
-        for size in SIZES
+        for run in RUNS
+        for one, how, size in [run.values]
     },
     **{one: Wanted(partial(more, one), options={"partition": divided(size)}) for one, size in OF_LAYERS},
     **{
@@ -113,8 +121,7 @@ def programs(parts: Parts, tmp_path_factory) -> Together:
     return rank_programs(tmp_path_factory, "ranks", WANTED)
 
 
-@pytest.mark.parametrize("num_ranks", SIZES)
-@pytest.mark.parametrize(("model", "aggregation"), MODELS)
+@pytest.mark.parametrize(("model", "aggregation", "num_ranks"), RUNS)
 @pytest.mark.slow
 def test_ranks_have_the_engines_losses(
     model: str, aggregation: str, num_ranks: int, programs: Together, tmp_path: Path
