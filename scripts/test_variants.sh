@@ -6,9 +6,10 @@
 # reach. The variants run side by side, one process each, since importing and collecting takes a third of the time.
 #   PYTHON=.venv/bin/python scripts/test_variants.sh [pytest arguments]
 #   GB_BUT_ACTIVE=1    not the variant that is chosen where none is forced, since the whole suite ran under it
-#   GB_VARIANTS_SHORT=1    for CI: of a product of parameters the cases that `make test-all` runs; not the portable variant,
-#                          under which the sanitizers' short form runs the same tests, and which the whole suite compares
-#                          with the others in tests of each variant
+#   GB_VARIANTS_SHORT=1    for CI: of a product of parameters the cases that `make test-all` runs, and those that `make test`
+#                          runs for the reference, which has no compiled instance for a pair of values to choose; not the
+#                          portable variant, under which the sanitizers' short form runs the same tests, and which the whole
+#                          suite compares with the others in tests of each variant
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -55,9 +56,13 @@ trap 'rm -rf "$logs"' EXIT
 declare -A running=()
 for variant in "${chosen[@]}"; do
   tests=(tests/ops tests/nn tests/sampling/test_{sampler,constrained,link_loader}.py)
-  [ "$variant" != reference ] || tests=(tests/ops tests/nn tests/sampling tests/graph)
+  marked=$cases
+  if [ "$variant" = reference ]; then
+    tests=(tests/ops tests/nn tests/sampling tests/graph)
+    [ -z "${GB_VARIANTS_SHORT:-}" ] || marked="not slow and not each_variant"
+  fi
   GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -p no:cacheprovider \
-    -m "$cases" "${ignored[@]}" "${tests[@]}" "$@" >"$logs/$variant" 2>&1 &
+    -m "$marked" "${ignored[@]}" "${tests[@]}" "$@" >"$logs/$variant" 2>&1 &
   running[$variant]=$!
 done
 

@@ -85,14 +85,6 @@ def assert_as_exact(make, batch, exact_batch, whole=None):
     raise AssertionError("the engine is less exact than the model")
 
 
-def lowered_in_half(model, batch):
-    """Whether a model runs lowered under autocast; it must without."""
-    engine = graphbraid.compile(model)
-    with torch.autocast("cpu", HALF):
-        engine(batch)
-    return engine.why is None
-
-
 # Autocast goes by operation, of which every third model has each several times.
 @pytest.mark.parametrize("case", every(8, LOWERED_CASES, some=3), ids=lambda case: case.id)
 @pytest.mark.filterwarnings("ignore:.*runs as it is written", "ignore:.*as they are written")

@@ -10,7 +10,6 @@ from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is
 ROWS, COLUMNS = 13, 6
 TABLE = torch.rand(20, 4, dtype=torch.float64)
 WEIGHT = torch.rand(5, COLUMNS, dtype=torch.float64)
-PAIR = torch.rand(COLUMNS, COLUMNS, dtype=torch.float64)
 
 
 def _module(make):

@@ -99,6 +99,7 @@ def reference(graph, config, seeds, constraints, edge_times):
     ("weighted", "replace"), [(False, False), (True, False), (False, True), (True, True)]
 )
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.pairs
 def test_compiled_equals_reference_bit_for_bit(
     layout, weighted, replace, with_excluded, disjoint, with_times
 ):

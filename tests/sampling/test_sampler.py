@@ -78,6 +78,7 @@ def graphs_of(*, weighted):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.pairs
 def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, threads, depth):
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)

@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from benchmarks.synth.program import OPEN_MPI, mpi_tool
 from tests.extras import PATIENCE
-from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, Together, Wanted, by_one, compiled
+from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, Compiled, Together, Wanted, by_one, compiled
 
 from graphbraid.distributed import Partition
 from graphbraid.graph import Graph
@@ -31,16 +30,7 @@ def tool(name: str) -> str:
     return found
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What every program is built from, compiled once."""
-
-    objects: list[Path]
-    header: Path
-    """Includes what a program's text begins with; the compiler takes the compiled form beside it."""
-
-
-def parts_of_programs(factory: pytest.TempPathFactory) -> Parts:
+def parts_of_programs(factory: pytest.TempPathFactory) -> Compiled:
     """The kernels, the runtime, and what ranks tell each other."""
     with by_one(factory, "objects-of-ranks") as folder:
         header, sources = folder / "programs.h", sorted(MPI.glob("*.cpp"))
@@ -54,7 +44,7 @@ def parts_of_programs(factory: pytest.TempPathFactory) -> Parts:
             )
             _compile("-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
             (folder / "all").touch()
-    return Parts([*objects, *compiled(factory).objects], header)
+    return Compiled([*objects, *compiled(factory).objects], header)
 
 
 def rank_programs(factory: pytest.TempPathFactory, name: str, wanted: Mapping[str, Wanted]) -> Together:
@@ -71,7 +61,7 @@ def rank_programs(factory: pytest.TempPathFactory, name: str, wanted: Mapping[st
 
 
 def built_for_ranks(
-    synthesis: Synthesis, graph: Graph, partition: Partition, parts: Parts, folder: Path, **options
+    synthesis: Synthesis, graph: Graph, partition: Partition, parts: Compiled, folder: Path, **options
 ) -> Path:
     """Write a program for the ranks of a partition and build it."""
     write_mpi(synthesis, graph, folder, partition, **options)

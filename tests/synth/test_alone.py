@@ -31,7 +31,7 @@ from tests.synth.building import (
     taking,
 )
 from tests.synth.on_host import HostPrograms, nvcc
-from tests.synth.ranks import MPI, Parts, environment, parts_of_programs, tool
+from tests.synth.ranks import MPI, environment, parts_of_programs, tool
 
 from graphbraid import Graph, datasets, native
 from graphbraid.synth import Synthesis, load_weights, train, write_cuda, write_mpi, write_openmp
@@ -121,7 +121,7 @@ def parts(tmp_path_factory) -> Compiled:
 
 
 @pytest.fixture(scope="module")
-def rank_parts(tmp_path_factory) -> Parts:
+def rank_parts(tmp_path_factory) -> Compiled:
     return parts_of_programs(tmp_path_factory)
 
 
@@ -144,7 +144,7 @@ def test_openmp(example: str, graph: str, store: Path, parts: Compiled, tmp_path
 
 
 @pytest.mark.parametrize(("example", "graph"), CASES)
-def test_mpi(example: str, graph: str, store: Path, rank_parts: Parts, tmp_path: Path):
+def test_mpi(example: str, graph: str, store: Path, rank_parts: Compiled, tmp_path: Path):
     bring_mpi(tmp_path / "mpi")
     partition = owners([node % 3 for node in range(NUM_NODES)], 3)
     folder = write_mpi(made(example), datasets.open_store(store), tmp_path / "out", partition)

@@ -21,6 +21,7 @@ from tests.synth.building import (
     MODELS,
     MORE,
     OF_MODEL,
+    Compiled,
     Together,
     Wanted,
     assert_golden,
@@ -33,7 +34,6 @@ from tests.synth.building import (
 )
 from tests.synth.ranks import (
     GOLDEN,
-    Parts,
     built_for_ranks,
     command_of,
     environment,
@@ -111,13 +111,13 @@ WANTED = {
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory) -> Parts:
+def parts(tmp_path_factory) -> Compiled:
     tool("mpirun")
     return parts_of_programs(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def programs(parts: Parts, tmp_path_factory) -> Together:
+def programs(parts: Compiled, tmp_path_factory) -> Together:
     return rank_programs(tmp_path_factory, "ranks", WANTED)
 
 
@@ -165,7 +165,7 @@ def test_features_with_zeros_are_multiplied_as_such(
 
 
 @pytest.fixture(scope="module")
-def folder(parts: Parts, tmp_path_factory) -> Path:
+def folder(parts: Compiled, tmp_path_factory) -> Path:
     """A program of two ranks, built."""
     place = tmp_path_factory.mktemp("two")
     return built_for_ranks(made("GCN", "Sum"), GRAPH, divided(2), parts, place / "out")

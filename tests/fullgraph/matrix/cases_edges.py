@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import Case, layer, left, partly
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
-from tests.fullgraph.matrix.models import HIDDEN, Calls, Stack
+from tests.fullgraph.matrix.models import HIDDEN, Calls, Stack, frozen
 from torch import nn
 
 FEATURES = 3
@@ -96,13 +96,6 @@ def encoded(self, x, edge_index, edge_attr):
 
 def some_features(self, x, edge_index, edge_attr):
     return self.head(self.first(F.relu(x), edge_index, edge_attr[:, :FEATURES]))
-
-
-def _frozen(model, *names):
-    for name, parameter in model.named_parameters():
-        if any(part in name for part in names):
-            parameter.requires_grad_(False)
-    return model
 
 
 def case(part, name, make, prepare=FEATURED):
@@ -204,13 +197,13 @@ def _attention_cases(kind):
         case(part, "residual", lambda: featured(residual)(made())),
         case(part, "in evaluation only", lambda: featured(edges_in_evaluation_only)(made())),
         case(part, "evaluation, dropout", lambda: Featured(made(dropout=0.5)).eval()),
-        case(part, "a frozen lin_edge", lambda: _frozen(Featured(made()), "lin_edge")),
+        case(part, "a frozen lin_edge", lambda: frozen(Featured(made()), "lin_edge")),
         case(
             part,
             f"a frozen {_LEARNED_BY[name]}",
-            lambda: _frozen(Featured(made()), f".{_LEARNED_BY[name]}"),
+            lambda: frozen(Featured(made()), f".{_LEARNED_BY[name]}"),
         ),
-        case(part, "a frozen layer", lambda: _frozen(Featured(made()), "first.")),
+        case(part, "a frozen layer", lambda: frozen(Featured(made()), "first.")),
         case(part, "of half precision", lambda: Featured(made()), with_features(dtype=torch.bfloat16)),
         *(
             left_alone(part, option, lambda o=given: Featured(made(**o)))
@@ -242,9 +235,9 @@ EDGES = [
     case("GINEConv", "a layer used twice", lambda: featured(shared)(GINE)),
     case("GINEConv", "in evaluation only", lambda: featured(edges_in_evaluation_only)(GINE)),
     case("GINEConv", "evaluation", lambda: Featured(GINE).eval()),
-    case("GINEConv", "a frozen map of edges", lambda: _frozen(Featured(GINE), ".lin.")),
-    case("GINEConv", "a frozen bias of edges", lambda: _frozen(Featured(GINE), ".lin.bias")),
-    case("GINEConv", "a frozen layer", lambda: _frozen(Featured(GINE), "first.")),
+    case("GINEConv", "a frozen map of edges", lambda: frozen(Featured(GINE), ".lin.")),
+    case("GINEConv", "a frozen bias of edges", lambda: frozen(Featured(GINE), ".lin.bias")),
+    case("GINEConv", "a frozen layer", lambda: frozen(Featured(GINE), "first.")),
     case("GINEConv", "of half precision", lambda: Featured(GINE), with_features(dtype=torch.bfloat16)),
     *(left_alone("GINEConv", name, lambda m=make: Featured(m)) for name, make in _GINE_LEFT.items()),
     partly_lowered(

@@ -2,7 +2,8 @@
 
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import GCN, Case, gin, layer, left, partly
-from tests.fullgraph.matrix.models import Sine, Stack, Weighted, WeightedAsAttr, negated
+from tests.fullgraph.matrix.cases_edges import Featured
+from tests.fullgraph.matrix.models import Sine, Stack, Weighted, negated
 from torch import nn
 
 _GCN_OPTIONS = {
@@ -113,11 +114,11 @@ LAYERS = [
         Case("GCNConv with edge_weight", name, lambda o=o: Weighted(layer(pyg.GCNConv, **o)))
         for name, o in _GCN_OPTIONS.items()
     ),
-    Case("GCNConv with edge_weight", "named edge_attr", lambda: WeightedAsAttr(GCN), prepare=_named_attr),
+    Case("GCNConv with edge_weight", "named edge_attr", lambda: Featured(GCN), prepare=_named_attr),
     Case(
         "GCNConv with edge_weight",
         "improved, named edge_attr",
-        lambda: WeightedAsAttr(layer(pyg.GCNConv, improved=True)),
+        lambda: Featured(layer(pyg.GCNConv, improved=True)),
         prepare=_named_attr,
     ),
     *_options("SAGEConv", pyg.SAGEConv, _SAGE_OPTIONS, _SAGE_LEFT),

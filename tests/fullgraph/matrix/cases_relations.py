@@ -6,7 +6,7 @@ import torch
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import Case, layer, left
 from tests.fullgraph.matrix.graphs import CHANNELS
-from tests.fullgraph.matrix.models import Calls, Stack
+from tests.fullgraph.matrix.models import Calls, Stack, frozen
 from torch import nn
 
 from graphbraid import nn as gnn
@@ -71,13 +71,6 @@ def of_a_pair(self, x, edge_index, edge_type):
     return self.head(self.first((x, x), edge_index, edge_type))
 
 
-def _frozen(model, *names):
-    for name, parameter in model.named_parameters():
-        if any(part in name for part in names):
-            parameter.requires_grad_(False)
-    return model
-
-
 def conv(kind=pyg.RGCNConv, relations=RELATIONS, **options):
     """A maker of layers over relations."""
     return layer(kind, num_relations=relations, **options)
@@ -128,9 +121,9 @@ _CASES = [
     case("RGCNConv", "a layer used twice", lambda: related(shared)(conv(num_bases=2))),
     case("RGCNConv", "evaluation", lambda: Related(_PLAIN, nn.Dropout(0.5)).eval()),
     case("RGCNConv", "batch norm", lambda: Related(_PLAIN, nn.BatchNorm1d(8))),
-    case("RGCNConv", "a frozen weight", lambda: _frozen(Related(_PLAIN), ".weight")),
-    case("RGCNConv", "frozen bases", lambda: _frozen(Related(conv(num_bases=2)), ".weight")),
-    case("RGCNConv", "a frozen layer", lambda: _frozen(Related(_PLAIN), "first.")),
+    case("RGCNConv", "a frozen weight", lambda: frozen(Related(_PLAIN), ".weight")),
+    case("RGCNConv", "frozen bases", lambda: frozen(Related(conv(num_bases=2)), ".weight")),
+    case("RGCNConv", "a frozen layer", lambda: frozen(Related(_PLAIN), "first.")),
     *(
         left_alone(name, lambda o=given: Related(conv(**o)), reason)
         for name, (given, reason) in _LEFT.items()

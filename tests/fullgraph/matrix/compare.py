@@ -82,7 +82,3 @@ def assert_alike(model, twin, data, engine, *, steps=3, rtol=2e-4, atol=2e-5):
     assert [module.training for module in model.modules()] == modes
     plain.model.eval()
     torch.testing.assert_close(predicted, plain().detach(), **close)
-
-
-def _grad(parameter):
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -29,13 +29,6 @@ class Weighted(Stack):
         return self.second(x, edge_index, edge_weight)
 
 
-class WeightedAsAttr(Stack):
-    """The same, the weights under another name."""
-
-    def forward(self, x, edge_index, edge_attr):
-        return self.second(self.between(self.first(x, edge_index, edge_attr)), edge_index, edge_attr)
-
-
 class Calls(nn.Module):
     """A forward of one's own over two layers, a linear map and a normalisation."""
 
@@ -112,3 +105,11 @@ class Doubled(nn.Module):
 
     def forward(self, x):
         return self.factor * x
+
+
+def frozen(model, *names):
+    """A model whose parameters with such names do not learn."""
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in names):
+            parameter.requires_grad_(False)
+    return model
