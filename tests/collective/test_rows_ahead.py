@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.emulation import FAST
+from tests.extras import PATIENCE
 from tests.features.tables import flip_a_byte, same, stored_graph
 
 import graphbraid
@@ -187,7 +188,7 @@ def test_workers_announce_and_gather_in_order_with_the_window_announced_before()
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert [done[1] for done in rows.done if done[0] == "announce"] == list(range(20))
     gathers = [done[1:] for done in rows.done if done[0] == "gather"]
     assert gathers == [(step, step) for step in range(20)]  # announced as what they are

@@ -17,6 +17,7 @@ from tests.distributed import learned_rows
 from tests.distributed.learned_rows import CASES, RUN, BesideFeatures, make
 from tests.distributed.ranks import Said, run
 from tests.distributed.training import fitted, graph_of
+from tests.extras import PATIENCE
 from tests.train.typed_communities import bibliography
 from torch import nn
 
@@ -313,7 +314,7 @@ def test_a_lost_rank_ends_the_job_and_the_last_checkpoint_is_whole(
     for said in others:
         assert said.code == 8
         assert "rank 2 is lost" in said.stderr
-        assert said.seconds < 30
+        assert said.seconds < PATIENCE
     whole = uninterrupted[1]
     more = run(2, learned_rows.with_checkpoints, folder, tmp_path / "run", 3, "resume")[0].result
     done = 21 - len(more["losses"])

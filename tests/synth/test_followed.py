@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.extras import PATIENCE
 from tests.synth.building import CSRC, RUNTIME
 
 from graphbraid.synth import ProgramError, Synthesis, from_program, parse_program
@@ -235,7 +236,7 @@ def test_statements_run_in_cpp_as_they_are_interpreted(tmp_path: Path) -> None:
     command += [str(source), str(RUNTIME / "epochs.cpp"), "-o", str(tmp_path / "all")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run([str(tmp_path / "all")], capture_output=True, text=True, timeout=PATIENCE).stdout
     lines = [line for line in said.splitlines() if not re.match(r"epoch \d+ loss", line)]
     found: list[list[str]] = [[]]
     for line in lines:
