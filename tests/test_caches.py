@@ -8,26 +8,26 @@ import pytest
 
 from graphbraid import datasets
 from graphbraid.errors import ConfigError
-from graphbraid.files import caches
-from graphbraid.files.caches import cache_folder
+from graphbraid.files import opening
+from graphbraid.files.opening import cache_folder
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """The temporary files' folder, and no cache of one's own yet."""
     monkeypatch.delenv("GRAPHBRAID_CACHE", raising=False)
-    monkeypatch.setattr(caches.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(caches.tempfile, "tempdir", str(tmp_path))
-    caches._cache_without_home.cache_clear()
+    monkeypatch.setattr(opening.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(opening.tempfile, "tempdir", str(tmp_path))
+    opening._cache_without_home.cache_clear()
     yield tmp_path
-    caches._cache_without_home.cache_clear()
+    opening._cache_without_home.cache_clear()
 
 
 def no_home(monkeypatch):
     def raises():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(caches.Path, "home", staticmethod(raises))
+    monkeypatch.setattr(opening.Path, "home", staticmethod(raises))
 
 
 def test_a_place_one_names_is_taken(monkeypatch, tmp_path):
@@ -50,7 +50,7 @@ def test_a_user_without_a_home_has_a_folder_of_his_own(place, monkeypatch, caplo
 
 def test_a_home_that_cannot_be_written_is_not_needed(place, monkeypatch, caplog):
     monkeypatch.setenv("HOME", "/proc/1/nothing")
-    monkeypatch.setattr(caches.os, "access", lambda *_: False)
+    monkeypatch.setattr(opening.os, "access", lambda *_: False)
     assert cache_folder("rates").parent == place / f"graphbraid-{os.getuid()}"
     assert "cannot be written" in caplog.text
 

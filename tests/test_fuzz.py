@@ -23,7 +23,7 @@ from tests.fuzz.world import World, numbers_of, unequal
 
 from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.measured import rates as kept_rates
+from graphbraid.fullgraph import rates as kept_rates
 from graphbraid.graph import Graph
 from graphbraid.ops import reference
 

@@ -39,7 +39,7 @@ INNER_FLOORS = {
     "fullgraph/step": ((...,), ("operations",), ("planned_step",)),
     "graph": ((...,), ("interop",), ("graph",), ("graph_set",)),
     "ops": (
-        ("derived", "library"),
+        ("library",),
         ("dropout",),
         ("reference",),
         ("kernels",),
@@ -79,7 +79,7 @@ INNER_FLOORS = {
         ("device", "program"),
         ("lowering", "reading"),
         ("ranks", "step", "batches"),
-        ("measured", "explain"),
+        ("rates", "explain"),
     ),
     "train": (
         ("records", "option_values", "option_checks", "config", "task", "callbacks"),
@@ -347,7 +347,7 @@ def test_without_compiled_kernels_the_reference_runs_and_doctor_says_so(copy_wit
 import json, torch, graphbraid
 from graphbraid import native, ops
 from graphbraid.cli.commands import doctor
-from graphbraid.fullgraph.measured import rates
+from graphbraid.fullgraph import rates
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
 

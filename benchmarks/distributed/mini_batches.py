@@ -37,8 +37,7 @@ from benchmarks.distributed.planted import CLASSES, FEATURES, scattered
 from benchmarks.distributed.probes import measured_sums, message_seconds, moving_seconds
 from benchmarks.distributed.shaped import start
 from graphbraid import distributed
-from graphbraid.estimates.cluster import Cluster, RanksForecast
-from graphbraid.estimates.sampled_ranks import forecast_sampled, predict_sampled
+from graphbraid.estimates.ranks import Cluster, RanksForecast, forecast_sampled, predict_sampled
 from graphbraid.graph import Graph
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig, Trainer

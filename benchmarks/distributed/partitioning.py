@@ -38,7 +38,7 @@ from benchmarks.peers.reordering import peak_starts_here, resident_bytes
 from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.distributed import partition
-from graphbraid.distributed.partitioning.metis import symmetric
+from graphbraid.distributed.partitioning.choose import symmetric
 from graphbraid.distributed.partitioning.records import imbalance, node_loads, part_loads
 from graphbraid.distributed.partitioning.streaming import cut_edges
 from graphbraid.graph.csc import Csc

@@ -10,7 +10,7 @@ import torch
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.communicator import Handle
-from graphbraid.estimates.cluster import ring_sum
+from graphbraid.estimates.ranks import ring_sum
 
 WARM = 3
 """Calls before the clock starts: memory is taken, kernels' arguments are bound."""

@@ -30,8 +30,8 @@ from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import read_rows, write_rows
 from benchmarks.graphs.rmat import Rmat, make
 from graphbraid import compile  # noqa: A004
-from graphbraid.estimates.cluster import TYPICAL_BYTE_SECONDS, TYPICAL_MESSAGE_SECONDS, Cluster, RankEpoch
 from graphbraid.estimates.full_ranks import Degrees, RankStep, degrees_of, predict, random_share, steps_of
+from graphbraid.estimates.ranks import TYPICAL_BYTE_SECONDS, TYPICAL_MESSAGE_SECONDS, Cluster, RankEpoch
 from graphbraid.fullgraph import ALL, Engine
 from graphbraid.fullgraph.lowering.options import usual_spare_bytes
 from graphbraid.graph import Graph

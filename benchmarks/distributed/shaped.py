@@ -48,8 +48,8 @@ from benchmarks.distributed.probes import measured_link, median_seconds, message
 from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
-from graphbraid.estimates.cluster import Cluster
 from graphbraid.estimates.full_ranks import RankStep, largest_share, predict, step_of
+from graphbraid.estimates.ranks import Cluster
 from graphbraid.graph import Graph
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")

@@ -28,8 +28,8 @@ from benchmarks.common.rows import write_rows
 from benchmarks.fullgraph.ours import add_model_arguments, load_graph, make_net
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.explain.floor import Floor
-from graphbraid.fullgraph.measured.rates import machine_rates
-from graphbraid.fullgraph.measured.rates import measure as measure_rates
+from graphbraid.fullgraph.rates import machine_rates
+from graphbraid.fullgraph.rates import measure as measure_rates
 from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 
 GOAL = 1.3

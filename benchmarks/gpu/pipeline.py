@@ -45,9 +45,8 @@ from benchmarks.gpu.card import beside, describe
 from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.gpu.sampling import skewed_graph
 from graphbraid.distributed import Communicator, Part, Partition, split
-from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import SharedRows, places_of_halo
-from graphbraid.distributed.ranks.transports import TorchTransport
+from graphbraid.distributed.peers import Peers, SharedRows, places_of_halo
+from graphbraid.distributed.ranks.transport import TorchTransport
 from graphbraid.fullgraph.device import Cuda, DeviceLimits
 from graphbraid.fullgraph.ranks.pipeline_tuner import (
     SIZES,

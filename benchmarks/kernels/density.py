@@ -23,7 +23,7 @@ from benchmarks.common.rows import write_rows
 from graphbraid import Graph, SparseFeatures
 from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.passes import choose_input_path
-from graphbraid.fullgraph.measured.rates import machine_rates
+from graphbraid.fullgraph.rates import machine_rates
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.step.inputs import BinaryInput, DenseInput, Input, SparseInput
 from graphbraid.graph.csc import Csc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from graphbraid.collective.plan.dispatcher import bound_with
+from graphbraid.collective.plan.simulator import bound_with
 from graphbraid.collective.plan.times import StageTimes
 
 

@@ -6,9 +6,17 @@ from typing import Protocol
 
 import numpy as np
 
-from graphbraid.collective.plan.dispatcher import CPU, GPU, Routes, spread_routes
 from graphbraid.collective.plan.scheduler import Limits, make_plan
-from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, simulate
+from graphbraid.collective.plan.simulator import (
+    CPU,
+    GPU,
+    Durations,
+    Routes,
+    ScheduleSetting,
+    SimulatedEpoch,
+    simulate,
+    spread_routes,
+)
 from graphbraid.collective.plan.times import Profile, StageTimes
 
 

@@ -7,7 +7,7 @@ from tests import warm
 
 from graphbraid import native
 from graphbraid.cli.commands import doctor
-from graphbraid.fullgraph.measured import rates as kept_rates
+from graphbraid.fullgraph import rates as kept_rates
 from graphbraid.machine.rates import Rates
 
 
@@ -30,7 +30,7 @@ def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):
 # Not measured: the twins' rates take seconds, and the run above measures.
 UNMEASURED = """
 from graphbraid.cli.main import app
-from graphbraid.fullgraph.measured import rates
+from graphbraid.fullgraph import rates
 from graphbraid.machine.rates import Rates
 
 rates.measured_rates = lambda: rates.MeasuredRates(rates=Rates())

@@ -73,7 +73,7 @@ def test_what_saving_lacks_is_said_before_the_graph_is_divided(divide, tmp_path,
 
     monkeypatch.setattr("graphbraid.distributed.partition", divided)
     if lacks == "memory":
-        monkeypatch.setattr("graphbraid.datasets.memory.free_memory_bytes", lambda: 1000)
+        monkeypatch.setattr("graphbraid.datasets.npy.free_memory_bytes", lambda: 1000)
         said = "into 4 parts takes about .* of memory; 1000 B are free"
     elif lacks == "disk":
         monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))

@@ -6,7 +6,7 @@ import pytest
 
 from graphbraid.cli.commands.plan import parse_ranks
 from graphbraid.errors import ConfigError
-from graphbraid.estimates.sampled_ranks import forecast_sampled
+from graphbraid.estimates.ranks import forecast_sampled
 
 
 @pytest.mark.parametrize(

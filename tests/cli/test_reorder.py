@@ -6,7 +6,7 @@ import torch
 
 from graphbraid import datasets
 from graphbraid.cli import signals
-from graphbraid.datasets.store import renumbered
+from graphbraid.datasets.store import changed
 from graphbraid.features import ORDERS, order_by, reorder, score
 from graphbraid.sampling import SamplerConfig
 from graphbraid.sampling.config import SeedSchedule
@@ -100,7 +100,7 @@ def test_a_store_that_is_there_stays_unless_it_is_to_be_replaced(graphbraid, sto
 
 
 def test_sigterm_while_it_writes_leaves_nothing(graphbraid, store, tmp_path, monkeypatch):
-    sources, made = renumbered.Renumbering.sources, []
+    sources, made = changed.Renumbering.sources, []
 
     def stopped(self, *arguments, **options):
         made.append(arguments)
@@ -108,8 +108,8 @@ def test_sigterm_while_it_writes_leaves_nothing(graphbraid, store, tmp_path, mon
             raise signals.Stopped
         return sources(self, *arguments, **options)
 
-    monkeypatch.setattr(renumbered, "part_bytes", lambda: 256)
-    monkeypatch.setattr(renumbered.Renumbering, "sources", stopped)
+    monkeypatch.setattr(changed, "part_bytes", lambda: 256)
+    monkeypatch.setattr(changed.Renumbering, "sources", stopped)
     before = sorted(path.name for path in tmp_path.iterdir())
     graphbraid("reorder", "--data", store, "--by", "degree", "--out", tmp_path / "made", code=130)
     assert len(made) == 3

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import any_times
 
-from graphbraid.collective.plan.dispatcher import balanced_split, bound_with, epoch_bound
+from graphbraid.collective.plan.simulator import balanced_split, bound_with, epoch_bound
 
 
 @given(any_times, st.integers(1, 6))

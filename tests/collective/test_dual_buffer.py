@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.suites import examples
 
-from graphbraid.collective.plan.dispatcher import CPU, GPU
+from graphbraid.collective.plan.simulator import CPU, GPU
 from graphbraid.collective.run.dual_buffer import DualBuffer
 
 ROUTES = st.binary(min_size=1, max_size=30).map(lambda drawn: bytes(b & 1 for b in drawn))

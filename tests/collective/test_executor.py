@@ -27,9 +27,8 @@ from tests.collective.emulation import (
 from tests.extras import PATIENCE, once_undisturbed
 
 from graphbraid.collective.hardware.cpu import NoTransfer
-from graphbraid.collective.plan.dispatcher import CPU
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
-from graphbraid.collective.plan.simulator import Durations
+from graphbraid.collective.plan.simulator import CPU, Durations
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.replanner import Drift, Replanning
@@ -182,8 +181,8 @@ executor = make_executor(stage_times(60.0, 0.001, 0.001, workers=1), share=1.0)
 executor._operators.cpu_batching._accelerator.check = lambda *_: (print("asleep", flush=True), 1 / 0.0001)
 print("started", flush=True)
 import benchmarks.common.emulated as emulated
-from graphbraid.collective.run import crew
-crew.JOIN_SECONDS = 0.2
+from graphbraid.collective.run import executor as home
+home.JOIN_SECONDS = 0.2
 for _ in executor:
     pass
 """

@@ -16,8 +16,8 @@ from tests.extras import PATIENCE
 
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.hardware.process import ProcessBatching
-from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.scheduler import fixed_plan
+from graphbraid.collective.plan.simulator import CPU, GPU
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run import stages
 from graphbraid.collective.run.dual_buffer import DualBuffer

@@ -15,8 +15,8 @@ from tests.features.tables import flip_a_byte, same, stored_graph
 import graphbraid
 from graphbraid import Trainer
 from graphbraid.collective.hardware.process import ProcessBatching
-from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.scheduler import fixed_plan
+from graphbraid.collective.plan.simulator import CPU, GPU
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.dual_buffer import DualBuffer
 from graphbraid.collective.run.executor import Executor

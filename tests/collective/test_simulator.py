@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 from tests.collective.cases import stage_times, two_routes
 from tests.collective.checker import check_schedule
 
-from graphbraid.collective.plan.dispatcher import CPU, GPU, bound_with, spread_routes
-from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, braid, simulate
+from graphbraid.collective.plan.simulator import (
+    CPU,
+    GPU,
+    Durations,
+    ScheduleSetting,
+    bound_with,
+    braid,
+    simulate,
+    spread_routes,
+)
 from graphbraid.errors import ConfigError
 
 settings = st.builds(

@@ -70,7 +70,7 @@ def test_a_header_that_says_more_than_is_there_takes_no_memory(tmp_path, shape, 
 
 
 def test_more_than_the_free_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("graphbraid.datasets.memory.free_memory_bytes", lambda: 100_000)
+    monkeypatch.setattr("graphbraid.datasets.npy.free_memory_bytes", lambda: 100_000)
     np.savez_compressed(tmp_path / "zeros.npz", x=np.zeros(100_000, np.float32))
     with pytest.raises(ResourceError, match=r"takes about 390.\d KiB of memory; 97.7 KiB are free"):
         read_npz(tmp_path / "zeros.npz")

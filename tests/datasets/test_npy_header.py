@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from graphbraid.files.npy_header import read_alone
+from graphbraid.files.mapped import read_alone
 
 
 def failing(times):

@@ -19,7 +19,7 @@ from tests.suites import examples
 
 from graphbraid import Csc, Graph, native
 from graphbraid.datasets import NodeIds, open_names, open_store, save_store
-from graphbraid.datasets.store import renumbered
+from graphbraid.datasets.store import changed
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import reorder
 
@@ -31,7 +31,7 @@ def parts(monkeypatch):
     """Parts of so many bytes."""
 
     def of(num_bytes):
-        monkeypatch.setattr(renumbered, "part_bytes", lambda: num_bytes)
+        monkeypatch.setattr(changed, "part_bytes", lambda: num_bytes)
 
     return of
 
@@ -101,7 +101,7 @@ def test_what_is_no_order_leaves_nothing(tmp_path, order, says):
 def test_a_failure_in_the_midst_leaves_nothing(tmp_path, parts, monkeypatch):
     parts(8)
     made = []
-    rows = renumbered.Renumbering.rows
+    rows = changed.Renumbering.rows
 
     def failing(self, *arguments):
         made.append(arguments)
@@ -109,7 +109,7 @@ def test_a_failure_in_the_midst_leaves_nothing(tmp_path, parts, monkeypatch):
             raise KeyboardInterrupt
         return rows(self, *arguments)
 
-    monkeypatch.setattr(renumbered.Renumbering, "rows", failing)
+    monkeypatch.setattr(changed.Renumbering, "rows", failing)
     with pytest.raises(KeyboardInterrupt):
         save_store(small_graph(), tmp_path / "s", order=ORDER)
     assert list(tmp_path.iterdir()) == []
@@ -117,7 +117,7 @@ def test_a_failure_in_the_midst_leaves_nothing(tmp_path, parts, monkeypatch):
 
 def test_the_disk_is_looked_at_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 10}))
-    monkeypatch.setattr(renumbered.Renumbering, "rows", lambda *_: pytest.fail("was made"))
+    monkeypatch.setattr(changed.Renumbering, "rows", lambda *_: pytest.fail("was made"))
     with pytest.raises(ResourceError, match=r"storing the graph in .* needs .* 10 B are free"):
         save_store(small_graph(), tmp_path / "s", order=ORDER)
 
@@ -125,7 +125,7 @@ def test_the_disk_is_looked_at_before_anything_is_made(tmp_path, monkeypatch):
 def test_no_part_is_larger_than_was_asked_for_but_a_single_list(tmp_path, parts, monkeypatch):
     parts(4000)
     sizes = {}
-    write = renumbered.ArrayParts
+    write = changed.ArrayParts
 
     def noting(dtype, shape, made):
         def parts():
@@ -136,7 +136,7 @@ def test_no_part_is_larger_than_was_asked_for_but_a_single_list(tmp_path, parts,
         return write(dtype, shape, parts)
 
     noting.whole = write.whole
-    monkeypatch.setattr(renumbered, "ArrayParts", noting)
+    monkeypatch.setattr(changed, "ArrayParts", noting)
     src, dst = random_edges(500, 20_000)
     graph = Graph.from_edge_index(torch.stack((src, dst)), 500, x=torch.randn(500, 16), y=[0] * 500)
     save_store(graph, tmp_path / "s", order=torch.arange(500).flip(0))
@@ -162,7 +162,7 @@ import sys, threading
 from pathlib import Path
 import torch
 from graphbraid import features
-from graphbraid.datasets.store import renumbered
+from graphbraid.datasets.store import changed
 from graphbraid.datasets import open_store, save_store
 from graphbraid.graph import Graph
 
@@ -176,7 +176,7 @@ def watch():
 
 features.reorder(Graph.from_edge_index([[0, 1], [1, 0]], 2, x=torch.zeros(2, 1)), "degree")  # loads kernels
 graph = open_store(sys.argv[1], verify=False)
-renumbered.part_bytes = lambda: int(sys.argv[3])
+changed.part_bytes = lambda: int(sys.argv[3])
 seen, done = [], threading.Event()
 before = anonymous()
 watcher = threading.Thread(target=watch)
@@ -206,5 +206,5 @@ def test_memory_is_that_of_the_nodes_maps_and_some_parts(tmp_path):
         assert done.returncode == 0, done.stderr
         return float(done.stdout)
 
-    most = 40 * num_nodes + renumbered._PARTS_IN_FREE_MEMORY * part
+    most = 40 * num_nodes + changed._PARTS_IN_FREE_MEMORY * part
     assert least_peak(peak, most) <= most

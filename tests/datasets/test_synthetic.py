@@ -11,7 +11,7 @@ from tests.extras import NO_KERNELS
 from graphbraid import datasets, native
 from graphbraid.datasets import synthetic
 from graphbraid.errors import ConfigError
-from graphbraid.files.caches import cache_folder
+from graphbraid.files.opening import cache_folder
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.features.tables import stored_graph
 
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.run import replanner
-from graphbraid.distributed.peers import group as probing
+from graphbraid.distributed import peers as probing
 from graphbraid.estimates import choose as modes
 from graphbraid.estimates import machine as rank_memory
 from graphbraid.estimates import memory as sampled

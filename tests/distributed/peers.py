@@ -20,9 +20,8 @@ from tests.ops.peers import owned_by, share_of, with_coefficients
 from torch import Tensor
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, SharedRows
-from graphbraid.distributed.ranks.transports import TorchTransport
+from graphbraid.distributed.peers import PeerMap, Peers, PeerSum, SharedRows
+from graphbraid.distributed.ranks.transport import TorchTransport
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Ranks
 from graphbraid.fullgraph.device import device_at
@@ -43,8 +42,8 @@ def share_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         kept[name] = tensor
         return name.encode()
 
-    monkeypatch.setattr("graphbraid.distributed.peers.group.handle_of", handle_of)
-    monkeypatch.setattr("graphbraid.distributed.peers.group.opened", lambda handle: kept[handle.decode()])
+    monkeypatch.setattr("graphbraid.distributed.peers.handle_of", handle_of)
+    monkeypatch.setattr("graphbraid.distributed.peers.opened", lambda handle: kept[handle.decode()])
 
 
 def map_of(wanted: str) -> Aggregation:
@@ -171,9 +170,9 @@ def train_on_one_card(folder: str, kernel: str, method: str) -> None:
 
 def probed(comm: Communicator, what: str) -> str:
     """Why ranks cannot read each other's memory where one of them is not as the others."""
-    module = importlib.import_module("graphbraid.distributed.peers.group")
+    module = importlib.import_module("graphbraid.distributed.peers")
     if comm.rank == 1 and what == "machine":
-        importlib.import_module("graphbraid.distributed.peers.group").machine_name = lambda: "another"
+        importlib.import_module("graphbraid.distributed.peers").machine_name = lambda: "another"
     elif comm.rank == 1 and what == "sharing":
         module.handle_of = _fails
     elif comm.rank == 1 and what == "opening":

@@ -13,8 +13,8 @@ from tests.distributed.whole import as_processes, assert_as_one_rank
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import NUM_NODES, make_graph
 
-from graphbraid.estimates.cluster import Cluster
 from graphbraid.estimates.full_ranks import LargestShare, predict, steps_of
+from graphbraid.estimates.ranks import Cluster
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, Ranks, lower
 from graphbraid.fullgraph.lowering.costs import Link
 from graphbraid.fullgraph.program import Exchange

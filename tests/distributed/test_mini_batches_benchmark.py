@@ -6,8 +6,7 @@ from benchmarks.common.rows import read_lines
 from benchmarks.distributed import mini_batches, probes
 from tests.distributed.threads import run_threads
 
-from graphbraid.estimates.cluster import Cluster, RanksForecast
-from graphbraid.estimates.sampled_ranks import ShareTimes, predict_sampled
+from graphbraid.estimates.ranks import Cluster, RanksForecast, ShareTimes, predict_sampled
 
 
 def forecast(seconds):

@@ -15,8 +15,7 @@ from tests.ops.peers import COEFFICIENTS, divided_maps, owned_by, share_of
 from tests.suites import few_of
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, SharedRows, places_of_halo, reversed_edges
+from graphbraid.distributed.peers import PeerMap, Peers, PeerSum, SharedRows, places_of_halo, reversed_edges
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops.peers import PipelineConfig
@@ -229,7 +228,7 @@ def test_all_ranks_know_why_they_cannot_read_each_other(what, why):
 
 
 def test_ranks_on_other_kinds_of_devices_are_no_peers_and_share_nothing(monkeypatch):
-    monkeypatch.setattr("graphbraid.distributed.peers.group._card", lambda device: "")
+    monkeypatch.setattr("graphbraid.distributed.peers._card", lambda device: "")
 
     def run(comm):
         group = Peers(comm, torch.device("cpu" if comm.rank else "cuda"))
@@ -250,7 +249,7 @@ def test_ranks_on_other_kinds_of_devices_are_no_peers_and_share_nothing(monkeypa
     ],
 )
 def test_rows_of_devices_travel_by_the_host_unless_nccl_moves_them(monkeypatch, kind, cards, name, by_host):
-    monkeypatch.setattr("graphbraid.distributed.peers.group._card", lambda device: next(given))
+    monkeypatch.setattr("graphbraid.distributed.peers._card", lambda device: next(given))
     monkeypatch.setattr(Peers, "_why_not", lambda self: "not tried")
     given = iter(cards)
 

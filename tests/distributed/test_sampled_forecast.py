@@ -6,8 +6,7 @@ import pytest
 from tests.distributed import share_training, training
 from tests.distributed.ranks import run
 
-from graphbraid.estimates.cluster import Cluster, ring_sum
-from graphbraid.estimates.sampled_ranks import forecast_sampled
+from graphbraid.estimates.ranks import Cluster, forecast_sampled, ring_sum
 from graphbraid.train import TrainConfig
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]

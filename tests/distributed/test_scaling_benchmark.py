@@ -6,8 +6,8 @@ from benchmarks.common.rows import read_lines
 from benchmarks.distributed import scaling
 from benchmarks.tables import distributed as tables
 
-from graphbraid.estimates.cluster import RankEpoch
 from graphbraid.estimates.full_ranks import RankStep, RankWork
+from graphbraid.estimates.ranks import RankEpoch
 
 STEP = RankStep(
     works=(RankWork(2.0, by_edges=True), RankWork(1.0)),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.ranks import transport, transports
+from graphbraid.distributed.ranks import transport
 from graphbraid.distributed.ranks.transport import Alone, Finished
 
 
@@ -24,9 +24,9 @@ class Work:
 
 @pytest.mark.parametrize("error", [None, RuntimeError("connection closed")])
 def test_a_rest_ends_as_a_message_arrives_or_fails(error, monkeypatch):
-    monkeypatch.setattr(transports, "_LONGEST_REST_SECONDS", 600.0)
+    monkeypatch.setattr(transport, "_LONGEST_REST_SECONDS", 600.0)
     work = Work(error)
-    message = transports._Messages([work], torch.zeros(1))
+    message = transport._Messages([work], torch.zeros(1))
     assert not message.done()
     threading.Timer(0.01, work.arrives.set).start()
     message.rest(0.0)
@@ -43,7 +43,7 @@ def test_pauses_grow_and_never_keep_the_core_where_another_thread_works(monkeypa
     monkeypatch.setattr(transport.time, "sleep", slept.append)
     for waited in (0.0, 1e-4, 2e-3, 5.0):
         transport.pause(waited)
-        transports._Collective(None).rest(waited)
+        transport._Collective(None).rest(waited)
     assert slept[::2] == [0.0, 0.0, pytest.approx(2e-4), 1e-3]
     assert slept[1::2] == [5e-5, 5e-5, pytest.approx(2e-4), 1e-3]
 

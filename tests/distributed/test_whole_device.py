@@ -22,7 +22,7 @@ from tests.suites import every, few_of
 
 from graphbraid import native
 from graphbraid import nn as gnn
-from graphbraid.distributed.peers.group import Peers
+from graphbraid.distributed.peers import Peers
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, NotLoweredError, Ranks
 from graphbraid.fullgraph.device import DeviceLimits

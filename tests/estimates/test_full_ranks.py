@@ -16,7 +16,6 @@ from tests.train.communities import community_graph
 
 from graphbraid.distributed import Division, partition, report_of
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.estimates.cluster import Cluster, RankEpoch, Sending
 from graphbraid.estimates.full_ranks import (
     LargestShare,
     RankStep,
@@ -30,6 +29,7 @@ from graphbraid.estimates.full_ranks import (
     share_of,
     step_of,
 )
+from graphbraid.estimates.ranks import Cluster, RankEpoch, Sending
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
 from graphbraid.machine.rates import Rates
 from graphbraid.nn import make_model

@@ -13,8 +13,7 @@ from torch import nn
 
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES
 from graphbraid.errors import ConfigError
-from graphbraid.estimates.cluster import Cluster
-from graphbraid.estimates.sampled_ranks import ShareTimes, forecast_sampled, late_seconds, predict_sampled
+from graphbraid.estimates.ranks import Cluster, ShareTimes, forecast_sampled, late_seconds, predict_sampled
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphbraid.fullgraph.measured.rates import MeasuredRates
+from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 
@@ -10,4 +10,4 @@ from graphbraid.machine.rates import Rates
 def typical_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower models by typical rates: to measure the machine takes a sanitizer's kernels minutes."""
     rates = MeasuredRates(rates=Rates())
-    monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: rates)
+    monkeypatch.setattr("graphbraid.fullgraph.rates.measured_rates", lambda _: rates)

@@ -13,7 +13,7 @@ from tests.sampling.graphs import power_law_csc
 from graphbraid import SamplerConfig, features
 from graphbraid.features.scores import choice
 from graphbraid.features.scores import score as scores
-from graphbraid.features.scores.reads import count_reads, spread_reads
+from graphbraid.features.scores.walks import count_reads, spread_reads
 
 SAMPLER = SamplerConfig(fanouts=(4, 3))
 

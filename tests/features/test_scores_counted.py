@@ -14,7 +14,7 @@ from graphbraid import SamplerConfig, features
 from graphbraid.errors import ConfigError
 from graphbraid.features import reference
 from graphbraid.features.scores import walks
-from graphbraid.features.scores.reads import count_reads, spread_reads, with_other_seed
+from graphbraid.features.scores.walks import count_reads, spread_reads, with_other_seed
 from graphbraid.loader import BatchLoader, LoaderSettings
 
 SAMPLER = SamplerConfig(fanouts=(4, 3))

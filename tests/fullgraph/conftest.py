@@ -5,8 +5,8 @@ import time
 import pytest
 from tests.fullgraph.fake_device import FakeDevice
 
-from graphbraid.fullgraph.measured import rates as kept_rates
-from graphbraid.fullgraph.measured.rates import MeasuredRates, rates_file
+from graphbraid.fullgraph import rates as kept_rates
+from graphbraid.fullgraph.rates import MeasuredRates, rates_file
 from graphbraid.machine.rates import Rates
 
 

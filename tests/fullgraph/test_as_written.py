@@ -273,12 +273,12 @@ def test_a_sparse_matrix_under_the_name_of_a_list(conv):
 
 
 def test_a_failure_to_lower_is_no_failure(monkeypatch):
-    from graphbraid.fullgraph import model_tracker
+    from graphbraid.fullgraph import engine as home
 
     def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(model_tracker, "lower_program", fail)
+    monkeypatch.setattr(home, "lower_program", fail)
     data, model = data_of("untidy"), Stack(GCN)
     engine = engine_of(model, data)
     assert "lowering it failed (ZeroDivisionError: a bug)" in engine.explain()

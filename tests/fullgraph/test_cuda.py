@@ -15,7 +15,7 @@ from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device import Cuda, NotRecordedError, device_at
-from graphbraid.fullgraph.measured.rates import measure
+from graphbraid.fullgraph.rates import measure
 from graphbraid.fullgraph.step.device_copies import OURS, SPARSE, VARIABLE
 
 pytestmark = pytest.mark.gpu

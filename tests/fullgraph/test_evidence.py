@@ -11,7 +11,7 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
-from graphbraid.fullgraph.measured.rates import MeasuredRates
+from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 DENSITY = 0.4
@@ -30,7 +30,7 @@ def test_evidence_lowers_alike_to_the_same_bits(monkeypatch):
 
     def compiled(times, **options):
         measured = MeasuredRates(rates=rates_by_which_sparse_takes(times))
-        monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: measured)
+        monkeypatch.setattr("graphbraid.fullgraph.rates.measured_rates", lambda _: measured)
         return graphbraid.compile(model, graph, passes=passes, **options)
 
     first = compiled(0.1)

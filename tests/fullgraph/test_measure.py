@@ -13,9 +13,9 @@ import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.cli.commands.doctor import _rate_rows, _rates
-from graphbraid.fullgraph.measured import rates as kept_rates
-from graphbraid.fullgraph.measured import rates as measure
-from graphbraid.fullgraph.measured.rates import MeasuredRates, machine_rates, measured_rates, rates_file
+from graphbraid.fullgraph import rates as kept_rates
+from graphbraid.fullgraph import rates as measure
+from graphbraid.fullgraph.rates import MeasuredRates, machine_rates, measured_rates, rates_file
 from graphbraid.machine.rates import Rates
 
 QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_values=5e8, binary_values=1e10)

@@ -14,7 +14,7 @@ from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import TieredFeatures
-from graphbraid.fullgraph.measured.rates import MeasuredRates
+from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 WIDTH, NODES = 37, 2300
@@ -26,7 +26,7 @@ COMPILED = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 @pytest.fixture(autouse=True)
 def typical_rates(monkeypatch):
     rates = MeasuredRates(rates=Rates())
-    monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: rates)
+    monkeypatch.setattr("graphbraid.fullgraph.rates.measured_rates", lambda _: rates)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.fuzz.world import NODES, World
 from graphbraid import collective, datasets
 from graphbraid.collective.run import profiler
 from graphbraid.estimates.machine import baseline_bytes
-from graphbraid.fullgraph.measured import rates
+from graphbraid.fullgraph import rates
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
 

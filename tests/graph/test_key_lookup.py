@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.graph.key_lookup import KeyLookup
+from graphbraid.graph.csc import KeyLookup
 
 KEYS = st.lists(st.integers(-3, 5), max_size=12)
 

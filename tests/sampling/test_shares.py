@@ -12,7 +12,7 @@ from tests.sampling.graphs import power_law_csc
 from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.features.scores import walks
-from graphbraid.features.scores.reads import batch_reads
+from graphbraid.features.scores.walks import batch_reads
 from graphbraid.graph import Graph
 from graphbraid.loader import LoaderSettings
 from graphbraid.sampling import SamplerConfig, SeedSchedule

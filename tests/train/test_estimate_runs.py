@@ -16,14 +16,14 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.estimates import machine as baseline
-from graphbraid.fullgraph.measured import rates as basis
+from graphbraid.fullgraph import rates as basis
 from graphbraid.graph import Graph, SparseFeatures
 
 # To measure the machine takes memory of its own, and on a busy machine each process does it anew, and may
 # lower a model in another way than the process before.
 BY_USUAL_RATES = """
-from graphbraid.fullgraph.measured import rates as basis
-from graphbraid.fullgraph.measured.rates import MeasuredRates
+from graphbraid.fullgraph import rates as basis
+from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 basis.measured_rates = lambda _: MeasuredRates(rates=Rates())

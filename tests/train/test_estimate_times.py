@@ -240,7 +240,7 @@ def test_a_pass_is_cheap_by_as_many_layers_as_inference_finds(monkeypatch, says)
         def aggregate_seconds(self, num_edges, width):
             return 1.0
 
-    monkeypatch.setattr("graphbraid.fullgraph.measured.rates.machine_rates", Rates)
+    monkeypatch.setattr("graphbraid.fullgraph.rates.machine_rates", Rates)
     graph = random_graph(200, 6, 8)
     model = Sage(8, graph.num_classes)
     if not says:

@@ -30,7 +30,7 @@ from graphbraid.nn import (
 from graphbraid.sampling.links.link_seeds import ANSWERS, COUNTS, GIVEN, KIND, LinkEnds, QuestionSeeds
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.links import losses
+from graphbraid.train.step.links import encoder
 from graphbraid.train.step.links.data import LinkData
 from graphbraid.train.task import Task, self_adversarial
 
@@ -76,7 +76,7 @@ def twin(model: LinkModel, links: Tensor, relation: Tensor, n3: float) -> Tensor
 def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(
     kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "_SCORES", at_once)
+    monkeypatch.setattr(encoder, "_SCORES", at_once)
     torch.manual_seed(0)
     graph, n3 = relations(), 0.03 if kind in ("distmult", "complex", "complex, reciprocal") else 0.0
     model = rows_and(PREDICTORS[kind]()).double()
@@ -90,7 +90,7 @@ def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(
     batch = type("Batch", (), dict(seeds.attributes))
     assert torch.equal(seeds.nodes, torch.arange(NODES))
     expected = twin(model, links, relation, n3)
-    found = losses.one_vs_all(model, model.encoder.rows, batch, data.ends, n3=n3)
+    found = encoder.one_vs_all(model, model.encoder.rows, batch, data.ends, n3=n3)
     torch.testing.assert_close(found, expected)
     inputs = list(model.parameters())
     wanted = torch.autograd.grad(expected, inputs)
@@ -101,7 +101,7 @@ def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(
     means = []
     for part in parts:
         batch = type("Batch", (), dict(questions.seeds_of(part, 0, 0).attributes))
-        means.append(losses.one_vs_all(model, model.encoder.rows, batch, data.ends, n3=n3) * part.numel())
+        means.append(encoder.one_vs_all(model, model.encoder.rows, batch, data.ends, n3=n3) * part.numel())
     torch.testing.assert_close(torch.stack(means).sum() / questions.num_inputs, expected)
 
 
@@ -109,7 +109,7 @@ def test_confident_and_impossible_answers_have_finite_losses_and_gradients() -> 
     given = torch.tensor([[200.0], [-200.0]], requires_grad=True)
     rows = torch.tensor([[1.0], [-1.0]])
     answers = torch.tensor([[0, 1], [0, 0]])
-    found = losses.softmax_over_all(lambda a, b, _part: a @ b.t(), given, rows, answers, [])
+    found = encoder.softmax_over_all(lambda a, b, _part: a @ b.t(), given, rows, answers, [])
     assert found.tolist() == 400.0  # the first answer is certain, the second off by 400
     torch.autograd.backward(found)
     assert given.grad is not None

@@ -15,7 +15,7 @@ from graphbraid.collective import Plan
 from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path
-from graphbraid.fullgraph.measured.rates import MeasuredRates
+from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.run_folder.folder import LOWERING, PLAN, keep, kept_evidence, kept_plan
@@ -34,7 +34,7 @@ def machine(monkeypatch):
 
     def find(rates):
         measured = MeasuredRates(rates=rates, doubt="beside another program")
-        monkeypatch.setattr("graphbraid.fullgraph.measured.rates.measured_rates", lambda _: measured)
+        monkeypatch.setattr("graphbraid.fullgraph.rates.measured_rates", lambda _: measured)
         return taken
 
     def watch(program, costs):

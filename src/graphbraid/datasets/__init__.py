@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         split_graphs,
         split_nodes,
     )
+    from graphbraid.datasets.store.changed import Narrowing, Rounding
     from graphbraid.datasets.store.manifest import StoreNames
-    from graphbraid.datasets.store.narrowing import Narrowing, Rounding
     from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
     from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
     from graphbraid.datasets.tables.file import CsvOptions
-    from graphbraid.datasets.tables.tabular import TableGraph, from_tables
+    from graphbraid.datasets.tables.reading import TableGraph, from_tables
     from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_frames, from_typed_tables
 
 __all__ = [
@@ -68,12 +68,12 @@ __getattr__ = names_of(
         "pyg": "from_pyg_dataset",
         "registry": "load prepare",
         "splits": "random_share_split random_split split_edges split_graphs split_nodes",
+        "store.changed": "Narrowing Rounding",
         "store.manifest": "StoreNames",
-        "store.narrowing": "Narrowing Rounding",
         "store.on_disk": "is_store open_names open_store save_store",
         "synthetic": "DEFAULT EMBEDDED load_embedded",
         "tables.file": "CsvOptions",
-        "tables.tabular": "TableGraph from_tables",
+        "tables.reading": "TableGraph from_tables",
         "tables.typed_tables": "TypedTableGraph from_frames from_typed_tables",
     },
 )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
+from graphbraid.datasets.npy import CHANGED_EDGE_BYTES, require_memory
 from graphbraid.datasets.npz import load_npz
 from graphbraid.datasets.splits import split_nodes, with_drawn_splits
 from graphbraid.datasets.store.on_disk import is_store, open_store

@@ -32,11 +32,11 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.datasets.ids import sorted_unique
-from graphbraid.datasets.memory import GENERATED_EDGE_BYTES, require_memory
+from graphbraid.datasets.npy import GENERATED_EDGE_BYTES, require_memory
 from graphbraid.datasets.splits import draws, stream_key
 from graphbraid.datasets.store.on_disk import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.files.caches import cache_folder
+from graphbraid.files.opening import cache_folder
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.rng import PHI

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.distributed.ranks.joining import current, init
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
-    from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
+    from graphbraid.graph.csc import NeighborPartitions, neighbor_partitions
 
 __all__ = [
     "STRATEGIES",
@@ -60,6 +60,6 @@ __getattr__ = names_of(
         "ranks.communicator": "Communicator",
         "ranks.joining": "current init",
         "shards.sharded_graph": "ShardedGraph",
-        ".graph.slices": "NeighborPartitions neighbor_partitions",
+        ".graph.csc": "NeighborPartitions neighbor_partitions",
     },
 )

@@ -31,8 +31,8 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.nn import EdgeModel, LinkModel
-from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
+from graphbraid.sampling.sample import NeighborLists
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_checks import (

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from graphbraid.arguments import check_type
-from graphbraid.datasets.memory import require_memory
+from graphbraid.datasets.npy import require_memory
 from graphbraid.errors import ConfigError, GraphbraidError, ResourceError
 from graphbraid.estimates.choose import auto_device, choose_mode
 from graphbraid.estimates.machine import HardwareFile, this_machine

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from graphbraid.distributed import Division, PartitionReport, partition, report_of
-from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast, exchange, ring_sum
+from graphbraid.estimates.ranks import Cluster, RankEpoch, RanksForecast, exchange, ring_sum
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.explain.floor import Floor

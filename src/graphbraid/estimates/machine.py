@@ -164,8 +164,8 @@ EMPTY_RUN = """
 import resource, sys
 import torch
 from graphbraid import Graph, Trainer
-from graphbraid.fullgraph.measured import rates as basis
-from graphbraid.fullgraph.measured.rates import MeasuredRates
+from graphbraid.fullgraph import rates as basis
+from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.nn import DotProduct, GraphSAGE, LinkModel
 
@@ -323,7 +323,7 @@ def this_machine(folder: Path | None = None, *, with_rates: bool = True) -> Hard
         folder: folder that a run writes to. If None, the working directory.
         with_rates: whether to include its rates, which are measured the first time.
     """
-    from graphbraid.fullgraph.measured.rates import machine_rates  # here: runs measure none
+    from graphbraid.fullgraph.rates import machine_rates  # here: runs measure none
 
     hardware, rates = Hardware.detect(), machine_rates() if with_rates else None
     return HardwareFile(

@@ -277,7 +277,7 @@ def _pass_seconds(trial: Trial, runner: ModelRunner) -> float:
     graph, needed = trial.graph, whole_bytes(runner)
     if needed > trial.config.memory_budget_bytes or not may_be_tried(needed):
         return math.inf
-    from graphbraid.fullgraph.measured.rates import machine_rates  # here: runs measure none
+    from graphbraid.fullgraph.rates import machine_rates  # here: runs measure none
 
     layers = module_traits.num_layers(runner.model)
     layers = depth(runner.model, trial.config) if layers is None else layers

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from graphbraid.features.rows.caches import POLICIES, RowCache
     from graphbraid.features.rows.disk import DiskOptions, DiskRows
     from graphbraid.features.scores.choice import coverage
-    from graphbraid.features.scores.reads import batch_reads
     from graphbraid.features.scores.score import KINDS, Score, score
+    from graphbraid.features.scores.walks import batch_reads
     from graphbraid.features.tiers.tier_report import CurvePoint, TierReport, TierRow
     from graphbraid.features.tiers.tiered_features import TieredFeatures
     from graphbraid.features.tiers.topology import HostTiers, TieredTopology, expected_list_blocks
@@ -55,8 +55,8 @@ __getattr__ = names_of(
         "rows.caches": "POLICIES RowCache",
         "rows.disk": "DiskOptions DiskRows",
         "scores.choice": "coverage",
-        "scores.reads": "batch_reads",
         "scores.score": "KINDS Score score",
+        "scores.walks": "batch_reads",
         "tiers.tier_report": "CurvePoint TierReport TierRow",
         "tiers.tiered_features": "TieredFeatures",
         "tiers.topology": "HostTiers TieredTopology expected_list_blocks",

@@ -16,7 +16,7 @@ from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.engine import BatchEngine
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.engine import Engine, strict_text
+from graphbraid.fullgraph.engine import Engine, TrainingNodes, lowered_on_host, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.lower_program import Lowered, check_kernels, whole_typed
@@ -29,10 +29,9 @@ from graphbraid.fullgraph.lowering.options import (
     needs_lowering,
     storage_of,
 )
-from graphbraid.fullgraph.measured.rates import machine_rates
-from graphbraid.fullgraph.model_tracker import TrainingNodes, lowered_on_host
 from graphbraid.fullgraph.program import NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.rates import machine_rates
 from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import CompiledModule, in_mode, lock_of
 from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of

@@ -13,7 +13,7 @@ from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import Function
 
 from graphbraid import native
-from graphbraid.distributed.peers.group import Peers
+from graphbraid.distributed.peers import Peers
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
@@ -311,7 +311,7 @@ class Runner:
             raise ConfigError("the times of one of several ranks cannot be measured; leave measure out.")
         from graphbraid.fullgraph.explain.floor import floor_of
         from graphbraid.fullgraph.explain.ledger import Ledger
-        from graphbraid.fullgraph.measured.rates import row_rate
+        from graphbraid.fullgraph.rates import row_rate
 
         lowered, program, costs = self.lowered, self.lowered.program, self.lowered.costs
         rates = costs.rates

@@ -21,6 +21,7 @@ from graphbraid.graph.scans import (
     native_for,
     unchanged,
 )
+from graphbraid.signatures import typed
 
 _EDGES_AT_A_TIME = 1 << 20
 """Edges, and nodes, that :func:`degrees_and_loops` counts at a time."""
@@ -363,3 +364,74 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
         degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)
         start = end
     return degree, loop
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class NeighborPartitions:
+    """The rows of an adjacency in slices of equal size, row by row."""
+
+    row: Tensor
+    """``(num_slices,)`` destination of each slice, never falling, in the dtype of the columns."""
+    indptr: Tensor
+    """``(num_slices + 1,)`` int64: slice i holds edges ``[indptr[i], indptr[i + 1])``, at least one."""
+    first: Tensor
+    """``(num_rows + 1,)`` int64: row v has slices ``[first[v], first[v + 1])``, none where it has no edge."""
+    size: int
+    """Number of edges of each slice but a row's last."""
+
+    @property
+    def num_slices(self) -> int:
+        """Number of slices."""
+        return self.row.numel()
+
+
+@typed
+def neighbor_partitions(csc: Csc, size: int) -> NeighborPartitions:
+    """Cut each row of an adjacency into slices of ``size`` edges, its last one as many as are left.
+
+    The workload-aware neighbour split of Wang et al., "MGG": a hub is the work of many warps. No slice holds
+    edges of two rows, so that a slice has one partial sum.
+
+    Args:
+        csc: A local or a remote graph.
+        size: Edges of a slice, at least 1.
+
+    Raises:
+        ConfigError: ``size`` is less than 1.
+    """
+    as_count(size, "size", least=1)
+    degrees = csc.degrees()
+    first = torch.zeros(csc.num_dst + 1, dtype=torch.int64)
+    torch.cumsum((degrees + size - 1) // size, 0, out=first[1:])
+    counts = first.diff()
+    row = torch.arange(csc.num_dst, dtype=csc.indices.dtype).repeat_interleave(counts)
+    number = torch.arange(row.numel()) - first[:-1].repeat_interleave(counts)
+    begin = csc.indptr[:-1].repeat_interleave(counts) + number * size
+    indptr = torch.cat([begin, csc.indptr[-1:]])
+    return NeighborPartitions(row=row, indptr=indptr, first=first, size=size)
+
+
+class KeyLookup:
+    """The places of each key in a list.
+
+    Args:
+        keys: ``(num_keys,)`` integers, in any order, repeated or not.
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        self._keys, self._order = keys.sort(stable=True)
+
+    def places(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where some keys stand.
+
+        Args:
+            wanted: ``(num_wanted,)`` integers of the dtype of the keys.
+
+        Returns:
+            For each pair of a wanted key and an equal one of the list their two places, int64: first in the
+            order of ``wanted``, then in that of the list.
+        """
+        starts = torch.searchsorted(self._keys, wanted)
+        counts = torch.searchsorted(self._keys, wanted, right=True) - starts
+        row = torch.arange(wanted.numel(), device=wanted.device).repeat_interleave(counts)
+        return row, self._order[ranges(starts, counts)]

@@ -9,7 +9,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.errors import DataError
 from graphbraid.files.block_sums import BLOCK_BYTES
-from graphbraid.files.npy_header import header_bytes, numpy_dtype
+from graphbraid.files.mapped import header_bytes, numpy_dtype
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures

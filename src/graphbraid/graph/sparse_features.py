@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -12,9 +13,34 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor, shown
 from graphbraid.errors import DataError
-from graphbraid.graph.arrays import as_shared, keep_shared, read_only
 from graphbraid.graph.csc import indptr_of, ranges
 from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, unchanged
+
+
+def as_shared(array: np.ndarray) -> Tensor:
+    """Return a tensor that shares an array's memory, which may be read-only: nothing here writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def read_only(values: Tensor) -> np.ndarray:
+    """Return an array that shares a tensor's memory and cannot be written to.
+
+    A write through NumPy would change indices of kernels after their check, and torch would not notice.
+    """
+    array = values.numpy()
+    array.flags.writeable = False
+    return array
+
+
+def keep_shared(matrix: Any, *parts: Tensor | None) -> None:
+    """Make those arrays of a ``scipy.sparse`` matrix read-only whose memory some tensors share."""
+    shared = {one.data_ptr() for one in parts if one is not None and one.numel()}
+    for array in (matrix.indptr, matrix.indices, matrix.data):
+        if array.ctypes.data in shared:
+            array.flags.writeable = False
+
 
 FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

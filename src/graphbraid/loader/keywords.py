@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from graphbraid.collective.plan.plan import Plan
     from graphbraid.collective.run.stages import BatchDevice
-    from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.rows.by_id import FeatureSource
+    from graphbraid.sampling.sample import NeighborLists
 
 
 class WithoutEffect(TypedDict, total=False):

@@ -29,8 +29,8 @@ from graphbraid.sampling.config import (
     as_subgraph_type,
     is_by_relation,
 )
-from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
+from graphbraid.sampling.sample import NeighborLists
 
 PLANS = ("auto", "cpu", "gpu")
 """Names of plans that are made when they are needed."""

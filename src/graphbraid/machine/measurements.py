@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import FIELD, sealed, unsealed
-from graphbraid.files.opening import read_text
+from graphbraid.files.opening import cache_folder, read_text
 from graphbraid.files.writing import atomic_write
 
 LEAST_SECONDS = 0.5

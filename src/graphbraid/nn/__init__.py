@@ -1,10 +1,9 @@
 """Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and semantics."""
 
-from graphbraid.nn.conv import Conv
-from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder
+from graphbraid.nn.conv import Conv, GINConv, SAGEConv
+from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder, ShardedEmbedding
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
-from graphbraid.nn.gin import GINConv
 from graphbraid.nn.graph_model import GraphModel
 from graphbraid.nn.link_predictors import (
     DotProduct,
@@ -14,13 +13,22 @@ from graphbraid.nn.link_predictors import (
     LinkPredictor,
     MLPPredictor,
 )
-from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
-from graphbraid.nn.pooled import PooledModel
-from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_model, model_options
+from graphbraid.nn.models import (
+    GAT,
+    GCN,
+    GIN,
+    MLP,
+    MODELS,
+    TYPED_MODELS,
+    GATv2,
+    GraphSAGE,
+    PooledModel,
+    make_model,
+    make_typed_model,
+    model_options,
+)
 from graphbraid.nn.relation_predictors import ComplEx, DistMult, RelationPredictor, RotatE, TransE
 from graphbraid.nn.rgcn import RGCNConv
-from graphbraid.nn.sage import SAGEConv
-from graphbraid.nn.sharded_embedding import ShardedEmbedding
 from graphbraid.nn.typed_models import RGCN
 
 __all__ = [

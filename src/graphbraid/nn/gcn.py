@@ -14,9 +14,8 @@ from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import pyg_layer
 from graphbraid.ops import Aggregation, aggregate_linear
-from graphbraid.ops.derived import derived, stored_loops
 from graphbraid.ops.kernels import sum_dtype
-from graphbraid.ops.library import opaque
+from graphbraid.ops.library import derived, opaque, stored_loops
 from graphbraid.signatures import typed
 
 

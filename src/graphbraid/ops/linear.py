@@ -26,7 +26,6 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.rates import Rates
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up, summed_back
-from graphbraid.ops.derived import derived, share
 from graphbraid.ops.dropout import RowEpilogue, draw_seed, keep_mask, row_ids, seed_of_call
 from graphbraid.ops.epilogue import (
     ACTIVATION_CODES,
@@ -45,7 +44,7 @@ from graphbraid.ops.kernels import (
     row_contiguous,
     sum_dtype,
 )
-from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
+from graphbraid.ops.library import AnySeed, derived, once_differentiable, operator, run, share
 from graphbraid.ops.reference.rows import gram_parts, gram_sums_length
 from graphbraid.ops.spmm import aggregate
 from graphbraid.signatures import typed

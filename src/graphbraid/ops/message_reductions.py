@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.gather import add_rows
 from graphbraid.ops.kernels import backend
-from graphbraid.ops.library import once_differentiable, run
+from graphbraid.ops.library import inverse_degrees, once_differentiable, run
 from graphbraid.ops.spmm import TIES, Ties
 
 _LEAST_VARIANCE = 1e-5

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, NeighborPartitions, index_dtype, neighbor_partitions
 from graphbraid.graph.scans import first_out_of_range
-from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.kernels import check_out, check_row_dtype, row_contiguous, triton_kernels
@@ -442,7 +441,7 @@ def pipelined_sum(
     nor on which warp comes first.
 
     Whoever calls this sees to it that peers have written their rows and leave them as they are until it has
-    run (:class:`graphbraid.distributed.peers.peer_sum.SharedRows`). It records nothing for autograd; the
+    run (:class:`graphbraid.distributed.peers.SharedRows`). It records nothing for autograd; the
     gradient is the sum over the reversed edges, as which :class:`.PeerSum` computes it.
 
     Args:

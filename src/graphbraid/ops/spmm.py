@@ -123,7 +123,7 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
     check_choice(reduce, "reduce", ("sum", "mean", "max"))
     if reduce == "max":
         return largest(csc, x, weight)
-    return _summed(Aggregation(csc=csc, mean=reduce == "mean"), x, weight, None, wide=False)
+    return _spmm(x, weight, None, Aggregation(csc=csc, mean=reduce == "mean"), False)
 
 
 @typed
@@ -160,12 +160,6 @@ def aggregate(
                 f"addend must be {dtype} of shape (at most {how.csc.num_dst}, {x.shape[1]}); "
                 f"got {addend.dtype} of {tuple(addend.shape)}"
             )
-    return _summed(how, x, weight, addend, wide=wide)
-
-
-def _summed(
-    how: Aggregation, x: Tensor, weight: Tensor | None, addend: Tensor | None, *, wide: bool
-) -> Tensor:
     return _spmm(x, weight, addend, how, wide)
 
 

@@ -277,7 +277,7 @@ class SeedSchedule:
     numbers that it has in the whole batch."""
     reach: int | None = None
     """With several parts: samplers sample the whole step and keep the nodes within so many edges of the
-    part's seeds (:mod:`graphbraid.sampling.share`). If None, they sample for these seeds alone, which gives
+    part's seeds (:mod:`graphbraid.sampling.sample`). If None, they sample for these seeds alone, which gives
     the same draws in layout ``blocks``."""
 
     def __post_init__(self) -> None:

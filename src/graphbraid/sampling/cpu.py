@@ -32,9 +32,8 @@ from graphbraid.native import plain_errors
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import MOST_READ, SamplerConfig, SeedSchedule
-from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.reference import I64, draw_rows, edges_of_hops
-from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
+from graphbraid.sampling.sample import NeighborLists, PreparedBatch, Sampled, SampledEdges
 
 _DRAWN = SamplerConfig(fanouts=(MOST_READ,))
 
@@ -215,7 +214,7 @@ def make_pipeline(
     def shared(sampled: Sampled, seeds: Tensor, own: Tensor, reach: int) -> Sampled:
         if config.layout == "blocks" or config.num_samples is not None:
             raise ConfigError("a share is cut from edges that are drawn by fanouts, in layout 'subgraph'")
-        from graphbraid.sampling.share import keep_share, own_by_type  # here: compiled kernels do without
+        from graphbraid.sampling.sample import keep_share, own_by_type  # here: compiled kernels do without
 
         ends = [(relation.source, relation.destination) for relation in types.relations()]
         kept = keep_share(sampled, ends, own_by_type(types, number, seeds, own), reach)

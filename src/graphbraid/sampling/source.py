@@ -17,7 +17,6 @@ from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.ops.gather import TierTable, gather_features, gather_tiered
 from graphbraid.sampling.cpu import HostPipeline
-from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import (
     FeatureSource,
     TransferCounter,
@@ -27,6 +26,7 @@ from graphbraid.sampling.rows.by_id import (
     take_rows,
     travelled,
 )
+from graphbraid.sampling.sample import NeighborLists
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""

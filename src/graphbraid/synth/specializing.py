@@ -25,8 +25,7 @@ from graphbraid.synth.language.syntax import (
     names_in,
     walk,
 )
-from graphbraid.synth.recipe import ModelRecipe, Recipe, Script
-from graphbraid.synth.recording import Recorder
+from graphbraid.synth.recipe import ModelRecipe, Recipe, Recorder, Script
 from graphbraid.synth.running import MOST_ROUNDS, Interpreter, Number, checked_setting, speaking
 
 USUAL_EPOCHS = 200

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid import fullgraph
-from graphbraid.datasets.memory import require_memory
+from graphbraid.datasets.npy import require_memory
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import CompileOptions, Lowered
 from graphbraid.fullgraph.device import HOST
@@ -28,9 +28,9 @@ from graphbraid.graph.csc import Csc
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.graph_model import NORMS, GraphModel
 from graphbraid.nn.linear import Linear, glorot, kaiming
+from graphbraid.nn.models import MODELS
 from graphbraid.nn.module_traits import takes_weights
 from graphbraid.nn.pyg_layers import ACTIVATIONS
-from graphbraid.nn.registry import MODELS
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.reference.aggregate import COMPUTED

@@ -22,8 +22,8 @@ from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.modes import CompiledModule
 from graphbraid.graph import Graph
-from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
+from graphbraid.sampling.sample import NeighborLists
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult, Status
@@ -32,8 +32,7 @@ from graphbraid.train.inference.embed import embeddings_in_chunks, nodes_to_embe
 from graphbraid.train.inference.evaluate import EvalMode, joined, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.inference.metrics import best_threshold, check_threshold
-from graphbraid.train.run.fit import FitRun
-from graphbraid.train.run.saving import load_rows, read_weights
+from graphbraid.train.run.fit import FitRun, load_rows, read_weights
 from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder.contract import Contract, learned_by, matched_to
 from graphbraid.train.run_folder.folder import RunFolder

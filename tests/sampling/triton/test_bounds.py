@@ -15,7 +15,7 @@ from graphbraid.sampling import SamplerConfig, sample_batch
 @pytest.fixture(scope="module")
 def bounds():
     pytest.importorskip("triton", reason=NO_TRITON)
-    return importlib.import_module("graphbraid.sampling.triton.batch")
+    return importlib.import_module("graphbraid.sampling.triton.relabel")
 
 
 @given(data=st.data())

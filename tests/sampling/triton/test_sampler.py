@@ -182,7 +182,7 @@ def test_the_table_is_used_again_without_being_cleared(pipeline):
 
 
 def test_a_batch_is_read_only_when_the_next_is_under_way(pipeline, monkeypatch):
-    counts = importlib.import_module("graphbraid.sampling.triton.batch").Counts
+    counts = importlib.import_module("graphbraid.sampling.triton.relabel").Counts
     events, send, read = [], counts.send, counts.read
     monkeypatch.setattr(counts, "send", lambda self: (events.append("send"), send(self)))
     monkeypatch.setattr(counts, "read", lambda self: (events.append("read"), read(self))[1])

@@ -136,7 +136,7 @@ def convert(
 
         graphbraid convert bibliography.yaml stores/bibliography
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.datasets.store.narrowing import DTYPES, Narrowing
+    from graphbraid.datasets.store.changed import DTYPES, Narrowing
     from graphbraid.features.reordering import check_order_name
 
     of_tables = {
@@ -357,7 +357,7 @@ def make_order(
     """
     import torch
 
-    from graphbraid.datasets.memory import require_memory
+    from graphbraid.datasets.npy import require_memory
     from graphbraid.features.reordering import named_order
 
     num_bytes = graph.csc.indices.nbytes * ORDER_EDGE_BYTES.get(name, 0) // torch.int32.itemsize

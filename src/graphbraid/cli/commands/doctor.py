@@ -92,7 +92,7 @@ def _kernels() -> dict[str, Any]:
 
 def _rates() -> dict[str, Any]:
     """Return the rates of this machine in full-graph training's cost model; empty if no kernel can run."""
-    from graphbraid.fullgraph.measured.rates import measured_rates
+    from graphbraid.fullgraph.rates import measured_rates
 
     try:
         measured = measured_rates()

@@ -30,7 +30,7 @@ from graphbraid.train.option_values import names_with
 if TYPE_CHECKING:
     from graphbraid.collective import Plan, Profile
     from graphbraid.collective.plan.scheduler import Machine
-    from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast
+    from graphbraid.estimates.ranks import Cluster, RankEpoch, RanksForecast
     from graphbraid.graph import Graph
     from graphbraid.train import Trainer
 
@@ -256,7 +256,7 @@ def _cluster(file: Path | None) -> tuple[Cluster, str]:
     """Return the cluster of a file or the default one, and where its cost of a byte is from."""
     import torch
 
-    from graphbraid.estimates.cluster import TYPICAL_BYTE_SECONDS, TYPICAL_MESSAGE_SECONDS, Cluster
+    from graphbraid.estimates.ranks import TYPICAL_BYTE_SECONDS, TYPICAL_MESSAGE_SECONDS, Cluster
 
     cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
     if cluster.message_processor_seconds is None:
@@ -271,7 +271,7 @@ def _of_mini_batches(
     run: ResolvedRun, counts: list[int], cluster: Cluster, *, validates: bool
 ) -> RanksForecast:
     from graphbraid.cli.run.build import learning
-    from graphbraid.estimates.sampled_ranks import forecast_sampled
+    from graphbraid.estimates.ranks import forecast_sampled
 
     made = learning(run)
     return forecast_sampled(
@@ -332,7 +332,7 @@ def _spare_bytes(run: ResolvedRun, cluster: Cluster) -> int:
 
 def _show_ranks(found: RanksForecast, cluster: Cluster, source: str) -> None:
     from graphbraid.estimates.full_ranks import FULL_ASSUMPTIONS
-    from graphbraid.estimates.sampled_ranks import SAMPLED_ASSUMPTIONS
+    from graphbraid.estimates.ranks import SAMPLED_ASSUMPTIONS
 
     console, is_sampled = out_console(), found.epoch is not None
     title = f"{printable(found.name)}: {found.num_nodes:,} nodes, {found.num_edges:,} edges"

@@ -23,7 +23,6 @@ from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.rows.by_id import (
     SECTOR_BYTES,
     SUM_BYTES,
@@ -33,7 +32,7 @@ from graphbraid.sampling.rows.by_id import (
     row_sectors,
 )
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
-from graphbraid.sampling.sample import Sampled
+from graphbraid.sampling.sample import ListReads, Sampled
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from graphbraid.arguments import as_number
-from graphbraid.collective.plan.dispatcher import Resource, Routes
-from graphbraid.collective.plan.simulator import ScheduleSetting, braid_routes
+from graphbraid.collective.plan.simulator import Resource, Routes, ScheduleSetting, braid_routes
 from graphbraid.collective.plan.times import Arrangement, StageTimes, format_seconds
 from graphbraid.errors import ConfigError
 from graphbraid.files.schema import SavedRecord, StrictRecord

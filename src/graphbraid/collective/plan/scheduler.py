@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphbraid.arguments import MOST_THREADS, as_count, as_number
-from graphbraid.collective.plan.dispatcher import CPU, EpochBound, balanced_split, bound_with, epoch_bound
 from graphbraid.collective.plan.plan import MOST_BATCHES, Plan, RunnerUp
 from graphbraid.collective.plan.simulator import (
+    CPU,
     Durations,
+    EpochBound,
     ScheduleSetting,
     SimulatedEpoch,
+    balanced_split,
+    bound_with,
     braid,
     braid_routes,
+    epoch_bound,
     simulate,
 )
 from graphbraid.collective.plan.times import Arrangement, Profile, StageTimes

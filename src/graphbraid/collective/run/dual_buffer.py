@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphbraid.collective.plan.dispatcher import CPU, GPU, Routes
+from graphbraid.collective.plan.simulator import CPU, GPU, Routes
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 

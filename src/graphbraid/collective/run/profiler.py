@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.collective.plan.dispatcher import epoch_bound
+from graphbraid.collective.plan.simulator import epoch_bound
 from graphbraid.collective.plan.times import ZERO, Duration, Profile, StageTimes
 from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.stages import Context

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from graphbraid.collective.plan.dispatcher import epoch_bound
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import Limits, make_plan, simulated
-from graphbraid.collective.plan.simulator import Stage
+from graphbraid.collective.plan.simulator import Stage, epoch_bound
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 
 LEAST_SECONDS = 1e-4

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import Machine, alternatives, simulated
-from graphbraid.collective.plan.simulator import STAGES, Stage, StageRun
+from graphbraid.collective.plan.simulator import STAGES, Resource, Stage, StageRun
 from graphbraid.collective.plan.times import Profile, format_seconds
 from graphbraid.errors import DataError
 from graphbraid.figures import page, table

@@ -22,8 +22,7 @@ from graphbraid.arguments import shown
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file, sealed, unsealed
-from graphbraid.files.mapped import remember
-from graphbraid.files.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
+from graphbraid.files.mapped import header_bytes, numpy_dtype, read_alone, remember, without_padding
 from graphbraid.files.opening import open_file, read_text
 from graphbraid.files.progress import stage
 from graphbraid.files.schema import Count, checked

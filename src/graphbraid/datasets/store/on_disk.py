@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, write_array
+from graphbraid.datasets.store.changed import Narrowing, bucket_bytes, renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store.manifest import (
     STORE,
     StoreManifest,
@@ -31,8 +32,6 @@ from graphbraid.datasets.store.manifest import (
     names_to_store,
     stored_names,
 )
-from graphbraid.datasets.store.narrowing import Narrowing
-from graphbraid.datasets.store.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store.types import (
     is_rows_of_type,
     rows_by_type,
@@ -46,9 +45,8 @@ from graphbraid.datasets.store.types import (
 )
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
-from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import sealed, unsealed
-from graphbraid.files.opening import read_text
+from graphbraid.files.opening import cache_folder, read_text
 from graphbraid.files.writing import IfExists, atomic_directory, atomic_write, require_free_space
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc

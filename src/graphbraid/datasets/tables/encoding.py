@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graphbraid.datasets.memory import require_memory
+from graphbraid.datasets.npy import require_memory
 from graphbraid.datasets.tables.column_types import (
     HELD,
     HOWS,

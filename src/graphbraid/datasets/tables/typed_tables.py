@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from graphbraid.arguments import shown
-from graphbraid.datasets.memory import require_memory, table_bytes
+from graphbraid.datasets.npy import require_memory, table_bytes
 from graphbraid.datasets.store.manifest import StoreNames
 from graphbraid.datasets.tables.column_types import ColumnChoice, TypedColumn, decide, stored_as, times_of
 from graphbraid.datasets.tables.columns import NumberArray, Numbering, id_type_of

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.datasets.memory import require_memory
+from graphbraid.datasets.npy import require_memory
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
 from graphbraid.distributed.partitioning.records import PARTITION, Partition
 from graphbraid.distributed.parts.report import PartitionReport, picture_of, report_of

@@ -96,7 +96,7 @@ def join(comm: CommName, limits: RankLimits) -> Communicator:
 
     found = place()
     if comm != "mpi" and dist.is_available() and dist.is_initialized():
-        from graphbraid.distributed.ranks.transports import TorchTransport
+        from graphbraid.distributed.ranks.transport import TorchTransport
 
         return _with_own_meeting(TorchTransport(owns=False), limits)
     if comm == "mpi" or (comm == "auto" and found is not None and found.is_of_mpi and has_mpi()):
@@ -136,7 +136,7 @@ def _join_torch(found: RankPlace, limits: RankLimits) -> Communicator:
 
 
 def _join_mpi(found: RankPlace | None, limits: RankLimits) -> Communicator:
-    from graphbraid.distributed.ranks.transports import MpiTransport
+    from graphbraid.distributed.ranks.transport import MpiTransport
 
     transport = MpiTransport()
     if found is not None and found.size != transport.size:  # else each would train alone, into one folder
@@ -211,7 +211,7 @@ def _torch_group(store: Any, meeting: Any, limits: RankLimits, watch: Any) -> An
     """
     import torch.distributed as dist
 
-    from graphbraid.distributed.ranks.transports import TorchTransport
+    from graphbraid.distributed.ranks.transport import TorchTransport
 
     backend = "gloo"
     if torch.cuda.is_available() and dist.is_nccl_available():

@@ -17,8 +17,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.links.negatives import EdgeLookup
 from graphbraid.sampling.reference import I64, edges_of_hops
-from graphbraid.sampling.sample import PreparedBatch, Sampled
-from graphbraid.sampling.share import keep_share
+from graphbraid.sampling.sample import PreparedBatch, Sampled, keep_share
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph

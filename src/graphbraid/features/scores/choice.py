@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.features.scores.reads import batch_reads, count_reads, spread_reads
+from graphbraid.features.scores.walks import batch_reads, count_reads, spread_reads
 from graphbraid.graph import Graph
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.signatures import typed

@@ -14,7 +14,7 @@ from graphbraid.arguments import as_number, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.features.scores import walks
 from graphbraid.features.scores.choice import READS, Choice, RunTime, choose
-from graphbraid.features.scores.reads import (
+from graphbraid.features.scores.walks import (
     as_epochs,
     batch_reads,
     count_reads,

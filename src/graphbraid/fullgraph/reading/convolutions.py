@@ -128,7 +128,7 @@ def _read_pyg_sage(call: LayerCall) -> str:
 
 
 @reads(
-    f"{OWN}.sage.SAGEConv",
+    f"{OWN}.conv.SAGEConv",
     known=Known(_SAGE | {"lin": _NONE, "lin_r": _NONE}, children=("lin", "lin_l", "lin_r")),
     takes=("x", "csc"),
 )
@@ -168,7 +168,7 @@ def _sage_of(call: LayerCall, ties: Ties, *, projects: bool, has_root: bool) -> 
     takes=("x", "edge_index", "size"),
     weights=False,
 )
-@reads_own("gin.GINConv", {"initial_eps": anything}, ("nn",), buffers=("eps",), optional=("eps",))
+@reads_own("conv.GINConv", {"initial_eps": anything}, ("nn",), buffers=("eps",), optional=("eps",))
 def _gin(call: LayerCall) -> str:
     conv, writer, x = call.layer, call.writer, call.x
     loops, bias = loop_scale(call), None

@@ -29,7 +29,7 @@ from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import structure, tall_gram, tall_product
 
 if TYPE_CHECKING:
-    from graphbraid.distributed.peers.group import Peers
+    from graphbraid.distributed.peers import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.lowering.levels import PartView
 

@@ -26,7 +26,7 @@ from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.peers import PipelineConfig
 
 if TYPE_CHECKING:
-    from graphbraid.distributed.peers.peer_sum import PeerMap
+    from graphbraid.distributed.peers import PeerMap
     from graphbraid.fullgraph.step.operations.exchange import Overlapped
     from graphbraid.fullgraph.step.operations.row_exchange import LazyMap, PeerReads, RowExchange, SourceSplit
 

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, GraphbraidError
-from graphbraid.graph.arrays import as_shared
 from graphbraid.graph.checks import check_edge_attr
 from graphbraid.graph.csc import MOST_NODES, coo_to_csc
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.scans import check_weight, first_where
-from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
+from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures, as_shared
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph, NodeSet

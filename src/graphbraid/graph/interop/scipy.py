@@ -11,7 +11,6 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError
-from graphbraid.graph.arrays import as_shared, keep_shared, read_only
 from graphbraid.graph.csc import Csc, narrowed
 from graphbraid.graph.interop.convert import (
     as_features,
@@ -20,6 +19,7 @@ from graphbraid.graph.interop.convert import (
     as_tensor,
     graph_from_edge_index,
 )
+from graphbraid.graph.sparse_features import as_shared, keep_shared, read_only
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

@@ -25,22 +25,22 @@ from graphbraid.ops.triton.gather import gather_rows, gather_tiered
 from graphbraid.ops.triton.launch import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
-from graphbraid.sampling.lists import ListReads
-from graphbraid.sampling.sample import PreparedBatch, Sampled
-from graphbraid.sampling.share import keep_share
+from graphbraid.sampling.sample import ListReads, PreparedBatch, Sampled, keep_share
 from graphbraid.sampling.triton import draw, relabel, topology
-from graphbraid.sampling.triton.batch import (
+from graphbraid.sampling.triton.draw import PlacedWeights
+from graphbraid.sampling.triton.relabel import (
     BatchBounds,
     Counts,
     DrawnHop,
     GraphBounds,
+    Table,
+    check_positions,
     cut_blocks,
     cut_subgraph,
     no_edges,
+    place_seeds,
     steps_of,
 )
-from graphbraid.sampling.triton.draw import PlacedWeights
-from graphbraid.sampling.triton.relabel import Table, check_positions, place_seeds
 from graphbraid.sampling.triton.rng import signed
 from graphbraid.sampling.triton.topology import PLACEMENTS, HopRows, PlacedTopology, place
 

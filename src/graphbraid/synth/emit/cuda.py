@@ -25,8 +25,7 @@ from graphbraid.synth.emit.folder import Sources, cuda_sources, rendered, write_
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import ArrayFile, Memory
 from graphbraid.synth.emit.recorded import RecordedTask, address_of
-from graphbraid.synth.emit.shares import whole
-from graphbraid.synth.emit.writer import TemplateWriter
+from graphbraid.synth.emit.writer import TemplateWriter, whole
 from graphbraid.synth.synthesis import Synthesis
 
 LONG_ROW = 1024

@@ -27,8 +27,7 @@ from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.folder import Sources, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
-from graphbraid.synth.emit.shares import RankShare, share_of
-from graphbraid.synth.emit.writer import PassText, TaskText, TemplateWriter
+from graphbraid.synth.emit.writer import PassText, RankShare, TaskText, TemplateWriter, share_of
 from graphbraid.synth.synthesis import Synthesis
 
 _TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")

@@ -29,8 +29,7 @@ from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.folder import Sources, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.memory import ArrayFile, Arrays, Content
-from graphbraid.synth.emit.shares import whole
-from graphbraid.synth.emit.writer import TemplateWriter
+from graphbraid.synth.emit.writer import TemplateWriter, whole
 from graphbraid.synth.synthesis import Synthesis
 
 LOWERED = {"dense": "dense", "csr": "sparse", "bits": "binary"}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.key_lookup import KeyLookup
+from graphbraid.graph.csc import KeyLookup
 from graphbraid.graph.scans import check_ids, first_out_of_range
 from graphbraid.graph.types import MOST_RELATIONS
 from graphbraid.machine.hardware import return_freed_blocks

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.collective.run.stages import Accelerator, SharesMemory
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.peers.group import ReadingGroup, reading_group
+from graphbraid.distributed.peers import ReadingGroup, reading_group
 from graphbraid.estimates.machine import COPIED_BYTES, copy_rate, least_known, link_rate
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets import order_of

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from graphbraid.datasets.memory import require_memory
+from graphbraid.datasets.npy import require_memory
 from graphbraid.datasets.store.manifest import ColumnsEntry, described_columns
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
 from graphbraid.errors import ConfigError, DataError

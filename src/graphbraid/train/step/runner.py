@@ -38,8 +38,8 @@ from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import ShardedEmbedding, module_traits
-from graphbraid.ops.derived import stored_loops
 from graphbraid.ops.dropout import given_rows
+from graphbraid.ops.library import stored_loops
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
 from graphbraid.sampling.rows.by_id import bytes_of, link_of
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.cpu import HostPipeline
-    from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
+    from graphbraid.sampling.sample import NeighborLists
     from graphbraid.train.runtime import ModelPlace
 
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, places_of_halo
+from graphbraid.distributed.peers import PeerMap, Peers, PeerSum, places_of_halo
 from graphbraid.fullgraph.lowering.levels import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.arena import FirstRows, Rows

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.key_lookup import KeyLookup
+from graphbraid.graph.csc import KeyLookup
 from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import EdgeModel, LinkModel, RelationPredictor
 from graphbraid.ops.cross_entropy import kept_bytes
@@ -23,8 +23,7 @@ from graphbraid.sampling.links.negatives import EdgeLookup, NegativeDraws, Negat
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.data import EdgeLabels, LinkData, LinkSet
-from graphbraid.train.step.links.encoder import EncoderRunner, TypedEncoderRunner
-from graphbraid.train.step.links.losses import one_vs_all
+from graphbraid.train.step.links.encoder import EncoderRunner, TypedEncoderRunner, one_vs_all
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, task_of
 
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from graphbraid.distributed.shards.links import PartLinks
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
-    from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
+    from graphbraid.sampling.sample import NeighborLists
     from graphbraid.train.runtime import ModelPlace
 
 

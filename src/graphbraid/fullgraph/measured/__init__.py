@@ -1,1 +1,0 @@
-"""Measurements behind a lowering or a prediction: rates of the machine."""
