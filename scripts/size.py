@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 3130,
     ("graph",): 5_130,
-    ("ops",): 10_850,
+    ("ops",): 10_860,
     ("sampling",): 6_920,
     ("features",): 4_430,
     ("datasets",): 7_015,
     ("nn",): 3_870,
     ("loader",): 3_580,
     ("collective",): 4_530,
-    ("fullgraph",): 29_480,
+    ("fullgraph",): 29_560,
     ("distributed",): 8_030,
     ("synth",): 5_920,
     ("train",): 11_210,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_260, 450, 96_060
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_260, 450, 96_140
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

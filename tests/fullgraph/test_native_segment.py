@@ -41,6 +41,20 @@ class Weighted(nn.Module):
         return self.last(F.dropout(x, 0.4, self.training), edge_index)
 
 
+class GATs(nn.Module):
+    """GAT between GATv2, which runs by itself, and a sum that reads the same rows; one vector is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = pyg.GATv2Conv(CHANNELS, 4, heads=2), pyg.GATConv(8, CLASSES, heads=1)
+        self.second, self.beside = pyg.GATConv(8, 8, heads=1), pyg.SAGEConv(8, 8)
+        self.second.att_dst.requires_grad_(requires_grad=False)
+
+    def forward(self, x, edge_index):
+        x = self.first(x, edge_index)
+        return self.last(F.elu(self.second(x, edge_index) + self.beside(x, edge_index)), edge_index)
+
+
 MODELS = {
     "SAGE": lambda: pyg.GraphSAGE(CHANNELS, 8, 3, CLASSES, dropout=0.5),
     "SAGE that widens": lambda: pyg.GraphSAGE(CHANNELS, 64, 2, 70),
@@ -48,6 +62,10 @@ MODELS = {
     "SAGE that projects": lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, project=True),
     "GCN": lambda: pyg.GCN(CHANNELS, 8, 3, CLASSES, act="elu", dropout=0.3),
     "GIN with batch normalisation": lambda: pyg.GIN(CHANNELS, 8, 2, CLASSES, norm="batch"),
+    "GAT": lambda: pyg.GAT(CHANNELS, 8, 3, CLASSES, heads=4, dropout=0.3),
+    "GAT that averages": lambda: pyg.GAT(CHANNELS, 6, 2, 5, heads=3, act="elu", concat=False),
+    "GAT without loops": lambda: pyg.GAT(CHANNELS, 8, 2, CLASSES, heads=2, dropout=0.5, add_self_loops=False),
+    "GATv2 and GAT": GATs,
     "PNA's neighbours": lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, aggr="max"),
     "shared gradients": lambda: SharedGradients(2),
 }
@@ -64,9 +82,13 @@ def runs_compiled(out):
     return any("NativePass" in type(one).__name__ for one in seen)
 
 
-def found(model, call, *, native_limit, monkeypatch, twice=False):
+def by_operation(monkeypatch):
+    """Let no segment run as compiled code."""
+    monkeypatch.setattr(segments.NativeSegment, "run", lambda *_: False)
+
+
+def found(model, call, *, twice=False):
     """Outputs and gradients of a compiled model in float32, and whether its last segment ran compiled."""
-    monkeypatch.setattr(segments, "LEAST_POOLED", native_limit)
     engine, x = graphbraid.compile(copy.deepcopy(model), strict=True), call[0].clone().requires_grad_()
     torch.manual_seed(5)
     results = []
@@ -81,8 +103,9 @@ def found(model, call, *, native_limit, monkeypatch, twice=False):
 
 
 def assert_same_bits(model, call, monkeypatch, **options):
-    ours, is_native = found(model, call, native_limit=1 << 20, monkeypatch=monkeypatch, **options)
-    theirs, is_other = found(model, call, native_limit=0, monkeypatch=monkeypatch, **options)
+    ours, is_native = found(model, call, **options)
+    by_operation(monkeypatch)
+    theirs, is_other = found(model, call, **options)
     assert not is_other
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
@@ -108,18 +131,19 @@ def test_weights_of_edges_are_transposed_with_their_edges(monkeypatch):
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-@pytest.mark.parametrize("name", ["SAGE", "GCN", "SAGE that widens", "SAGE that narrows"])
+@pytest.mark.parametrize("name", ["SAGE", "GCN", "SAGE that widens", "SAGE that narrows", "GAT"])
 def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monkeypatch):
     torch.manual_seed(0)
     model, data = MODELS[name](), data_of("untidy")
-    batch = sampled(data, layout=layout, num_neighbors=(3, 2, 2)[: 3 if name in ("SAGE", "GCN") else 2])
+    batch = sampled(data, layout=layout, num_neighbors=(3, 2, 2)[: 2 if "that" in name else 3])
     results = []
-    for limit in (1 << 20, 0):
-        monkeypatch.setattr(segments, "LEAST_POOLED", limit)
+    for is_native in (True, False):
+        if not is_native:
+            by_operation(monkeypatch)
         engine = graphbraid.compile(copy.deepcopy(model), strict=True)
         torch.manual_seed(3)
         out = engine(batch)
-        assert runs_compiled(out) == (limit > 0)
+        assert runs_compiled(out) == is_native
         results.append([out.detach(), *torch.autograd.grad(out.square().sum(), [*engine.parameters()])])
         with torch.no_grad():
             results[-1].append(engine(batch))
@@ -161,19 +185,21 @@ def test_what_backward_reads_may_not_be_written_over(change):
         out.sum().backward()
 
 
-@pytest.mark.parametrize("limit", [1 << 20, 0])
+@pytest.mark.parametrize("name", ["SAGE that widens", "GATv2 and GAT"])
+@pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("change", ["data", "double"])
 def test_backward_reads_what_forward_read_after_the_data_of_parameters_is_replaced(
-    change, limit, monkeypatch
+    change, is_native, name, monkeypatch
 ):
     """A parameter's old memory is free then: other tensors lie in it."""
-    monkeypatch.setattr(segments, "LEAST_POOLED", limit)
+    if not is_native:
+        by_operation(monkeypatch)
     torch.manual_seed(0)
-    data, model = data_of("untidy"), MODELS["SAGE that widens"]()
+    data, model = data_of("untidy"), MODELS[name]().requires_grad_()
     engine, wanted = graphbraid.compile(model, strict=True), [*model.parameters()]
     expected = torch.autograd.grad(model(data.x.float(), data.edge_index).sum(), wanted)
     out = engine(data.x.float(), data.edge_index)
-    assert runs_compiled(out) == (limit > 0)
+    assert runs_compiled(out) == is_native
     for one in wanted:
         one.data = one.data.double() if change == "double" else torch.zeros_like(one)
     others = [torch.full_like(one, 7.0, dtype=torch.float32) for one in wanted for _ in range(20)]
@@ -195,6 +221,16 @@ def test_threads_pass_back_through_one_graph_at_a_time():
             grads = partial(torch.autograd.grad, out.sum(), wanted, retain_graph=True)
             found += [one.result() for one in [pool.submit(grads) for _ in range(3)]]
     assert all(all(map(torch.equal, found[0], other)) for other in found)
+
+
+@pytest.mark.parametrize("name", ["GAT", "GIN with batch normalisation", "GATv2 and GAT", "SAGE"])
+def test_rows_of_some_megabytes_lie_in_the_pool_and_have_the_bits_of_their_operations(name, monkeypatch):
+    """Each value's memory is another's as soon as nothing reads it."""
+    torch.manual_seed(0)
+    num_nodes, edges = 50_000, torch.randint(50_000, (2, 120_000))
+    x = torch.rand(num_nodes, CHANNELS)
+    model = MODELS[name]()
+    assert assert_same_bits(model, (x, edges), monkeypatch, twice=True)
 
 
 @pytest.mark.parametrize("changed", ["weight", "edges"])
@@ -230,7 +266,7 @@ def test_a_layer_on_edges_of_its_own_refuses_weights_whose_gradients_it_lacks():
         engine(x, data.edge_index, weight.clone().requires_grad_())
 
 
-def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_operation():
+def test_other_layouts_and_records_of_calls_run_operation_by_operation():
     torch.manual_seed(0)
     engine, edge_index = graphbraid.compile(MODELS["SAGE"]()), torch.randint(40, (2, 90))
 
@@ -240,7 +276,7 @@ def test_larger_batches_other_dtypes_and_records_of_calls_run_operation_by_opera
     x = torch.rand(40, CHANNELS)
     assert fits(x)
     assert fits(x.t().contiguous().t().contiguous())
-    assert not fits(torch.rand(40_000, CHANNELS))
+    assert fits(torch.rand(40_000, CHANNELS))
     assert not fits(torch.rand(CHANNELS, 40).t())  # rows that are not contiguous
     with watched() as calls:
         assert not fits(x)
@@ -274,7 +310,21 @@ def test_gradients_may_have_any_strides():
 def test_a_segment_refuses_numbers_of_what_there_is_not():
     segment, one = native.kernels().Segment, torch.rand(3, 4)
     for sound, change in ((True, {}), *((False, {place: 7}) for place in (0, 1, 2, 3, 4, 5, 6, 8, 9))):
-        fields = [2, 0, -1, 1, 0, -1, 1, -1, 1, 0.0]  # a product of value 0, with a bias and ReLU
+        fields = [
+            2,
+            0,
+            -1,
+            1,
+            0,
+            -1,
+            1,
+            -1,
+            1,
+            0.0,
+            0.2,
+            False,
+            False,
+        ]  # a product of value 0, with a bias and ReLU
         for place, number in change.items():
             fields[place] = number
         arguments = [tuple(fields)], 1, 2, [1], (1.0, 1.0, 1.0), 0.01
@@ -299,11 +349,12 @@ def test_levels_with_types_have_the_bits_of_their_operations(name, monkeypatch):
     model, batch = ready((TRANSFORMED | HETERO)[name], graph).float(), own(graph)
     batch.x_dict = {one: x.float() for one, x in batch.x_dict.items()}
     results, wanted = [], [p for p in model.parameters() if p.requires_grad]
-    for limit in (1 << 20, 0):
-        monkeypatch.setattr(segments, "LEAST_POOLED", limit)
+    for is_native in (True, False):
+        if not is_native:
+            by_operation(monkeypatch)
         torch.manual_seed(3)
         out = graphbraid.compile(model, strict=True)(batch)
-        assert runs_compiled(out) == (limit > 0)
+        assert runs_compiled(out) == is_native
         grads = torch.autograd.grad(out.square().sum(), wanted, allow_unused=True)
         results.append([out.detach(), *grads])
     for one, other in zip(*results, strict=True):

@@ -376,8 +376,16 @@ class _Gatv2(torch.autograd.Function):
 _gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst.shape))
 
 
+def first_keys(num_dst: int) -> Tensor | None:
+    """Return what the masks of each destination's edges are drawn for: its id times a power of two.
+
+    An edge's place in its row is added. None if no ids are given, as :func:`row_ids` says.
+    """
+    ids = row_ids(num_dst)
+    return None if ids is None else ids << _EDGE_BITS
+
+
 _EDGE_BITS = 20
-"""Masks of a node's edges are drawn for its id times two to this power, plus their places in its row."""
 
 
 def _forward(  # noqa: PLR0917 - as the kernels take them
@@ -397,8 +405,7 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
     its other arguments, which are not kept.
     """
     inputs = [t.detach().contiguous() for t in given]
-    ids = row_ids(csc.num_dst) if how[2] > 0 else None
-    ctx.first_keys = None if ids is None else ids << _EDGE_BITS
+    ctx.first_keys = first_keys(csc.num_dst) if how[2] > 0 else None
     call = getattr(backend(out), name)
     call(csc.indptr, csc.indices, *inputs, *how, out, *kept, first_keys=ctx.first_keys, **edges, **more)
     ctx.csc, ctx.how, ctx.edges = csc, how, tuple(edges)

@@ -3,21 +3,27 @@
 // The C library returns large blocks to the system when a step frees them, and each page of the next step's
 // costs a fault: up to a third of a step on mini-batches. The pool is one range of addresses. A block takes
 // the lowest place that is free, so that the pool has about the bytes in use at once by the largest batch.
-// What no block has reached for some thousands of blocks goes back to the system. The GIL guards all of it.
+// What no block has reached for some thousands of blocks goes back to the system. Segments of a model take
+// and free blocks without the GIL, so a lock guards all of it.
+#include "arguments/pool.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 
 #include "arguments/binding.h"
+#include "base/buffer.h"
 
 namespace gb {
 namespace {
 
 constexpr int64_t kAlign = 256;
 constexpr int64_t kPage = int64_t{1} << 21;
+constexpr int64_t kLeastBytes = int64_t{1} << 20;  // of a block; the C library reuses smaller ones by itself
 constexpr int64_t kBlocksRemembered = 4096;
 constexpr int64_t kMostBytes = int64_t{1} << 28;  // of a block: no mini-batch has rows of more
 constexpr int64_t kShare = 4;                     // one in so many bytes of the machine may be the pool's
@@ -26,6 +32,7 @@ class Pool {
  public:
   // Returns the place of a block, or nothing: memory then comes from the C library.
   void* take(int64_t bytes) {
+    const std::lock_guard lock(guard_);
     if (bytes > kMostBytes || (base_ == nullptr && !reserve())) return nullptr;
     bytes = (bytes + kAlign - 1) / kAlign * kAlign;
     int64_t begin = 0;
@@ -43,10 +50,16 @@ class Pool {
     return base_ + begin;
   }
 
-  void give_back(void* block) { used_.erase(static_cast<char*>(block) - base_); }
+  void give_back(void* block) {
+    const std::lock_guard lock(guard_);
+    used_.erase(static_cast<char*>(block) - base_);
+  }
 
   // Bytes of memory that are held.
-  int64_t opened() const { return opened_; }
+  int64_t opened() {
+    const std::lock_guard lock(guard_);
+    return opened_;
+  }
 
  private:
   // Takes addresses for all that the pool may become; no memory yet.
@@ -88,6 +101,7 @@ class Pool {
 
   int64_t end() const { return used_.empty() ? 0 : used_.rbegin()->second; }
 
+  std::mutex guard_;
   char* base_ = nullptr;
   bool was_tried_ = false;
   int64_t size_ = 0, opened_ = 0, reached_ = 0, num_taken_ = 0;
@@ -113,6 +127,16 @@ std::optional<nb::ndarray<nb::pytorch>> rows_in_pool(int64_t num_rows, int64_t n
 }
 
 }  // namespace
+
+std::shared_ptr<float> row_memory(int64_t count) {
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
+  if (bytes >= kLeastBytes) {
+    if (void* block = pool().take(bytes))
+      return {static_cast<float*>(block), [](float* p) { pool().give_back(p); }};
+  }
+  const auto own = std::make_shared<Buffer<float>>(std::max<int64_t>(count, 1));
+  return {own, own->data()};
+}
 
 void bind_pool(nb::module_& m) {
   m.def("rows_in_pool", &rows_in_pool, nb::arg("num_rows"), nb::arg("num_columns"), nb::arg("dtype_code"),

@@ -18,6 +18,8 @@
 
 namespace gb {
 
+void run_attention(const AttentionArgs& a) { GB_PICK(attention_forward)(a); }
+
 static void gat_forward(const Indptr& indptr, const Ids& indices, const Matrix& src,
                         const WrittenMatrix& src_logit, const WrittenMatrix& dst_logit, double slope,
                         int64_t num_loops, double p, uint64_t seed, const WrittenMatrix& out,
@@ -31,7 +33,7 @@ static void gat_forward(const Indptr& indptr, const Ids& indices, const Matrix& 
   add_above(a, above, share);
   a.edge_logit = edge_logits(a, edge_logit);
   nb::gil_scoped_release release;
-  GB_PICK(attention_forward)(a);
+  run_attention(a);
 }
 
 static void gatv2_forward(const Indptr& indptr, const Ids& indices, const Matrix& src, const Matrix& dst,
@@ -44,7 +46,7 @@ static void gatv2_forward(const Indptr& indptr, const Ids& indices, const Matrix
   add_gatv2(a, dst, att);
   add_edge_features(a, edge_features, loop_features, edge_weight);
   nb::gil_scoped_release release;
-  GB_PICK(attention_forward)(a);
+  run_attention(a);
 }
 
 void bind_attention(nb::module_& m) {

@@ -67,6 +67,10 @@ struct AttentionBackwardArgs {
   void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
 };
 
+// By the variant in use.
+void run_attention(const AttentionArgs& a);
+void run_gat_backward(const AttentionBackwardArgs& b);
+
 struct EdgeSoftmaxArgs {
   bool is_double = false;
   const int64_t* indptr = nullptr;

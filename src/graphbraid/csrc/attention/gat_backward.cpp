@@ -18,6 +18,8 @@
 
 namespace gb {
 
+void run_gat_backward(const AttentionBackwardArgs& b) { GB_PICK(gat_backward)(b); }
+
 static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr& t_indptr,
                          const Ids& t_indices, const Indptr& perm, const Matrix& src, const Matrix& src_logit,
                          const Matrix& dst_logit, double slope, int64_t num_loops, double p, uint64_t seed,
@@ -45,7 +47,7 @@ static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr&
   b.grad_src_logit = as_sums(a, grad_src_logit, a.num_src, a.heads);
   b.grad_dst_logit = as_sums(a, grad_dst_logit, a.num_dst, a.heads);
   nb::gil_scoped_release release;
-  GB_PICK(gat_backward)(b);
+  run_gat_backward(b);
 }
 
 void bind_gat_backward(nb::module_& m) {

@@ -10,9 +10,12 @@
 
 #include "aggregate/spmm.h"
 #include "arguments/binding.h"
+#include "arguments/pool.h"
+#include "attention/attention.h"
 #include "base/buffer.h"
 #include "dense/dense.h"
 #include "graph/topology.h"
+#include "threads/worth.h"
 
 namespace gb {
 
@@ -20,14 +23,19 @@ namespace gb {
 struct FloatMatrix {
   float* data = nullptr;
   int64_t rows = 0, width = 0, stride = 0;
-  std::shared_ptr<Buffer<float>> own = nullptr;
+  std::shared_ptr<float> own = nullptr;
 
   static FloatMatrix make(int64_t rows, int64_t width) {
-    auto own = std::make_shared<Buffer<float>>(std::max<int64_t>(rows * width, 1));
-    float* data = own->data();
+    auto own = row_memory(rows * width);
+    float* data = own.get();
     return {data, rows, width, width, std::move(own)};
   }
   FloatMatrix first(int64_t count) const { return {data, count, width, stride, own}; }
+  // Gives the memory back; the sizes stay.
+  void free() {
+    data = nullptr;
+    own.reset();
+  }
 };
 
 using FloatVector = Array<const float, 1>;
@@ -51,11 +59,12 @@ inline FloatMatrix by_row(const StridedFloats& array) {
   return copy;
 }
 
-// An operand: a matrix or a bias.
+// An operand: a matrix, a bias or the attention vectors of all heads, (1, heads, channels).
 struct Operand {
-  bool is_matrix = false;
+  int num_dimensions = 0;
   StridedFloats matrix;
   FloatVector vector;
+  Array<const float, 3> by_head;
 
   int64_t rows() const { return matrix.num_rows(); }
   int64_t columns() const { return matrix.num_columns(); }
@@ -72,6 +81,7 @@ struct Map {
   bool mean = false, skip_loops = false;
   double loop_scale = 0;
   OptionalFloats weight, src_scale, dst_scale, loop;
+  OptionalIds places = {};  // of a transpose: the edge of the map that each one is
 
   int64_t num_edges() const { return indptr.data()[num_dst]; }
   int64_t num_loops() const { return loop_scale != 0 ? std::min(num_src, num_dst) : 0; }
@@ -126,15 +136,17 @@ inline SpmmArgs arguments_of(const Map& map) {
 
 // The transpose of a map, in memory of its own; Aggregation.transposed is its twin.
 struct Reversed {
-  Buffer<int64_t> indptr;
+  Buffer<int64_t> indptr, places;
   Buffer<int32_t> narrow;
   Buffer<int64_t> wide;
   Buffer<float> weight, scale;
   SpmmArgs arguments;
 
-  explicit Reversed(const Map& map) : arguments(arguments_of(map)) {
+  // with_places: writes `places`, the edge of the map that each one is.
+  explicit Reversed(const Map& map, bool with_places = false) : arguments(arguments_of(map)) {
     const int64_t num_edges = map.num_edges();
     indptr.reserve(map.num_src + 1);
+    if (with_places) places.reserve(num_edges);
     if (map.weight) weight.reserve(num_edges);
     with_ids(map.indices, [&]<typename Id>(const Id* sources) {
       Id* destinations = nullptr;
@@ -149,6 +161,7 @@ struct Reversed {
       const auto emit = [&](int64_t edge, int64_t place, RowCursor& row) {
         destinations[place] = static_cast<Id>(row.row_of(edge));
         if (map.weight) weight[place] = map.weight->data()[edge];
+        if (with_places) places[place] = edge;
       };
       counting_scatter<uint32_t>(
           num_edges, map.num_src, indptr.data(), [=](int64_t e) { return sources[e]; }, rows, emit);
@@ -211,15 +224,73 @@ inline void gram(const FloatMatrix& a, const FloatMatrix& b, float* out) {
                  .out = out});
 }
 
+// body(row) for rows of so many floats, in parallel if there are enough.
+template <typename Body>
+void each_row(int64_t rows, int64_t width, const Body& body) {
+  parallel_static(rows, std::max<int64_t>(kFloatsWorth / std::max<int64_t>(width, 1), 1),
+                  [&](int64_t first, int64_t last) {
+                    for (; first < last; ++first) body(first);
+                  });
+}
+
 inline void copy_rows(const FloatMatrix& from, const FloatMatrix& to) {
-  for (int64_t i = 0; i < from.rows; ++i)
+  each_row(from.rows, from.width, [&](int64_t i) {
     std::copy_n(from.data + i * from.stride, from.width, to.data + i * to.stride);
+  });
 }
 
 inline void add_rows(const FloatMatrix& one, const FloatMatrix& other, const FloatMatrix& out) {
-  for (int64_t i = 0; i < out.rows; ++i)
+  each_row(out.rows, out.width, [&](int64_t i) {
     for (int64_t j = 0; j < out.width; ++j)
       out.data[i * out.stride + j] = one.data[i * one.stride + j] + other.data[i * other.stride + j];
+  });
+}
+
+// The mean of a row's heads, and its gradient.
+inline void mean_of_heads(const FloatMatrix& rows, int64_t heads, const FloatMatrix& out) {
+  each_row(out.rows, rows.width, [&](int64_t i) {
+    const float* from = rows.data + i * rows.stride;
+    for (int64_t c = 0; c < out.width; ++c) {
+      float sum = from[c];
+      for (int64_t h = 1; h < heads; ++h) sum += from[h * out.width + c];
+      out.data[i * out.stride + c] = sum / static_cast<float>(heads);
+    }
+  });
+}
+inline void mean_of_heads_backward(const FloatMatrix& grad, int64_t heads, const FloatMatrix& out) {
+  each_row(grad.rows, out.width, [&](int64_t i) {
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t c = 0; c < grad.width; ++c)
+        out.data[i * out.stride + h * grad.width + c] =
+            grad.data[i * grad.stride + c] / static_cast<float>(heads);
+  });
+}
+
+// What one attention keeps from its forward pass for its backward pass.
+struct Attended {
+  FloatMatrix vectors, src_logit, dst_logit, lse, out, above, share;
+};
+
+// What GAT's kernels read in both directions.
+inline AttentionArgs attention_over(const Map& map, const FloatMatrix& x, const Attended& of) {
+  AttentionArgs a;
+  a.wide_indices = is_wide(map.indices);
+  a.indptr = map.indptr.data();
+  a.indices = map.indices.data();
+  a.num_dst = map.num_dst;
+  a.num_src = map.num_src;
+  a.num_edges = map.num_edges();
+  a.heads = of.lse.width;
+  a.channels = x.width / a.heads;
+  a.src = x.data;
+  a.src_logit = of.src_logit.data;
+  a.dst_logit = of.dst_logit.data;
+  a.att = of.vectors.data;
+  a.out = of.out.data;
+  a.lse = of.lse.data;
+  a.above = of.above.data;
+  a.share = of.share.data;
+  return a;
 }
 
 }  // namespace gb

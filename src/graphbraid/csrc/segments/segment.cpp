@@ -1,10 +1,9 @@
 // A segment of a program on one mini-batch: its forward and its backward pass are one call each from Python.
 //
 // fullgraph/batches/segments.py describes segments, and has the same passes operation by operation, which run
-// larger batches and all other dtypes. Here matrices are float32 and small, so that the time of a step would
-// be that of the calls between the kernels: nothing is written in place, and what backward reads is held
-// until the pass is freed. The kernels and the order of sums are those of ops/linear.py and ops/spmm.py: so
-// are the bits.
+// all other dtypes. Here matrices are float32. Rows are freed after their last use, and what backward reads
+// as backward passes it. The kernels and the order of sums are those of ops/linear.py, ops/spmm.py and
+// ops/attention.py: so are the bits.
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -23,19 +22,23 @@
 namespace gb {
 namespace {
 
-enum class Kind : int { kAggregateLinear, kAggregate, kLinear, kEpilogue, kFirstRows, kRowSum };
+enum class Kind : int { kAggregateLinear, kAggregate, kLinear, kEpilogue, kFirstRows, kRowSum, kAttention };
 
 // One operation. Values, operands and edges are named by number; -1: there is none.
 struct Operation {
   Kind kind;
   int x, other, out;  // values; `other` is a sum's second side, or what a product adds
-  int weight, other_weight,
-      bias;  // operands; the other weight is of the destinations' own rows, or of `other`
+  // Operands; the other weight is of the destinations' own rows, or of `other`. An attention has the vectors
+  // of sources and of destinations.
+  int weight, other_weight, bias;
   int edges;
   int act;
-  double p;
+  double p;                  // of an attention, of its coefficients
+  double slope;              // of an attention's leaky ReLU
+  bool has_loops, averages;  // an attention: whether nodes have self-loops, and its heads are averaged
 };
-using OperationFields = std::tuple<int, int, int, int, int, int, int, int, int, double>;
+using OperationFields =
+    std::tuple<int, int, int, int, int, int, int, int, int, double, double, bool, bool>;
 
 // What machine/rates.py says of the machine: floats of rows summed and streamed, and multiplications, a
 // second.
@@ -47,8 +50,10 @@ struct Rates {
 struct Step {
   bool of_x = false, of_other = false, of_weight = false, of_other_weight = false, of_bias = false;
   bool transforms_first = false, has_epilogue = false;
+  bool sums_again = false;  // in backward, rather than keep the sums
   Epilogue epilogue = {};
   FloatMatrix sums = {};
+  Attended attended = {};
 
   bool wants_any() const { return of_x || of_other || of_weight || of_other_weight || of_bias; }
 };
@@ -57,7 +62,8 @@ struct Plan {
   std::vector<Operation> operations;
   size_t num_reads;  // the first values are made before the segment
   size_t num_operands;
-  std::vector<int> writes;  // the values that are read after it
+  std::vector<int> writes;     // the values that are read after it
+  std::vector<int> last_read;  // by value: the last operation that reads it; -1: none
   Rates rates;
   double leaky_slope;
 };
@@ -81,6 +87,7 @@ class Pass {
     const size_t num_values = plan_->num_reads + plan_->operations.size();
     rows_.resize(num_values);
     outside_.assign(num_values, -1);
+    kept_.assign(num_values, false);
     for (size_t i = 0; i < values_.size(); ++i) {
       values_[i].take("x");
       rows_[i] = matrix_of(values_[i]);
@@ -102,6 +109,8 @@ class Pass {
       rows = matrix_of(outs_[i]);
       outside_[plan_->writes[i]] = static_cast<int>(values_.size() + operands_.size() + i);
     }
+    for (const Operation& op : plan_->operations)  // a view of first rows changes with the whole
+      if (op.kind == Kind::kFirstRows && outside_[op.out] < 0) outside_[op.out] = outside_[op.x];
   }
 
   // Computes the values. draws: seed and ids of each operation with dropout, in order; of_values and
@@ -122,7 +131,12 @@ class Pass {
     for (const Operation& op : plan_->operations) begin_step(op, next);
     {
       const nb::gil_scoped_release release;
-      for (size_t i = 0; i < steps_.size(); ++i) run(plan_->operations[i], steps_[i]);
+      for (size_t i = 0; i < steps_.size(); ++i) {
+        const Operation& op = plan_->operations[i];
+        run(op, steps_[i], i);
+        for (const int value : {op.x, op.other})
+          if (value >= 0 && is_last_read(value, i) && !kept_[value]) rows_[value].free();
+      }
     }
     std::vector<int> constant;
     for (size_t i = 0; i < outs_.size(); ++i)
@@ -135,19 +149,23 @@ class Pass {
     std::vector<int> found;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
-      if (plan_->operations[i].edges >= 0 && (step.of_x || (step.transforms_first && step.of_weight)))
-        found.push_back(plan_->operations[i].edges);
+      const Operation& op = plan_->operations[i];
+      const bool attends = op.kind == Kind::kAttention && step.wants_any();
+      if (op.edges >= 0 && (attends || step.of_x || (step.transforms_first && step.of_weight)))
+        found.push_back(op.edges);
     }
     return found;
   }
 
-  // Computes gradients. grads: of the outs, or None; reversed: transposes of some maps by number; made:
-  // memory for the gradients of the values and operands, None where one is not wanted. Returns the numbers of
-  // those that no gradient reaches: their memory was not written. May be called again.
+  // Computes gradients. grads: of the outs, or None; reversed: transposes of some maps by number, with the
+  // places of their edges where dropout needs them; made: memory for the gradients of the values and
+  // operands, None where one is not wanted; gives_up: whether this is the last call. Returns the numbers of
+  // those that no gradient reaches: their memory was not written.
   std::vector<int> backward(std::vector<std::optional<StridedFloats>> grads,
-                            std::vector<std::tuple<int, MapFields>> reversed,
-                            const std::vector<nb::object>& made) {
+                            std::vector<std::tuple<int, MapFields, OptionalIds>> reversed,
+                            const std::vector<nb::object>& made, bool gives_up) {
     need(steps_.size() == plan_->operations.size(), "forward comes before backward");
+    need(!has_given_up_, "what backward reads has been freed");
     need(grads.size() == outs_.size(), "there is a gradient for each value that is written");
     need(made.size() == values_.size() + operands_.size(), "there is memory for each gradient");
     std::vector<FloatMatrix> held(rows_.size());
@@ -159,22 +177,35 @@ class Pass {
       held[value] = by_row(*grads[i]);
     }
     std::vector<std::optional<Map>> given(maps_.size());
-    for (auto& [number, fields] : reversed) given.at(number) = map_of(std::move(fields));
+    for (auto& [number, fields, places] : reversed) {
+      take(places, "places");
+      given.at(number) = map_of(std::move(fields));
+      need_length(places, given[number]->num_edges());
+      given[number]->places = places;
+    }
     Gradients to{std::vector<WrittenFloatRows>(made.size()), std::vector<Array<float, 1>>(made.size()),
-                 std::vector<bool>(made.size(), false)};
+                 std::vector<Array<float, 3>>(made.size()), std::vector<bool>(made.size(), false)};
     for (size_t i = 0; i < made.size(); ++i) {
       const bool is_wanted = i < values_.size() ? wants_[i] : operand_wants_[i - values_.size()];
       need(made[i].is_none() != is_wanted, "there is memory for each gradient that is wanted");
       take_gradient(made[i], i, to);
     }
     reversed_.resize(maps_.size());
+    // Several threads may pass back through one graph at a time: then nothing is freed.
+    const Counted running(num_running_);
+    gives_up = gives_up && num_running_ == 1;
+    has_given_up_ = gives_up;
     const nb::gil_scoped_release release;
     for (size_t i = steps_.size(); i-- > 0;) {
       const Operation& op = plan_->operations[i];
       FloatMatrix grad = std::move(held[op.out]);
       held[op.out] = {};
-      if (grad.data == nullptr || !steps_[i].wants_any()) continue;
-      back(op, steps_[i], grad, given, held, to);
+      if (grad.data != nullptr && steps_[i].wants_any())
+        back(op, steps_[i], std::move(grad), given, held, to);
+      if (!gives_up) continue;
+      if (outside_[op.out] < 0) rows_[op.out].free();
+      steps_[i].sums.free();
+      steps_[i].attended = {};
     }
     for (size_t i = 0; i < values_.size(); ++i) {
       if (!wants_[i] || held[i].data == nullptr) continue;
@@ -191,17 +222,29 @@ class Pass {
   struct Gradients {
     std::vector<WrittenFloatRows> matrices;
     std::vector<Array<float, 1>> vectors;
+    std::vector<Array<float, 3>> by_head;
     std::vector<bool> written;
+  };
+
+  struct Counted {
+    explicit Counted(int& count) : of(count) { ++of; }
+    ~Counted() { --of; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+    int& of;
   };
 
   static std::optional<Operand> operand_of(const nb::object& given) {
     if (given.is_none()) return std::nullopt;
     Operand found;
-    if (nb::cast<int>(given.attr("ndim")) == 1) {
+    found.num_dimensions = nb::cast<int>(given.attr("ndim"));
+    if (found.num_dimensions == 1) {
       found.vector = FloatVector(given);
       found.vector.take("bias");
+    } else if (found.num_dimensions == 3) {
+      found.by_head = Array<const float, 3>(given);
+      found.by_head.take("vectors");
     } else {
-      found.is_matrix = true;
       found.matrix = StridedFloats(given);
       found.matrix.take("weight");
     }
@@ -212,21 +255,48 @@ class Pass {
     return number < 0 || !operands_[number] ? nullptr : &*operands_[number];
   }
 
+  bool is_last_read(int value, size_t place) const {
+    return outside_[value] < 0 && plan_->last_read[value] == static_cast<int>(place);
+  }
+
+  FloatMatrix checked_attention(const Operation& op) const {
+    const FloatMatrix& x = rows_[op.x];
+    const Map& map = maps_.at(op.edges);
+    const Operand *of_src = operand(op.weight), *of_dst = operand(op.other_weight);
+    need(of_src != nullptr && of_dst != nullptr, "an attention has vectors");
+    need(of_src->num_dimensions == 3 && of_dst->num_dimensions == 3, "vectors are by head");
+    const int64_t heads = of_src->by_head.extent(1), channels = of_src->by_head.extent(2);
+    for (const Operand* one : {of_src, of_dst})
+      need(one->by_head.extent(0) == 1 && one->by_head.extent(1) == heads &&
+               one->by_head.extent(2) == channels,
+           "both vectors have one shape");
+    need(heads > 0 && x.width > 0 && heads * channels == x.width,
+         "a vector has a number for each column of x");
+    need(x.rows == map.num_src && map.num_dst <= map.num_src, "destinations are the first sources");
+    need(x.stride == x.width || x.rows < 2, "rows follow each other");
+    const int64_t width = op.averages ? channels : x.width;
+    return {nullptr, map.num_dst, width, width};
+  }
+
   // The shape of an operation's result, after checks that what it reads fits.
   FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
+    if (op.kind == Kind::kAttention) return checked_attention(op);
     const FloatMatrix& x = rows_[op.x];
     const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
     need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
     for (const int number : {op.weight, op.other_weight})
-      need(operand(number) == nullptr || operand(number)->is_matrix, "a weight is a matrix");
-    need(operand(op.bias) == nullptr || !operand(op.bias)->is_matrix, "a bias is a vector");
+      need(operand(number) == nullptr || operand(number)->num_dimensions == 2, "a weight is a matrix");
+    need(operand(op.bias) == nullptr || operand(op.bias)->num_dimensions == 1, "a bias is a vector");
     const Map* map = op.edges < 0 ? nullptr : &maps_.at(op.edges);
     const FloatMatrix* other = op.other < 0 ? nullptr : &rows_[op.other];
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
     FloatMatrix out;
     out.rows = map != nullptr ? map->num_dst : x.rows;
-    out.width = weight != nullptr ? weight->rows() : x.width;
-    if (op.kind == Kind::kFirstRows) out.rows = counts.at(next++);
+    out.width = out.stride = weight != nullptr ? weight->rows() : x.width;
+    if (op.kind == Kind::kFirstRows) {
+      out.rows = counts.at(next++);
+      out.stride = x.stride;
+    }
     if (map != nullptr) need(x.rows == map->num_src, "x has a row for each source");
     if (op.kind == Kind::kFirstRows) need(out.rows <= x.rows, "x has as many rows");
     if (weight != nullptr) need(weight->columns() == x.width, "the weight has a column for each of x");
@@ -255,9 +325,11 @@ class Pass {
     step.of_bias = wanted(op.bias);
     if (op.kind == Kind::kAggregateLinear) {
       step.transforms_first = narrows(maps_[op.edges], rows_[op.x].width, rows_[op.out].width, step);
+      step.sums_again = step.of_weight && !step.transforms_first && may_sum_again(op);
     }
     const Operand* bias = operand(op.bias);
-    step.has_epilogue = op.act != 0 || op.p > 0 || bias != nullptr;
+    const bool attends = op.kind == Kind::kAttention;
+    step.has_epilogue = !attends && (op.act != 0 || op.p > 0 || bias != nullptr);
     step.epilogue.act = static_cast<Act>(op.act);
     step.epilogue.slope = plan_->leaky_slope;
     if (op.p > 0) {
@@ -273,6 +345,17 @@ class Pass {
       note_reads(op, step);
     }
     steps_.push_back(step);
+  }
+
+  // ops/linear.py's _may_sum_again. Rows that are held in any case are those that backward of the operation
+  // before reads, and rows without gradients from before the segment, as features are.
+  bool may_sum_again(const Operation& op) const {
+    constexpr int64_t most_edges = 5, least_bytes = int64_t{1} << 20;  // below these, time counts alone
+    const Map& map = maps_[op.edges];
+    const int64_t bytes = 4 * map.num_dst * rows_[op.x].width;
+    const bool is_read = static_cast<size_t>(op.x) < values_.size();
+    return (kept_[op.x] || (is_read && !wants_[op.x])) && bytes >= least_bytes &&
+           map.num_edges() <= most_edges * map.num_dst;
   }
 
   // ops/linear.py's narrows, with the same operations in the same order.
@@ -293,33 +376,75 @@ class Pass {
   // Notes what of the outside backward reads: the same tensors that the autograd functions save.
   void note_reads(const Operation& op, const Step& step) {
     const auto note_value = [&](int value) {
+      kept_[value] = true;
       if (outside_[value] >= 0) reads_.push_back(outside_[value]);
     };
     const auto note_operand = [&](int number) {
       if (operand(number) != nullptr) reads_.push_back(static_cast<int>(values_.size()) + number);
     };
     if (op.act != 0) note_value(op.out);
-    if (op.kind == Kind::kLinear) {
+    if (op.kind == Kind::kAttention) {
+      note_value(op.x);
+      if (!op.averages) note_value(op.out);
+    } else if (op.kind == Kind::kLinear) {
       if (step.of_weight) note_value(op.x);
       if (step.of_x) note_operand(op.weight);
       if (step.of_other_weight) note_value(op.other);
       if (step.of_other) note_operand(op.other_weight);
     } else if (op.kind == Kind::kAggregateLinear) {
-      if ((step.of_weight && step.transforms_first) || step.of_other_weight) note_value(op.x);
+      const bool reads_x = step.transforms_first || step.sums_again;
+      if ((step.of_weight && reads_x) || step.of_other_weight) note_value(op.x);
       if (!step.of_x) return;
       note_operand(op.weight);
       note_operand(op.other_weight);
     }
   }
 
-  FloatMatrix result(const Operation& op) {
+  FloatMatrix result(const Operation& op, size_t place) {
     FloatMatrix& out = rows_[op.out];
-    if (out.data == nullptr) out = FloatMatrix::make(out.rows, out.width);
+    if (out.data != nullptr) return out;
+    const FloatMatrix& x = rows_[op.x];
+    const bool overwrites =
+        op.kind == Kind::kEpilogue && is_last_read(op.x, place) && !kept_[op.x] && x.own.use_count() == 1;
+    if (overwrites || op.kind == Kind::kFirstRows)
+      out = x.first(out.rows);
+    else
+      out = FloatMatrix::make(out.rows, out.width);
     return out;
   }
 
-  void run(const Operation& op, Step& step) {
-    const FloatMatrix x = rows_[op.x], out = result(op);
+  void attend(const Operation& op, Step& step, const FloatMatrix& x, const FloatMatrix& out) {
+    Attended& to = step.attended;
+    const int64_t heads = operand(op.weight)->by_head.extent(1);
+    to.vectors = FloatMatrix::make(2, x.width);
+    std::copy_n(operand(op.weight)->by_head.data(), x.width, to.vectors.data);
+    std::copy_n(operand(op.other_weight)->by_head.data(), x.width, to.vectors.data + x.width);
+    to.src_logit = FloatMatrix::make(x.rows, heads);
+    to.dst_logit = FloatMatrix::make(out.rows, heads);
+    to.lse = FloatMatrix::make(out.rows, heads);
+    to.out = op.averages ? FloatMatrix::make(out.rows, x.width) : out;
+    if (step.wants_any()) {
+      to.above = FloatMatrix::make(out.rows, x.width);
+      to.share = FloatMatrix::make(out.rows, heads);
+    }
+    run_attention(attention_arguments(op, step));
+    if (op.averages) mean_of_heads(to.out, heads, out);
+    if (!step.wants_any()) to = {};
+  }
+
+  AttentionArgs attention_arguments(const Operation& op, const Step& step) const {
+    AttentionArgs a = attention_over(maps_[op.edges], rows_[op.x], step.attended);
+    a.slope = op.slope;
+    a.num_loops = op.has_loops ? a.num_dst : 0;
+    a.threshold = step.epilogue.threshold;
+    a.keep_scale = step.epilogue.keep_scale;
+    a.seed = step.epilogue.seed;
+    a.first_keys = step.epilogue.ids;
+    return a;
+  }
+
+  void run(const Operation& op, Step& step, size_t place) {
+    const FloatMatrix out = result(op, place), x = rows_[op.x];
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
     Epilogue epilogue = step.epilogue;
     if (const Operand* bias = operand(op.bias)) epilogue.bias = bias->vector.data();
@@ -336,7 +461,7 @@ class Pass {
         }
         const FloatMatrix sums = FloatMatrix::make(out.rows, x.width);
         sum_over(arguments_of(maps_[op.edges]), x, sums);
-        if (step.of_weight) step.sums = sums;
+        if (step.of_weight && !step.sums_again) step.sums = sums;
         return multiply(sums, weight->turned(), out, other_weight != nullptr, after);
       }
       case Kind::kAggregate:
@@ -347,9 +472,12 @@ class Pass {
       case Kind::kEpilogue:
         return run_epilogue(epilogue_arguments(x, out, epilogue));
       case Kind::kFirstRows:
-        return copy_rows(x.first(out.rows), out);
+        if (out.data != x.data) copy_rows(x.first(out.rows), out);
+        return;
       case Kind::kRowSum:
         return add_rows(x, rows_[op.other], out);
+      case Kind::kAttention:
+        return attend(op, step, x, out);
     }
   }
 
@@ -374,7 +502,12 @@ class Pass {
     }
     const Operand* of = operand(static_cast<int>(place - values_.size()));
     need(of != nullptr, "an operand that is not there has no gradient");
-    if (!of->is_matrix) {
+    if (of->num_dimensions == 3) {
+      to.by_head[place] = Array<float, 3>(given);
+      to.by_head[place].take("grad_vectors");
+      for (int i = 0; i < 3; ++i)
+        need(to.by_head[place].extent(i) == of->by_head.extent(i), "grad_vectors has the vectors' shape");
+    } else if (of->num_dimensions == 1) {
       to.vectors[place] = Array<float, 1>(given);
       to.vectors[place].take("grad_bias");
       need_length(to.vectors[place], of->vector.length());
@@ -400,13 +533,58 @@ class Pass {
   // The gradient of a value from that of its map.
   void sum_back(int number, std::vector<std::optional<Map>>& given, const FloatMatrix& grad,
                 const FloatMatrix& out, const FloatMatrix* addend = nullptr) {
-    if (given[number]) return sum_over(arguments_of(*given[number]), grad, out, addend);
-    {
-      // Several threads may pass back through one graph at a time, and none holds the GIL here.
-      const std::lock_guard lock(reversing_);
-      if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number]);
+    sum_over(given[number] ? arguments_of(*given[number]) : reversed(number, false).arguments, grad, out,
+             addend);
+  }
+
+  const Reversed& reversed(int number, bool with_places) {
+    // Several threads may pass back through one graph at a time, and none holds the GIL here.
+    const std::lock_guard lock(reversing_);
+    if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number], with_places);
+    return *reversed_[number];
+  }
+
+  void attend_back(const Operation& op, const Step& step, FloatMatrix grad,
+                   const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
+                   Gradients& to) {
+    const FloatMatrix& x = rows_[op.x];
+    AttentionBackwardArgs b;
+    b.forward = attention_arguments(op, step);
+    const int64_t heads = b.forward.heads;
+    if (op.averages || grad.stride != x.width) {
+      const FloatMatrix wide = FloatMatrix::make(grad.rows, x.width);
+      op.averages ? mean_of_heads_backward(grad, heads, wide) : copy_rows(grad, wide);
+      grad = wide;
     }
-    sum_over(reversed_[number]->arguments, grad, out, addend);
+    const bool drops = op.p > 0;
+    if (const std::optional<Map>& turned = given[op.edges]) {
+      b.t_indptr = turned->indptr.data();
+      b.t_indices = turned->indices.data();
+      b.perm = data_or_null(turned->places);
+    } else {
+      const Reversed& made = reversed(op.edges, drops);
+      b.t_indptr = made.indptr.data();
+      b.t_indices = made.arguments.indices;
+      b.perm = made.places.data();
+    }
+    need(!drops || b.perm != nullptr || b.forward.num_edges == 0, "dropout needs the places of edges");
+    const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width), of_src = FloatMatrix::make(x.rows, heads),
+                      of_dst = FloatMatrix::make(grad.rows, heads),
+                      of_vectors = FloatMatrix::make(2, x.width);
+    b.grad = grad.data;
+    b.grad_src = of_x.data;
+    b.grad_src_logit = of_src.data;
+    b.grad_dst_logit = of_dst.data;
+    b.grad_att = of_vectors.data;
+    run_gat_backward(b);
+    const size_t first = values_.size();
+    for (const bool is_dst : {false, true}) {
+      const size_t place = first + (is_dst ? op.other_weight : op.weight);
+      if (!(is_dst ? step.of_other_weight : step.of_weight)) continue;
+      std::copy_n(of_vectors.data + is_dst * x.width, x.width, to.by_head[place].data());
+      to.written[place] = true;
+    }
+    if (step.of_x) add(held[op.x], of_x);
   }
 
   void back(const Operation& op, const Step& step, FloatMatrix grad, std::vector<std::optional<Map>>& given,
@@ -419,7 +597,8 @@ class Pass {
       to.written[first + number] = true;
     };
     if (step.has_epilogue) {
-      const FloatMatrix rows = FloatMatrix::make(grad.rows, grad.width);
+      const bool overwrites = grad.own.use_count() == 1 && grad.stride == grad.width;
+      const FloatMatrix rows = overwrites ? grad : FloatMatrix::make(grad.rows, grad.width);
       EpilogueArgs a = epilogue_arguments(op.act != 0 ? out : grad, rows, step.epilogue);
       a.grad = {grad.data, grad.stride};
       if (step.of_bias) {
@@ -433,7 +612,14 @@ class Pass {
       case Kind::kAggregateLinear: {
         if (step.of_other_weight) gram_to(grad, x.first(out.rows), op.other_weight);
         if (!step.transforms_first) {
-          if (step.of_weight) gram_to(grad, step.sums, op.weight);
+          if (step.of_weight) {
+            FloatMatrix sums = step.sums;
+            if (step.sums_again) {
+              sums = FloatMatrix::make(out.rows, x.width);
+              sum_over(arguments_of(maps_[op.edges]), x, sums);
+            }
+            gram_to(grad, sums, op.weight);
+          }
           if (!step.of_x) return;
           const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width),
                             of_sums = FloatMatrix::make(grad.rows, x.width);
@@ -484,6 +670,8 @@ class Pass {
         if (step.of_x) add(held[op.x], grad);
         if (step.of_other) add(held[op.other], grad);
         return;
+      case Kind::kAttention:
+        return attend_back(op, step, std::move(grad), given, held, to);
     }
   }
 
@@ -494,10 +682,13 @@ class Pass {
   std::vector<Map> maps_;
   std::vector<FloatMatrix> rows_;  // by value
   std::vector<int> outside_;       // by value: its number among values, operands and outs; -1: within
+  std::vector<bool> kept_;         // by value: whether backward reads it
   std::vector<bool> wants_, operand_wants_;
   std::vector<Draw> draws_;
   std::vector<Step> steps_;
   std::vector<int> reads_;
+  int num_running_ = 0;  // backward passes; the GIL guards both
+  bool has_given_up_ = false;
   std::mutex reversing_;
   std::vector<std::unique_ptr<Reversed>> reversed_;  // by map; those that were needed
 };
@@ -513,10 +704,12 @@ class Segment {
                                         num_reads,
                                         num_operands,
                                         std::move(writes),
+                                        std::vector<int>(num_reads + operations.size(), -1),
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope});
-    for (const auto& [kind, x, other, out, weight, other_weight, bias, edges, act, p] : operations) {
-      need_count(kind, 0, static_cast<int>(Kind::kRowSum), "kind");
+    for (const auto& [kind, x, other, out, weight, other_weight, bias, edges, act, p, slope, has_loops,
+                      averages] : operations) {
+      need_count(kind, 0, static_cast<int>(Kind::kAttention), "kind");
       need_count(x, 0, next - 1, "x");
       need_count(other, kind == static_cast<int>(Kind::kRowSum) ? 0 : -1, next - 1, "other");
       need_count(out, next, next, "out");
@@ -524,9 +717,13 @@ class Segment {
         need_count(operand, -1, last_operand, "operands");
       need_count(act, 0, static_cast<int>(Act::kElu), "act");
       need(p >= 0 && p < 1, "p must lie in [0, 1)");
-      need(edges >= 0 || kind > static_cast<int>(Kind::kAggregate), "sums over edges have edges");
-      plan_->operations.push_back(
-          {static_cast<Kind>(kind), x, other, out, weight, other_weight, bias, edges, act, p});
+      const bool moves =
+          kind <= static_cast<int>(Kind::kAggregate) || kind == static_cast<int>(Kind::kAttention);
+      need(edges >= 0 || !moves, "sums over edges have edges");
+      for (const int value : {x, other})
+        if (value >= 0) plan_->last_read[value] = static_cast<int>(plan_->operations.size());
+      plan_->operations.push_back({static_cast<Kind>(kind), x, other, out, weight, other_weight, bias, edges,
+                                   act, p, slope, has_loops, averages});
       ++next;
     }
     for (const int value : plan_->writes)
@@ -555,7 +752,7 @@ void bind_segments(nb::module_& m) {
   nb::class_<Pass>(m, "SegmentPass")
       .def("forward", &Pass::forward, "draws"_a, "of_values"_a, "of_operands"_a)
       .def("transposed_maps", &Pass::transposed_maps)
-      .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a);
+      .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a, "gives_up"_a);
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::vector<OperationFields>&, size_t, size_t, std::vector<int>,
                     std::tuple<double, double, double>, double>(),

@@ -20,7 +20,14 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
 from graphbraid.fullgraph.batches.fusing import BatchProgram
-from graphbraid.fullgraph.batches.segments import CALLS, JoinedOps, narrowed, operands_of
+from graphbraid.fullgraph.batches.segments import (
+    CALLS,
+    JoinedOps,
+    NativeSegment,
+    Parts,
+    narrowed,
+    operands_of,
+)
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.graph.types import Relation
@@ -85,8 +92,17 @@ class BatchRun:
             return self._outputs().to(self.program.out_dtype)
 
     def _outputs(self) -> Tensor:
-        for part, last_read in self.program.parts:
-            if isinstance(part, JoinedOps):
+        self._run(self.program.parts)
+        out = self.values[self.program.output]
+        # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
+        return out.clone() if self.program.keeps_output else out
+
+    def _run(self, parts: Parts) -> None:
+        for part, last_read in parts:
+            if isinstance(part, NativeSegment):
+                if not part.run(self):
+                    self._run(part.parts)
+            elif isinstance(part, JoinedOps):
                 part.run(self)
             else:
                 if self.program.is_half:
@@ -95,9 +111,6 @@ class BatchRun:
                 self.values[part.out] = RUN[type(part)](part, self)
             for value in last_read:  # without autograd, nothing else holds these rows
                 del self.values[value]
-        out = self.values[self.program.output]
-        # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
-        return out.clone() if self.program.keeps_output else out
 
     def widen(self, op: ir.Operation) -> None:
         """Make float32 of an operation's inputs that are bfloat16."""

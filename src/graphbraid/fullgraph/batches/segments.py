@@ -7,9 +7,10 @@ Backward gives memory back after its last use.
 In bfloat16 the products round their factors and results, as PyTorch's do under autocast. Sums add in float32;
 those with coefficients, which are float32, keep that dtype.
 
-On small batches Python and the calls between kernels take most of a step. A segment in compiled code has one
-call for the forward pass and one for the backward. It runs the same kernels in the same order as
-:class:`JoinedOps`, so the bits are the same. JoinedOps runs larger batches, other dtypes and devices.
+A segment in compiled code, :class:`NativeSegment`, has one call for the forward pass and one for the
+backward. GAT's attention can be part of it. On small batches Python and the calls between kernels take most
+of a step without it. It runs the same kernels in the same order as the operations by themselves, so the bits
+are the same. These run other dtypes, other devices and records of calls.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from graphbraid import native
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import Levels, map_fields, plain_map
 from graphbraid.machine.rates import Rates
+from graphbraid.ops.attention import first_keys
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunction
-from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, watching
+from graphbraid.ops.kernels import counts_memory, new_rows, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
 from graphbraid.ops.spmm import SpmmFunction
@@ -46,6 +48,8 @@ CALLS: dict[type[ir.Operation], Callable[..., OpCall]] = {}
 
 def operands_of(op: ir.Operation) -> tuple[Tensor | None, ...]:
     """Return the matrices and the bias of an operation, as autograd sees them."""
+    if isinstance(op, ir.Attention):
+        return *op.vectors, None
     if isinstance(op, ir.AggregateLinear):
         terms: tuple[ir.Linear | None, ...] = op, op.root
     else:
@@ -60,6 +64,12 @@ def can_join(op: ir.Operation) -> bool:
     if isinstance(op, ir.Epilogue):
         return op.act in ACTIVATION_CODES and not (op.bias is None and op.act == "none" and op.p == 0)
     return type(op) in CALLS and not (type(op) is ir.Linear and len(op.inputs) > 1)
+
+
+def _compiles(op: ir.Operation) -> bool:
+    """Return whether an operation can be part of a segment in compiled code."""
+    is_gat = isinstance(op, ir.Attention) and op.kind == "gat"
+    return (is_gat and len(op.inputs) == 1 and not op.reads_edges) or can_join(op)
 
 
 def has_coefficients(op: ir.Operation) -> bool:
@@ -172,21 +182,13 @@ class JoinedOps:
         ops: the operations; :func:`can_join` must be true of each.
         last_read: for each operation, the values that no later operation reads.
         later: the values that are read after the segment.
-        widths: number of columns of each value.
     """
 
     def __init__(
-        self,
-        ops: Sequence[ir.Operation],
-        last_read: Sequence[tuple[str, ...]],
-        later: Collection[str],
-        widths: Callable[[str], int],
+        self, ops: Sequence[ir.Operation], last_read: Sequence[tuple[str, ...]], later: Collection[str]
     ) -> None:
-        made = {op.out for op in ops}
         self._ops, self._last_read = ops, last_read
-        read = (value for op in ops for value in op.inputs)
-        self.reads = tuple(dict.fromkeys(value for value in read if value not in made))
-        self.writes = tuple(op.out for op in ops if op.out in later)
+        self.reads, self.writes = _ends(ops, later)
         self._calls = [CALLS[type(op)] for op in ops]
         self._held = frozenset(op.out for op in ops if _reads_result(op))
         self._sources: dict[int, tuple[str | int | None, ...]] = {}
@@ -195,22 +197,13 @@ class JoinedOps:
         is_kept = all(isinstance(one, nn.Parameter | None) for of_op in operands for one in of_op)
         self._operands = operands if is_kept else None
         """All operands, if they are whole parameters."""
-        self._forgotten = tuple(itertools.chain.from_iterable(last_read))
-        self._native = NativeSegment(ops, self.reads, self.writes, list(map(len, operands)), widths)
 
     def run(self, run: BatchRun) -> None:
         """Compute the values of the operations, and forget those that no later operation reads."""
         operands = self._operands or [operands_of(op) for op in self._ops]
         values = [run.values[name] for name in self.reads]
         flat = [one for of_op in operands for one in of_op]
-        records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        learns = records and any(one is not None and one.requires_grad for one in (*values, *flat))
-        outs = self._native.outs(run, values, flat, learns=learns)
-        if outs is not None:
-            run.values.update(zip(self.writes, outs, strict=True))
-            for value in self._forgotten:
-                run.values.pop(value, None)
-        elif learns:
+        if _learns((*values, *flat)):
             outs = _Pass.apply(self, run, operands, *values, *flat)  # type: ignore[no-untyped-call]
             run.values.update(zip(self.writes, outs, strict=True))
         else:
@@ -336,26 +329,59 @@ def _raw_backward(function: Any) -> Callable[..., tuple[Tensor | None, ...]]:
     return raw
 
 
+Parts = list[tuple["NativeSegment | JoinedOps | ir.Operation", tuple[str, ...]]]
+"""Segments, and operations by themselves, with the values that nothing after each one reads."""
+
+
 def segments_of(
     ops: Sequence[ir.Operation],
     last_read: Sequence[tuple[str, ...]],
     output: str,
     widths: Callable[[str], int],
-) -> list[tuple[JoinedOps | ir.Operation, tuple[str, ...]]]:
+) -> Parts:
     """Divide a program's operations into segments, and operations that run by themselves.
 
-    Beside each stand the values that nothing after it reads. ``widths`` gives a value's number of columns.
+    Args:
+        ops: the operations.
+        last_read: for each operation, the values that no later operation reads.
+        output: the value that the program returns.
+        widths: gives a value's number of columns.
     """
-    found: list[tuple[JoinedOps | ir.Operation, tuple[str, ...]]] = []
-    for joins, group in itertools.groupby(range(len(ops)), lambda place: can_join(ops[place])):
-        places = [*group]
-        if not joins:
-            found += [(ops[place], last_read[place]) for place in places]
-            continue
-        later = {output, *(value for op in ops[places[-1] + 1 :] for value in op.inputs)}
-        part = slice(places[0], places[-1] + 1)
-        found.append((JoinedOps(ops[part], last_read[part], later, widths), ()))
+    later = [
+        {output, *(value for op in ops[place + 1 :] for value in op.inputs)} for place in range(len(ops))
+    ]
+
+    def divided(places: Sequence[int], joins: Callable[[ir.Operation], bool]) -> list[tuple[bool, slice]]:
+        groups = ((key, [*some]) for key, some in itertools.groupby(places, lambda place: joins(ops[place])))
+        return [(key, slice(some[0], some[-1] + 1)) for key, some in groups]
+
+    found: Parts = []
+    for compiles, whole in divided(range(len(ops)), _compiles):
+        parts: Parts = []
+        for joins, part in divided(range(whole.start, whole.stop), can_join):
+            if joins:
+                parts.append((JoinedOps(ops[part], last_read[part], later[part.stop - 1]), ()))
+            else:
+                parts += zip(ops[part], last_read[part], strict=True)
+        if compiles:
+            segment = NativeSegment(ops[whole], parts, last_read[whole], later[whole.stop - 1], widths)
+            parts = [(segment, ())]
+        found += parts
     return found
+
+
+def _ends(ops: Sequence[ir.Operation], later: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the values that operations read from before, and those that are read after them."""
+    made = {op.out for op in ops}
+    read = (value for op in ops for value in op.inputs)
+    reads = tuple(dict.fromkeys(value for value in read if value not in made))
+    return reads, tuple(op.out for op in ops if op.out in later)
+
+
+def _learns(tensors: Collection[Tensor | None]) -> bool:
+    """Return whether autograd records what is computed of these tensors."""
+    records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return records and any(one is not None and one.requires_grad for one in tensors)
 
 
 _KINDS: dict[type[ir.Operation], int] = {
@@ -366,47 +392,71 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.Epilogue: 3,
     ir.DestinationRows: 4,
     ir.Add: 5,
+    ir.Attention: 6,
 }
 """Numbers of the kinds in ``segment.cpp``."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
+_EDGES = ir.AdjacencyMatrix(kind="sum")
+"""The edges of an attention, without coefficients."""
 FREED = """Trying to backward through the graph a second time: what backward reads has been freed. \
 Specify retain_graph=True in the first backward pass if there is to be a second one."""
 
 
 class NativeSegment:
-    """Runs a segment's operations on small batches of float32.
+    """Runs consecutive operations on float32 rows of the CPU.
 
     Args:
-        ops: the operations.
-        reads: the values that they read from before.
-        writes: the values that are read after them.
-        num_operands: the number of each one's operands.
+        ops: the operations; ``_compiles`` must be true of each.
+        parts: the same, as they run where compiled code cannot.
+        last_read: for each operation, the values that no later operation reads.
+        later: the values that are read after the segment.
         widths: number of columns of each value.
     """
 
     def __init__(
         self,
         ops: Sequence[ir.Operation],
-        reads: Sequence[str],
-        writes: Sequence[str],
-        num_operands: Sequence[int],
+        parts: Parts,
+        last_read: Sequence[tuple[str, ...]],
+        later: Collection[str],
         widths: Callable[[str], int],
     ) -> None:
-        self._ops, self._reads, self.writes = ops, reads, writes
-        values = *reads, *(op.out for op in ops)
+        self._ops, self.parts = ops, parts
+        self._reads, self.writes = _ends(ops, later)
+        self._forgotten = tuple(itertools.chain.from_iterable(last_read))
+        values = *self._reads, *(op.out for op in ops)
         self._number = {value: number for number, value in enumerate(values)}
-        self._first_operand = [0, *accumulate(num_operands)]
+        operands = [operands_of(op) for op in ops]
+        self._first_operand = [0, *accumulate(map(len, operands))]
+        flat = [one for of_op in operands for one in of_op]
+        self._operands = flat if all(isinstance(one, nn.Parameter | None) for one in flat) else None
+        """All operands, if they are whole parameters."""
         self._widths = {value: widths(value) for value in values}
-        self._row_bytes = 4 * max(self._widths.values())
-        self._moving = [op for op in ops if isinstance(op, ir.AggregateLinear | ir.Aggregate)]
+        self._moving = [op for op in ops if isinstance(op, ir.AggregateLinear | ir.Aggregate | ir.Attention)]
         self._maps: list[tuple[Any, ...]] = []
         """Each moving operation's level, relation, adjacency and :func:`plain_map`, once it has run."""
         self._edges = {op.out: number for number, op in enumerate(self._moving)}
         self._first_rows = [op for op in ops if type(op) is ir.DestinationRows]
-        self._dropping = [op for op in ops if _epilogue_of(op).p > 0]
+        self._dropping = [op for op in ops if _dropout_of(op) > 0]
         self._made: Any = None
 
-    def outs(
+    def run(self, run: BatchRun) -> bool:
+        """Compute the values that are read after the operations, and forget those that are not.
+
+        Returns:
+            Whether compiled code can run them here. If not, nothing has run.
+        """
+        operands = self._operands or [one for op in self._ops for one in operands_of(op)]
+        values = [run.values[name] for name in self._reads]
+        outs = self._outs(run, values, operands, learns=_learns((*values, *operands)))
+        if outs is None:
+            return False
+        run.values.update(zip(self.writes, outs, strict=True))
+        for value in self._forgotten:
+            run.values.pop(value, None)
+        return True
+
+    def _outs(
         self,
         run: BatchRun,
         values: Sequence[Tensor],
@@ -422,8 +472,8 @@ class NativeSegment:
             operands: all operands, operation by operation.
             learns: whether any of these want gradients.
         """
-        x, num_rows = values[0], sum(run.levels.sizes[0])
-        if num_rows * self._row_bytes >= LEAST_POOLED or run.is_half or watching() is not None:
+        x = values[0]
+        if run.is_half or watching() is not None:
             return None
         if x.dtype is not _FLOAT32 or not x.is_cpu or type(x) not in _PLAIN or counts_memory():
             return None
@@ -431,14 +481,16 @@ class NativeSegment:
         if kernels is None or any(one.is_inference() for one in values):
             return None
         if self._made is None:
+            adjacencies = [getattr(op, "adjacency", _EDGES) for op in self._moving]
             self._maps = [
-                (*run.edges_between(op), op.adjacency, plain_map(op.adjacency)) for op in self._moving
+                (*run.edges_between(op), adjacency, plain_map(adjacency))
+                for op, adjacency in zip(self._moving, adjacencies, strict=True)
             ]
             self._made = self._compiled(kernels)
         levels = run.levels
         maps = [levels.map_fields(*one) for one in self._maps]
         counts = [run.num_rows(op) for op in self._first_rows]
-        outs = [x.new_empty((run.rows_of(value), self._widths[value])) for value in self.writes]
+        outs = [new_rows(x, run.rows_of(value), self._widths[value]) for value in self.writes]
         held = [*values, *operands]
         if learns:
             # A parameter's data may be replaced before backward, which frees the memory that it had. `.data`
@@ -450,7 +502,8 @@ class NativeSegment:
         draws = []
         for op in self._dropping:
             run.draw_for(op)
-            draws.append((seed_of_call(), row_ids(run.num_rows(op))))
+            keys = first_keys if isinstance(op, ir.Attention) else row_ids
+            draws.append((seed_of_call(), keys(run.num_rows(op))))
         if learns:
             how = self, begun, levels, draws, outs, held
             # autograd's own `apply` is that of Function's base; Function adds only what torch.func needs.
@@ -473,21 +526,30 @@ class NativeSegment:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field."""
         x, other = [*(self._number[value] for value in op.inputs), -1][:2]
         kind, after = type(op), _epilogue_of(op)
-        weight, other_weight = (first if isinstance(op, ir.Linear | ir.LinearSum) else -1), -1
-        if kind is ir.AggregateLinear or kind is ir.LinearSum:
+        attends = isinstance(op, ir.Attention)
+        weight, other_weight = (first if attends or isinstance(op, ir.Linear | ir.LinearSum) else -1), -1
+        if attends or kind is ir.AggregateLinear or kind is ir.LinearSum:
             other_weight = first + 1
-        has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add)
+        has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Attention)
         bias = first + (weight >= 0) + (other_weight >= 0) if has_bias else -1
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
-        return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], after.p
+        how: tuple[float, bool, bool] = 0.0, False, False
+        if isinstance(op, ir.Attention):
+            how = op.negative_slope, op.self_loops, op.averages
+        return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
 
-    def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ()."""
+    def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...], Tensor | None], ...]:
+        """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ().
+
+        Behind them stand the places of the edges, if dropout of an attention needs them.
+        """
         level, relation, adjacency, _ = self._maps[number]
         if levels.are_drawn or not (edges := levels.edges(level, relation)).is_whole:
             return ()
+        op = self._moving[number]
+        places = edges.csc.transpose()[1] if isinstance(op, ir.Attention) and op.dropout > 0 else None
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
-        return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight)),)
+        return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight), places),)
 
 
 class _NativePass(torch.autograd.Function):
@@ -519,14 +581,26 @@ class _NativePass(torch.autograd.Function):
                     "one of the variables needed for gradient computation has been modified by an inplace "
                     f"operation: a tensor that {segment.writes[-1]} was computed from, or a result"
                 )
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+        gives_up = not torch._C._autograd._get_current_graph_task_keep_graph()
+        if gives_up:
             ctx.begun = None
-        by_row = torch.contiguous_format  # as the kernels write them
-        made = [None if one is None else torch.empty_like(one, memory_format=by_row) for one in ctx.wanted]
+        made = [None if one is None else _gradient_for(one) for one in ctx.wanted]
         turned = [one for number in begun.transposed_maps() for one in segment.reversed(ctx.levels, number)]
-        for place in begun.backward(grads, turned, made):
+        for place in begun.backward(grads, turned, made, gives_up):
             made[place] = None
         return None, *made
+
+
+def _gradient_for(one: Tensor) -> Tensor:
+    """Return memory for a tensor's gradient, row by row as the kernels write it."""
+    if one.ndim == 2:
+        return new_rows(one, *one.shape)
+    return torch.empty_like(one, memory_format=torch.contiguous_format)
+
+
+def _dropout_of(op: ir.Operation) -> float:
+    """Return the probability that an operation drops elements with; of an attention, coefficients."""
+    return op.dropout if isinstance(op, ir.Attention) else _epilogue_of(op).p
 
 
 def _epilogue_of(op: ir.Operation) -> ir.Epilogue:
