@@ -21,25 +21,25 @@ BUDGETS = {
         "files",
         "figures.py",
         "machine",
-    ): 3130,
-    ("graph",): 5_130,
-    ("ops",): 10_860,
-    ("sampling",): 6_920,
-    ("features",): 4_430,
-    ("datasets",): 7_015,
-    ("nn",): 3_870,
+    ): 3_105,
+    ("graph",): 5_080,
+    ("ops",): 10_835,
+    ("sampling",): 6_885,
+    ("features",): 4_420,
+    ("datasets",): 6_975,
+    ("nn",): 3_835,
     ("loader",): 3_580,
-    ("collective",): 4_530,
-    ("fullgraph",): 29_560,
-    ("distributed",): 8_030,
-    ("synth",): 5_920,
-    ("train",): 11_210,
+    ("collective",): 4_510,
+    ("fullgraph",): 29_535,
+    ("distributed",): 7_995,
+    ("synth",): 5_895,
+    ("train",): 11_195,
     ("estimates",): 4_480,
     ("report.py",): 445,
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 114_260, 450, 96_140
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_870, 418, 96_140
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
