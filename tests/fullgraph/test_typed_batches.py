@@ -376,6 +376,15 @@ def test_a_call_with_dicts_trains_rows_of_all_types(name, wrap):
     assert "as written" not in str(engine.breaks)
 
 
+def test_rows_of_all_types_have_the_dtype_that_autocast_gives():
+    graph = untidy(only_sources=False)
+    model, batch = ready(TRANSFORMED["to_hetero SAGEConv"], graph).float(), sampled(graph)
+    args = {one: x.float() for one, x in batch.x_dict.items()}, batch.edge_index_dict
+    engine = graphbraid.compile(model, strict=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(engine(*args), model(*args), rtol=0.05, atol=0.05)
+
+
 class One(nn.Module):
     """One layer, whose results alone are returned."""
 

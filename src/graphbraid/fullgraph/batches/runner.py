@@ -276,6 +276,8 @@ _Run = TypeVar("_Run", bound=BatchRun)
 def _kept(run: BatchRun, num_seeds: int | None, one: FromKept) -> Any:
     """Return a result that a break has kept for the model to return. Of node rows, return the seeds' rows."""
     kept, shape = run.kept[one.value][one.call], (run.rows_of(one.value),)
+    if run.program.out_dtype is not None:  # nothing runs as written, so that all results are rows
+        kept = kept.to(run.program.out_dtype)
     if num_seeds is None:
         return kept
     return map_tensors(kept, lambda t: t[:num_seeds] if t.shape[:1] == shape else t)
