@@ -234,9 +234,8 @@ void each_row(int64_t rows, int64_t width, const Body& body) {
 }
 
 inline void copy_rows(const FloatMatrix& from, const FloatMatrix& to) {
-  each_row(from.rows, from.width, [&](int64_t i) {
-    std::copy_n(from.data + i * from.stride, from.width, to.data + i * to.stride);
-  });
+  each_row(from.rows, from.width,
+           [&](int64_t i) { std::copy_n(from.data + i * from.stride, from.width, to.data + i * to.stride); });
 }
 
 inline void add_rows(const FloatMatrix& one, const FloatMatrix& other, const FloatMatrix& out) {

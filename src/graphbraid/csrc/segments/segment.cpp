@@ -37,8 +37,7 @@ struct Operation {
   double slope;              // of an attention's leaky ReLU
   bool has_loops, averages;  // an attention: whether nodes have self-loops, and its heads are averaged
 };
-using OperationFields =
-    std::tuple<int, int, int, int, int, int, int, int, int, double, double, bool, bool>;
+using OperationFields = std::tuple<int, int, int, int, int, int, int, int, int, double, double, bool, bool>;
 
 // What machine/rates.py says of the machine: floats of rows summed and streamed, and multiplications, a
 // second.
