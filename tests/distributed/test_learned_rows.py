@@ -287,6 +287,7 @@ def test_the_library_that_wrote_the_rows_reads_them(
     uninterrupted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
     last = uninterrupted[0] / "checkpoints" / "last.pt"
     trainer = Trainer(make("own", graph_of()), graph_of(), **RUN)
@@ -298,6 +299,9 @@ def test_the_library_that_wrote_the_rows_reads_them(
     rows[every["node_ids"]] = every["rows.rows"]
     assert torch.equal(rows, trainer.model.rows.held.rows)
     assert set(every) == {"node_ids", "rows.rows", "rows.exp_avg", "rows.exp_avg_sq"}
+    some = _load_state_dict_from_keys({"node_ids", "rows.rows"}, checkpoint_id=at)
+    assert some.keys() == {"node_ids", "rows.rows"}
+    assert torch.equal(some["rows.rows"], every["rows.rows"])
 
 
 def test_a_folder_that_a_rank_does_not_see_is_refused_on_all_ranks(tmp_path: Path) -> None:

@@ -196,7 +196,8 @@ def _index(pieces: list[Piece], tensors: dict[str, Tensor]) -> Metadata:
         )
         for name, of_tensor in chunks.items()
     }
-    return Metadata(described, storage_data=storage)
+    paths = {name: (name,) for name in tensors}  # the library looks here for tensors asked for by name
+    return Metadata(described, planner_data=paths, storage_data=storage)
 
 
 def _checksum(rows: Tensor) -> str:
