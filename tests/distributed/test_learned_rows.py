@@ -283,6 +283,7 @@ def test_a_process_with_the_whole_graph_loads_what_ranks_with_parts_have_learned
     assert predicted == pytest.approx(found["predicted"], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is unavailable or uninitialized:UserWarning")
 def test_the_library_that_wrote_the_rows_reads_them(
     uninterrupted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
