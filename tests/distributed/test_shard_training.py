@@ -171,15 +171,17 @@ def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
             call()
 
 
+@pytest.mark.parametrize(("eval_every", "count"), [(1, 7), (2, 14), (0, UNDER_WAY)])
 def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    eval_every: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Epochs without an evaluation between them have batches under way at the same time."""
     parts = sharded(tmp_path, graph_of())
     monkeypatch.setattr(setup, "own_anonymous_bytes", lambda: 0)
     monkeypatch.setattr(setup, "memory_of_rank", lambda *_: RankMemory(100_000, None, ""))
-    trainer = Trainer(make("sage", parts), parts, **BASE | {"epochs": 1})
+    trainer = Trainer(make("sage", parts), parts, **BASE | {"epochs": 5, "eval_every": eval_every})
     with pytest.raises(
-        ResourceError, match=r"rank 0 needs .* for 7 batches .* are free\. Give batch_size=\d+ or"
+        ResourceError, match=rf"rank 0 needs .* for {count} batches .* are free\. Give batch_size=\d+ or"
     ):
         trainer.fit()
     assert trainer.progress.global_step == 0

@@ -476,8 +476,10 @@ def _require_groups(state: RunState, train_nodes: Tensor, ranks: Communicator) -
     from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
 
     config, runner = state.config, state.runner
+    # Batches of the next epochs are prepared, too, unless an evaluation comes between.
+    epochs = config.epochs if _val_nodes(state) is None else min(config.epochs, config.eval_every)
     with make_loader(runner, config, train_nodes, share=Share.of(ranks)) as loader:
-        count = min(UNDER_WAY, len(loader))
+        count = min(UNDER_WAY, epochs * len(loader))
         drawn = loader.batches(0, 0, min(1, count))  # a rank may have no seeds
         of_batch = sum(prepared_bytes(runner, batch) for batch in drawn)
     _, learned = width_and_bytes(runner.model, state.graph)
