@@ -805,6 +805,20 @@ def test_evaluation_without_gradients(mode):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_features_of_inference_mode_train_where_pyg_keeps_none_of_them():
+    with torch.inference_mode():
+        x = torch.randn(6, 5)
+    edge_index = torch.randint(6, (2, 20))
+    model = pyg.Sequential(
+        "x, edge_index",
+        [(pyg.SAGEConv(5, 1, root_weight=False, bias=False), "x, edge_index -> x"), torch.nn.Linear(1, 3)],
+    )
+    outs = [one(x, edge_index) for one in (model, graphbraid.compile(model, strict=True))]
+    expected, found = (torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in outs)
+    torch.testing.assert_close(outs[1], outs[0])
+    torch.testing.assert_close(found, expected)
+
+
 def test_second_derivatives_are_refused():
     batch, model = sampled(data_of("untidy")), MODELS["SAGE"](2)
     out = graphbraid.compile(model, strict=True)(batch)

@@ -247,7 +247,7 @@ class JoinedOps:
             run.values[op.out] = function.forward(context, *arguments)
             if steps is not None and any(context.needs_input_grad):
                 needing.add(op.out)
-                versions = [one._version for one in context.saved_tensors if one is not None]
+                versions = _versions(context)
                 dtype = run.values[op.out].dtype
                 steps.append(_CalledOp(op.out, function, context, sources, versions, dtype))
             del arguments
@@ -257,6 +257,11 @@ class JoinedOps:
 
 _MAKES_GRADIENTS = frozenset({LinearFunction, AggregateLinearFunction})
 """Functions whose gradients of rows are new memory, no view of the incoming gradient."""
+
+
+def _versions(context: CallContext) -> list[int]:
+    """Return versions of the tensors kept for backward; inference tensors have none."""
+    return [0 if one.is_inference() else one._version for one in context.saved_tensors if one is not None]
 
 
 class _Pass(torch.autograd.Function):
@@ -302,7 +307,7 @@ class _Pass(torch.autograd.Function):
             if step.value not in held:
                 continue
             context = step.context
-            if [one._version for one in context.saved_tensors if one is not None] != step.versions:
+            if _versions(context) != step.versions:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace "
                     f"operation: a tensor that {step.value} was computed from, or {step.value} itself"
