@@ -16,6 +16,7 @@ from graphbraid import ops
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.loader import NeighborLoader
+from graphbraid.nn.gcn import gcn_norm
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.binary import bit_gram, bit_product
 from graphbraid.ops.distances import distances
@@ -440,6 +441,22 @@ def batch_norm(i: Inputs) -> Call:
         bias=bias,
     )
     return lambda: inner() | {"running mean": mean, "running variance": var}
+
+
+@_call
+def gcn_scale(i: Inputs) -> Call:
+    csc, loops, improved = i.csc(), i.maybe("self-loops"), i.maybe("improved")
+
+    def call() -> Results:
+        drawn = Csc(csc.indptr, csc.indices, csc.num_src)  # a Csc keeps its factors
+        how = gcn_norm(drawn, add_self_loops=loops, improved=improved)
+        return {
+            "sources": how.src_scale,
+            "destinations": how.dst_scale,
+            "skips": torch.tensor(how.skip_loops),
+        }
+
+    return call
 
 
 @_call
