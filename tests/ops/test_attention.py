@@ -349,6 +349,24 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     assert_same_bits_with_any_threads(run)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_sources_all_gradients_are_written(dtype, monkeypatch):
+    """Unwritten memory was once a gradient there, which is seldom a number."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    csc = Csc(torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 0)
+    rows = [torch.zeros(n, 8, dtype=dtype, requires_grad=True) for n in (0, 3)]
+    logits = [torch.zeros(n, 2, dtype=dtype, requires_grad=True) for n in (0, 3)]
+    att = torch.ones(2, 4, dtype=dtype, requires_grad=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        gat, gatv2 = gat_attention(csc, rows[0], *logits), gatv2_attention(csc, *rows, att)
+        found = [gat, gatv2, *torch.autograd.grad(gat.sum(), (rows[0], *logits))]
+        found += torch.autograd.grad(gatv2.sum(), (*rows, att))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any(one.count_nonzero() for one in found)
+
+
 def test_what_is_no_adjacency_is_refused():
     x, left, right = gat_inputs(skewed(), 2, 3, torch.float32)
     with pytest.raises(ConfigError, match="csc must be a Csc; got ''"):
