@@ -91,7 +91,7 @@ ROUTES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.pairs  # what is refused is said by model and route
+@pytest.mark.pairs  # model and route together decide which refusal is raised
 def test_every_route_gives_what_pyg_gives(route, name):
     case = CASES[name]
     data = case.data()

@@ -135,7 +135,9 @@ INSTEAD = "rows are exchanged instead"
 
 @typed
 class Peers:
-    """The ranks of a job as peers; all make it, and call it and what is made with it, together.
+    """The ranks of a job as peers.
+
+    All ranks make it together. They also call its methods together, and the methods of what is made with it.
 
     Whether they can read each other's memory is tried, not assumed: each opens a number of every other.
 

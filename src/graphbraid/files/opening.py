@@ -137,5 +137,5 @@ def _cache_without_home(why: str) -> Path:
             place = Path(tempfile.mkdtemp(prefix="graphbraid-"))  # for this process alone
     except OSError:
         place = Path(os.devnull) / "graphbraid"  # writing there fails with a clear error
-    _log.warning("%s: what is kept between runs lies in %s; set %s", why, place, CACHE_VARIABLE)
+    _log.warning("%s: files kept between runs go to %s; set %s", why, place, CACHE_VARIABLE)
     return place

@@ -27,7 +27,7 @@ _CODES = {torch.int32: 0, torch.float32: 2, torch.float64: 2, torch.float16: 2, 
 LEAST_POOLED, _MOST_POOLED = 1 << 20, 1 << 28
 """Bytes from which, and up to which, rows lie in the kernels' pool.
 
-The C library reuses smaller blocks by itself.
+The C library reuses smaller blocks by itself, and no mini-batch has larger rows.
 """
 _WITHOUT_POOL: list[bool] = []
 """Not empty while torch's profiler counts memory."""

@@ -23,10 +23,11 @@ namespace {
 
 constexpr int64_t kAlign = 256;
 constexpr int64_t kPage = int64_t{1} << 21;
-constexpr int64_t kLeastBytes = int64_t{1} << 20;  // of a block; the C library reuses smaller ones by itself
+// Least and most bytes of a block: LEAST_POOLED and _MOST_POOLED of ops/kernels.py, which says why.
+constexpr int64_t kLeastBytes = int64_t{1} << 20;
+constexpr int64_t kMostBytes = int64_t{1} << 28;
 constexpr int64_t kBlocksRemembered = 4096;
-constexpr int64_t kMostBytes = int64_t{1} << 28;  // of a block: no mini-batch has rows of more
-constexpr int64_t kShare = 4;                     // one in so many bytes of the machine may be the pool's
+constexpr int64_t kShare = 4;  // one in so many bytes of the machine may be the pool's
 
 class Pool {
  public:

@@ -349,7 +349,8 @@ class Pass {
   // ops/linear.py's _may_sum_again. Rows that are held in any case are those that backward of the operation
   // before reads, and rows without gradients from before the segment, as features are.
   bool may_sum_again(const Operation& op) const {
-    constexpr int64_t most_edges = 5, least_bytes = int64_t{1} << 20;  // below these, time counts alone
+    constexpr int64_t most_edges = 5;                  // ops/linear.py's _MOST_EDGES_AGAIN
+    constexpr int64_t least_bytes = int64_t{1} << 20;  // smaller sums are kept, which saves their time
     const Map& map = maps_[op.edges];
     const int64_t bytes = 4 * map.num_dst * rows_[op.x].width;
     const bool is_read = static_cast<size_t>(op.x) < values_.size();

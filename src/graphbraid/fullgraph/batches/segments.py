@@ -384,7 +384,7 @@ def _ends(ops: Sequence[ir.Operation], later: Collection[str]) -> tuple[tuple[st
 
 
 def _learns(tensors: Collection[Tensor | None]) -> bool:
-    """Return whether autograd records what is computed of these tensors."""
+    """Return whether autograd records operations on these tensors."""
     records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     return records and any(one is not None and one.requires_grad for one in tensors)
 

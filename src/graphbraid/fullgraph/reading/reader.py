@@ -207,7 +207,7 @@ class FunctionCall:
         given = self.arguments[key]
         if isinstance(given, NodeRows):
             return given.value
-        what = f"its argument {given} is not a matrix of node rows"
+        what = f"its argument {key} is not a matrix of node rows"
         raise ir.NotLoweredError(self.name, what, code="argument")
 
     def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
