@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar
 
 from torch import fx, nn
@@ -207,7 +207,8 @@ class FunctionCall:
         given = self.arguments[key]
         if isinstance(given, NodeRows):
             return given.value
-        what = f"its argument {key} is not a matrix of node rows"
+        shown = key if is_dataclass(given) else given  # views of rows, as Heads, have no name of their own
+        what = f"its argument {shown} is not a matrix of node rows"
         raise ir.NotLoweredError(self.name, what, code="argument")
 
     def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
