@@ -22,7 +22,6 @@ struct AttentionArgs {
   const int64_t* first_keys = nullptr;  // (num_dst,) or null: the mask's key of each row's first edge
 
   const void* src = nullptr;         // (num_src, heads * channels): what is summed
-  bool is_gat = false;               // src_logit does not say so: without sources it is null
   const void* src_logit = nullptr;   // GAT: (num_src, heads)
   const void* dst_logit = nullptr;   // GAT: (num_dst, heads)
   const void* edge_logit = nullptr;  // GAT: (num_edges + num_loops, heads), the loops' last; or null

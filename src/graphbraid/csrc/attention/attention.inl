@@ -132,7 +132,7 @@ void attention_forward_typed(const AttentionArgs& a) {
       next = groups.end(first, last);
       k.collect_all(first, next, a.indptr, a.indptr[last], a.indices, nullptr, rows);
       int64_t distance = k.rows.distance();
-      if (a.is_gat) {
+      if (a.dst_logit) {  // GAT; without sources its src_logit is null
         gat_logits<A>(k, rows);
         attention_softmax<true, A>(k, rows, of_rows);
       } else {

@@ -70,7 +70,6 @@ inline void add_keys(AttentionArgs& a, const OptionalIds& first_keys) {
 
 template <typename Given>
 void add_gat(AttentionArgs& a, const Given& src_logit, const Given& dst_logit) {
-  a.is_gat = true;
   a.src_logit = as_sums(a, src_logit, a.num_src, a.heads);
   a.dst_logit = as_sums(a, dst_logit, a.num_dst, a.heads);
 }

@@ -282,7 +282,6 @@ inline AttentionArgs attention_over(const Map& map, const FloatMatrix& x, const 
   a.heads = of.lse.width;
   a.channels = x.width / a.heads;
   a.src = x.data;
-  a.is_gat = true;
   a.src_logit = of.src_logit.data;
   a.dst_logit = of.dst_logit.data;
   a.att = of.vectors.data;
