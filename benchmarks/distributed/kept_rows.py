@@ -14,8 +14,9 @@ GraphSAGE is trained by ``Trainer`` in these ways:
 The ways take turns, round by round, in the same processes, so that other programs slow all alike. Beside
 each epoch stand the processor time of a rank; the epoch by the longer of computing and sending; and the bytes
 sent by those that were foreseen from batches drawn in advance. Sending takes the bytes of the busiest rank,
-sent or received, at the link's rate. A rank has one core, so no epoch is shorter than its processor time.
-First losses must be equal.
+sent or received, at the link's rate. A rank has one core, so no epoch is shorter than its processor time:
+the same ratio stands with that in place of computing, since moving rows takes the core, too. First losses must
+be equal.
 """
 
 from __future__ import annotations
@@ -192,6 +193,7 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
             "processor_seconds": seconds_of(one, "processor_seconds"),
             "sending_seconds": sending,
             "by_longer": seconds / max(computing, sending),
+            "by_bound": seconds / max(seconds_of(one, "processor_seconds"), sending),
             "sent_by_foreseen": max(
                 rank["sent_in_all"] / max(rank["foreseen_in_all"], 1) for rank in one["ranks"]
             ),
@@ -210,6 +212,7 @@ def show(name: str, row: dict[str, Any]) -> None:
         "epoch, ms",
         "processor, ms",
         "by the longer of computing and sending",
+        "of processor and sending",
         "MB sent",
         "kept",
         "sent by foreseen",
@@ -222,6 +225,7 @@ def show(name: str, row: dict[str, Any]) -> None:
             f"{1e3 * one['seconds']:.0f}",
             f"{1e3 * one['processor_seconds']:.0f}",
             f"{one['by_longer']:.2f}",
+            f"{one['by_bound']:.2f}",
             f"{max(rank['sent_bytes'] for rank in ranks) / 1e6:.1f}",
             f"{statistics.fmean(rank['hits'] for rank in ranks):.1%}",
             f"{one['sent_by_foreseen']:.3f}",

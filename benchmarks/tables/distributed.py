@@ -233,8 +233,9 @@ def kept_rows() -> str:
             row["row"],
             way,
             f"{1e3 * one['seconds']:.0f}",
-            f"{1e3 * one['processor_seconds']:.0f}" if "processor_seconds" in one else NOT_MEASURED,
+            f"{1e3 * one['processor_seconds']:.0f}",
             f"{one['by_longer']:.2f}",
+            f"{one['by_bound']:.2f}",
             f"{max(rank['sent_bytes'] for rank in one['ranks']) / 1e6:.1f}",
             f"{100 * statistics.fmean(rank['hits'] for rank in one['ranks']):.0f} %",
             f"{one['sent_by_foreseen']:.3f}",
@@ -248,25 +249,24 @@ def kept_rows() -> str:
         "epoch, ms",
         "processor time of a rank, ms",
         "by the longer of computing and sending",
+        "by the longer of processor time and sending",
         "MB that the busiest rank sends",
         "of those asked for, kept",
         "sent by foreseen",
     )
-    said = (
-        f"{row['row'].split(', ')[-1]} (groups {row['ways']['groups']['by_longer']:.2f}, kept "
-        f"{row['ways']['kept']['by_longer']:.2f})"
+    found = {
+        row["row"].split(", ")[-1]: [
+            row["ways"][way][name] for name in ("by_longer", "by_bound") for way in ("groups", "kept")
+        ]
         for row in rows
         if row["bits_per_second"]
+    }
+    said = (
+        f"{rate}: groups {groups:.2f}, kept {kept:.2f}; with processor time in place of computing {g:.2f} and {k:.2f}."
+        for rate, (groups, kept, g, k) in found.items()
     )
-    texts = [f"Epochs by the longer of computing and sending: {', '.join(said)}."]
-    if any("processor_seconds" not in one for row in rows for one in row["ways"].values()):
-        texts.append(
-            "These rows are older than the thread that receives a group's rows while the group before is put "
-            "together: the link was idle then."
-        )
-    return "\n\n".join(
-        [table(heads, lines), " ".join(texts), where(rows, "benchmarks.distributed.kept_rows")]
-    )
+    text = f"Epochs by the longer of computing and sending: {' '.join(said)}"
+    return "\n\n".join([table(heads, lines), text, where(rows, "benchmarks.distributed.kept_rows")])
 
 
 def exact() -> str:
