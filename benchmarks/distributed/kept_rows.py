@@ -15,8 +15,8 @@ The ways take turns, round by round, in the same processes, so that other progra
 each epoch stand the processor time of a rank; the epoch by the longer of computing and sending; and the bytes
 sent by those that were foreseen from batches drawn in advance. Sending takes the bytes of the busiest rank,
 sent or received, at the link's rate. A rank has one core, so no epoch is shorter than its processor time:
-the same ratio stands with that in place of computing, since moving rows takes the core, too. First losses must
-be equal.
+the same ratio stands with that in place of computing, since moving rows takes the core, too. First losses
+must be equal.
 """
 
 from __future__ import annotations

@@ -254,19 +254,7 @@ def kept_rows() -> str:
         "of those asked for, kept",
         "sent by foreseen",
     )
-    found = {
-        row["row"].split(", ")[-1]: [
-            row["ways"][way][name] for name in ("by_longer", "by_bound") for way in ("groups", "kept")
-        ]
-        for row in rows
-        if row["bits_per_second"]
-    }
-    said = (
-        f"{rate}: groups {groups:.2f}, kept {kept:.2f}; with processor time in place of computing {g:.2f} and {k:.2f}."
-        for rate, (groups, kept, g, k) in found.items()
-    )
-    text = f"Epochs by the longer of computing and sending: {' '.join(said)}"
-    return "\n\n".join([table(heads, lines), text, where(rows, "benchmarks.distributed.kept_rows")])
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.kept_rows")])
 
 
 def exact() -> str:
