@@ -24,7 +24,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.gpu.kernels import Case, cases
 from graphbraid import SparseFeatures
 from graphbraid.fullgraph.device import HOST
-from graphbraid.fullgraph.step.inputs import SparseInput
+from graphbraid.fullgraph.step.features import SparseInput
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops import spmm
 from graphbraid.ops.aggregation import Aggregation

@@ -25,7 +25,7 @@ from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.passes import choose_input_path
 from graphbraid.fullgraph.rates import machine_rates
 from graphbraid.fullgraph.reading.read import read_model
-from graphbraid.fullgraph.step.inputs import BinaryInput, DenseInput, Input, SparseInput
+from graphbraid.fullgraph.step.features import BinaryInput, DenseInput, Input, SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.nn import GCN
 

@@ -7,7 +7,7 @@ from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
 
 from graphbraid import native
-from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.synth.emit.recorded import RecordedStep
 
 MANY = ("gcn", "sage", "sage projected", "gin", "gat", "gatv2", "sage projected max, rows of length 1")

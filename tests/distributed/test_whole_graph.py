@@ -20,7 +20,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
 from graphbraid.fullgraph.program import Exchange, Hoisted, Messages, ReadRows
 from graphbraid.fullgraph.reading.watch import options_of
-from graphbraid.fullgraph.step.device_copies import HostMap
+from graphbraid.fullgraph.step.features import HostMap
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc

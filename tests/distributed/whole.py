@@ -19,7 +19,7 @@ from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.reading.source import Source
+from graphbraid.fullgraph.reading.read import Source
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import coo_to_csc
 from graphbraid.machine.rates import Rates

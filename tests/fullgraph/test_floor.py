@@ -23,7 +23,7 @@ from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.reading.calling import only_node_type
-from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
 

@@ -35,7 +35,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.reading.reader import READERS
-from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc

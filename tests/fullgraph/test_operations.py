@@ -39,8 +39,8 @@ from graphbraid.fullgraph.program import (
     itself,
 )
 from graphbraid.fullgraph.reading.calling import only_node_type
-from graphbraid.fullgraph.step.inputs import StepRequest
 from graphbraid.fullgraph.step.operations.by_pytorch import FUNCTIONS
+from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.machine.rates import Rates
 

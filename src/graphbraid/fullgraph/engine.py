@@ -36,7 +36,7 @@ from graphbraid.fullgraph.reading.modes import (
     plain_tensors,
     why_not_now,
 )
-from graphbraid.fullgraph.reading.source import Source, source_of
+from graphbraid.fullgraph.reading.read import Source, source_of
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Behind, Runner
 from graphbraid.graph import Graph

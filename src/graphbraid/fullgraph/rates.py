@@ -27,7 +27,7 @@ from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, cost_m
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import in_huge_pages
-from graphbraid.fullgraph.step.inputs import SparseInput
+from graphbraid.fullgraph.step.features import SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures

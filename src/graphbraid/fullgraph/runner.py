@@ -22,8 +22,7 @@ from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.ranks import evaluation_part
 from graphbraid.fullgraph.step.arena import BufferPool, copied
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
-from graphbraid.fullgraph.step.inputs import StepRequest
-from graphbraid.fullgraph.step.plan import WhenWhole
+from graphbraid.fullgraph.step.plan import StepRequest, WhenWhole
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.exact import Known, anything, count
 from graphbraid.fullgraph.reading.fused_messages import plain_sum
 from graphbraid.fullgraph.reading.modes import in_mode
-from graphbraid.fullgraph.reading.module_readers import as_linear
 from graphbraid.fullgraph.reading.read import read_model
-from graphbraid.fullgraph.reading.reader import LayerCall, reads
+from graphbraid.fullgraph.reading.reader import LayerCall, as_linear, reads
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.nn.adjacency import as_csc

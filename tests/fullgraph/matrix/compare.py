@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import graphbraid
 from graphbraid.fullgraph import Uncompiled
 from graphbraid.fullgraph.reading.calling import calling_of
-from graphbraid.fullgraph.reading.source import Source
+from graphbraid.fullgraph.reading.read import Source
 
 LOWERED, PARTLY, LEFT_ALONE = "lowered", "partly lowered", "left alone"
 

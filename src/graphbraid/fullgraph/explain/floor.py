@@ -19,7 +19,7 @@ from graphbraid.fullgraph.lowering.lower_program import decision_lines, operatio
 from graphbraid.fullgraph.program import Break, Operation, Program, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
 from graphbraid.fullgraph.step.arena import copied
-from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 from graphbraid.machine.rates import Rates
 

@@ -2,76 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes, in_seconds
-from graphbraid.fullgraph.lowering.levels import aggregation
-from graphbraid.graph.csc import Csc
-from graphbraid.ops import reference
-from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.kernels import backend
 
-# ---- constants: values that depend on no parameter, computed once over the whole graph
-
-COLUMNS_AT_A_TIME = 32
-"""Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
-operations follow each other, and in the reference, which takes memory per edge and column."""
 FOLDED = (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Combine)
 """Operations that treat each column alike and have no parameters."""
-
-
-def computed_once(
-    ops: Sequence[ir.Operation],
-    csc: Csc | Callable[[ir.AdjacencyMatrix], Csc],
-    x: Tensor,
-    nodes: Tensor | None,
-) -> Tensor:
-    """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
-
-    Args:
-        ops: operations of the types :data:`FOLDED`, in the order they run, starting from the features.
-        csc: the graph's in-edges, or a function that returns those that an adjacency stands for.
-        x: ``(num_nodes, in_channels)`` features.
-        nodes: int64 ids of the rows to keep. If None, all of them.
-    """
-    edges = (lambda _: csc) if isinstance(csc, Csc) else csc
-    read = {op.adjacency: edges(op.adjacency) for op in ops if isinstance(op, ir.Aggregate)}
-    maps = {adjacency: aggregation(adjacency, its) for adjacency, its in read.items()}
-    num_dst = [its.num_dst for its in read.values()][-1]
-    if nodes is None and len(ops) == 1 and backend(x) is not reference:
-        return _result(ops, maps, x)
-    out = x.new_empty(num_dst if nodes is None else nodes.numel(), x.shape[1])
-    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
-        part = slice(start, start + COLUMNS_AT_A_TIME)
-        rows = _result(ops, maps, x[:, part])
-        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
-    return out
-
-
-def _result(ops: Sequence[ir.Operation], maps: Mapping[ir.AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
-    values = {ops[0].inputs[0]: x}
-    for op in ops:
-        values[op.out] = folded(op, maps, [values[name] for name in op.inputs])
-    return values[ops[-1].out]
-
-
-def folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
-    """Return the rows of an operation of the types :data:`FOLDED`, between levels that all hold its rows."""
-    if isinstance(op, ir.Aggregate):
-        return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
-    if isinstance(op, ir.DestinationRows):  # every level holds all nodes here
-        return inputs[0]
-    factors = op.factors if isinstance(op, ir.Combine) else (1.0,) * len(inputs)
-    out = torch.mul(inputs[0], factors[0])
-    for value, factor in zip(inputs[1:], factors[1:], strict=True):
-        out.add_(value, alpha=factor)
-    return out
-
 
 # ---- hoisting: values that depend on no parameter and no random number are computed once, not every epoch
 

@@ -30,8 +30,7 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
 )
 from graphbraid.fullgraph.reading.message_trial import traced_message
-from graphbraid.fullgraph.reading.module_readers import checked_linear
-from graphbraid.fullgraph.reading.reader import LayerCall, reads
+from graphbraid.fullgraph.reading.reader import LayerCall, checked_linear, reads
 from graphbraid.fullgraph.reading.trace_context import SCATTERS, TORCH_SCATTER, names_in
 from graphbraid.ops.message_reductions import REDUCTIONS_OF_SEVERAL, SCALERS, SeveralReductions
 from graphbraid.ops.messages import MessageReduction

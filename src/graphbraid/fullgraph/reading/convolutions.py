@@ -37,8 +37,17 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
     probability,
 )
-from graphbraid.fullgraph.reading.module_readers import as_linear, checked_linear, rowwise
-from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer, checked_reader, reader_of, reads
+from graphbraid.fullgraph.reading.module_readers import rowwise
+from graphbraid.fullgraph.reading.reader import (
+    Edges,
+    LayerCall,
+    Writer,
+    as_linear,
+    checked_linear,
+    checked_reader,
+    reader_of,
+    reads,
+)
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.spmm import Ties

@@ -24,12 +24,12 @@ from graphbraid.fullgraph.reading.exact import (
     refuse_changed,
 )
 from graphbraid.fullgraph.reading.reader import (
+    AFFINE,
     NEEDED,
     FunctionCall,
     LayerCall,
     Writer,
     checked_reader,
-    no_reader,
     reader_of,
     reads,
     reads_calls,
@@ -38,7 +38,6 @@ from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is
 from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 _TORCH, _PYG = "torch.nn.modules", "torch_geometric.nn"
-_AFFINE = ("weight", "bias")
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -57,56 +56,6 @@ def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
         return out
     reader = checked_reader(name, module, rows_only=True)
     return reader.read(LayerCall(writer, name, module, x))
-
-
-def as_linear(name: str, module: nn.Module) -> Any:
-    """Return the module if it is a plain linear layer; None for any other class.
-
-    Raises:
-        NotLoweredError: it is a linear layer, but holds something that is not handled.
-    """
-    reader = reader_of(type(module))
-    if reader is None or reader.read is not _linear:
-        return None
-    check(name, module, reader.known)
-    return module
-
-
-def checked_linear(call: LayerCall, key: str, *, has_bias: bool | None = None) -> Any:
-    """Return the linear layer that a layer holds under a name.
-
-    Raises:
-        NotLoweredError: there is none, or something else.
-    """
-    module = call.layer._modules.get(key)
-    if module is None:
-        raise call.refuse(f"without a linear layer {key!r} has no lowered form")
-    linear = as_linear(f"{call.name}.{key}", module)
-    if linear is None:
-        raise no_reader(f"{call.name}.{key}", module)
-    if has_bias is not None and (linear.bias is not None) != has_bias:
-        raise call.refuse(f"with a bias of its own in {key!r} has no lowered form")
-    return linear
-
-
-@reads(
-    f"{_TORCH}.linear.Linear",
-    known=Known({"in_features": anything, "out_features": anything}, _AFFINE),  # known from the weight
-    takes=("input",),
-)
-@reads(
-    "graphbraid.nn.linear.Linear",
-    known=Known({"in_features": anything, "out_features": anything, "init": anything}, _AFFINE),
-)
-@reads(
-    f"{_PYG}.dense.linear.Linear",
-    known=Known(
-        dict.fromkeys(("in_channels", "out_channels", "weight_initializer", "bias_initializer"), anything),
-        _AFFINE,
-    ),
-)
-def _linear(call: LayerCall) -> str:
-    return call.writer.linear(call.x, call.layer)
 
 
 @reads(f"{_TORCH}.linear.Identity", known=Known(), takes=("input",))
@@ -129,7 +78,7 @@ def _dropout(call: LayerCall) -> str:
             "affine": flag,
             "track_running_stats": flag,
         },
-        _AFFINE,
+        AFFINE,
         buffers=_STATISTICS,
     ),
     takes=("input",),
@@ -147,7 +96,7 @@ def _batch_norm(call: LayerCall) -> str:
             "eps": number,
             "elementwise_affine": flag,
         },
-        _AFFINE,
+        AFFINE,
     ),
     takes=("input",),
 )
@@ -173,7 +122,7 @@ def _pyg_batch_norm(call: LayerCall) -> str:
 @reads(
     f"{_PYG}.norm.layer_norm.LayerNorm",
     known=Known(
-        {"in_channels": count, "eps": number, "affine": flag, "mode": one_of("node", "graph")}, _AFFINE
+        {"in_channels": count, "eps": number, "affine": flag, "mode": one_of("node", "graph")}, AFFINE
     ),
     takes=("x", "batch", "batch_size"),
 )
@@ -227,7 +176,7 @@ def _of_all_rows(name: str, attributes: dict[str, Any], parameters: tuple[str, .
     reads(f"{_PYG}.norm.{name}", known=known, takes=("x", "batch", "batch_size"))(read)
 
 
-_of_all_rows("graph_norm.GraphNorm", {"in_channels": count, "eps": number}, (*_AFFINE, "mean_scale"))
+_of_all_rows("graph_norm.GraphNorm", {"in_channels": count, "eps": number}, (*AFFINE, "mean_scale"))
 _of_all_rows("pair_norm.PairNorm", {"scale": number, "scale_individually": flag, "eps": number})
 _of_all_rows("graph_size_norm.GraphSizeNorm", {})
 _of_all_rows("mean_subtraction_norm.MeanSubtractionNorm", {})

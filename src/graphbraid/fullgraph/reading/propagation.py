@@ -39,8 +39,8 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
     probability,
 )
-from graphbraid.fullgraph.reading.module_readers import checked_linear, rowwise
-from graphbraid.fullgraph.reading.reader import LayerCall
+from graphbraid.fullgraph.reading.module_readers import rowwise
+from graphbraid.fullgraph.reading.reader import LayerCall, checked_linear
 
 _KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
 _KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import fx, nn
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
+from graphbraid.fullgraph.reading.exact import Known, anything, check, is_from, python_value
 from graphbraid.graph import Graph
 from graphbraid.graph.types import Relation
 from graphbraid.ops.epilogue import LEAKY_SLOPE
@@ -459,3 +459,58 @@ def no_reader(name: str, module: nn.Module) -> ir.NotLoweredError:
     if not kind.__module__.startswith(("torch.", "torch_geometric.", "graphbraid.")):
         what += f" of {kind.__module__}"
     return ir.NotLoweredError(name, f"no operation stands for {what}", "a layer of docs/lowered_models.md")
+
+
+# ---- linear layers, which most readers of other layers hold
+
+AFFINE = ("weight", "bias")
+
+
+@reads(
+    "torch.nn.modules.linear.Linear",
+    known=Known({"in_features": anything, "out_features": anything}, AFFINE),  # known from the weight
+    takes=("input",),
+)
+@reads(
+    "graphbraid.nn.linear.Linear",
+    known=Known({"in_features": anything, "out_features": anything, "init": anything}, AFFINE),
+)
+@reads(
+    "torch_geometric.nn.dense.linear.Linear",
+    known=Known(
+        dict.fromkeys(("in_channels", "out_channels", "weight_initializer", "bias_initializer"), anything),
+        AFFINE,
+    ),
+)
+def _linear(call: LayerCall) -> str:
+    return call.writer.linear(call.x, call.layer)
+
+
+def as_linear(name: str, module: nn.Module) -> Any:
+    """Return the module if it is a plain linear layer; None for any other class.
+
+    Raises:
+        NotLoweredError: it is a linear layer, but holds something that is not handled.
+    """
+    reader = reader_of(type(module))
+    if reader is None or reader.read is not _linear:
+        return None
+    check(name, module, reader.known)
+    return module
+
+
+def checked_linear(call: LayerCall, key: str, *, has_bias: bool | None = None) -> Any:
+    """Return the linear layer that a layer holds under a name.
+
+    Raises:
+        NotLoweredError: there is none, or something else.
+    """
+    module = call.layer._modules.get(key)
+    if module is None:
+        raise call.refuse(f"without a linear layer {key!r} has no lowered form")
+    linear = as_linear(f"{call.name}.{key}", module)
+    if linear is None:
+        raise no_reader(f"{call.name}.{key}", module)
+    if has_bias is not None and (linear.bias is not None) != has_bias:
+        raise call.refuse(f"with a bias of its own in {key!r} has no lowered form")
+    return linear

@@ -16,9 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import OWN, PYG, SIZES, pyg_layer, reads_pyg
-from graphbraid.fullgraph.reading.calling import EDGE_TYPE
+from graphbraid.fullgraph.reading.calling import EDGE_TYPE, Given
+from graphbraid.fullgraph.reading.convolutions import own_activation
 from graphbraid.fullgraph.reading.exact import (
     Known,
     anything,
@@ -29,15 +31,17 @@ from graphbraid.fullgraph.reading.exact import (
     is_from,
     is_plain,
     one_of,
+    probability,
 )
-from graphbraid.fullgraph.reading.module_readers import as_linear
-from graphbraid.fullgraph.reading.reader import LayerCall, Writer, reader_of, reads
+from graphbraid.fullgraph.reading.module_readers import learned_rows
+from graphbraid.fullgraph.reading.reader import LayerCall, Writer, as_linear, reader_of, reads
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids
-from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, placed
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types, placed
 from graphbraid.nn.adjacency import MadeOfTensors
 from graphbraid.ops.attention import dot_attention
+from graphbraid.ops.epilogue import ACTIVATIONS
 
 MOST_READ = 64
 """Largest number of relations with edges: the time of lowering grows with the cube of the operations."""
@@ -434,3 +438,88 @@ def _with_skip(skip: Tensor, mixed: Tensor, x: Tensor) -> Tensor:
         return mixed
     gate = skip.sigmoid()
     return gate * mixed + (1 - gate) * x
+
+
+# ---- graphbraid's relational model
+
+
+def read_rgcn(writer: Writer, model: Any, given: Given, node_type: str | None) -> str:
+    """Append the operations of a model; return the name of the outputs of a type, empty if it has none."""
+    name, graph = type(model).__name__, given.graph
+    if graph is None or graph.types is None or node_type is None:
+        raise ir.NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
+    check(name, model, _OWN_MODEL)
+    relations, names = _numbered(model, graph.types), [one.name for one in given.node_types]
+    dropout = model.dropout if model.training else 0.0
+    xs = [writer.epilogue(_input(writer, model, one, graph.types), p=dropout) for one in given.node_types]
+    for number, conv in enumerate(model.convs):
+        check(f"convs.{number}", conv, OWN_CONV)
+        if number == model.num_layers - 1:
+            is_computed = model.node_type in (None, node_type)
+            place = names.index(node_type)
+            out = sum_over_relations(writer, conv, xs, relations, place) if is_computed else None
+            if not out or not model.ends_hidden:
+                return out or ""
+            return writer.epilogue(own_activation(writer, model.act, out), p=dropout)
+        outs = []
+        for place, one in enumerate(names):
+            out = sum_over_relations(writer, conv, xs, relations, place)
+            if out is None:
+                what = f"nodes of {one!r} have neither in-edges nor a root weight"
+                raise ir.NotLoweredError("convs", what, "Graph.with_reverse_relations")
+            outs.append(writer.epilogue(own_activation(writer, model.act, out), p=dropout))
+        xs = outs
+    raise ir.NotLoweredError(name, "it has no layers", "num_layers=1 or more")
+
+
+def _numbered(model: Any, types: Types) -> list[tuple[int, Relation]]:
+    """Return the relations with edges, each with its number in the model.
+
+    Raises:
+        NotLoweredError: the graph lacks one, or there are too many.
+    """
+    known = {relation.edge_type: relation for relation in types.relations()}
+    found = []
+    for number, edge_type in enumerate(model.edge_types):
+        if edge_type not in known:
+            hint = did_you_mean("__".join(edge_type), ["__".join(one) for one in known])
+            raise ir.NotLoweredError("edge_types", f"the graph has no relation {edge_type}.{hint}")
+        if types.edges[edge_type].num_edges:
+            found.append((number, known[edge_type]))
+    if not 0 < len(found) <= MOST_READ:
+        what = f"the graph has {len(found)} of its relations"
+        raise ir.NotLoweredError("edge_types", what, f"1 to {MOST_READ} relations with edges")
+    return found
+
+
+def _input(writer: Writer, model: Any, one: ir.NodeType, types: Types) -> str:
+    """Append the input layer of a type: a linear map of its features, or learned rows."""
+    if one.name not in model.node_types:
+        raise ir.NotLoweredError("inputs", f"it has no layer for nodes of type {one.name!r}")
+    number = model.node_types.index(one.name)
+    name, layer = f"inputs.{number}", model.inputs[number]
+    if type(layer) is nn.Embedding:
+        return learned_rows(writer, name, layer, one, types.nodes[one.name].num_nodes)
+    linear = as_linear(name, layer)
+    if linear is None:
+        raise ir.NotLoweredError(name, f"{type(layer).__name__} is no input layer")
+    if linear.weight.shape[1] != one.channels:
+        what = f"it takes {linear.weight.shape[1]} features; nodes of {one.name!r} have {one.channels}"
+        raise ir.NotLoweredError(name, what)
+    return own_activation(writer, model.act, writer.linear(one.input, linear))
+
+
+_OWN_MODEL = Known(
+    {
+        "num_layers": count,
+        "dropout": probability,
+        "act": one_of(*ACTIVATIONS),
+        "node_types": anything,
+        "edge_types": anything,
+        "node_type": anything,
+        "hidden_channels": count,
+        "out_channels": count,
+        "ends_hidden": anything,
+    },
+    children=("inputs", "convs"),
+)

@@ -40,7 +40,7 @@ from graphbraid.fullgraph.reading.messages import (
     product_messages,
     read_messages,
 )
-from graphbraid.fullgraph.reading.module_readers import as_linear, learned_rows, run_by_torch
+from graphbraid.fullgraph.reading.module_readers import learned_rows, run_by_torch
 from graphbraid.fullgraph.reading.plain_messages import (
     WHY,
     PlainMessages,
@@ -61,6 +61,7 @@ from graphbraid.fullgraph.reading.reader import (
     NodeRows,
     NumRows,
     Writer,
+    as_linear,
     bound_arguments,
     checked_reader,
 )

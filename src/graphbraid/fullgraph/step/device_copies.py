@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,8 +21,9 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
 from graphbraid.fullgraph.step.bound_call import Seeds, SeedsInMemory
+from graphbraid.fullgraph.step.features import HostMap
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
+from graphbraid.ops.aggregation import Aggregation, follow_up
 from graphbraid.ops.dropout import RowEpilogue
 
 OURS, SPARSE = "graphbraid", "torch.sparse"
@@ -151,28 +151,6 @@ class PickedMap:
             assert self._matrix is not None
             multiply(self._matrix, x, addend, out)
             follow_up(out, after)
-
-
-class HostMap:
-    """A linear map of rows and its transpose, which is made at its first use and stored."""
-
-    def __init__(self, how: Aggregation) -> None:
-        self.how = how
-
-    @cached_property
-    def reverse(self) -> Aggregation:
-        """The transposed map."""
-        return self.how.transposed(torch.float32)  # in which rows of any storage dtype are summed
-
-    def forward(
-        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
-    ) -> None:
-        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
-        aggregated(self.how, x, addend=addend, out=out, after=after)  # planned buffers need no checks
-
-    def backward(self, grad: Tensor, out: Tensor, addend: Tensor | None = None) -> None:
-        """Compute ``out = Aᵀ grad (+ addend)``."""
-        aggregated(self.reverse, grad, addend=addend, out=out)
 
 
 class DeviceMap:

@@ -1,24 +1,259 @@
 """The features as the tasks of a step read them: of nodes, by type, and of edges.
 
-They are made once, where the graph is, and then copied if the program runs on a device.
+They are made once, where the graph is, and then copied if the program runs on a device. Weights multiply
+features that are dense, sparse or bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.hoisting import computed_once
-from graphbraid.fullgraph.lowering.levels import nodes_of
+from graphbraid.fullgraph import program as ir
+from graphbraid.fullgraph.lowering.costs import density
+from graphbraid.fullgraph.lowering.levels import aggregation, nodes_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear
 from graphbraid.fullgraph.step.arena import Constant
-from graphbraid.fullgraph.step.inputs import DenseInput, Input, StepRequest, compact_input, input_bytes
-from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened
-from graphbraid.ops.kernels import row_contiguous
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_product
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.kernels import backend, row_contiguous
+from graphbraid.ops.linear import structure, tall_gram, tall_product
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.step.device_copies import DeviceCopies, Map
+    from graphbraid.fullgraph.step.plan import StepRequest
+    from graphbraid.fullgraph.step.streams import Streams
+
+
+class HostMap:
+    """A linear map of rows and its transpose, each made at its first use and stored."""
+
+    def __init__(self, make: Callable[[], Aggregation]) -> None:
+        self._make = make
+
+    @cached_property
+    def how(self) -> Aggregation:
+        """The map."""
+        return self._make()
+
+    @cached_property
+    def reverse(self) -> Aggregation:
+        """The transposed map."""
+        return self.how.transposed(torch.float32)  # in which rows of any storage dtype are summed
+
+    def forward(
+        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
+    ) -> None:
+        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
+        aggregated(self.how, x, addend=addend, out=out, after=after)  # planned buffers need no checks
+
+    def backward(self, grad: Tensor, out: Tensor, addend: Tensor | None = None) -> None:
+        """Compute ``out = Aᵀ grad (+ addend)``."""
+        aggregated(self.reverse, grad, addend=addend, out=out)
+
+
+# ---- the features in the form that the first weights multiply
+
+After = RowEpilogue | None
+"""The epilogue of a product's rows; None if there is none."""
+
+
+class Input(ABC):
+    """The features in the form that the first weights multiply.
+
+    Beside its result, a product takes the memory of one weight, or of the rows that it handles at a time.
+    """
+
+    @abstractmethod
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute ``out (+)= x weightᵀ``, then the epilogue.
+
+        ``turned``, ``(in_channels, out_channels)``, is scratch memory that only the sparse form needs.
+        """
+
+    @abstractmethod
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+
+
+class DenseInput(Input):
+    """The features as a dense matrix, in place: all rows, or some by id."""
+
+    def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
+        self.x, self.nodes = x, nodes
+
+    def placed(self, copies: DeviceCopies) -> DenseInput:
+        """Return the same rows on a device, gathered once."""
+        return DenseInput(copies.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
+
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute the product."""
+        tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes, after=after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute the product's gradient."""
+        return tall_gram(grad, self.x, out=out, ids=self.nodes)
+
+
+class SparseInput(Input):
+    """The features in CSR, stored by row for forward and by column for backward."""
+
+    def __init__(self, x: SparseFeatures, nodes: Tensor | None) -> None:
+        rows = x if nodes is None else x.rows(nodes)
+        pattern = structure(rows)
+        by_column, perm = pattern.transpose()
+        self._num_columns = pattern.num_src
+        of_rows = Aggregation(csc=pattern, weight=rows.values)
+        of_columns = Aggregation(csc=by_column, weight=rows.values[perm])
+        self._by_row: Map = HostMap(lambda: of_rows)
+        self._by_column: Map = HostMap(lambda: of_columns)
+
+    def placed(self, copies: DeviceCopies) -> SparseInput:
+        """Return the same values on a device."""
+        there = copy.copy(self)
+        assert isinstance(self._by_row, HostMap)
+        assert isinstance(self._by_column, HostMap)
+        there._by_row = copies.aggregation(self._by_row.how, backward=False)
+        there._by_column = copies.aggregation(self._by_column.how, backward=False)
+        return there
+
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute the product, of the weight by column."""
+        rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
+        self._by_row.forward(rows, out, out if add else None, after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute the product's gradient, by column first."""
+        rows = grad.new_empty(self._num_columns, grad.shape[1]) if turned is None else turned
+        self._by_column.forward(grad, rows)
+        return rows.t() if out is None else out.copy_(rows.t())
+
+
+class BinaryInput(Input):
+    """Features with one non-zero number per node, as bits by row for forward and by column for backward."""
+
+    def __init__(self, rows: BinaryRows) -> None:
+        self._rows = rows
+
+    @classmethod
+    def of(cls, x: Features, nodes: Tensor | None) -> BinaryInput:
+        """Pack the features of ``nodes``, of all nodes if None."""
+        return cls(BinaryRows.of(x, nodes))
+
+    def placed(self, copies: DeviceCopies) -> BinaryInput:
+        """Return the same bits on a device."""
+        return BinaryInput(self._rows.apply(copies.matrix))
+
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute the product."""
+        rows = self._rows
+        bit_product(rows.by_row, weight.t(), out=out, factors=rows.factors, add=add, after=after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute the product's gradient."""
+        rows = self._rows
+        if out is None:
+            out = grad.new_empty(grad.shape[1], rows.by_column.shape[1])
+        return bit_gram(grad, rows.by_column, out=out, factors=rows.factors)
+
+
+def compact_input(x: Features, nodes: Tensor | None, path: str) -> SparseInput | BinaryInput:
+    """Return the features of ``nodes``, of all nodes if None, in the form of a compact input path."""
+    if path == "binary":
+        return BinaryInput.of(x, nodes)
+    dense = x if isinstance(x, Tensor | SparseFeatures) else x.to_dense()
+    sparse = dense if isinstance(dense, SparseFeatures) else SparseFeatures.from_dense(dense)
+    return SparseInput(sparse.to(torch.float32), nodes)
+
+
+def input_bytes(x: Features, nodes: Tensor | None, path: str) -> int:
+    """Return the bytes of the features of ``nodes`` in the form of an input path."""
+    rows, columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
+    if path == "dense":
+        return 4 * rows * columns
+    if path == "binary":
+        return binary_bytes(rows, columns)
+    values = int(density(x) * rows * columns)
+    if nodes is not None and isinstance(x, SparseFeatures):
+        values = int((x.indptr[nodes + 1] - x.indptr[nodes]).sum())
+    return 2 * 8 * (values + rows + columns + 2)  # by row and by column, each with the kernels' partition
+
+
+# ---- constants: values that depend on no parameter, computed once over the whole graph
+
+COLUMNS_AT_A_TIME = 32
+"""Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
+operations follow each other, and in the reference, which takes memory per edge and column."""
+
+
+def computed_once(
+    ops: Sequence[ir.Operation],
+    csc: Csc | Callable[[ir.AdjacencyMatrix], Csc],
+    x: Tensor,
+    nodes: Tensor | None,
+) -> Tensor:
+    """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
+
+    Args:
+        ops: operations of the types :data:`.FOLDED`, in the order they run, starting from the features.
+        csc: the graph's in-edges, or a function that returns those that an adjacency stands for.
+        x: ``(num_nodes, in_channels)`` features.
+        nodes: int64 ids of the rows to keep. If None, all of them.
+    """
+    edges = (lambda _: csc) if isinstance(csc, Csc) else csc
+    read = {op.adjacency: edges(op.adjacency) for op in ops if isinstance(op, ir.Aggregate)}
+    maps = {adjacency: aggregation(adjacency, its) for adjacency, its in read.items()}
+    num_dst = [its.num_dst for its in read.values()][-1]
+    if nodes is None and len(ops) == 1 and backend(x) is not reference:
+        return _result(ops, maps, x)
+    out = x.new_empty(num_dst if nodes is None else nodes.numel(), x.shape[1])
+    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
+        part = slice(start, start + COLUMNS_AT_A_TIME)
+        rows = _result(ops, maps, x[:, part])
+        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
+    return out
+
+
+def _result(ops: Sequence[ir.Operation], maps: Mapping[ir.AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
+    values = {ops[0].inputs[0]: x}
+    for op in ops:
+        values[op.out] = folded(op, maps, [values[name] for name in op.inputs])
+    return values[ops[-1].out]
+
+
+def folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
+    """Return the rows of an operation of the types :data:`.FOLDED`, between levels that all hold its rows."""
+    if isinstance(op, ir.Aggregate):
+        return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
+    if isinstance(op, ir.DestinationRows):  # every level holds all nodes here
+        return inputs[0]
+    factors = op.factors if isinstance(op, ir.Combine) else (1.0,) * len(inputs)
+    out = torch.mul(inputs[0], factors[0])
+    for value, factor in zip(inputs[1:], factors[1:], strict=True):
+        out.add_(value, alpha=factor)
+    return out
+
+
+# ---- features of nodes and edges
 
 
 def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str, NodeFeatures]:

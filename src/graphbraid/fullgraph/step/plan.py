@@ -1,4 +1,4 @@
-"""StepPlan: the tasks and buffers collected while a training step is planned, shared while it runs.
+"""StepPlan: the tasks and buffers collected while a requested step is planned, shared while it runs.
 
 A value's gradient has a buffer of its own: the first consumer planned writes it, and the others add to it. If
 an operation passes a gradient on unchanged, as an addition does, both values share one buffer.
@@ -15,20 +15,65 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.lowering.levels import Blocks, aggregation, nodes_of
+from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.step.arena import Buffer, Constant, FirstRows, ParameterGradients, Rows, StepTask
 from graphbraid.fullgraph.step.bound_call import BoundCall, EpilogueMask, MaskSeed, Seeds
-from graphbraid.fullgraph.step.device_copies import DeviceCopies, HostMap, Map
-from graphbraid.fullgraph.step.features import EdgeFeatures, NodeFeatures, features_by_value
-from graphbraid.fullgraph.step.inputs import Input, StepRequest
+from graphbraid.fullgraph.step.device_copies import DeviceCopies, Map
+from graphbraid.fullgraph.step.features import EdgeFeatures, HostMap, Input, NodeFeatures, features_by_value
 from graphbraid.fullgraph.step.streams import Streams
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.peers import PipelineConfig
 
 if TYPE_CHECKING:
-    from graphbraid.distributed.peers import PeerMap
+    from graphbraid.distributed.peers import PeerMap, Peers
+    from graphbraid.distributed.ranks.communicator import Communicator
+    from graphbraid.fullgraph.lowering.levels import PartView
+    from graphbraid.fullgraph.lowering.options import StreamedFeatures
     from graphbraid.fullgraph.step.operations.exchange import Overlapped
     from graphbraid.fullgraph.step.operations.row_exchange import LazyMap, PeerReads, RowExchange, SourceSplit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class StepRequest:
+    """A program, the graph that it runs over, and where and with whom it runs."""
+
+    program: ir.Program
+    """A lowered program."""
+    graph: Graph
+    """A graph with features, used in place."""
+    blocks: Blocks
+    """The edges from each level to the next, on the host."""
+    training: bool
+    """Whether there is a backward pass."""
+    copies: DeviceCopies | None = None
+    """Copies the step's inputs to a device. Constants are made where the graph is, and copied, too. If None,
+    the step runs where the graph is."""
+    streamed: StreamedFeatures | None = None
+    """Where the features are read block by block. If None, they lie in memory, as the graph has them."""
+    comm: Communicator | None = None
+    """The ranks that run the program together and all call the same methods. If None, there is one."""
+    part: PartView | None = None
+    """The place of ``graph`` in the whole one, if it is one rank's part of it."""
+    wire: torch.dtype = torch.float32
+    """Dtype to which rows and gradients are rounded on their way between ranks."""
+    peers: Peers | None = None
+    """The ranks as peers, on a device other than the host. If None, they are on the host."""
+    begins_early: bool = True
+    """Whether several ranks compute gradients while others travel, and announce each one that is whole."""
+
+    def num_rows(self, place: ir.LevelNodes) -> int:
+        """Return the number of nodes of a level, and of one type in a graph with types."""
+        return num_rows_of(self.blocks, place, self.graph.num_nodes)
+
+    def whole_edges(self, relation: Relation | None) -> Csc:
+        """Return all edges of the graph, or of one relation in a graph with types."""
+        block = self.blocks[0] if self.blocks else None
+        if relation is None or not isinstance(block, TypedBlock):
+            return self.graph.csc
+        return block.whole[relation.number]
 
 
 @dataclass(slots=True)
@@ -141,7 +186,10 @@ class StepPlan:
         return constants + features + operations + self.exchanges.nbytes
 
     def allocate(self) -> None:
-        """Compute the constants, and make the features' other forms."""
+        """Compute the constants and the aggregations' coefficients, and make the features' other forms."""
+        for made in self._aggregations.values():
+            if isinstance(made, HostMap):  # else the first run would make it, while its calls are watched
+                _ = made.how
         for features in self.features.values():
             features.allocate()
         for constant in self.constants.values():
@@ -280,9 +328,12 @@ class StepPlan:
         backward = self.training and self.program.learns(source)
         key = (op.adjacency, id(block), backward)
         if key not in self._aggregations:
-            how = block.bind(self.whole_map(op.adjacency))
+
+            def bound() -> Aggregation:
+                return block.bind(self.whole_map(op.adjacency))
+
             self._aggregations[key] = (
-                HostMap(how) if self.copies is None else self.copies.aggregation(how, backward=backward)
+                HostMap(bound) if self.copies is None else self.copies.aggregation(bound(), backward=backward)
             )
         return self._aggregations[key]
 

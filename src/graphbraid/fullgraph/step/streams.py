@@ -8,20 +8,23 @@ also lies in such a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from graphbraid.features.rows.row_stream import LONGEST_ROUND, RowsById, RowStream, ScratchRows
 from graphbraid.fullgraph.lowering.costs import in_bytes
-from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.lowering.options import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
-from graphbraid.fullgraph.step.inputs import After, Input, StepRequest
+from graphbraid.fullgraph.step.features import After, Input, computed_once
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import follow_up
 from graphbraid.ops.linear import GramRounds, tall_product
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.step.plan import StepRequest
 
 _LEAST_ROOM = 4 * LONGEST_ROUND
 _LANES = 16

@@ -23,7 +23,7 @@ from graphbraid.fullgraph.program import INPUT, Exchange
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
 from graphbraid.fullgraph.step.bound_call import BoundCall
-from graphbraid.fullgraph.step.inputs import StepRequest
+from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.ops.kernels import Calls, watched, watching
 from graphbraid.synth.weights import weights_of

@@ -202,7 +202,7 @@ class ModelRunner:
         """
         # Here: an evaluation whose graph fits the budget needs none of these.
         from graphbraid.fullgraph.program import NotLoweredError
-        from graphbraid.fullgraph.reading.source import Source, source_of
+        from graphbraid.fullgraph.reading.read import Source, source_of
 
         if not (self._place.compiled or self.native):
             return NotLoweredError("compiled", "compiled=False asks for the model as it is written")

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.lowering.hoisting import COLUMNS_AT_A_TIME, folded
 from graphbraid.fullgraph.lowering.levels import computed_between
 from graphbraid.fullgraph.step import bound_call
 from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
+from graphbraid.fullgraph.step.features import COLUMNS_AT_A_TIME, folded
 from graphbraid.fullgraph.step.operations.linear import after_of, plan_epilogue_backward
 from graphbraid.fullgraph.step.operations.row_exchange import (
     SourcePart,

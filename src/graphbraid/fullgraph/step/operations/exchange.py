@@ -24,7 +24,8 @@ from torch import Tensor
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
-from graphbraid.fullgraph.step.device_copies import HostMap, Map
+from graphbraid.fullgraph.step.device_copies import Map
+from graphbraid.fullgraph.step.features import HostMap
 from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows, plan_epilogue_backward
 from graphbraid.fullgraph.step.operations.row_exchange import (
     PeerReads,
@@ -156,7 +157,7 @@ def _divided(plan: StepPlan, op: ir.Exchange, reader: ir.Aggregate) -> tuple[Map
         own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
         halo = by_place(halo, route_of(plan, op).receive_rows)
         if plan.copies is None:
-            plan.exchanges.maps[key] = HostMap(own), HostMap(halo)
+            plan.exchanges.maps[key] = HostMap(lambda: own), HostMap(lambda: halo)
             plan.exchanges.nbytes += own.csc.nbytes + halo.csc.nbytes
         else:  # which are counted as all copies are
             plan.exchanges.maps[key] = (
