@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
+from graphbraid.fullgraph import rates
 from graphbraid.fullgraph.device import HOST, Device, device_for, on_place
-from graphbraid.fullgraph.lowering.costs import Evidence
+from graphbraid.fullgraph.lowering.costs import CostModel, Evidence, costs_for
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes, needs_lowering
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Returned, same_program
 from graphbraid.fullgraph.ranks.ranks import Ranks, lower_part
-from graphbraid.fullgraph.rates import costs_for
 from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import (
     CompiledModule,
@@ -218,7 +218,7 @@ class ModelTracker:
 
     def _lower(self, program: Program) -> Lowered:
         if self._ranks is not None and self._ranks.part is not None:
-            costs = costs_for(program, self._ranks.part.graph, self._options)
+            costs = _costs(program, self._ranks.part.graph, self._options)
             return lower_part(program, self._ranks, self.nodes, self._options, costs)
         return lowered_on_host(program, self.source.graph_for(program), self.nodes, self._options)
 
@@ -226,7 +226,14 @@ class ModelTracker:
 def lowered_on_host(program: Program, graph: Graph, nodes: Tensor, options: CompileOptions) -> Lowered:
     """Lower a program over a graph, by this machine's costs. A graph on a device is copied to the host."""
     graph = graph if program.by_relation else on_place(graph, HOST.place)
-    return lower_program(program, graph, nodes, options, costs_for(program, graph, options))
+    return lower_program(program, graph, nodes, options, _costs(program, graph, options))
+
+
+def _costs(program: Program, graph: Graph, options: CompileOptions) -> CostModel:
+    """Return a program's costs by the rates that the options give, or else this machine's."""
+    given = options.rates if options.evidence is None else options.evidence.rates
+    measured = rates.measured_rates(options.device) if given is None else rates.MeasuredRates(rates=given)
+    return costs_for(program, graph, options, measured.rates, measured.doubt)
 
 
 def strict_text(why: NotLoweredError | None) -> str:

@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,9 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.device import HOST, Device
-from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, cost_model, density, sound_seconds
-from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.lowering.costs import sound_seconds
 from graphbraid.fullgraph.step.arena import in_huge_pages
 from graphbraid.fullgraph.step.features import SparseInput
-from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.measurements import LEAST_SECONDS, NOT_KEPT, Kept, OtherPrograms, is_disturbed
@@ -326,42 +323,3 @@ def _from_json(content: dict[str, Any]) -> MeasuredRates:
 
 _KEPT = Kept("rates", dataclasses.asdict, _from_json)
 _KEPT_READS: Kept[dict[str, float]] = Kept("reads", dict, sound_seconds)
-
-
-# ---- the costs of a graph's operations by these rates
-
-
-def costs_for(program: Program, graph: Graph, options: CompileOptions) -> CostModel:
-    """Return the cost model of a graph by the rates that the options give, or else this machine's.
-
-    Its levels have no sizes yet.
-
-    Args:
-        program: the program as it was read from the model.
-        graph: with its features on the host, unless the options stream them.
-        options: with the rates or the evidence to go by, and the memory that may be taken.
-    """
-    given = options.rates if options.evidence is None else options.evidence.rates
-    measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
-    allowed = options.hoist_bytes()
-    if program.by_relation:
-        features = [graph.nodes_of(name).x for name in graph.node_types]
-        shares = [0.0 if x is None else density(x) for x in features]
-        are_sparse = [isinstance(x, SparseFeatures) for x in features]
-        return CostModel(
-            in_channels=sum(program.inputs.values()),
-            density=max(shares, default=0.0),
-            is_sparse=any(are_sparse),
-            is_binary=False,
-            hoist_bytes=allowed,
-            rates=measured.rates,
-            doubt=measured.doubt,
-            storage=options.storage,
-            node_types=tuple(
-                NodeTypeSizes(rows=(), density=share, is_sparse=is_sparse)
-                for share, is_sparse in zip(shares, are_sparse, strict=True)
-            ),
-        )
-    sample = None if options.features is None else options.features.sample()
-    costs = cost_model(graph, measured.rates, hoist_bytes=allowed, storage=options.storage, sample=sample)
-    return replace(costs, doubt=measured.doubt)

@@ -6,19 +6,22 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.program import LevelNodes
+from graphbraid.fullgraph import program as ir
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import Relation
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.binary import is_binary
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.lowering.options import CompileOptions
 
 # ---- evidence: the measurements behind a lowering, so that another one can repeat it bit for bit
 
@@ -135,7 +138,7 @@ class CostModel:
     relation_edges: tuple[Mapping[int, int], ...] = ()
     """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
 
-    def num_rows(self, place: LevelNodes) -> int:
+    def num_rows(self, place: ir.LevelNodes) -> int:
         """Return the number of nodes for which a value at a place has rows."""
         return (
             self.node_types[place.node_type].rows[place.level] if self.node_types else self.rows[place.level]
@@ -148,6 +151,10 @@ class CostModel:
     def num_edges(self, level: int, relation: Relation | None = None) -> int:
         """Return the number of edges from ``level`` to the next, all or those of one relation."""
         return self.edges[level] if relation is None else self.relation_edges[level][relation.number]
+
+    def fits(self, reads: RowReads, cache_bytes: int) -> bool:
+        """Return whether all rows of a level, of the size that is read, fit in so many bytes of cache."""
+        return self.rows[reads.level] * reads.row_bytes <= cache_bytes
 
     def aggregate_seconds(self, level: int, width: int, relation: Relation | None = None) -> float:
         """Return the seconds of an aggregation over the edges from ``level`` to the next."""
@@ -166,6 +173,35 @@ class CostModel:
         return self.rates.binary_seconds(rows, self.in_channels, width)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowReads:
+    """The rows that an operation reads at random in every epoch, one per edge of a block."""
+
+    level: int
+    row_bytes: int
+    times: int
+    """Number of passes over the edges, forward and backward."""
+
+
+def row_reads(program: ir.Program) -> list[RowReads]:
+    """List the random row reads of a program's aggregations, attention and maxima, forward and backward."""
+    reads = []
+    for op in program.ops:
+        if not isinstance(op, ir.Aggregate | ir.Attention | ir.Maximum):
+            continue
+        source = op.inputs[0]
+        row_bytes, backward_reads = 4 * program.width(source), 1
+        if isinstance(op, ir.Aggregate):
+            row_bytes = op.rows.itemsize * program.width(source)
+        elif isinstance(op, ir.Attention):  # backward reads the sources' rows again, and gradient rows
+            row_bytes, backward_reads = 4 * op.heads * op.channels, 2
+        else:  # a maximum's backward reads gradients, and which edge won
+            backward_reads = 2
+        times = 1 + backward_reads * program.learns(source)
+        reads.append(RowReads(level=program.level(source), row_bytes=row_bytes, times=times))
+    return reads
+
+
 def cost_model(
     graph: Graph,
     rates: Rates,
@@ -175,6 +211,7 @@ def cost_model(
     hoist_bytes: int,
     storage: torch.dtype = torch.float32,
     sample: Tensor | None = None,
+    doubt: str = "",
 ) -> CostModel:
     """Make the cost model of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level.
 
@@ -193,8 +230,46 @@ def cost_model(
         is_binary=serves and sample is None and is_binary(x),
         hoist_bytes=hoist_bytes,
         rates=rates,
+        doubt=doubt,
         storage=storage,
     )
+
+
+def costs_for(
+    program: ir.Program, graph: Graph, options: CompileOptions, rates: Rates, doubt: str = ""
+) -> CostModel:
+    """Return the cost model of a program over a graph.
+
+    Its levels have no sizes yet.
+
+    Args:
+        program: the program as it was read from the model.
+        graph: with its features on the host, unless the options stream them.
+        options: with the memory that may be taken, and the dtype to which rows may be rounded.
+        rates: the machine's.
+        doubt: why the rates may be wrong, as a sentence; empty if there is no doubt.
+    """
+    allowed = options.hoist_bytes()
+    if program.by_relation:
+        features = [graph.nodes_of(name).x for name in graph.node_types]
+        shares = [0.0 if x is None else density(x) for x in features]
+        are_sparse = [isinstance(x, SparseFeatures) for x in features]
+        return CostModel(
+            in_channels=sum(program.inputs.values()),
+            density=max(shares, default=0.0),
+            is_sparse=any(are_sparse),
+            is_binary=False,
+            hoist_bytes=allowed,
+            rates=rates,
+            doubt=doubt,
+            storage=options.storage,
+            node_types=tuple(
+                NodeTypeSizes(rows=(), density=share, is_sparse=is_sparse)
+                for share, is_sparse in zip(shares, are_sparse, strict=True)
+            ),
+        )
+    sample = None if options.features is None else options.features.sample()
+    return cost_model(graph, rates, hoist_bytes=allowed, storage=options.storage, sample=sample, doubt=doubt)
 
 
 def density(x: Features) -> float:

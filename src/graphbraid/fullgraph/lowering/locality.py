@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes
+from graphbraid.fullgraph.lowering.costs import CostModel, RowReads, in_bytes
 from graphbraid.fullgraph.lowering.levels import Reach
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order, degree_order, inverse_of
@@ -38,16 +38,6 @@ _LEAST_SETS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reads:
-    """The rows that an operation reads at random in every epoch, one per edge of a block."""
-
-    level: int
-    row_bytes: int
-    times: int
-    """Number of passes over the edges, forward and backward."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
     """An order of the levels' nodes, and the predicted time of an epoch's row reads in it."""
 
@@ -59,7 +49,14 @@ class Weighed:
 
 
 def choose_order(
-    program: ir.Program, csc: Csc, reached: Reach, costs: CostModel, *, allowed_bytes: int, cache_bytes: int
+    program: ir.Program,
+    csc: Csc,
+    reached: Reach,
+    costs: CostModel,
+    reads: list[RowReads],
+    *,
+    allowed_bytes: int,
+    cache_bytes: int,
 ) -> tuple[Reach | None, ir.Decision]:
     """Choose the order of each level's nodes in which a program's aggregations read their rows fastest.
 
@@ -68,15 +65,14 @@ def choose_order(
         csc: the graph's in-edges.
         reached: the levels' nodes in their present order: pruned ones, which are free to reorder, or all.
         costs: sizes of the levels, and rates.
+        reads: the random row reads of the program, at least one.
         allowed_bytes: bytes that renumbered edges, and features in the same order, may take.
         cache_bytes: bytes of cache available to rows.
 
     Returns:
         The levels in the better order, or None if they stay as they are; and the decision with its reason.
     """
-    scale = _OrderComparison(csc, row_reads(program), costs, cache_bytes)
-    if not scale.reads:
-        return None, _left("nothing is aggregated every epoch")
+    scale = _OrderComparison(csc, reads, costs, cache_bytes)
     before = scale.weigh("", reached)
     if before.hits == 1:
         return None, _left(f"rows fit in {in_bytes(cache_bytes)} of cache in any order")
@@ -113,25 +109,6 @@ def _left(what: str) -> ir.Decision:
     return ir.Decision(name="locality", taken=False, what=what)
 
 
-def row_reads(program: ir.Program) -> list[Reads]:
-    """List the random row reads of a program's aggregations, attention and maxima, forward and backward."""
-    reads = []
-    for op in program.ops:
-        if not isinstance(op, ir.Aggregate | ir.Attention | ir.Maximum):
-            continue
-        source = op.inputs[0]
-        row_bytes, backward_reads = 4 * program.width(source), 1
-        if isinstance(op, ir.Aggregate):
-            row_bytes = op.rows.itemsize * program.width(source)
-        elif isinstance(op, ir.Attention):  # backward reads the sources' rows again, and gradient rows
-            row_bytes, backward_reads = 4 * op.heads * op.channels, 2
-        else:  # a maximum's backward reads gradients, and which edge won
-            backward_reads = 2
-        times = 1 + backward_reads * program.learns(source)
-        reads.append(Reads(level=program.level(source), row_bytes=row_bytes, times=times))
-    return reads
-
-
 def added_bytes(program: ir.Program, csc: Csc, costs: CostModel) -> int:
     """Return the bytes that renumbering all nodes takes: edges, ids, and features where they are copied."""
     edges = csc.indices.nbytes + csc.indptr.nbytes + 2 * 8 * csc.num_dst
@@ -164,14 +141,14 @@ def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
 class _OrderComparison:
     """Compares orders by the same reads in the same cache."""
 
-    def __init__(self, csc: Csc, reads: list[Reads], costs: CostModel, cache_bytes: int) -> None:
+    def __init__(self, csc: Csc, reads: list[RowReads], costs: CostModel, cache_bytes: int) -> None:
         self.csc, self.reads, self.costs, self.cache_bytes = csc, reads, costs, cache_bytes
 
     def weigh(self, name: str, reached: Reach) -> Weighed:
         """Predict the time of an epoch's reads in an order by simulating the cache."""
-        keys = {(read.level, read.row_bytes) for read in self.reads}
+        keys = {(read.level, read.row_bytes): read for read in self.reads}
         fetches = self._fetches(reached.nodes)
-        shares = {key: self._share(fetches, reached, *key) for key in keys}
+        shares = {key: self._share(fetches, reached, read) for key, read in keys.items()}
         seconds, hits = self._cost([shares[read.level, read.row_bytes] for read in self.reads])
         return Weighed(name=name, reached=reached, seconds=seconds, hits=hits)
 
@@ -180,7 +157,7 @@ class _OrderComparison:
         rows, edges = self.costs.rows, self.costs.edges
         once = [
             1.0
-            if self._fits(read.level, read.row_bytes)
+            if self.costs.fits(read, self.cache_bytes)
             else max(0.0, 1 - rows[read.level] / max(1, edges[read.level]))
             for read in self.reads
         ]
@@ -188,20 +165,17 @@ class _OrderComparison:
         slower = 1 if native.kernels() is not None else _TWIN_SLOWER
         return saved > max(LEAST_GAIN * now.seconds, making * slower * self.csc.num_edges / EPOCHS)
 
-    def _fits(self, level: int, row_bytes: int) -> bool:
-        return self.costs.rows[level] * row_bytes <= self.cache_bytes
-
     def _fetches(self, nodes: Tensor) -> Csc:
         """Return the edges with each source replaced by the fetch, a group of rows, that it belongs to."""
         fetch = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
         fetch[nodes] = torch.arange(nodes.numel(), dtype=fetch.dtype) // ROWS_A_FETCH
         return Csc(self.csc.indptr, fetch.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
 
-    def _share(self, fetches: Csc, reached: Reach, level: int, row_bytes: int) -> float:
-        if self._fits(level, row_bytes):
+    def _share(self, fetches: Csc, reached: Reach, read: RowReads) -> float:
+        if self.costs.fits(read, self.cache_bytes):
             return 1.0
-        nodes = reached.nodes[: reached.sizes[-2 - level]]
-        return cached_share(fetches, nodes, max(1, self.cache_bytes // (row_bytes * ROWS_A_FETCH)))
+        nodes = reached.nodes[: reached.sizes[-2 - read.level]]
+        return cached_share(fetches, nodes, max(1, self.cache_bytes // (read.row_bytes * ROWS_A_FETCH)))
 
     def _cost(self, shares: list[float]) -> tuple[float, float]:
         """Return the seconds of all reads and the share that hits, from each operation's share."""

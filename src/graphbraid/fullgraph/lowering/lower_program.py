@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import Device
-from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes
+from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, in_bytes, row_reads
 from graphbraid.fullgraph.lowering.hoisting import constant_bytes
 from graphbraid.fullgraph.lowering.levels import (
     Block,
@@ -281,6 +281,7 @@ def _renumbered(
     program: ir.Program, csc: Csc, reached: Reach | None, costs: CostModel, options: CompileOptions
 ) -> tuple[ir.Program, Reach | None]:
     """Choose the order of the levels' nodes; None for the levels means all nodes in the graph's order."""
+    reads, cache_bytes = row_reads(program), options.cache_bytes_by(costs.rates)
     left_alone = None
     if "locality" not in options.passes:
         left_alone = "switched off"
@@ -292,6 +293,10 @@ def _renumbered(
         left_alone = "edge features are read in the graph's order"
     elif _needs_order(program):
         left_alone = "a part that runs as written reads rows in the graph's order"
+    elif not reads:
+        left_alone = "nothing is aggregated every epoch"
+    elif all(costs.fits(read, cache_bytes) for read in reads):
+        left_alone = f"rows fit in {in_bytes(cache_bytes)} of cache in any order"
     if left_alone is not None:
         decision = ir.Decision(name="locality", taken=False, what=left_alone)
         return program.rewritten(program.ops, decision), reached
@@ -300,8 +305,9 @@ def _renumbered(
         csc,
         reached or everything(csc.num_dst, program.num_levels - 1),
         costs,
+        reads,
         allowed_bytes=options.allowed_bytes() - constant_bytes(program, costs),
-        cache_bytes=options.cache_bytes_by(costs.rates),
+        cache_bytes=cache_bytes,
     )
     return program.rewritten(program.ops, decision), better or reached
 

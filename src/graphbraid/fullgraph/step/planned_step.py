@@ -326,7 +326,7 @@ _ATTENTIONS = {"gat": attention.PlannedGat, "gatv2": attention.PlannedGatv2}
 _NORMS = {"batch": norm.PlannedBatchNorm, "layer": norm.PlannedLayerNorm}
 _PLANNED: dict[type[ir.Operation], Callable[[StepPlan, Any], PlannedOperation[Any]]] = {
     ir.Add: rowwise.PlannedAdd,
-    ir.Aggregate: edges.PlannedAggregate,
+    ir.Aggregate: linear.PlannedAggregate,
     ir.AlongRow: rowwise.PlannedAlongRow,
     ir.Attention: lambda plan, op: _ATTENTIONS[op.kind](plan, op),
     ir.Break: by_pytorch.PlannedBreak,
@@ -337,7 +337,7 @@ _PLANNED: dict[type[ir.Operation], Callable[[StepPlan, Any], PlannedOperation[An
     ir.Epilogue: linear.PlannedEpilogue,
     ir.Exchange: exchange.PlannedExchange,
     ir.Gine: edges.PlannedGine,
-    ir.Hoisted: edges.PlannedHoisted,
+    ir.Hoisted: linear.PlannedHoisted,
     ir.Largest: rowwise.PlannedLargest,
     ir.Learned: rowwise.PlannedLearned,
     ir.Linear: linear.PlannedLinear,

@@ -1,9 +1,8 @@
-"""Operations along edges: sums and maxima over in-neighbours, messages, and constants of the edges."""
+"""Operations along edges that are no linear maps of rows: maxima over in-neighbours, and messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +12,7 @@ from torch import Tensor
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import computed_between
 from graphbraid.fullgraph.step import bound_call
-from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
-from graphbraid.fullgraph.step.features import COLUMNS_AT_A_TIME, folded
-from graphbraid.fullgraph.step.operations.linear import after_of, plan_epilogue_backward
+from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.operations.row_exchange import (
     SourcePart,
     exchange_before,
@@ -31,57 +28,6 @@ from graphbraid.ops.linear import tall_gram, tall_product
 from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.messages import BlockedMessages, EdgeGradients, EdgeRows
 from graphbraid.ops.spmm import TIES
-
-
-class PlannedAggregate(PlannedOperation[ir.Aggregate]):
-    """A sum over in-neighbours, added to the second input if there is one."""
-
-    def forward(self) -> None:
-        """Plan the sum. It is added in place to the second input if nothing else reads that."""
-        plan, op = self.plan, self.op
-        addend = op.inputs[1] if len(op.inputs) == 2 else None
-        out = plan.result(op, overwrites=addend if addend and plan.may_overwrite(addend) else None)
-        after, seed = after_of(plan, op)
-        added = None if addend is None else plan.rows(addend)
-        if self.source in plan.exchanges.overlapped:
-            plan.exchanges.overlapped[self.source].plan_forward(out, added, after, seed)
-            return
-        how, x = plan.aggregation(op), self._rounded(plan.rows(self.source))
-
-        def run() -> None:
-            how.forward(x.tensor, out.tensor, None if added is None else added.tensor, after(out))
-
-        plan.repeat(op.out, run, out, x, added, seed=seed)
-
-    def backward(self) -> None:
-        """Plan the gradients of the epilogue, the addend and the rows."""
-        plan, op, grad, source = self.plan, self.op, self.grad, self.source
-        if op.after is not None:
-            plan_epilogue_backward(plan, op.after, grad, grad)
-        plan.tell_of_whole(op)
-        if len(op.inputs) == 2:
-            plan.pass_on(op, op.inputs[1])
-        if not plan.program.learns(source):
-            return
-        if source in plan.exchanges.overlapped:
-            plan.exchanges.overlapped[source].plan_backward(grad)
-            return
-        how, given = plan.aggregation(op), self._rounded(grad)
-
-        def run(out: Tensor, add: bool) -> None:
-            how.backward(given.tensor, out, out if add else None)
-
-        plan.accumulate(source, run, given, binds=True)
-
-    def _rounded(self, rows: Rows) -> Rows:
-        """Return rows in the dtype in which the aggregation reads them; plan to round them if needed."""
-        plan, op = self.plan, self.op
-        if op.rows == torch.float32 or isinstance(rows, Constant):
-            return rows
-        small = plan.scratch(f"{op.out}: rounded rows", rows.count, rows.width, dtype=op.rows)
-        plan.do(f"{op.out}: round", lambda: small.tensor.copy_(rows.tensor), rows, small)
-        return small
-
 
 _PartRun = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
 """A call that computes the gradients of a part's rows, and the other rows that it touches."""
@@ -232,69 +178,6 @@ class PlannedGine(PlannedOperation[ir.Gine]):
             # Overwrites the rows with themselves; its sums do not depend on the number of threads.
             bound_call.epilogue_backward(rows, rows, "none", bound_call.Mask(0.0), rows, into)
             parameters.give(bias, into)
-
-
-class PlannedHoisted(PlannedOperation[ir.Hoisted]):
-    """A value that is computed once from the features, when the memory is allocated."""
-
-    def forward(self) -> None:
-        """Plan a constant, unless streamed features make the value."""
-        plan, op = self.plan, self.op
-        if plan.streams is not None:
-            return
-        if plan.request.part is None:
-            plan.constants[op.out] = plan.features[self.source].hoisted(op)
-            return
-        shape = plan.num_rows(plan.program.level(op.out)), plan.program.width(op.inputs[0])
-        plan.constants[op.out] = Constant(shape, lambda: _OfPart(plan, op).rows(), is_copy=True)
-
-
-class _OfPart:
-    """A rank's own rows of a hoisted value. Computed rows of the halo come from their owners."""
-
-    def __init__(self, plan: StepPlan, op: ir.Hoisted) -> None:
-        assert plan.request.part is not None
-        assert plan.comm is not None
-        self._part, self._features, self._ops = plan.request.part, plan.features[ir.INPUT], op.of
-        self._comm = plan.comm
-        csc, num_own = plan.request.graph.csc, self._part.num_own
-        own = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)
-        self._maps = {
-            other.adjacency: _of_rows(plan.whole_map(other.adjacency), own)
-            for other in op.of
-            if isinstance(other, ir.Aggregate)
-        }
-
-    def rows(self) -> Tensor:
-        """Return the ``(num_own, in_channels)`` value; all ranks call this together."""
-        x = self._features.all_rows()
-        out = x.new_empty(self._part.num_own, x.shape[1])
-        for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
-            columns = slice(start, start + COLUMNS_AT_A_TIME)
-            values = {ir.INPUT: x[:, columns]}
-            for op in self._ops:
-                values[op.out] = self._run(op, [values[name] for name in op.inputs])
-            out[:, columns] = values[self._ops[-1].out][: out.shape[0]]
-        return out
-
-    def _run(self, op: ir.Operation, inputs: list[Tensor]) -> Tensor:
-        own = [rows[: self._part.num_own] for rows in inputs]
-        if isinstance(op, ir.Aggregate):
-            own[0] = inputs[0] if op.inputs[0] == ir.INPUT else self._with_halo(inputs[0])
-        return folded(op, self._maps, own)
-
-    def _with_halo(self, own: Tensor) -> Tensor:
-        route = self._part.route
-        sent = own.index_select(0, route.send)
-        halo = self._comm.all_to_all(sent, route.send_rows, route.receive_rows).wait()
-        return torch.cat((own, halo))
-
-
-def _of_rows(whole: Aggregation, own: Csc) -> Aggregation:
-    """Return the rows of a map that a rank owns, which come first."""
-    scale = None if whole.dst_scale is None else whole.dst_scale[: own.num_dst]
-    loop = None if whole.loop is None else whole.loop[: own.num_dst]
-    return replace(whole, csc=own, dst_scale=scale, loop=loop)
 
 
 class PlannedMessages(PlannedOperation[ir.Messages]):
