@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.batches.engine import BatchEngine
-    from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes, lower  # noqa: A004
+    from graphbraid.fullgraph.compiling import BatchEngine, Uncompiled, compile, estimated_bytes, lower  # noqa: A004
     from graphbraid.fullgraph.engine import Engine
     from graphbraid.fullgraph.lowering.costs import Evidence
     from graphbraid.fullgraph.lowering.lower_program import Lowered
@@ -36,8 +35,7 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "batches.engine": "BatchEngine",
-        "compiling": "Uncompiled compile estimated_bytes lower",
+        "compiling": "BatchEngine Uncompiled compile estimated_bytes lower",
         "engine": "Engine",
         "lowering.costs": "Evidence",
         "lowering.lower_program": "Lowered",
