@@ -18,7 +18,7 @@ from graphbraid.estimates.ranks import Cluster, RankEpoch, RanksForecast, exchan
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.explain.floor import Floor
-from graphbraid.fullgraph.lowering.hoisting import constant_bytes
+from graphbraid.fullgraph.lowering.costs import constant_bytes
 from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.program import (
     INPUT,

@@ -288,7 +288,7 @@ def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> Ra
     from graphbraid.cli.run.build import build_model, check_trainable, load_graph
     from graphbraid.estimates.full_ranks import forecast_full
     from graphbraid.fullgraph import ALL, Engine, NotLoweredError, Uncompiled, compile  # noqa: A004
-    from graphbraid.fullgraph.lowering.hoisting import constant_bytes
+    from graphbraid.fullgraph.lowering.costs import constant_bytes
 
     graph = load_graph(run.settings)
     graph.check_one_type("plan --ranks")

@@ -13,7 +13,8 @@ import torch
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.segments import segments_of
-from graphbraid.fullgraph.lowering.passes import merged_epilogues, on_needed_rows
+from graphbraid.fullgraph.lowering.levels import on_needed_rows
+from graphbraid.fullgraph.lowering.passes import merged_epilogues
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import program as ir
 from graphbraid.graph import Graph
-from graphbraid.graph.scaled_features import Features, stored_rows
+from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import Relation
 from graphbraid.machine.rates import Rates
@@ -202,6 +202,42 @@ def row_reads(program: ir.Program) -> list[RowReads]:
     return reads
 
 
+def constant_bytes(program: ir.Program, costs: CostModel) -> int:
+    """Return the bytes of a program's constants."""
+    constants = [op.out for op in program.ops if isinstance(op, ir.Hoisted)]
+    return sum(4 * costs.num_rows(program.place(value)) * program.width(value) for value in constants)
+
+
+def order_seconds(
+    program: ir.Program, linear: ir.Linear, aggregate: ir.Aggregate, costs: CostModel
+) -> dict[str, float]:
+    """Return the seconds per epoch with the transformation ``"first"`` and with it ``"last"``."""
+    x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
+    level, relation = program.level(aggregate.inputs[0]), aggregate.adjacency.relation
+    before, after = (costs.num_rows(program.place(value)) for value in (aggregate.inputs[0], aggregate.out))
+    narrow, wide = program.width(linear.out), program.width(x)
+    learns = program.learns(x)
+    products = 3 if learns else 2
+    first = products * costs.multiply_seconds(before, wide, narrow)
+    first += 2 * costs.aggregate_seconds(level, narrow, relation)
+    last = products * costs.multiply_seconds(after, wide, narrow)
+    last += (2 if learns else 1) * costs.aggregate_seconds(level, wide, relation)
+    return {"first": first, "last": last}
+
+
+def operation_seconds(
+    program: ir.Program, op: ir.Operation, costs: CostModel, width: int, channels: int
+) -> float:
+    """Return an operation's seconds per epoch; an aggregation counts both ways, at its narrower side."""
+    if isinstance(op, ir.Aggregate):
+        level, relation = program.level(op.inputs[0]), op.adjacency.relation
+        return 2 * costs.aggregate_seconds(level, min(width, channels), relation)
+    if isinstance(op, ir.DestinationRows):
+        return 0.0
+    nbytes = 4 * costs.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
+    return nbytes / costs.rates.stream_bytes
+
+
 def cost_model(
     graph: Graph,
     rates: Rates,
@@ -278,9 +314,7 @@ def density(x: Features) -> float:
     if isinstance(x, SparseFeatures):
         return x.nnz / cells
     every = max(1, cells // 2**24)
-    rows = stored_rows(x)
-    assert rows is not None
-    sample = rows[::every]
+    sample = (x.values if isinstance(x, ScaledFeatures) else x)[::every]
     return float(torch.count_nonzero(sample)) / max(sample.numel(), 1)
 
 

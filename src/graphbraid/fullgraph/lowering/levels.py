@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.types import Relation
@@ -375,6 +376,72 @@ def _scales(degree: Tensor, normalization: str | None) -> tuple[Tensor, Tensor]:
     power = degree.pow(-0.5 if normalization == "sym" else -1.0)
     power = power.masked_fill(power == float("inf"), 0.0)
     return (power, power) if normalization == "sym" else (power, ones)
+
+
+# ---- own rows: a value is computed for the rows that are read
+
+_BY_ROW = (
+    ir.Add, ir.AlongRow, ir.ColumnRange, ir.Combine, ir.Concat, ir.Epilogue, ir.Largest, ir.Linear, ir.Prelu,
+    ir.Product, ir.RowFunction, ir.RowOfParameters, ir.Scale, ir.UnitRows,
+)  # fmt: skip
+"""Operations that map each row by itself."""
+
+
+def on_needed_rows(program: ir.Program) -> ir.Program:
+    """Compute a value only for the rows that the operations after it read.
+
+    A model maps all rows before its layer reads some of them as the destinations' own, for instance as a root
+    or a query. The rows of a level are a prefix of those before it, so the map can run on the own rows.
+    """
+    levels = _needed_levels(program)
+    ops, own, same = list[ir.Operation](), dict[tuple[str, int], str](), dict[str, str]()
+
+    def at(value: str, level: int) -> str:
+        """Return the name of a value's rows at a level."""
+        name = same.get(value, value)
+        for reached in range(levels[name], level):
+            if (name, reached) not in own:
+                own[name, reached] = f"{name} own"
+                ops.append(ir.DestinationRows(out=f"{name} own", inputs=(name,)))
+                levels[f"{name} own"] = reached + 1
+            name = own[name, reached]
+        return name
+
+    for op in program.ops:
+        if isinstance(op, ir.DestinationRows) and op.out != program.output:
+            same[op.out] = at(op.inputs[0], levels[op.out])
+            continue
+        needs = _levels_of_inputs(program, op, levels[op.out])
+        inputs = tuple(at(value, level) for value, level in zip(op.inputs, needs, strict=True))
+        ops.append(replace(op, inputs=inputs))
+    return program.rewritten(tuple(ops))
+
+
+def _needed_levels(program: ir.Program) -> dict[str, int]:
+    """Return for each value the level whose rows are enough for all operations that read it."""
+    needed: dict[str, int] = {}
+    for op in reversed(program.ops):
+        level = program.level(op.out)
+        if isinstance(op, (*_BY_ROW, ir.DestinationRows)):
+            level = needed.get(op.out, level)
+        needed[op.out] = level
+        for value, wanted in zip(op.inputs, _levels_of_inputs(program, op, level), strict=True):
+            needed[value] = min(needed.get(value, wanted), wanted)
+    return needed | dict.fromkeys(program.inputs, 0)
+
+
+def _levels_of_inputs(program: ir.Program, op: ir.Operation, level: int) -> list[int]:
+    """Return for each input the level whose rows an operation reads to compute the rows of ``level``."""
+    if isinstance(op, _BY_ROW):
+        return [level] * len(op.inputs)
+    if isinstance(op, ir.DestinationRows):
+        return [level - (op.out == program.output)]
+    levels = [program.level(value) for value in op.inputs]
+    if isinstance(op, ir.Messages) and op.edges is None:
+        sources = {place for _, role, place in op.reads if role is ir.ReadRows.SOURCE}
+        if 0 in sources:  # the first input tells where the edges begin
+            levels = [level - (place in sources) for place in range(len(levels))]
+    return levels
 
 
 # ---- route: the rows that one of several ranks sends and receives between two levels

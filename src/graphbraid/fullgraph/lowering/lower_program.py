@@ -17,8 +17,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import Device
-from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, in_bytes, row_reads
-from graphbraid.fullgraph.lowering.hoisting import constant_bytes
+from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, constant_bytes, in_bytes, row_reads
 from graphbraid.fullgraph.lowering.levels import (
     Block,
     Blocks,
@@ -27,13 +26,14 @@ from graphbraid.fullgraph.lowering.levels import (
     TypedBlock,
     everything,
     num_rows_of,
+    on_needed_rows,
     reach,
     towards,
     whole_graph,
 )
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
 from graphbraid.fullgraph.lowering.options import CompileOptions, lowered_to_stream, streamed
-from graphbraid.fullgraph.lowering.passes import on_needed_rows, through_passes
+from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation, Types, csc_of

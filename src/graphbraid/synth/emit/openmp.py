@@ -20,8 +20,7 @@ from graphbraid import arguments
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
 from graphbraid.fullgraph.lowering.costs import CostModel
-from graphbraid.fullgraph.lowering.hoisting import input_seconds, input_width
-from graphbraid.fullgraph.lowering.passes import split
+from graphbraid.fullgraph.lowering.passes import input_seconds, input_width, split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features
