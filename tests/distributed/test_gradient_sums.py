@@ -21,7 +21,7 @@ EVIDENCE = Evidence(rates=RATES)
 def threads(monkeypatch):
     """Threads do as processes do, and all masks have one seed."""
     as_processes(monkeypatch)
-    monkeypatch.setattr("graphbraid.fullgraph.step.bound_call.draw_seed", lambda: 11)
+    monkeypatch.setattr("graphbraid.fullgraph.step.tasks.draw_seed", lambda: 11)
 
 
 def loss_of(outputs, labels, model, penalty):

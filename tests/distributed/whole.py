@@ -40,7 +40,7 @@ def as_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         with lock:  # torch.fx changes PyTorch itself while it traces
             return read(self, model, breaks_at)
 
-    monkeypatch.setattr("graphbraid.fullgraph.step.bound_call.draw_seed", draw)
+    monkeypatch.setattr("graphbraid.fullgraph.step.tasks.draw_seed", draw)
     monkeypatch.setattr(Source, "read", read_alone)
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.fullgraph.step.arena import Arena, Buffer, StepTask, most_live_bytes, place
+from graphbraid.fullgraph.step.tasks import Arena, Buffer, StepTask, most_live_bytes, place
 
 INTERVALS = st.lists(
     st.tuples(st.integers(1, 4000), st.integers(0, 30), st.integers(0, 10)), min_size=1, max_size=40

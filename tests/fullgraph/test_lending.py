@@ -10,7 +10,7 @@ from tests.fullgraph.graphs import CLASSES, make_graph
 from tests.fullgraph.test_engine import MODELS, loss_of
 
 import graphbraid
-from graphbraid.fullgraph.step.arena import BufferPool
+from graphbraid.fullgraph.step.tasks import BufferPool
 
 KEEPERS = {
     "itself": lambda t: t,

@@ -12,7 +12,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.step import planned_step
-from graphbraid.fullgraph.step.bound_call import BoundCall
+from graphbraid.fullgraph.step.tasks import BoundCall
 from graphbraid.ops.linear import tall_product
 
 MODELS = {

@@ -24,8 +24,8 @@ from graphbraid import native
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.lowering.costs import sound_seconds
-from graphbraid.fullgraph.step.arena import in_huge_pages
 from graphbraid.fullgraph.step.features import SparseInput
+from graphbraid.fullgraph.step.tasks import in_huge_pages
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.measurements import LEAST_SECONDS, NOT_KEPT, Kept, OtherPrograms, is_disturbed

@@ -20,10 +20,10 @@ from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_for_evaluation
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.ranks import evaluation_part
-from graphbraid.fullgraph.step.arena import BufferPool, copied
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.plan import StepRequest, WhenWhole
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
+from graphbraid.fullgraph.step.tasks import BufferPool, copied
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor, StepTimes

@@ -55,12 +55,12 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
             "ops.aggregation",
             "ops.attention",
             "ops.binary",
-            "fullgraph.step.bound_call",
+            "fullgraph.step.operations.linear",
             "fullgraph.step.operations.attention",
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)
-        monkeypatch.setattr("graphbraid.fullgraph.step.bound_call.seed_for", lambda rows, seed: seed)
+        monkeypatch.setattr("graphbraid.fullgraph.step.operations.linear.seed_for", lambda rows, seed: seed)
         there = NotRecording()
     else:
         there = importlib.import_module("graphbraid.fullgraph.device").device_at(device)

@@ -18,9 +18,9 @@ from graphbraid.fullgraph.lowering.costs import in_bytes
 from graphbraid.fullgraph.lowering.lower_program import decision_lines, operation_lines
 from graphbraid.fullgraph.program import Break, Operation, Program, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
-from graphbraid.fullgraph.step.arena import copied
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
+from graphbraid.fullgraph.step.tasks import copied
 from graphbraid.machine.rates import Rates
 
 if TYPE_CHECKING:

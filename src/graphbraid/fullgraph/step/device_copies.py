@@ -20,8 +20,8 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
-from graphbraid.fullgraph.step.bound_call import Seeds, SeedsInMemory
 from graphbraid.fullgraph.step.features import HostMap
+from graphbraid.fullgraph.step.tasks import Seeds, SeedsInMemory
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, follow_up
 from graphbraid.ops.dropout import RowEpilogue

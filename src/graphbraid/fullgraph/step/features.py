@@ -19,7 +19,7 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import density
 from graphbraid.fullgraph.lowering.levels import aggregation, nodes_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear
-from graphbraid.fullgraph.step.arena import Constant
+from graphbraid.fullgraph.step.tasks import Constant
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.sparse_features import SparseFeatures

@@ -16,11 +16,21 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, aggregation, nodes_of, num_rows_of
-from graphbraid.fullgraph.step.arena import Buffer, Constant, FirstRows, ParameterGradients, Rows, StepTask
-from graphbraid.fullgraph.step.bound_call import BoundCall, EpilogueMask, MaskSeed, Seeds
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, Map
 from graphbraid.fullgraph.step.features import EdgeFeatures, HostMap, Input, NodeFeatures, features_by_value
 from graphbraid.fullgraph.step.streams import Streams
+from graphbraid.fullgraph.step.tasks import (
+    BoundCall,
+    Buffer,
+    Constant,
+    EpilogueMask,
+    FirstRows,
+    MaskSeed,
+    ParameterGradients,
+    Rows,
+    Seeds,
+    StepTask,
+)
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import NotRecordedError, Run
-from graphbraid.fullgraph.step.arena import Arena, StepTask
 from graphbraid.fullgraph.step.operations import attention, by_pytorch, edges, exchange, linear, norm, rowwise
 from graphbraid.fullgraph.step.operations.row_exchange import PeerReads, route_of, why_rows_travel
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, StepRequest, WhenWhole
+from graphbraid.fullgraph.step.tasks import Arena, StepTask
 from graphbraid.ops.gather import places_of, spread_rows
 
 WIDE, MANY = 17, 1 << 18

@@ -11,7 +11,7 @@ import xxhash
 from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.fullgraph.step.arena import Buffer
+from graphbraid.fullgraph.step.tasks import Buffer
 from graphbraid.graph import Graph
 from graphbraid.synth.emit.recorded import Standing, address_of
 

@@ -21,10 +21,9 @@ from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import INPUT, Exchange
 from graphbraid.fullgraph.reading.modes import in_mode
-from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
-from graphbraid.fullgraph.step.bound_call import BoundCall
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.tasks import BoundCall, Buffer, StepTask, place
 from graphbraid.ops.kernels import Calls, watched, watching
 from graphbraid.synth.weights import weights_of
 

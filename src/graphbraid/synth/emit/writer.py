@@ -20,8 +20,8 @@ from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import divided
-from graphbraid.fullgraph.step.arena import Buffer
 from graphbraid.fullgraph.step.plan import StepRequest
+from graphbraid.fullgraph.step.tasks import Buffer
 from graphbraid.synth.emit.calls import CallWriter, Written
 from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name

@@ -13,9 +13,9 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.fullgraph.program import Attention, RelationAttention
 from graphbraid.fullgraph.reading.relational import attend
-from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.operations.by_pytorch import PlannedByPyTorch
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows, Rows
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.kernels import backend, recorded_whole

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_map_only
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.operations import run_layer
 from graphbraid.fullgraph.program import Break, FromBreak, Prelu, RowFunction, maker_of
-from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows
 from graphbraid.ops.messages import without_hooks
 
 
@@ -332,6 +332,3 @@ class PlannedPrelu(PlannedOperation[Prelu]):
     def _is_above(self, count: int) -> FirstRows:
         width = self.plan.program.width(self.op.out)
         return self.plan.scratch(f"{self.op.out}: is above 0", count, width, dtype=torch.bool)
-
-
-"""The classes of this module, by the operation that they plan."""

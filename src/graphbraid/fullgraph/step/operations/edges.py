@@ -11,8 +11,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import computed_between
-from graphbraid.fullgraph.step import bound_call
-from graphbraid.fullgraph.step.arena import FirstRows, Rows
+from graphbraid.fullgraph.step.operations.linear import epilogue_backward, row_epilogue
 from graphbraid.fullgraph.step.operations.row_exchange import (
     SourcePart,
     exchange_before,
@@ -21,6 +20,7 @@ from graphbraid.fullgraph.step.operations.row_exchange import (
     whole_part,
 )
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows, Mask, Rows
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.kernels import backend, row_contiguous
@@ -125,7 +125,7 @@ class PlannedGine(PlannedOperation[ir.Gine]):
 
             def multiply() -> None:
                 added, into = None if bias is None else bias.detach(), mapped.tensor
-                after = bound_call.row_epilogue(added, "none", bound_call.Mask(0.0), into)
+                after = row_epilogue(added, "none", Mask(0.0), into)
                 tall_product(self._features(), weight.detach().t(), out=into, after=after)
 
             plan.do(f"{op.out}: edges", multiply, mapped)
@@ -176,7 +176,7 @@ class PlannedGine(PlannedOperation[ir.Gine]):
         if bias is not None and bias.requires_grad:
             into = parameters.lend(bias)
             # Overwrites the rows with themselves; its sums do not depend on the number of threads.
-            bound_call.epilogue_backward(rows, rows, "none", bound_call.Mask(0.0), rows, into)
+            epilogue_backward(rows, rows, "none", Mask(0.0), rows, into)
             parameters.give(bias, into)
 
 

@@ -22,8 +22,6 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
-from graphbraid.fullgraph.step.bound_call import MaskSeed
 from graphbraid.fullgraph.step.device_copies import Map
 from graphbraid.fullgraph.step.features import HostMap
 from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows, plan_epilogue_backward
@@ -36,6 +34,7 @@ from graphbraid.fullgraph.step.operations.row_exchange import (
     why_rows_travel,
 )
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import Constant, FirstRows, MaskSeed, Rows
 from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.linear import tall_gram, tall_product

@@ -13,18 +13,51 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.program import WHOLE, DestinationRows, Epilogue, Following, Linear
-from graphbraid.fullgraph.step import bound_call
-from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
-from graphbraid.fullgraph.step.bound_call import MaskSeed
 from graphbraid.fullgraph.step.features import COLUMNS_AT_A_TIME, folded
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import Constant, FirstRows, Mask, MaskSeed, Rows
 from graphbraid.graph.csc import Csc
+from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.kernels import backend
 from graphbraid.ops.linear import tall_gram, tall_product
 
 EpilogueOfRows = Callable[[FirstRows], RowEpilogue | None]
 """Makes an operation's fused epilogue for its rows while its task runs; None if it has none."""
+
+
+def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) -> None:
+    """Compute ``out = dropout(act(x + bias))``; ``out`` may be ``x``."""
+    factors, *how, ids = row_epilogue(bias, act, mask, x)
+    backend(x).epilogue(x, factors, *how, out, ids)
+
+
+def row_epilogue(bias: Tensor | None, act: str, mask: Mask, like: Tensor) -> RowEpilogue:
+    """Return the same epilogue for a kernel to fuse; ``like`` says the device of its rows."""
+    return RowEpilogue(
+        bias=bias,
+        act=ACTIVATION_CODES[act],
+        slope=LEAKY_SLOPE,
+        p=mask.p,
+        seed=seed_for(like, mask.seed),
+        ids=mask.nodes,
+    )
+
+
+def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's
+    grad: Tensor, out: Tensor, act: str, mask: Mask, grad_x: Tensor, grad_bias: Tensor | None
+) -> None:
+    """Compute the gradients of :func:`epilogue`; ``grad_x`` may be ``grad``."""
+    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, seed_for(grad, mask.seed))
+    backend(grad).epilogue_backward(grad, out, *how, grad_x, grad_bias, mask.nodes)
+
+
+def seed_for(rows: Tensor, seed: int | Tensor) -> int | Tensor:
+    """Return a mask's seed as ``rows``' kernels take it: compiled CPU kernels take only numbers."""
+    by_value = rows.device.type == "cpu" and backend(rows) is not reference
+    return int(seed) if by_value else seed
 
 
 class PlannedLinear(PlannedOperation[Linear]):
@@ -234,7 +267,7 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
         out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
 
         def run() -> None:
-            bound_call.epilogue(x.tensor, op.bias_row(), op.act, mask.of_forward(), out.tensor)
+            epilogue(x.tensor, op.bias_row(), op.act, mask.of_forward(), out.tensor)
 
         plan.repeat(op.out, run, out, x, seed=mask.seed(mask.of_forward))
 
@@ -260,7 +293,7 @@ def after_of(plan: StepPlan, op: Following) -> tuple[EpilogueOfRows, MaskSeed | 
     mask = plan.mask_of(after)
 
     def epilogue(out: FirstRows) -> RowEpilogue:
-        return bound_call.row_epilogue(after.bias_row(), after.act, mask.of_forward(), out.tensor)
+        return row_epilogue(after.bias_row(), after.act, mask.of_forward(), out.tensor)
 
     return epilogue, mask.seed(mask.of_forward)
 
@@ -283,12 +316,12 @@ def plan_epilogue_backward(
     nodes = ids if ids is None or all_nodes is None else all_nodes[ids]
     name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
 
-    def of_backward() -> bound_call.Mask:
+    def of_backward() -> Mask:
         return mask.of_backward(nodes)
 
     def run(whole: Tensor | None = None) -> None:
         grad_bias = None if whole is None else op.bias_of(whole)
-        bound_call.epilogue_backward(grad.tensor, out.tensor, op.act, of_backward(), target.tensor, grad_bias)
+        epilogue_backward(grad.tensor, out.tensor, op.act, of_backward(), target.tensor, grad_bias)
 
     seed = mask.seed(of_backward)
     if bias is None or not bias.requires_grad:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program import DestinationRows, Normalise
-from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows
 from graphbraid.ops.kernels import backend, recorded_whole, sum_dtype
 from graphbraid.ops.norm import Moments, as_factors, batch_statistics, column_moments
 

@@ -21,10 +21,9 @@ from torch import Tensor
 from graphbraid.distributed.peers import PeerMap, Peers, PeerSum, places_of_halo
 from graphbraid.fullgraph.lowering.levels import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
-from graphbraid.fullgraph.step.arena import FirstRows, Rows
-from graphbraid.fullgraph.step.bound_call import MaskSeed
 from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows
 from graphbraid.fullgraph.step.plan import StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows, MaskSeed, Rows
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
 from graphbraid.ops.kernels import recorded_whole

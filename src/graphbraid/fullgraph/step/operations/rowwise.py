@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows
 from graphbraid.ops.kernels import recorded_whole
 from graphbraid.ops.messages import without_hooks
 
