@@ -160,10 +160,6 @@ class CostModel:
         """Return the seconds of an aggregation over the edges from ``level`` to the next."""
         return self.rates.aggregate_seconds(self.num_edges(level, relation), width)
 
-    def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
-        return self.rates.multiply_seconds(rows, depth, width)
-
     def sparse_seconds(self, rows: int, width: int) -> float:
         """Return the seconds of the features' product with a weight on the sparse path."""
         return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
@@ -218,9 +214,9 @@ def order_seconds(
     narrow, wide = program.width(linear.out), program.width(x)
     learns = program.learns(x)
     products = 3 if learns else 2
-    first = products * costs.multiply_seconds(before, wide, narrow)
+    first = products * costs.rates.multiply_seconds(before, wide, narrow)
     first += 2 * costs.aggregate_seconds(level, narrow, relation)
-    last = products * costs.multiply_seconds(after, wide, narrow)
+    last = products * costs.rates.multiply_seconds(after, wide, narrow)
     last += (2 if learns else 1) * costs.aggregate_seconds(level, wide, relation)
     return {"first": first, "last": last}
 

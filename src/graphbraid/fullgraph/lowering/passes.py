@@ -256,7 +256,7 @@ def _seconds(program: ir.Program, fold: _Fold, costs: CostModel) -> tuple[float,
         return sum(operation_seconds(program, op, costs, channels, channels) for op in fold.ops), 0.0
     width = program.width(fold.linear.out)
     rows = [costs.num_rows(program.place(value)) for value in (fold.linear.out, fold.ops[-1].out)]
-    before, after = (2 * costs.multiply_seconds(count, channels, width) for count in rows)
+    before, after = (2 * costs.rates.multiply_seconds(count, channels, width) for count in rows)
     return sum(operation_seconds(program, op, costs, width, channels) for op in fold.ops) + before, after
 
 
@@ -343,7 +343,7 @@ def input_seconds(program: ir.Program, costs: CostModel) -> dict[str, float]:
     """Return the seconds per epoch of the features' products with weights, on each available path."""
     rows, width = costs.rows[0], input_width(program)
     seconds = {
-        "dense": 2 * costs.multiply_seconds(rows, costs.in_channels, width),
+        "dense": 2 * costs.rates.multiply_seconds(rows, costs.in_channels, width),
         "sparse": 2 * costs.sparse_seconds(rows, width),
     }
     if not costs.is_sparse:  # sparse features would have to be made dense to be hoisted

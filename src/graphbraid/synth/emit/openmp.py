@@ -125,7 +125,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
 def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
     """Return seconds per epoch by name; those that the dense path saves are added to all, to be above 0."""
     seconds = input_seconds(program, costs)
-    product = 2 * costs.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
+    product = 2 * costs.rates.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
     spared = max(0.0, product - seconds["dense"])
     return {name: seconds[path] + spared for name, path in LOWERED.items()}
 
