@@ -45,6 +45,7 @@ from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
+    from graphbraid.fullgraph.step.planned_step import PlannedStep
 
 _MOST_FORMS = 4
 """Number of snapshots kept per model, since a model alternates between modes."""
@@ -436,24 +437,25 @@ class Engine(CompiledModule):
     @property
     def evaluation_nbytes(self) -> int:
         """Bytes that :meth:`predict` takes in addition to :attr:`nbytes`; 0 if it runs as it is written."""
-        program = self._evaluated_program()
-        return 0 if program is None else self.runner.evaluation_bytes(program)
+        step = self._evaluation_step()
+        return 0 if step is None else step.nbytes
 
     @property
     def evaluation_pass_bytes(self) -> int:
         """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
-        program = self._evaluated_program()
-        return 0 if program is None else self.runner.evaluation_pass_bytes(program)
+        step = self._evaluation_step()
+        return 0 if step is None or step.streams is None else step.streams.whole_bytes
 
     @property
     def evidence(self) -> Evidence:
         """Measurements behind the choices; an engine given them makes the same ones, to the same bits."""
         return self.runner.evidence()
 
-    def _evaluated_program(self) -> Program | None:
-        """Return the model's program in evaluation mode; None if the model runs as written."""
+    def _evaluation_step(self) -> PlannedStep | None:
+        """Return the step that :meth:`predict` has, or one like it; None if the model runs as written."""
         with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            return self._tracker.now().program
+            program = self._tracker.now().program
+        return None if program is None else self.runner.evaluation_step(program)
 
     def first_not_finite(self) -> str:
         """Describe the operation and first node where the last forward pass gave a non-finite value."""

@@ -273,17 +273,8 @@ class Runner:
         row_of = self.lowered.row_of
         return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
 
-    def evaluation_bytes(self, read: Program) -> int:
-        """Return the bytes that :meth:`predict` of a program takes in addition, without allocating them."""
-        return self._evaluation_plan(read).nbytes
-
-    def evaluation_pass_bytes(self, read: Program) -> int:
-        """Return the bytes of rows that :meth:`predict` of a program reads of files, if it streams them."""
-        streams = self._evaluation_plan(read).streams
-        return 0 if streams is None else streams.whole_bytes
-
-    def _evaluation_plan(self, read: Program) -> PlannedStep:
-        """Return the step that :meth:`predict` has, or plan one like it."""
+    def evaluation_step(self, read: Program) -> PlannedStep:
+        """Return the step that :meth:`predict` has, or plan one like it without allocating its memory."""
         if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
             return self._evaluate
         program, blocks, _ = self._lowered_for_evaluation(read, checks=False)

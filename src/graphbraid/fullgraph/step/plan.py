@@ -256,10 +256,6 @@ class StepPlan:
 
     # ---- values
 
-    def num_rows(self, level: int, part: int = 0) -> int:
-        """Return the number of nodes of a level, and of one type in a graph with types."""
-        return self.request.num_rows(ir.LevelNodes(level, part))
-
     def count_of(self, value: str) -> int:
         """Return the number of rows of a value."""
         return self.request.num_rows(self.program.place(value))
@@ -267,7 +263,7 @@ class StepPlan:
     def nodes_of(self, value: str) -> Tensor | None:
         """Return the node of each row of a value, on the kernels' device; None if row v is node v."""
         part, place = self.request.part, self.program.place(value)
-        return nodes_of(self.blocks, place) if part is None else part.ids[: self.num_rows(*place)]
+        return nodes_of(self.blocks, place) if part is None else part.ids[: self.request.num_rows(place)]
 
     def rows(self, value: str) -> Rows:
         """Return the rows of a value for a task to read."""

@@ -153,7 +153,7 @@ def _divided(plan: StepPlan, op: ir.Exchange, reader: ir.Aggregate) -> tuple[Map
     key = (reader.adjacency, id(block))
     if key not in plan.exchanges.maps:
         how = block.bind(plan.whole_map(reader.adjacency))
-        own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
+        own, halo = divided_map(how, plan.count_of(op.inputs[0]))
         halo = by_place(halo, route_of(plan, op).receive_rows)
         if plan.copies is None:
             plan.exchanges.maps[key] = HostMap(lambda: own), HostMap(lambda: halo)
@@ -299,7 +299,7 @@ class PlannedExchange(PlannedOperation[ir.Exchange]):
 
     def __init__(self, plan: StepPlan, op: ir.Exchange) -> None:
         super().__init__(plan, op)
-        self._num_own = plan.num_rows(plan.program.level(self.source))
+        self._num_own = plan.count_of(self.source)
 
     def forward(self) -> None:
         """Plan to send own rows and receive the halo's; constants are exchanged only once."""

@@ -205,7 +205,7 @@ class PlannedHoisted(PlannedOperation[ir.Hoisted]):
         if plan.request.part is None:
             plan.constants[op.out] = plan.features[self.source].hoisted(op)
             return
-        shape = plan.num_rows(plan.program.level(op.out)), plan.program.width(op.inputs[0])
+        shape = plan.count_of(op.out), plan.program.width(op.inputs[0])
         plan.constants[op.out] = Constant(shape, lambda: _OfPart(plan, op).rows(), is_copy=True)
 
 

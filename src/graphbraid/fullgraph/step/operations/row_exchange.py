@@ -155,12 +155,11 @@ def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> RowExchang
     if op.out in plan.exchanges.travels:
         return plan.exchanges.travels[op.out]
     assert plan.comm is not None, "a program with exchanges is planned with its ranks"
-    num_own = plan.num_rows(plan.program.level(op.inputs[0]))
     wire = torch.float32 if once else plan.request.wire
     travel = RowExchange(
         plan.comm,
         route_of(plan, op),
-        num_own,
+        plan.count_of(op.inputs[0]),
         plan.program.width(op.out),
         wire,
         place=HOST if plan.copies is None else plan.copies.place,
@@ -174,7 +173,7 @@ def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> RowExchang
 def depart_back(plan: StepPlan, op: Exchange) -> None:
     """Plan to send the halo's gradients to the owners; :meth:`.PlannedExchange.backward` waits."""
     route, grad, travel = route_of(plan, op), plan.grads[op.out], travel_of(plan, op)
-    num_own = plan.num_rows(plan.program.level(op.inputs[0]))
+    num_own = plan.count_of(op.inputs[0])
     returned = plan.scratch(f"{op.out}: returned gradients", route.num_sent, plan.program.width(op.out))
     plan.exchanges.returning[op.out] = returned
 
@@ -258,8 +257,7 @@ def exchange_before(plan: StepPlan, value: str) -> Exchange | None:
 def source_split(plan: StepPlan, csc: Csc, maker: Exchange) -> SourceSplit:
     """Return the split of a block whose sources' rows ``maker`` brings, made once for all layers over it."""
     if id(csc) not in plan.exchanges.source_splits:
-        num_own = plan.num_rows(plan.program.level(maker.inputs[0]))
-        split = plan.exchanges.source_splits[id(csc)] = SourceSplit(csc, num_own)
+        split = plan.exchanges.source_splits[id(csc)] = SourceSplit(csc, plan.count_of(maker.inputs[0]))
         plan.exchanges.nbytes += split.nbytes
     return plan.exchanges.source_splits[id(csc)]
 
@@ -421,7 +419,7 @@ def _map_of(plan: StepPlan, op: Exchange, reader: Aggregate) -> LazyMap:
     key = (reader.adjacency, id(block))
     if key not in plan.exchanges.peer_maps:
         assert plan.request.peers is not None
-        num_own = plan.num_rows(plan.program.level(op.inputs[0]))
+        num_own = plan.count_of(op.inputs[0])
         how, route = block.bind(plan.whole_map(reader.adjacency)), route_of(plan, op)
         made = LazyMap(how, num_own, route, plan.request.peers, learns=plan.training)
         plan.exchanges.peer_maps[key] = made
