@@ -200,47 +200,47 @@ def input_bytes(x: Features, nodes: Tensor | None, path: str) -> int:
 
 # ---- constants: values that depend on no parameter, computed once over the whole graph
 
-COLUMNS_AT_A_TIME = 32
+_COLUMNS_AT_A_TIME = 32
 """Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
 operations follow each other, and in the reference, which takes memory per edge and column."""
 
 
 def computed_once(
     ops: Sequence[ir.Operation],
-    csc: Csc | Callable[[ir.AdjacencyMatrix], Csc],
+    map_of: Callable[[ir.AdjacencyMatrix], Aggregation],
     x: Tensor,
     nodes: Tensor | None,
+    read_by: Callable[[ir.Operation, list[Tensor]], list[Tensor]] = lambda _, inputs: inputs,
 ) -> Tensor:
     """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
 
     Args:
         ops: operations of the types :data:`.FOLDED`, in the order they run, starting from the features.
-        csc: the graph's in-edges, or a function that returns those that an adjacency stands for.
+        map_of: returns the linear map that an adjacency stands for.
         x: ``(num_nodes, in_channels)`` features.
         nodes: int64 ids of the rows to keep. If None, all of them.
+        read_by: returns the rows that an operation reads, from all rows of its inputs.
     """
-    edges = (lambda _: csc) if isinstance(csc, Csc) else csc
-    read = {op.adjacency: edges(op.adjacency) for op in ops if isinstance(op, ir.Aggregate)}
-    maps = {adjacency: aggregation(adjacency, its) for adjacency, its in read.items()}
-    num_dst = [its.num_dst for its in read.values()][-1]
+    maps = {op.adjacency: map_of(op.adjacency) for op in ops if isinstance(op, ir.Aggregate)}
+    num_dst = [one.csc.num_dst for one in maps.values()][-1]
+
+    def result(x: Tensor) -> Tensor:
+        values = {ops[0].inputs[0]: x}
+        for op in ops:
+            values[op.out] = _folded(op, maps, read_by(op, [values[name] for name in op.inputs]))
+        return values[ops[-1].out]
+
     if nodes is None and len(ops) == 1 and backend(x) is not reference:
-        return _result(ops, maps, x)
+        return result(x)
     out = x.new_empty(num_dst if nodes is None else nodes.numel(), x.shape[1])
-    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
-        part = slice(start, start + COLUMNS_AT_A_TIME)
-        rows = _result(ops, maps, x[:, part])
+    for start in range(0, x.shape[1], _COLUMNS_AT_A_TIME):
+        part = slice(start, start + _COLUMNS_AT_A_TIME)
+        rows = result(x[:, part])
         out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
     return out
 
 
-def _result(ops: Sequence[ir.Operation], maps: Mapping[ir.AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
-    values = {ops[0].inputs[0]: x}
-    for op in ops:
-        values[op.out] = folded(op, maps, [values[name] for name in op.inputs])
-    return values[ops[-1].out]
-
-
-def folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
+def _folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
     """Return the rows of an operation of the types :data:`.FOLDED`, between levels that all hold its rows."""
     if isinstance(op, ir.Aggregate):
         return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
@@ -375,7 +375,11 @@ class NodeFeatures:
 
         def make() -> Tensor:
             nodes, edges = nodes_of(self._request.blocks, place), self._request.whole_edges
-            return self._there(computed_once(op.of, lambda a: edges(a.relation), self.all_rows(), nodes))
+
+            def map_of(adjacency: ir.AdjacencyMatrix) -> Aggregation:
+                return aggregation(adjacency, edges(adjacency.relation))
+
+            return self._there(computed_once(op.of, map_of, self.all_rows(), nodes))
 
         return Constant((self._request.num_rows(place), self._width), make, is_copy=True)
 

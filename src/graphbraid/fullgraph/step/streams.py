@@ -8,6 +8,7 @@ also lies in such a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from graphbraid.features.rows.row_stream import LONGEST_ROUND, RowsById, RowStream, ScratchRows
 from graphbraid.fullgraph.lowering.costs import in_bytes
-from graphbraid.fullgraph.lowering.levels import nodes_of
+from graphbraid.fullgraph.lowering.levels import aggregation, nodes_of
 from graphbraid.fullgraph.lowering.options import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
 from graphbraid.fullgraph.step.features import After, Input, computed_once
@@ -40,7 +41,7 @@ class ScratchTables:
     """
 
     def __init__(self, features: StreamedFeatures, csc: Csc) -> None:
-        self._features, self._csc = features, csc
+        self._features, self._map_of = features, partial(aggregation, csc=csc)
         self._num_nodes, self._width = features.rows.shape
         self._room = max(features.host_bytes, _LEAST_ROOM)
 
@@ -70,7 +71,7 @@ class ScratchTables:
         num_rows = self._num_nodes if nodes is None else nodes.numel()
         slabs = []
         for columns in self.slabs(len(ops)):
-            rows = computed_once(ops, self._csc, self._columns(columns), nodes)
+            rows = computed_once(ops, self._map_of, self._columns(columns), nodes)
             slab = self._new(num_rows, rows.shape[1])
             slab.write(0, rows)
             del rows

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.program import WHOLE, DestinationRows, Epilogue, Following, Linear
-from graphbraid.fullgraph.step.features import COLUMNS_AT_A_TIME, folded
+from graphbraid.fullgraph.step.features import computed_once
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import Constant, FirstRows, Mask, MaskSeed, Rows
 from graphbraid.graph.csc import Csc
@@ -206,55 +206,34 @@ class PlannedHoisted(PlannedOperation[ir.Hoisted]):
             plan.constants[op.out] = plan.features[self.source].hoisted(op)
             return
         shape = plan.count_of(op.out), plan.program.width(op.inputs[0])
-        plan.constants[op.out] = Constant(shape, lambda: _OfPart(plan, op).rows(), is_copy=True)
+        plan.constants[op.out] = Constant(shape, self._of_part, is_copy=True)
 
-
-class _OfPart:
-    """A rank's own rows of a hoisted value. Computed rows of the halo come from their owners."""
-
-    def __init__(self, plan: StepPlan, op: ir.Hoisted) -> None:
-        assert plan.request.part is not None
-        assert plan.comm is not None
-        self._part, self._features, self._ops = plan.request.part, plan.features[ir.INPUT], op.of
-        self._comm = plan.comm
-        csc, num_own = plan.request.graph.csc, self._part.num_own
+    def _of_part(self) -> Tensor:
+        """Return a rank's own rows. Computed rows of the halo come from their owners; all ranks call this."""
+        plan, part, comm = self.plan, self.plan.request.part, self.plan.comm
+        assert part is not None
+        assert comm is not None
+        csc, num_own, route = plan.request.graph.csc, part.num_own, part.route
         own = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)
-        self._maps = {
-            other.adjacency: _of_rows(plan.whole_map(other.adjacency), own)
-            for other in op.of
-            if isinstance(other, ir.Aggregate)
-        }
 
-    def rows(self) -> Tensor:
-        """Return the ``(num_own, in_channels)`` value; all ranks call this together."""
-        x = self._features.all_rows()
-        out = x.new_empty(self._part.num_own, x.shape[1])
-        for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
-            columns = slice(start, start + COLUMNS_AT_A_TIME)
-            values = {ir.INPUT: x[:, columns]}
-            for op in self._ops:
-                values[op.out] = self._run(op, [values[name] for name in op.inputs])
-            out[:, columns] = values[self._ops[-1].out][: out.shape[0]]
-        return out
+        def read_by(op: ir.Operation, inputs: list[Tensor]) -> list[Tensor]:
+            rows = [one[:num_own] for one in inputs]
+            if isinstance(op, ir.Aggregate) and op.inputs[0] == ir.INPUT:
+                rows[0] = inputs[0]
+            elif isinstance(op, ir.Aggregate):
+                sent = rows[0].index_select(0, route.send)
+                rows[0] = torch.cat(
+                    (rows[0], comm.all_to_all(sent, route.send_rows, route.receive_rows).wait())
+                )
+            return rows
 
-    def _run(self, op: ir.Operation, inputs: list[Tensor]) -> Tensor:
-        own = [rows[: self._part.num_own] for rows in inputs]
-        if isinstance(op, ir.Aggregate):
-            own[0] = inputs[0] if op.inputs[0] == ir.INPUT else self._with_halo(inputs[0])
-        return folded(op, self._maps, own)
+        def map_of(adjacency: ir.AdjacencyMatrix) -> Aggregation:
+            whole = plan.whole_map(adjacency)  # its first rows are the rank's own
+            scale = None if whole.dst_scale is None else whole.dst_scale[:num_own]
+            loop = None if whole.loop is None else whole.loop[:num_own]
+            return replace(whole, csc=own, dst_scale=scale, loop=loop)
 
-    def _with_halo(self, own: Tensor) -> Tensor:
-        route = self._part.route
-        sent = own.index_select(0, route.send)
-        halo = self._comm.all_to_all(sent, route.send_rows, route.receive_rows).wait()
-        return torch.cat((own, halo))
-
-
-def _of_rows(whole: Aggregation, own: Csc) -> Aggregation:
-    """Return the rows of a map that a rank owns, which come first."""
-    scale = None if whole.dst_scale is None else whole.dst_scale[: own.num_dst]
-    loop = None if whole.loop is None else whole.loop[: own.num_dst]
-    return replace(whole, csc=own, dst_scale=scale, loop=loop)
+        return computed_once(self.op.of, map_of, plan.features[ir.INPUT].all_rows(), None, read_by)
 
 
 class PlannedEpilogue(PlannedOperation[Epilogue]):
