@@ -32,7 +32,7 @@ from graphbraid.fullgraph.lowering.levels import (
     whole_graph,
 )
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
-from graphbraid.fullgraph.lowering.options import CompileOptions, lowered_to_stream, streamed
+from graphbraid.fullgraph.lowering.options import CompileOptions, passed_to_stream, streamed
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -248,11 +248,7 @@ def _passed(
     program: ir.Program, costs: CostModel, options: CompileOptions, passes: frozenset[str]
 ) -> ir.Program:
     """Return a program after the passes. Streamed features may need more of them."""
-    if options.features is None:
-        return through_passes(program, costs, passes)
-    return lowered_to_stream(
-        lambda by, hoists: through_passes(program, by, passes | {"hoist"} if hoists else passes), costs
-    )
+    return (through_passes if options.features is None else passed_to_stream)(program, costs, passes)
 
 
 def check_kernels(program: ir.Program, device: Device) -> None:
@@ -298,8 +294,7 @@ def _renumbered(
     elif all(costs.fits(read, cache_bytes) for read in reads):
         left_alone = f"rows fit in {in_bytes(cache_bytes)} of cache in any order"
     if left_alone is not None:
-        decision = ir.Decision(name="locality", taken=False, what=left_alone)
-        return program.rewritten(program.ops, decision), reached
+        return program.decided("locality", False, left_alone), reached
     better, decision = choose_order(
         program,
         csc,

@@ -8,7 +8,7 @@ streamed instead. Nor can a row-wise function, whose result is as large as the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.lowering.costs import CostModel, Evidence, in_bytes
-from graphbraid.fullgraph.lowering.passes import PASSES
+from graphbraid.fullgraph.lowering.passes import PASSES, through_passes
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.identity import check_made_for
 from graphbraid.graph.scans import check_ids
@@ -109,32 +109,28 @@ def streamed(program: ir.Program) -> ir.Program:
         raise ConfigError(
             "features are streamed in graphs of one type, and this model has layers over relations."
         )
-    decision = ir.Decision(
-        name="input path",
-        taken=True,
-        what="streamed: a step reads the features in blocks, ahead of their use",
-    )
-    return program.rewritten(program.ops, decision, input_path=STREAMED)
+    what = "streamed: a step reads the features in blocks, ahead of their use"
+    return program.decided("input path", True, what, input_path=STREAMED)
 
 
-def lowered_to_stream(lower: Callable[[CostModel, bool], ir.Program], costs: CostModel) -> ir.Program:
-    """Lower a program so that only products read its features, hoisting more than usual if that is needed.
+def passed_to_stream(program: ir.Program, costs: CostModel, wanted: frozenset[str]) -> ir.Program:
+    """Return a program after the passes. Only products read its features; hoist more where that needs it.
 
     Args:
-        lower: runs the passes by a cost model; the second argument tells whether they must hoist.
+        program: the program of :func:`streamed`.
         costs: the cost model, with the usual limit of hoisted bytes.
+        wanted: names of the passes.
 
     Raises:
         ConfigError: an operation reads the features at random; the message names it and the remedy.
     """
-    program = lower(costs, False)
-    if _random_reader(program) is None:
-        return program
-    program = lower(replace(costs, hoist_bytes=1 << 62), True)
-    reader = _random_reader(program)
-    if reader is not None:
-        raise ConfigError(_refusal(program, *reader, costs))
-    return program
+    passed = through_passes(program, costs, wanted)
+    if _random_reader(passed) is None:
+        return passed
+    passed = through_passes(program, replace(costs, hoist_bytes=1 << 62), wanted | {"hoist"})
+    if (reader := _random_reader(passed)) is not None:
+        raise ConfigError(_refusal(passed, *reader, costs))
+    return passed
 
 
 def needs_lowering(why: ir.NotLoweredError | None) -> str:
