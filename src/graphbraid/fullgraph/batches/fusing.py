@@ -14,7 +14,7 @@ import torch
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.segments import segments_of
 from graphbraid.fullgraph.lowering.levels import on_needed_rows
-from graphbraid.fullgraph.lowering.passes import merged_epilogues
+from graphbraid.fullgraph.lowering.passes import merged_epilogues, until_same
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)
@@ -99,14 +99,10 @@ def _last_reads(program: ir.Program) -> list[tuple[str, ...]]:
 
 
 def _fused(program: ir.Program) -> ir.Program:
-    program = on_needed_rows(program)
-    for step in (_with_later_bias, _joined, _with_root, _with_other):
-        while (changed := step(program)) is not None:
-            program = changed
+    steps = _with_later_bias, _joined, _with_root, _with_other
+    program = until_same(on_needed_rows(program), *steps)
     program = merged_epilogues(program.rewritten(ir.needed_for(program.ops, program.output)))
-    while (changed := _with_epilogue(program)) is not None:
-        program = changed
-    return program
+    return until_same(program, _with_epilogue)
 
 
 def _with_later_bias(program: ir.Program) -> ir.Program | None:

@@ -449,10 +449,7 @@ def fuse(program: ir.Program, costs: CostModel) -> ir.Program:
     Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
     a pass that follows an aggregation or a linear map is applied to its rows while the cache holds them.
     """
-    after = program
-    for merge in (_merge_epilogues, _merge_additions, _join_epilogues):
-        while (merged := merge(after)) is not None:
-            after = merged
+    after = until_same(program, _merge_epilogues, _merge_additions, _join_epilogues)
     saved = len(program.ops) - len(after.ops)
     joined = [op for op in after.ops if isinstance(op, ir.Following) and op.after]
     what = f"{saved} fewer passes over the rows" if saved else "nothing to fuse"
@@ -463,11 +460,17 @@ def fuse(program: ir.Program, costs: CostModel) -> ir.Program:
     return program.decided("fuse", saved > 0, what, saves=saves, ops=after.ops)
 
 
+def until_same(program: ir.Program, *steps: Callable[[ir.Program], ir.Program | None]) -> ir.Program:
+    """Return a program after each step has been taken as often as it returns another program than None."""
+    for step in steps:
+        while (changed := step(program)) is not None:
+            program = changed
+    return program
+
+
 def merged_epilogues(program: ir.Program) -> ir.Program:
     """Return a program in which bias, activation and dropout in succession are one pass over the rows."""
-    while (merged := _merge_epilogues(program)) is not None:
-        program = merged
-    return program
+    return until_same(program, _merge_epilogues)
 
 
 def _merge_epilogues(program: ir.Program) -> ir.Program | None:
