@@ -179,8 +179,9 @@ def _record(
     if is_matrix:
         along = edges_in(edge_index)
         given |= _values_given(layer, edge_index, given, fuses=fuses)
-    if fuses:
-        return _updated(name, layer, _fused(name, layer, edge_index, given), given)
+    if fuses:  # as propagate does with a sparse matrix
+        taken = _arguments_of(name, layer, "message_and_aggregate", given, "a product of adj_t and node rows")
+        return _updated(name, layer, layer.message_and_aggregate(edge_index, **taken), given)
     aggr = reduction_of(layer)
     message = dict(inspect.signature(layer.message).parameters)
     aggregate = {} if aggr else dict(list(inspect.signature(layer.aggregate).parameters.items())[1:])
@@ -234,20 +235,21 @@ def _values_given(layer: Any, matrix: Any, given: dict[str, Any], *, fuses: bool
     return {first: values} if first in names and first != "edge_attr" and not fuses else {}
 
 
-def _fused(name: str, layer: Any, matrix: Any, given: dict[str, Any]) -> Any:
-    """Call a layer's own ``message_and_aggregate``, as ``propagate`` does with a sparse matrix."""
-    _, *parameters = inspect.signature(layer.message_and_aggregate).parameters.items()
+def _arguments_of(name: str, layer: Any, method: str, given: dict[str, Any], needed: str) -> dict[str, Any]:
+    """Return the arguments that ``propagate`` gives a layer's own method, beside its first.
+
+    Raises:
+        NotLoweredError: one is of edges; ``needed`` says what could be lowered. Or it is not given.
+    """
+    _, *parameters = inspect.signature(getattr(layer, method)).parameters.items()
     found = {}
     for key, parameter in parameters:
-        found[key] = given.get(key, parameter.default)
         if key in (*_SPECIAL, *_IDS, *_COUNTS, "ptr") or key[-2:] in ("_i", "_j"):
-            what = f"its message_and_aggregate reads {key!r}, which is of edges"
-            raise ir.NotLoweredError(name, what, "a product of adj_t and node rows")
+            raise ir.NotLoweredError(name, f"its {method} reads {key!r}, which is of edges", needed)
+        found[key] = given.get(key, parameter.default)
         if found[key] is parameter.empty:
-            raise ir.NotLoweredError(
-                name, f"its message_and_aggregate takes {key!r}, which propagate is not given"
-            )
-    return layer.message_and_aggregate(matrix, **found)
+            raise ir.NotLoweredError(name, f"its {method} takes {key!r}, which propagate is not given")
+    return found
 
 
 def give_shape(node: fx.Node, shape: tuple[int, ...]) -> None:
@@ -280,17 +282,7 @@ def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     """Call a layer's own ``update`` with its arguments."""
     if type(layer).update is base_of(layer).update:
         return out
-    _, *parameters = inspect.signature(layer.update).parameters.items()
-    found = {}
-    for key, parameter in parameters:
-        if key in (*_SPECIAL, *_IDS, *_COUNTS, "ptr") or key[-2:] in ("_i", "_j"):
-            raise ir.NotLoweredError(
-                name, f"its update reads {key!r}, which is of edges", "an update of node rows"
-            )
-        found[key] = given.get(key, parameter.default)
-        if found[key] is parameter.empty:
-            raise ir.NotLoweredError(name, f"its update takes {key!r}, which propagate is not given")
-    return layer.update(out, **found)
+    return layer.update(out, **_arguments_of(name, layer, "update", given, "an update of node rows"))
 
 
 def _why_not_propagated(layer: Any) -> tuple[str, str] | None:
