@@ -408,14 +408,14 @@ class _TraceReader:
             raise why
         if is_hgt(module):
             return self._hgt(node, name, module)
-        ids = self._ids.get(target_of(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
+        only: Any = node.args[0] if len(node.args) == 1 and not node.kwargs else None
+        ids = self._ids.get(target_of(only))
         if type(module) is nn.Embedding and ids is not None and (graph := self._given.graph) is not None:
             return learned_rows(self._writer, name, module, ids, graph.nodes_of(ids.name).num_nodes)
-        of_edges = len(node.args) == 1 and not node.kwargs and target_of(node.args[0]) == EDGE_ATTR
-        if of_edges and self._matrix is None and (linear := as_linear(name, module)) is not None:
+        of_edges = target_of(only) == EDGE_ATTR and self._matrix is None
+        if of_edges and (linear := as_linear(name, module)) is not None:
             return MappedEdges(linear)
-        first: Any = node.args[0] if len(node.args) == 1 and not node.kwargs else None
-        if first in self._values and (run := run_by_torch(self._writer, name, module, self._values[first])):
+        if only in self._values and (run := run_by_torch(self._writer, name, module, self._values[only])):
             return run
         reader = checked_reader(name, module)
         bound = dict(bound_arguments(name, reader.takes, node.args, node.kwargs))
