@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_835,
     ("loader",): 3_580,
     ("collective",): 4_510,
-    ("fullgraph",): 29_540,
+    ("fullgraph",): 29_490,
     ("distributed",): 7_995,
     ("synth",): 5_895,
     ("train",): 11_195,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_870, 418, 96_195
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_830, 413, 96_195
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
