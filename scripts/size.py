@@ -24,22 +24,22 @@ BUDGETS = {
     ): 3_105,
     ("graph",): 5_080,
     ("ops",): 10_835,
-    ("sampling",): 6_885,
+    ("sampling",): 6_890,
     ("features",): 4_420,
     ("datasets",): 6_975,
-    ("nn",): 3_835,
-    ("loader",): 3_580,
+    ("nn",): 3_830,
+    ("loader",): 3_640,
     ("collective",): 4_510,
     ("fullgraph",): 29_490,
     ("distributed",): 7_995,
     ("synth",): 5_895,
-    ("train",): 11_195,
-    ("estimates",): 4_480,
+    ("train",): 11_175,
+    ("estimates",): 4_475,
     ("report.py",): 445,
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_830, 413, 96_195
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_830, 411, 96_195
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -65,7 +65,7 @@ INNER_FLOORS = {
     ),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton",), ("gpu",)),
     "loader": (
-        ("keywords", "options", "sources", "gather_ahead"),
+        ("keywords", "sources", "gather_ahead", "planned"),
         (...,),
         ("neighbor",),
         ("link_neighbor", "induced"),

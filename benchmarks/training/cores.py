@@ -30,11 +30,12 @@ from graphbraid.collective import Plan
 from graphbraid.collective.plan.times import Arrangement
 from graphbraid.estimates.plan import plan_run
 from graphbraid.estimates.trial import TrialStep
+from graphbraid.loader.planned import CoreSharing
 from graphbraid.machine.hardware import Hardware
 from graphbraid.nn import GCN, GraphSAGE
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import Trainer
-from graphbraid.train.step.feed import CoreSharing, follow, make_loader
+from graphbraid.train.step.step import make_loader
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 
@@ -80,7 +81,7 @@ class Way:
     def follow(self, ahead: int) -> Way:
         """Share the cores as its arrangement says."""
         assert self._cores is not None
-        self._sharing = follow(self._loader, self._cores, ahead)
+        self._sharing = CoreSharing(self._loader, self._cores, ahead)
         return self
 
     def in_turn(self, cores: int) -> Way:

@@ -11,8 +11,7 @@ from tests.extras import once_undisturbed
 from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.run.replanner import Replanning
 from graphbraid.errors import ConfigError
-from graphbraid.loader import NeighborLoader
-from graphbraid.loader import batch_loader as planned
+from graphbraid.loader import NeighborLoader, planned
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 

@@ -26,8 +26,7 @@ from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
-from graphbraid.loader import NeighborLoader
-from graphbraid.loader import batch_loader as planned
+from graphbraid.loader import NeighborLoader, planned
 
 NUM_STEPS, BATCH_SIZE = 24, 12
 

@@ -31,7 +31,7 @@ from graphbraid.sampling.rows import device_cache
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.run.hot_sharing import HotSharing
-from graphbraid.train.step.feed import Share
+from graphbraid.train.step.step import Share
 
 INSTANT = stage_times(0.0005, 0.0005, 0.0005, 0.0005, workers=2)
 

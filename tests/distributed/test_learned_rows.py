@@ -24,12 +24,11 @@ from torch import nn
 from graphbraid.distributed import ShardedGraph, partition, save_partition
 from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges, initial_rows
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.estimates import limits
 from graphbraid.graph import Graph
 from graphbraid.nn import GraphSAGE, NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Callback, Trainer
-from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.preflight import split_nodes
+from graphbraid.train.step.step import make_loader
+from graphbraid.train.task import split_nodes
 
 pytestmark = pytest.mark.distributed
 
@@ -431,7 +430,7 @@ def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path: Path) -> None:
 
 def test_a_model_with_divided_rows_starts_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no copy on which its memory could be counted."""
-    monkeypatch.setattr(limits, "most_bytes", lambda *_: 1 << 60)
+    monkeypatch.setattr("graphbraid.train.run.setup.most_bytes", lambda *_: 1 << 60)
     graph = graph_of()
     model = NodeEmbedding(graph.num_nodes, 4, GraphSAGE(4, 8, graph.num_classes, num_layers=1), sharded=True)
     trainer = Trainer(model, graph, epochs=1, fanouts=(3,), batch_size=32)

@@ -20,7 +20,7 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.config import part_of
 from graphbraid.train import TrainConfig
 from graphbraid.train.run.ranks import RunRanks
-from graphbraid.train.run.setup import SignalGuard
+from graphbraid.train.runtime import SignalGuard
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*training.CASES, "missing cells", "graphs", "edges", "all neighbours, as a model of PyG", "dropout"]

@@ -17,7 +17,7 @@ from graphbraid.collective import Profile, fixed_plan
 from graphbraid.errors import ConfigError
 from graphbraid.features import TieredFeatures
 from graphbraid.loader import LinkNeighborLoader, NeighborLoader, auto_tiers
-from graphbraid.loader.options import LoaderSettings
+from graphbraid.loader.batch_loader import LoaderSettings
 
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
 ROW, MAP = 9 * 4, 4 * 800

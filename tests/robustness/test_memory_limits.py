@@ -205,7 +205,7 @@ def test_a_plan_for_labels_of_edges_is_counted_before_it_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Trainer(own_model(), people(), task="edge", fanouts=(5, 5), epochs=1, plan="auto")
-    monkeypatch.setattr("graphbraid.train.run.setup.require_sampled", lambda *_, **__: None)
+    monkeypatch.setattr("graphbraid.estimates.limits.require_sampled", lambda *_, **__: None)
     container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 512 * MIB - 50_000)
     with pytest.raises(ResourceError, match="measuring a run's stages for a plan needs"):
         trainer.fit()

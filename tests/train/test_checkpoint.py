@@ -15,10 +15,9 @@ from graphbraid.features import reorder
 from graphbraid.files import checksums
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.train import Callback, Trainer
+from graphbraid.train import Callback, Trainer, runtime
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.contract import graph_identity
-from graphbraid.train.step import step as train_step
 
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
 
@@ -65,7 +64,7 @@ def test_a_run_goes_on_with_the_update_it_began_with(tmp_path: Path, monkeypatch
         return [row["train_loss"] for row in trainer.progress.history]
 
     with monkeypatch.context() as older:
-        older.setattr(train_step, "_can_fuse", lambda *_: False)
+        older.setattr(runtime, "_can_fuse", lambda *_: False)
         whole = losses("whole", 4)
         losses("parts", 2)
     saved = torch.load(tmp_path / "parts" / "checkpoints" / "last.pt")["optimizer"]

@@ -14,9 +14,10 @@ from graphbraid import native
 from graphbraid.collective import Profile, make_plan
 from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes, TimedArrangement
 from graphbraid.estimates import plan as planning
+from graphbraid.loader.planned import CoreSharing
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
-from graphbraid.train.step.feed import follow, make_loader
+from graphbraid.train.step.step import make_loader
 
 OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout": "blocks"}
 TIMES = StageTimes(
@@ -53,7 +54,7 @@ def losses(trainer):
 def test_threads_that_take_turns_rest_between_the_marks():
     trainer = make_trainer()
     loader = make_loader(trainer.runner, trainer.config, trainer.graph.split("train"))
-    follow(loader, Arrangement(workers=2, threads=2, turns=True), ahead=4)
+    CoreSharing(loader, Arrangement(workers=2, threads=2, turns=True), ahead=4)
     plain = [
         batch.n_id.tolist()
         for batch in make_loader(trainer.runner, trainer.config, trainer.graph.split("train")).batches(0)
@@ -84,12 +85,12 @@ def wait_until(holds):
 def test_training_gets_the_cores_of_resting_threads_and_only_those(monkeypatch):
     trainer = make_trainer()
     loader = make_loader(trainer.runner, trainer.config, trainer.graph.split("train"))
-    sharing = follow(loader, Arrangement(workers=1, threads=2, turns=True), ahead=4)
+    sharing = CoreSharing(loader, Arrangement(workers=1, threads=2, turns=True), ahead=4)
     for busy, threads in ((0, 2), (1, 1), (0, 2)):
         monkeypatch.setattr(type(loader), "busy_threads", busy)
         sharing.before_batch()
         assert torch.get_num_threads() == threads
-    static = follow(loader, Arrangement(workers=1, threads=2), ahead=2)
+    static = CoreSharing(loader, Arrangement(workers=1, threads=2), ahead=2)
     monkeypatch.setattr(type(loader), "busy_threads", 1)
     static.before_batch()
     assert torch.get_num_threads() == 2

@@ -588,7 +588,8 @@ def test_a_run_on_several_node_types_or_relations_is_counted_as_one_on_one_is(gr
         assert parts[part] > 0, part
     assert sum(parts.values()) < limits.most_bytes(model, graph, trainer.config)
     free = sum(parts.values()) * 2 // 3
-    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: free)
+    for module in ("fullgraph.device", "train.run.setup"):
+        monkeypatch.setattr(f"graphbraid.{module}.free_memory_bytes", lambda: free)
     under_way = "for mini-batches under way"
     with pytest.raises(ResourceError, match=rf"training on mini-batches needs .* {under_way}"):
         trainer.fit()
@@ -606,7 +607,8 @@ def test_a_profile_is_refused_where_only_a_run_fits(monkeypatch, tmp_path):
     trainer = Trainer(sage(graph, hidden=256), graph, epochs=1, **options)
     parts = limits._parts_to_come(trainer.model, graph, trainer.config)
     free = sum(parts.values()) + limits._RESERVE_BYTES
-    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: free)
+    for module in ("fullgraph.device", "train.run.setup"):
+        monkeypatch.setattr(f"graphbraid.{module}.free_memory_bytes", lambda: free)
     with pytest.raises(ResourceError, match=r"needs .* for threads and copies, which are kept free\. "):
         trainer.profile()
     trainer.fit()

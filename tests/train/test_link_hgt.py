@@ -20,8 +20,8 @@ from graphbraid.fullgraph.reading import relational
 from graphbraid.graph import Graph
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
-from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links import encoder as link_encoder
+from graphbraid.train.step.step import make_loader
 
 GRAPH = films()
 OPTIONS: dict[str, Any] = {

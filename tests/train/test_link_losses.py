@@ -29,9 +29,9 @@ from graphbraid.nn import (
 )
 from graphbraid.sampling.links.link_seeds import ANSWERS, COUNTS, GIVEN, KIND, LinkEnds, QuestionSeeds
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links import encoder
 from graphbraid.train.step.links.data import LinkData
+from graphbraid.train.step.step import make_loader
 from graphbraid.train.task import Task, self_adversarial
 
 CHANNELS, RELATIONS = 6, 3

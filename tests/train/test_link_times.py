@@ -17,9 +17,9 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import GCN, DotProduct, GraphSAGE, LinkModel
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.data import LinkData
 from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.step import make_loader
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

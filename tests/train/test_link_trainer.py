@@ -105,7 +105,7 @@ def test_reverse_relations_carry_messages_but_none_of_what_is_to_be_predicted() 
 def test_the_links_of_a_batch_are_not_among_its_edges() -> None:
     graph = one_relation()
     trainer = Trainer(sage(graph), graph, **OPTIONS | {"fanouts": (-1, -1)})
-    from graphbraid.train.step.feed import make_loader
+    from graphbraid.train.step.step import make_loader
 
     with make_loader(trainer.runner, trainer.config, trainer.runner.labels.split("train")) as loader:
         for batch in loader.batches(0):

@@ -18,9 +18,9 @@ from graphbraid.graph import Graph
 from graphbraid.nn import RGCN, DistMult, DotProduct, LinkModel
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
-from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.data import LinkData
 from graphbraid.train.step.links.encoder import TypedEncoderRunner
+from graphbraid.train.step.step import make_loader
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

@@ -7,7 +7,7 @@ import torch
 
 from graphbraid.errors import ConfigError
 from graphbraid.train import TrainConfig
-from graphbraid.train.step.step import LearningRateSchedule, make_optimizer
+from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
 
 
 def model() -> torch.nn.Module:

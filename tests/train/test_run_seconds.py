@@ -74,7 +74,9 @@ def mapped_bytes():
 
 
 def test_what_is_counted_before_a_run_maps_no_rows_of_the_store(store, monkeypatch):
-    monkeypatch.setattr(limits, "most_bytes", lambda *_: 1 << 60)  # so that a step is tried
+    monkeypatch.setattr(
+        "graphbraid.train.run.setup.most_bytes", lambda *_: 1 << 60
+    )  # so that a step is tried
     tried = []
     monkeypatch.setattr(limits, "sampled_needs", lambda *a, **b: tried.append(1) or sampled_needs(*a, **b))
     graph = open_store(store)

@@ -130,7 +130,8 @@ def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
 
 
 def test_auto_refuses_where_neither_way_fits(monkeypatch):
-    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: 1000)
+    for module in ("fullgraph.device", "train.run.setup"):
+        monkeypatch.setattr(f"graphbraid.{module}.free_memory_bytes", lambda: 1000)
     trainer = make(mode="auto")
     with pytest.raises(ResourceError, match=r"neither way to train fits .* more than half of the 1000 B"):
         trainer.fit()

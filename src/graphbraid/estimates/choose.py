@@ -44,8 +44,8 @@ from graphbraid.train.option_checks import (
     config_of_rank,
 )
 from graphbraid.train.runtime import device_named
-from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.runner import divided_graph, sharded_embeddings
+from graphbraid.train.step.step import ALONE, Share
 from graphbraid.train.step.tiers import expected_reads, share_of
 
 if TYPE_CHECKING:

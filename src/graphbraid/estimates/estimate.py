@@ -55,10 +55,11 @@ from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_checks import config_of_graphs, config_of_links
-from graphbraid.train.step.preflight import check_fanouts, graph_to_learn
+from graphbraid.train.run.setup import check_fanouts
 from graphbraid.train.step.runner import WholeGraph
 from graphbraid.train.step.tiers import expected_reads, make_tiers
 from graphbraid.train.step.whole import compile_for
+from graphbraid.train.task import graph_to_learn
 
 if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
-from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
+from graphbraid.estimates.machine import memory_of_rank
+from graphbraid.estimates.memory import STEP_BYTES, sampled_needs
 from graphbraid.estimates.seconds import rows_made_up
 from graphbraid.estimates.sizes import break_bytes, training_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
-from graphbraid.machine.hardware import Hardware, return_freed_blocks
+from graphbraid.machine.hardware import Hardware, own_anonymous_bytes, return_freed_blocks
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.infer import prepared_bytes
+from graphbraid.train.run.setup import most_bytes, width_and_bytes
 from graphbraid.train.runtime import device_named
+from graphbraid.train.step.step import Share, make_loader
 
 if TYPE_CHECKING:
+    from graphbraid.distributed import Communicator
     from graphbraid.fullgraph import Engine
     from graphbraid.graph.graph_set import GraphSet
+    from graphbraid.train.step.runner import ModelRunner
 
 _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
 _HELD = ("software", "graph", "features", "model")
@@ -47,35 +53,30 @@ def require_sampled(
     config: TrainConfig,
     why: str = "",
     *,
-    free_bytes: int | None = None,
+    free_bytes: int,
 ) -> None:
     """Check that mini-batches can be trained on in the free memory.
 
-    The memory that a run adds is counted as by :func:`graphbraid.estimate`, unless a bound shows at once that
-    it fits.
+    The memory that a run adds is counted as by :func:`graphbraid.estimate`.
 
     Args:
         model: model to train.
         graph: graph to train on, with one or several types of nodes, or many graphs.
         config: options of the run; its tiers exist already.
         why: reason of mode ``auto`` to sample; empty if the mode was given.
-        free_bytes: memory that the run may take. If None, the free memory of its device.
+        free_bytes: memory that the run may take.
 
     Raises:
         ResourceError: it does not fit; the message lists the parts with their bytes and the options to lower.
     """
-    free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
-    joined = graph if isinstance(graph, Graph) else graph.graph
-    if free is None or 2 * most_bytes(model, joined, config) < free:
-        return
     config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
     what = "training on mini-batches needs"
     if why:
         what = f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need"
     parts = _parts_to_come(model, graph, config)
-    needed, left = sum(parts.values()), free - _RESERVE_BYTES // 2
+    needed, left = sum(parts.values()), free_bytes - _RESERVE_BYTES // 2
     parts |= {_BESIDE: _RESERVE_BYTES // 2}
-    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, needed, left))
+    _refuse_more(parts, free_bytes, what, lambda: _what_fits(model, graph, config, needed, left))
 
 
 def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
@@ -135,6 +136,46 @@ def require_as_written(
         parts["its parts that run as written"] = break_bytes(trial)
         what = "parts of the model run as they are written, and training on the whole graph needs"
     _refuse_more(parts, free, what, lambda: "Use mode='sampled' (--mode sampled), or a smaller model")
+
+
+def require_groups(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, epochs: int, ranks: Communicator
+) -> None:
+    """Check that groups of batches that are drawn from parts fit each rank's memory, by the first batch.
+
+    All ranks call it together.
+
+    Args:
+        runner: the model and its graph.
+        config: options of the run.
+        nodes: training nodes.
+        epochs: epochs whose batches follow each other without an evaluation between.
+        ranks: the ranks.
+
+    Raises:
+        ResourceError: on some rank they do not fit; the same error on all.
+    """
+    from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
+
+    with make_loader(runner, config, nodes, share=Share.of(ranks)) as loader:
+        count = min(UNDER_WAY, epochs * len(loader))
+        drawn = loader.batches(0, 0, min(1, count))  # a rank may have no seeds
+        of_batch = sum(prepared_bytes(runner, batch) for batch in drawn)
+    _, learned = width_and_bytes(runner.model, runner.graph)
+    needed = (count + STEP_BYTES) * of_batch + learned
+    memory = memory_of_rank(ranks, None, "").host_bytes
+    free = None if memory is None else max(0, memory - own_anonymous_bytes())
+    known = [(rank, *of_rank) for rank, of_rank in enumerate(ranks.gather([needed, free, of_batch]))]
+    lacking = [one for one in known if one[2] is not None and one[1] > one[2]]
+    if not lacking:
+        return
+    rank, needed, free, of_batch = max(lacking, key=lambda one: one[1] / max(one[2], 1))
+    size = max(1, config.batch_size * free // needed)
+    raise ResourceError(
+        f"rank {rank} needs {format_bytes(needed)} for {count} batches under way of {format_bytes(of_batch)} "
+        f"each, a step and what is learned; {format_bytes(free)} are free. Give batch_size={size} or smaller "
+        "fanouts, or start more ranks on machines of their own"
+    )
 
 
 def _parts_to_come(

@@ -6,13 +6,11 @@ seeds and is scaled by the nodes of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch import Tensor
 
 from graphbraid.estimates.machine import Allocation, allocation_of, baseline_bytes, may_be_tried
 from graphbraid.estimates.records import Need, Needs
@@ -27,14 +25,14 @@ from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train import runtime
-from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import PAIRS, EvalMode, beside_negatives, encoder_rows, ranking_of
 from graphbraid.train.inference.infer import by_level, whole_bytes
 from graphbraid.train.inference.metrics import AUC, metric_kinds
 from graphbraid.train.inference.ranking import MOST_SCORES
-from graphbraid.train.step.feed import make_loader
+from graphbraid.train.run.setup import most_bytes
 from graphbraid.train.step.links.data import EdgeLabels
 from graphbraid.train.step.links.runner import EdgeRunner, LinkRunner, runner_of
+from graphbraid.train.step.step import make_loader
 
 DEVICE_BATCHES = 2
 """Number of batches on a device: the one it trains on, and the next."""
@@ -170,45 +168,6 @@ def may_try_steps(trial: Trial) -> bool:
     sizes = _sizes(trial)
     with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
         return _scaled(trial, loader, sizes)[1]
-
-
-def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
-    """Return a loose bound on the memory of a run on mini-batches beside graph and features."""
-    width, of_parameters = width_and_bytes(model, graph)
-    nodes, edges = graph.num_nodes, graph.num_edges * max(1, len(config.fanouts))
-    if config.task == "node":
-        reached = [
-            _reached(graph, config.batch_size, config.fanouts),
-            _reached(graph, config.eval_batch_size, config.eval_fanouts or config.fanouts),
-        ]
-        nodes, edges = max(count for count, _ in reached), max(count for _, count in reached)
-    of_all = 16 * width * (graph.num_nodes + graph.num_edges)
-    exact = min(config.memory_budget_bytes, of_all)
-    return of_parameters + 4 * width * ((2 * config.workers + 16) * nodes + 4 * edges) + exact
-
-
-def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
-    """Return bounds on the numbers that a pass makes for a node, and on the bytes of learning parameters."""
-    parameters = [p for p in model.parameters() if not isinstance(p, UninitializedParameter)]
-    parts = [graph.nodes_of(one) for one in graph.node_types] if graph.is_typed else [graph]
-    features = max((part.x.shape[1] for part in parts if part.x is not None), default=0)
-    # A parameter with a row for each node, as an embedding's, is as wide as a row.
-    counts = {graph.num_nodes, *(part.num_nodes for part in parts)}
-    width = features + sum(
-        max((size for size in p.shape if size not in counts), default=1) for p in parameters
-    )
-    return width, 4 * sum(p.numel() * p.element_size() for p in parameters)
-
-
-def _reached(graph: Graph, seeds: int, fanouts: Sequence[int]) -> tuple[int, int]:
-    """Return bounds on the nodes and the edges of a batch."""
-    nodes = last = min(seeds, graph.num_nodes)
-    edges, relations = 0, len(graph.edge_types) if graph.is_typed else 1
-    for fanout in fanouts:
-        drawn = graph.num_edges if fanout < 0 else last * fanout * relations
-        last = min(drawn, graph.num_nodes)
-        nodes, edges = min(nodes + last, graph.num_nodes), edges + drawn
-    return nodes, edges
 
 
 # ---- steps

@@ -17,15 +17,15 @@ from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.limits import require_profile
 from graphbraid.estimates.trial import TrialStep
-from graphbraid.loader.batch_loader import BatchLoader
-from graphbraid.loader.options import read_plan
+from graphbraid.loader.batch_loader import BatchLoader, read_plan
+from graphbraid.loader.planned import CoreSharing
 from graphbraid.machine.hardware import Hardware
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run_folder.contract import graph_identity, model_identity
-from graphbraid.train.step.feed import ALONE, CoreSharing, Share, follow, make_loader
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import ALONE, Share, make_loader
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def try_arrangements(
     train = TrialStep.on_copy(runner, task, config)
     for round_ in range(rounds):
         for cores in tried:
-            sharing = follow(loader, cores, ahead_of(cores, profile, limits))
+            sharing = CoreSharing(loader, cores, ahead_of(cores, profile, limits))
             # The threads allocate their buffers, which later batches reuse.
             list(loader.batches(round_, 0, min(loader.ahead + 2, len(loader))))
             seconds[cores].append(_seconds_per_step(loader, sharing, train, round_, steps))

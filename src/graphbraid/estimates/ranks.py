@@ -35,8 +35,8 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import outputs_in_chunks
 from graphbraid.train.option_checks import config_of_rank
 from graphbraid.train.run.ranks import NUM_EXTRA
-from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.preflight import check_fanouts
+from graphbraid.train.run.setup import check_fanouts
+from graphbraid.train.step.step import make_loader
 
 TYPICAL_MESSAGE_SECONDS, TYPICAL_BYTE_SECONDS = 1e-4, 5e-10
 """Seconds of one core for a message, and for a byte, sent and received by TCP."""

@@ -29,10 +29,10 @@ from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import by_level, whole_bytes
 from graphbraid.train.inference.metrics import Scores, metric_kinds
 from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.links.runner import EdgeRunner, LinkRunner
 from graphbraid.train.step.reach import depth
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import ALONE, Share, make_loader
 from graphbraid.train.step.tiers import share_of
 
 if TYPE_CHECKING:

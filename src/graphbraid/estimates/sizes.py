@@ -23,9 +23,9 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, given_row_bytes
 from graphbraid.loader import LoaderSettings
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import EndsRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
+from graphbraid.train.step.step import make_loader
 
 FEWER = 16
 """Part of a batch's seeds on which a step or a pass is tried first."""

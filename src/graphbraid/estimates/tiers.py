@@ -27,7 +27,7 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import ALONE, Share, make_loader
+from graphbraid.train.step.step import ALONE, Share, make_loader
 from graphbraid.train.step.tiers import expected_list_reads
 
 _SLOT_BYTES, _NOTES_BYTES = 32, 9

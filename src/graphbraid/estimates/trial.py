@@ -21,12 +21,12 @@ from graphbraid.nn.module_traits import copy_of
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import BatchShare
+from graphbraid.train.run.setup import dry_run
+from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.links.runner import runner_of
-from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
-from graphbraid.train.step.step import Clock, LearningRateSchedule, TrainStep, make_optimizer
-from graphbraid.train.task import Task, with_class_weights, with_own_loss
+from graphbraid.train.step.step import BatchShare, Clock, TrainStep
+from graphbraid.train.task import Task, has_split, split_nodes, with_class_weights, with_own_loss
 
 if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
@@ -121,12 +121,8 @@ class Trial:
         self.config = without_ready_optimizer(config).updated(scheduler=None, trace=None)
         copied, place = copy_of(model).train(), runtime.place_of(config)
         rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
-        if self.graphs is None:
-            self.runner = runner_of(copied, graph, place, config, rows=rows, lists=lists)
-        else:
-            from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
-
-            self.runner = GraphsRunner(copied, self.graphs, place)
+        of = graph if self.graphs is None else self.graphs
+        self.runner = runner_of(copied, of, place, config, rows=rows, lists=lists)
         task, labels = with_own_loss(self.runner.task(), config.loss), self.runner.labels
         self.nodes = split_nodes(labels, "train")
         assert labels.y is not None, "the task is that of labels"

@@ -14,9 +14,10 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import indptr_of, ranges
 from graphbraid.graph.graph import Graph
-from graphbraid.graph.interop.convert import as_labels, as_splits, is_plain
+from graphbraid.graph.interop.convert import as_labels, as_splits
 from graphbraid.graph.interop.pyg import data_class
 from graphbraid.graph.interop.relations import edge_weights_of
+from graphbraid.graph.scans import is_plain
 from graphbraid.graph.schema import Schema
 from graphbraid.graph.types import EdgeType, NodeSet
 from graphbraid.signatures import typed

@@ -102,6 +102,16 @@ def tracing() -> bool:
     )
 
 
+def is_plain(table: Tensor) -> bool:
+    """Return whether the bytes of a table say all about it, so that kernels may copy its rows.
+
+    Rows of a subclass, of a sparse or quantised table, and of one that gradients flow to are torch's to take.
+    """
+    is_dense = table.layout == torch.strided and not (table.is_nested or table.is_quantized)
+    is_view = table.is_conj() or table.is_neg()
+    return type(table) in (Tensor, torch.nn.Parameter) and is_dense and not (is_view or table.requires_grad)
+
+
 def first_out_of_range(ids: Tensor, bound: int) -> int:
     """Return the position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1.
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batch_loader import BatchLoader
+    from graphbraid.loader.batch_loader import PLANS, BatchLoader, LoaderSettings, read_plan
     from graphbraid.loader.induced import ClusterData, ClusterLoader, HGTLoader, ShaDowKHopSampler
     from graphbraid.loader.link_neighbor import LinkNeighborLoader
     from graphbraid.loader.neighbor import NeighborLoader
-    from graphbraid.loader.options import PLANS, LoaderOptions, LoaderSettings, read_plan
+    from graphbraid.loader.options import LoaderOptions
 
 __all__ = [
     "PLANS",
@@ -55,11 +55,11 @@ if find_spec("torch_geometric") is not None:  # else ``import *`` would fail
 _own = names_of(
     __name__,
     {
-        "batch_loader": "BatchLoader",
+        "batch_loader": "PLANS BatchLoader LoaderSettings read_plan",
         "induced": "ClusterData ClusterLoader HGTLoader ShaDowKHopSampler",
         "link_neighbor": "LinkNeighborLoader",
         "neighbor": "NeighborLoader",
-        "options": "PLANS LoaderOptions LoaderSettings read_plan",
+        "options": "LoaderOptions",
     },
 )
 

@@ -20,8 +20,7 @@ from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, 
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import given_row_bytes
-from graphbraid.loader.batch_loader import BatchLoader
-from graphbraid.loader.options import LoaderSettings
+from graphbraid.loader.batch_loader import BatchLoader, LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling.config import DIRECTIONAL, MOST_EPOCHS
 from graphbraid.sampling.rows.by_id import FeatureSource

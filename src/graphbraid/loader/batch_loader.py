@@ -1,39 +1,251 @@
-"""BatchLoader: mini-batches of a graph, prepared ahead by threads or by a device; Trainer iterates it."""
+"""BatchLoader: mini-batches of a graph, prepared ahead by threads or by a device, and its LoaderSettings."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import inspect
+import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import MOST_THREADS, as_count, shown
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan
-from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.profiler import measure
-from graphbraid.collective.run.replanner import Replanning
-from graphbraid.collective.run.stages import Context
-from graphbraid.errors import ConfigError
-from graphbraid.graph import EdgeType, Graph
+from graphbraid.collective.run.stages import Accelerator, BatchDevice, Context
+from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.graph import EdgeType, Graph, ScaledFeatures
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.loader.gather_ahead import GatherAhead
-from graphbraid.loader.options import LoaderSettings
-from graphbraid.loader.sources import as_seeds, completed
+from graphbraid.loader.sources import SeedNodes, as_seeds, completed
 from graphbraid.sampling.batch_seeds import SeedSource, begin_batch
-from graphbraid.sampling.config import DIRECTIONAL, as_epoch
+from graphbraid.sampling.config import (
+    DIRECTIONAL,
+    EGO,
+    SUBGRAPH_TYPES,
+    SamplerConfig,
+    SeedSchedule,
+    as_epoch,
+    as_fanouts,
+    as_subgraph_type,
+    is_by_relation,
+)
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import with_edges
+
+if TYPE_CHECKING:
+    from graphbraid.collective.run.executor import Executor
+    from graphbraid.loader.planned import PlannedBatches
+
+
+PLANS = ("auto", "cpu", "gpu")
+"""Names of plans that are made when they are needed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LoaderSettings:
+    """The options of a :class:`graphbraid.loader.BatchLoader`.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    num_neighbors: Any
+    """Fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. In a graph with types, a list
+    for all relations or a dict of lists by relation."""
+    num_samples: Any = None
+    """Number of nodes of each type drawn per hop by their budget: a list for all types, or a dict of lists by
+    type. If None, neighbours are drawn by fanouts."""
+    input_nodes: Tensor | Sequence[int] | str | tuple[str, Any] | SeedNodes | None = None
+    """Seeds: node ids, a bool mask or the name of a split. If None, all nodes. In a graph with types, the
+    seeds' type, or a pair of the type and one of these. Ids in a :class:`SeedNodes` are not checked again."""
+    batch_size: int = 1
+    """Number of seeds, links or clusters per batch."""
+    shuffle: bool = False
+    """Whether to permute the seeds anew in each epoch."""
+    drop_last: bool = False
+    """Whether to leave out a last batch that is not full."""
+    replace: bool = False
+    """Whether to draw with replacement."""
+    weighted: bool = False
+    """Whether to draw in proportion to the graph's edge weights."""
+    layout: str = "subgraph"
+    """Layout of the batches: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`."""
+    subgraph_type: str = DIRECTIONAL
+    """Edges of a batch: ``directional``, those drawn; ``bidirectional``, these and their reverses, each pair
+    of nodes once; or ``induced``, all edges between the batch's nodes. Both need layout ``subgraph``, and
+    their batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. In a graph with types,
+    ``bidirectional`` takes reverses from the relation ``rev_NAME``; the edges have no ids and attributes, as
+    in PyG. ``ego`` is ``induced`` within each of disjoint trees."""
+    seed: int = 0
+    """Random seed of the shuffle and of every draw."""
+    num_workers: int = 0
+    """Number of threads that prepare batches; 0 means one."""
+    prefetch_factor: int | None = None
+    """Number of batches prepared ahead per thread. If None, three. On the host, threads that are so far ahead
+    rest until a third of these batches is left. Meanwhile the model has their cores."""
+    return_edge_id: bool = True
+    """Whether to keep ``e_id``. Without it, batches have no edge attributes. Weighted graphs always keep
+    it."""
+    src_degree: bool = False
+    """Whether blocks carry the graph's in-degrees, for layers that normalise by them."""
+    gather: bool = True
+    """Whether to gather dense features while sampling rather than when ``batch.x`` is first read."""
+    device: BatchDevice | str = "cpu"
+    """Device of the batches: a torch device, or an accelerator whose operators are registered
+    (:mod:`graphbraid.collective`)."""
+    plan: Plan | str | os.PathLike[str] | None = None
+    """Which side prepares each batch. ``"auto"`` measures the stages at the first iteration, finds a plan,
+    and changes it when durations drift. ``"cpu"`` and ``"gpu"`` let one side prepare all batches. A plan, or
+    the path of its file, is followed. If None, the CPU prepares all batches for a torch device, and an
+    accelerator gets ``"auto"``. Batches do not depend on it."""
+    hot_bytes: int | None = None
+    """Bytes of device memory for graph, labels and features if the device prepares batches. The rest stays on
+    the host and is read over the bus. If None, half of the free memory."""
+    part: int = 0
+    """Index of this loader's contiguous part of each batch's seeds, below ``num_parts``."""
+    num_parts: int = 1
+    """Number of loaders that share each batch, as ranks do. They share ``batch_size`` seeds."""
+    reach: int | None = None
+    """Hops of the whole batch's sample that a part keeps; see :class:`graphbraid.sampling.SeedSchedule`."""
+
+    def __post_init__(self) -> None:
+        if not is_by_relation(self.num_neighbors):
+            self._set(num_neighbors=as_fanouts(self.num_neighbors, "num_neighbors"))
+        self._set(
+            num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
+            device=_as_batch_device(self.device),
+            subgraph_type=as_subgraph_type(self.subgraph_type, (*SUBGRAPH_TYPES, EGO)),
+        )
+        if self.subgraph_type != DIRECTIONAL and self.layout != "subgraph":
+            raise ConfigError(
+                f"subgraph_type={self.subgraph_type!r} has edges that belong to no single layer: it needs "
+                f"layout='subgraph', not {self.layout!r}"
+            )
+        if self.prefetch_factor is not None:
+            self._set(prefetch_factor=as_count(self.prefetch_factor, "prefetch_factor", least=1))
+        if self.hot_bytes is not None:
+            self._set(hot_bytes=as_count(self.hot_bytes, "hot_bytes", most=1 << 62))
+        if self.plan is None and not isinstance(self.device, torch.device):
+            self._set(plan="auto")
+        self._set(plan=read_plan(self.plan) or self.plan)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """Largest number of batches in preparation or waiting to be used."""
+        return self.num_workers * (self.prefetch_factor or 3)
+
+    @property
+    def refill(self) -> int | None:
+        """Number of batches left at which threads that were ``depth`` ahead resume. If None, they never rest.
+
+        A thread that prepares batches on one of the operators' cores delays all of them, as they wait for
+        each other. If batches stay on the host, where the model is likely to train, threads therefore work
+        in bursts, and most of the model's steps have every core.
+        """
+        device = self.batch_device
+        is_host = isinstance(device, torch.device) and device.type == "cpu"
+        return self.depth // 3 if is_host else None
+
+    @property
+    def batch_device(self) -> BatchDevice:
+        """The device as an object, not a name."""
+        assert not isinstance(self.device, str), "read when it was given"
+        return self.device
+
+    def sampler_config(self, graph: Graph) -> SamplerConfig:
+        """Return the options of the sampler: by relation for a graph with types.
+
+        Raises:
+            ConfigError: a relation is unknown or has no fanouts, or options exclude each other.
+        """
+        options: dict[str, Any] = {
+            "replace": self.replace,
+            "layout": self.layout,
+            "weighted": self.weighted,
+            "return_edge_id": self.return_edge_id or graph.csc.weight is not None,
+        }
+        if self.num_samples is not None:
+            return SamplerConfig.for_budget(graph.node_types, graph.edge_types, self.num_samples, **options)
+        if not graph.is_typed:
+            return SamplerConfig(fanouts=as_fanouts(self.num_neighbors, "num_neighbors"), **options)
+        return SamplerConfig.for_relations(graph.edge_types, self.num_neighbors, **options)
+
+    def schedule(self, inputs: Tensor) -> SeedSchedule:
+        """Return the schedule of each step's inputs: seeds, or positions of inputs such as links.
+
+        Raises:
+            ConfigError: the options leave no batch.
+        """
+        return SeedSchedule(
+            seeds=inputs,
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            part=self.part,
+            num_parts=self.num_parts,
+            reach=self.reach,
+        )
+
+
+def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
+    """Return the plan of an option: the plan itself, or one read from its file. None for a name or None.
+
+    Raises:
+        ConfigError: the argument is neither a name nor an existing file.
+        DataError: the file does not hold a valid plan.
+    """
+    if plan is None or isinstance(plan, Plan) or (isinstance(plan, str) and plan in PLANS):
+        return plan if isinstance(plan, Plan) else None
+    if isinstance(plan, str | os.PathLike) and Path(plan).is_file():
+        return Plan.load(plan)
+    raise ConfigError(
+        f"plan must be one of {', '.join(map(repr, PLANS))}, a Plan, or the path of a plan's file; got "
+        f"{plan!r}, and there is no such file.{did_you_mean(plan, PLANS)}"
+    )
+
+
+def _as_device(device: str | torch.device) -> torch.device:
+    """Return a torch device that is present.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(
+            f"device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator; got {device!r}"
+        ) from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={str(device)!r} needs a CUDA device that is not here ({torch.cuda.device_count()} found)"
+        )
+    return found
+
+
+def _as_batch_device(device: Any) -> BatchDevice:
+    if isinstance(device, str | torch.device):
+        return _as_device(device)
+    if not isinstance(device, Accelerator):
+        raise ConfigError(
+            "device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator, which names its "
+            f"operators by `hardware` and `host`; got {shown(device)}"
+        )
+    return device
 
 
 class BatchLoader:
@@ -74,7 +286,9 @@ class BatchLoader:
             )
         self.settings, self._seeds = settings, seeds
         if seeds is None:
-            found = as_seeds(settings.input_nodes, graph)
+            found = settings.input_nodes
+            if not isinstance(found, SeedNodes):
+                found = as_seeds(found, graph)
             inputs, input_type = found.ids, found.node_type
         else:
             inputs = torch.arange(seeds.num_inputs)
@@ -82,6 +296,10 @@ class BatchLoader:
         self.config = settings.sampler_config(graph)
         self.schedule = settings.schedule(inputs)
         self.device = settings.batch_device
+        self._to: torch.device | None = None
+        """Device that batches are moved to; None if they stay."""
+        if isinstance(self.device, torch.device) and self.device.type != "cpu":
+            self._to = self.device
         self.num_workers, self._depth = settings.num_workers, settings.depth
         self._refill = settings.refill
         self._source = self._completed(source)
@@ -92,6 +310,8 @@ class BatchLoader:
         self._open: weakref.WeakSet[Generator[MiniBatch]] = weakref.WeakSet()
 
     def _completed(self, source: BatchSource) -> BatchSource:
+        if not self.settings.src_degree and not isinstance(source.graph.x, ScaledFeatures):
+            return source
         takes_all = all(fanout < 0 for fanout in self.config.fanouts)
         return completed(source, src_degree=self.settings.src_degree, takes_all=takes_all)
 
@@ -212,7 +432,7 @@ class BatchLoader:
             epoch=epoch,
             input_type=self.input_type,
         )
-        return batch.to(self.device) if isinstance(self.device, torch.device) else batch
+        return batch if self._to is None else batch.to(self._to)
 
     def _count_gather(self, seconds: float) -> None:
         self._gather_seconds += seconds
@@ -334,80 +554,12 @@ class BatchLoader:
 
     def _planned_batches(self) -> PlannedBatches | None:
         """Return the batches of a plan; None if there is no plan."""
-        settings, rows = self.settings, getattr(self._source, "rows", None)
-        on_host = isinstance(self.device, torch.device) and self.device.type == "cpu"
+        rows = self._source.rows
+        on_host = isinstance(self.device, torch.device) and self._to is None
         has_hot_rows = rows is not None and rows.hot is not None and not on_host
-        plan = settings.plan or ("cpu" if has_hot_rows else None)  # copies of a plan leave hot rows out
+        plan = self.settings.plan or ("cpu" if has_hot_rows else None)  # copies of a plan leave hot rows out
         if plan is None:
             return None
-        if self._seeds is not None:
-            raise ConfigError("plans are made for plain nodes: leave out plan=, and hot rows of tiers=")
-        if settings.subgraph_type != DIRECTIONAL:
-            raise ConfigError(
-                f"plans are made for the edges that are drawn: leave out plan=, hot rows of tiers= and "
-                f"accelerators, or subgraph_type={settings.subgraph_type!r}"
-            )
-        assert isinstance(plan, Plan | str), "a file was read"
-        return PlannedBatches(plan, settings.num_workers)
+        from graphbraid.loader.planned import PlannedBatches  # here: most loaders follow no plan
 
-
-class PlannedBatches:
-    """The epochs of one loader, run according to a plan.
-
-    Args:
-        plan: the plan, or the name of one to make: ``auto``, ``cpu`` or ``gpu``.
-        workers: number of threads that prepare batches while stages are measured for the plan.
-    """
-
-    def __init__(self, plan: Plan | str, workers: int) -> None:
-        self.plan: Plan | None = plan if isinstance(plan, Plan) else None
-        """Plan in force; None before there is one."""
-        self.executor: Executor | None = None
-        """Executor of the latest iteration."""
-        self.operators: Operators | None = None
-        """Operators of the loader; None before the first iteration."""
-        self._name = plan if isinstance(plan, str) else None
-        self._workers = workers
-
-    def batches(self, context: Context, epoch: int, start: int, stop: int) -> Generator[MiniBatch]:
-        """Yield the batches of steps ``[start, stop)`` of an epoch in order.
-
-        Args:
-            context: context that operators are made from; its number of workers does not count.
-            epoch: index of the epoch.
-            start: first step.
-            stop: step to stop before.
-        """
-        num_steps = context.schedule.num_steps
-        plan = self.plan = self.plan or self._make_plan(context, num_steps)
-        if self.operators is None:
-            planned = dataclasses.replace(context, workers=plan.workers, lookahead=plan.times.lookahead)
-            self.operators = Operators.of(planned)
-        keeps = self._name in ("cpu", "gpu")  # requested by name, so never replaced
-        executor = self.executor = Executor(
-            self.operators,
-            plan,
-            num_steps=num_steps,
-            epoch=epoch,
-            start=start,
-            stop=stop,
-            replanning=None if keeps else Replanning(),
-        )
-        try:
-            with contextlib.closing(iter(executor)) as batches:
-                yield from batches
-        finally:
-            self.plan = executor.plan
-
-    def _make_plan(self, context: Context, num_steps: int) -> Plan:
-        """Make a plan from stages measured without the model; the first steps show the model's time."""
-        profile = measure(context, [self._workers])
-        limits = Limits(most_cbs=max(64, 2 * self._workers))
-        if self._name == "auto":
-            return make_plan(profile, num_steps, limits)
-        if self._name == "gpu" and profile.times[0].uva is None:
-            raise ConfigError(
-                f"plan='gpu' needs a device that prepares batches; {context.device} does not. "
-                "A CUDA device does where triton is installed"
-            )
-        return fixed_plan(profile, num_steps, 1.0 if self._name == "cpu" else 0.0, limits)
+        return PlannedBatches(plan, self.settings, has_inputs=self._seeds is not None)

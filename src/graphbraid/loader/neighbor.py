@@ -27,7 +27,7 @@ from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batch_loader import BatchLoader
 from graphbraid.loader.keywords import NEIGHBOR_ORDER, NeighborKeywords, names_in
 from graphbraid.loader.options import REFUSED, LoaderOptions, check_others, refuse_one_type_only
-from graphbraid.loader.sources import FollowedData, as_ids, as_input_id, as_seeds, check_ids
+from graphbraid.loader.sources import FollowedData, SeedNodes, as_ids, as_input_id, as_seeds, check_ids
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.batch_seeds import SeedSource, TreeSeeds
 from graphbraid.sampling.config import SUBGRAPH_TYPES, SeedSchedule, as_subgraph_type
@@ -134,9 +134,8 @@ class PyGLoaderBase(DataLoader[Any]):
         source = dataclasses.replace(source, lists=options.topology)
         self.data = data
         inputs = self._inputs(source, options)
-        seeds = inputs.nodes
-        if source.graph.is_typed and seeds is not None:
-            seeds = (inputs.input_type, seeds)  # type: ignore[assignment]
+        nodes, kind = inputs.nodes, inputs.input_type
+        seeds = None if nodes is None else SeedNodes(node_type=cast("str", kind), ids=nodes)
         settings = options.of_seeds(seeds)
         rows = None
         if options.tiers is not None or options.epochs is not None:

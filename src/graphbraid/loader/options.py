@@ -1,192 +1,25 @@
-"""LoaderSettings and LoaderOptions: the options of loaders, each described once and checked when given."""
+"""LoaderOptions: the options of the loaders with PyG's arguments, each described once and checked."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from graphbraid.arguments import MOST_THREADS, as_count, as_flag, check_choice, shown
-from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.run.stages import Accelerator, BatchDevice
+from graphbraid.arguments import as_count, as_flag, check_choice, shown
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.graph import Graph
-from graphbraid.sampling.config import (
-    DIRECTIONAL,
-    EGO,
-    SUBGRAPH_TYPES,
-    SamplerConfig,
-    SeedSchedule,
-    as_fanouts,
-    as_subgraph_type,
-    is_by_relation,
-)
+from graphbraid.loader.batch_loader import LoaderSettings
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import NeighborLists
 
-PLANS = ("auto", "cpu", "gpu")
-"""Names of plans that are made when they are needed."""
 STRATEGIES = ("uniform", "last")
 """Values of ``temporal_strategy``."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class LoaderSettings:
-    """The options of a :class:`graphbraid.loader.BatchLoader`.
-
-    Raises:
-        ConfigError: an option is invalid.
-    """
-
-    num_neighbors: Any
-    """Fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. In a graph with types, a list
-    for all relations or a dict of lists by relation."""
-    num_samples: Any = None
-    """Number of nodes of each type drawn per hop by their budget: a list for all types, or a dict of lists by
-    type. If None, neighbours are drawn by fanouts."""
-    input_nodes: Tensor | Sequence[int] | str | tuple[str, Any] | None = None
-    """Seeds: node ids, a bool mask or the name of a split. If None, all nodes. In a graph with types, the
-    seeds' type, or a pair of the type and one of these."""
-    batch_size: int = 1
-    """Number of seeds, links or clusters per batch."""
-    shuffle: bool = False
-    """Whether to permute the seeds anew in each epoch."""
-    drop_last: bool = False
-    """Whether to leave out a last batch that is not full."""
-    replace: bool = False
-    """Whether to draw with replacement."""
-    weighted: bool = False
-    """Whether to draw in proportion to the graph's edge weights."""
-    layout: str = "subgraph"
-    """Layout of the batches: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`."""
-    subgraph_type: str = DIRECTIONAL
-    """Edges of a batch: ``directional``, those drawn; ``bidirectional``, these and their reverses, each pair
-    of nodes once; or ``induced``, all edges between the batch's nodes. Both need layout ``subgraph``, and
-    their batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. In a graph with types,
-    ``bidirectional`` takes reverses from the relation ``rev_NAME``; the edges have no ids and attributes, as
-    in PyG. ``ego`` is ``induced`` within each of disjoint trees."""
-    seed: int = 0
-    """Random seed of the shuffle and of every draw."""
-    num_workers: int = 0
-    """Number of threads that prepare batches; 0 means one."""
-    prefetch_factor: int | None = None
-    """Number of batches prepared ahead per thread. If None, three. On the host, threads that are so far ahead
-    rest until a third of these batches is left. Meanwhile the model has their cores."""
-    return_edge_id: bool = True
-    """Whether to keep ``e_id``. Without it, batches have no edge attributes. Weighted graphs always keep
-    it."""
-    src_degree: bool = False
-    """Whether blocks carry the graph's in-degrees, for layers that normalise by them."""
-    gather: bool = True
-    """Whether to gather dense features while sampling rather than when ``batch.x`` is first read."""
-    device: BatchDevice | str = "cpu"
-    """Device of the batches: a torch device, or an accelerator whose operators are registered
-    (:mod:`graphbraid.collective`)."""
-    plan: Plan | str | os.PathLike[str] | None = None
-    """Which side prepares each batch. ``"auto"`` measures the stages at the first iteration, finds a plan,
-    and changes it when durations drift. ``"cpu"`` and ``"gpu"`` let one side prepare all batches. A plan, or
-    the path of its file, is followed. If None, the CPU prepares all batches for a torch device, and an
-    accelerator gets ``"auto"``. Batches do not depend on it."""
-    hot_bytes: int | None = None
-    """Bytes of device memory for graph, labels and features if the device prepares batches. The rest stays on
-    the host and is read over the bus. If None, half of the free memory."""
-    part: int = 0
-    """Index of this loader's contiguous part of each batch's seeds, below ``num_parts``."""
-    num_parts: int = 1
-    """Number of loaders that share each batch, as ranks do. They share ``batch_size`` seeds."""
-    reach: int | None = None
-    """Hops of the whole batch's sample that a part keeps; see :class:`graphbraid.sampling.SeedSchedule`."""
-
-    def __post_init__(self) -> None:
-        if not is_by_relation(self.num_neighbors):
-            self._set(num_neighbors=as_fanouts(self.num_neighbors, "num_neighbors"))
-        self._set(
-            num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
-            device=_as_batch_device(self.device),
-            subgraph_type=as_subgraph_type(self.subgraph_type, (*SUBGRAPH_TYPES, EGO)),
-        )
-        if self.subgraph_type != DIRECTIONAL and self.layout != "subgraph":
-            raise ConfigError(
-                f"subgraph_type={self.subgraph_type!r} has edges that belong to no single layer: it needs "
-                f"layout='subgraph', not {self.layout!r}"
-            )
-        if self.prefetch_factor is not None:
-            self._set(prefetch_factor=as_count(self.prefetch_factor, "prefetch_factor", least=1))
-        if self.hot_bytes is not None:
-            self._set(hot_bytes=as_count(self.hot_bytes, "hot_bytes", most=1 << 62))
-        if self.plan is None and not isinstance(self.device, torch.device):
-            self._set(plan="auto")
-        self._set(plan=read_plan(self.plan) or self.plan)
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def depth(self) -> int:
-        """Largest number of batches in preparation or waiting to be used."""
-        return self.num_workers * (self.prefetch_factor or 3)
-
-    @property
-    def refill(self) -> int | None:
-        """Number of batches left at which threads that were ``depth`` ahead resume. If None, they never rest.
-
-        A thread that prepares batches on one of the operators' cores delays all of them, as they wait for
-        each other. If batches stay on the host, where the model is likely to train, threads therefore work
-        in bursts, and most of the model's steps have every core.
-        """
-        device = self.batch_device
-        is_host = isinstance(device, torch.device) and device.type == "cpu"
-        return self.depth // 3 if is_host else None
-
-    @property
-    def batch_device(self) -> BatchDevice:
-        """The device as an object, not a name."""
-        assert not isinstance(self.device, str), "read when it was given"
-        return self.device
-
-    def sampler_config(self, graph: Graph) -> SamplerConfig:
-        """Return the options of the sampler: by relation for a graph with types.
-
-        Raises:
-            ConfigError: a relation is unknown or has no fanouts, or options exclude each other.
-        """
-        options: dict[str, Any] = {
-            "replace": self.replace,
-            "layout": self.layout,
-            "weighted": self.weighted,
-            "return_edge_id": self.return_edge_id or graph.csc.weight is not None,
-        }
-        if self.num_samples is not None:
-            return SamplerConfig.for_budget(graph.node_types, graph.edge_types, self.num_samples, **options)
-        if not graph.is_typed:
-            return SamplerConfig(fanouts=as_fanouts(self.num_neighbors, "num_neighbors"), **options)
-        return SamplerConfig.for_relations(graph.edge_types, self.num_neighbors, **options)
-
-    def schedule(self, inputs: Tensor) -> SeedSchedule:
-        """Return the schedule of each step's inputs: seeds, or positions of inputs such as links.
-
-        Raises:
-            ConfigError: the options leave no batch.
-        """
-        return SeedSchedule(
-            seeds=inputs,
-            batch_size=self.batch_size,
-            shuffle=self.shuffle,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            part=self.part,
-            num_parts=self.num_parts,
-            reach=self.reach,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -400,23 +233,6 @@ def check_others(
     return kept | {name: value for name, value in others.items() if name not in REPLACED}
 
 
-def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
-    """Return the plan of an option: the plan itself, or one read from its file. None for a name or None.
-
-    Raises:
-        ConfigError: the argument is neither a name nor an existing file.
-        DataError: the file does not hold a valid plan.
-    """
-    if plan is None or isinstance(plan, Plan) or (isinstance(plan, str) and plan in PLANS):
-        return plan if isinstance(plan, Plan) else None
-    if isinstance(plan, str | os.PathLike) and Path(plan).is_file():
-        return Plan.load(plan)
-    raise ConfigError(
-        f"plan must be one of {', '.join(map(repr, PLANS))}, a Plan, or the path of a plan's file; got "
-        f"{plan!r}, and there is no such file.{did_you_mean(plan, PLANS)}"
-    )
-
-
 def _check_order(value: Any, name: str) -> None:
     """Check that an order of positions in the inputs can be iterated; None stands for the loader's own.
 
@@ -440,40 +256,10 @@ def _check_lists(topology: Any) -> None:
         )
 
 
-def _as_device(device: str | torch.device) -> torch.device:
-    """Return a torch device that is present.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise ConfigError(
-            f"device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator; got {device!r}"
-        ) from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device={str(device)!r} needs a CUDA device that is not here ({torch.cuda.device_count()} found)"
-        )
-    return found
-
-
 def _as_strategy(asked: Any) -> str:
     strategy: str = getattr(asked, "value", "uniform" if asked is None else asked)  # PyG's enumerations
     check_choice(strategy, "temporal_strategy", STRATEGIES)
     return strategy
-
-
-def _as_batch_device(device: Any) -> BatchDevice:
-    if isinstance(device, str | torch.device):
-        return _as_device(device)
-    if not isinstance(device, Accelerator):
-        raise ConfigError(
-            "device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator, which names its "
-            f"operators by `hardware` and `host`; got {shown(device)}"
-        )
-    return device
 
 
 def _drawn_seed(generator: torch.Generator | None) -> int:

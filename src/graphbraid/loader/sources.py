@@ -20,11 +20,10 @@ from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.graph.interop.convert import (
     as_table,
     features_from_torch_sparse,
-    is_plain,
     refuse_mask_of_integers,
 )
 from graphbraid.graph.interop.pyg import edges_of, entries_of_any, exact_graph_from_pyg, is_held, is_hetero
-from graphbraid.graph.scans import first_out_of_range
+from graphbraid.graph.scans import first_out_of_range, is_plain
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SeedNodes:
-    """The nodes that a loader's batches start from."""
+    """The nodes that a loader's batches start from, after they were checked."""
 
-    node_type: str
+    node_type: str = ONLY_NODE_TYPE
     """Node type of the seeds."""
     ids: Tensor
     """``(num_seeds,)`` int64 ids within the type."""

@@ -1,10 +1,9 @@
 """Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and semantics."""
 
-from graphbraid.nn.conv import Conv, GINConv, SAGEConv
+from graphbraid.nn.conv import Conv, GINConv, GraphModel, SAGEConv
 from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder, ShardedEmbedding
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
-from graphbraid.nn.graph_model import GraphModel
 from graphbraid.nn.link_predictors import (
     DotProduct,
     EdgeDecoder,

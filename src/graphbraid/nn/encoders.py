@@ -15,7 +15,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.scans import check_ids, tracing
 from graphbraid.nn import module_traits
 from graphbraid.nn.adjacency import check_edge_list
-from graphbraid.nn.graph_model import MOST_LAYERS
+from graphbraid.nn.conv import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.pyg_layers import Embedded, activation, as_pyg, checked_copy, pyg_nn
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv, check_edge_type, check_relations

@@ -14,7 +14,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.scans import check_ids
 from graphbraid.nn import module_traits
-from graphbraid.nn.graph_model import MOST_LAYERS
+from graphbraid.nn.conv import MOST_LAYERS
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import as_pyg, checked_copy, plain, pyg_nn
 from graphbraid.signatures import typed

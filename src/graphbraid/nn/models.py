@@ -19,10 +19,19 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import GINConv, LayerInput, SAGEConv, as_rows, check_takes_weights
+from graphbraid.nn.conv import (
+    Adjacency,
+    GINConv,
+    GraphModel,
+    LayerInput,
+    SAGEConv,
+    as_rows,
+    check_probabilities,
+    check_sizes,
+    check_takes_weights,
+)
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
-from graphbraid.nn.graph_model import Adjacency, GraphModel, check_probabilities, check_sizes
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import activation, as_pyg, checked_copy, plain, pyg_nn
 from graphbraid.nn.typed_models import RGCN

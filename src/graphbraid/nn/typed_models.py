@@ -24,9 +24,8 @@ from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids, tracing
 from graphbraid.graph.schema import learned_columns
 from graphbraid.nn.adjacency import check_edge_list, ends_of, traced_csc
-from graphbraid.nn.conv import LayerInput, as_rows
+from graphbraid.nn.conv import MOST_LAYERS, LayerInput, as_rows, without_last_layer
 from graphbraid.nn.encoders import ShardedEmbedding
-from graphbraid.nn.graph_model import MOST_LAYERS, without_last_layer
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import TypedRGCN, checked_copy, plain, pyg_nn
 from graphbraid.nn.rgcn import RGCNConv

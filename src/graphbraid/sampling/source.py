@@ -12,8 +12,8 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.identity import check_made_for
-from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import Features, stored_rows
+from graphbraid.graph.scans import is_plain
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.ops.gather import TierTable, gather_features, gather_tiered
 from graphbraid.sampling.cpu import HostPipeline

@@ -25,7 +25,7 @@ from graphbraid.fullgraph.reading.reader import LayerCall, as_linear, reads
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.graph_model import NORMS, GraphModel
+from graphbraid.nn.conv import NORMS, GraphModel
 from graphbraid.nn.linear import Linear, glorot, kaiming
 from graphbraid.nn.models import MODELS
 from graphbraid.nn.module_traits import takes_weights

@@ -1,4 +1,4 @@
-"""Task: the kind of labels that a graph has, with the matching loss and predictions."""
+"""Task: the labels that a graph has, with the matching loss and predictions; and the graph to learn."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import EdgeSet, Graph, NodeSet
 from graphbraid.graph.types import (
     UNLABELLED,
@@ -24,6 +25,9 @@ from graphbraid.graph.types import (
     misses_cells,
 )
 from graphbraid.ops.cross_entropy import cross_entropy
+
+if TYPE_CHECKING:
+    from graphbraid.graph.graph_set import GraphSet
 
 AnyTaskName = Literal[TaskName, "link"]
 """Tasks of a model: a task that labels imply, or the prediction of links."""
@@ -208,6 +212,62 @@ def labelled(of: Graph | NodeSet | EdgeSet, nodes: Tensor) -> Tensor:
         )
     known = ~cells.isnan().all(dim=1)
     return nodes if bool(known.all()) else nodes[known]
+
+
+def graph_to_learn(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
+    """Return the graph to learn, and with ``task="graph"`` the set of graphs whose union it is.
+
+    Raises:
+        ConfigError: it is no graph, or not of the kind that the task needs; or its arrays require gradients.
+    """
+    graphs = None
+    if task == "graph" or not isinstance(graph, Graph):
+        from graphbraid.graph.graph_set import GraphSet  # here: few runs are on many graphs
+
+        if isinstance(graph, GraphSet) and task != "graph":
+            raise ConfigError(
+                f"a GraphSet has labels of graphs, and task={task!r} learns others; set task='graph'."
+            )
+        if task == "graph" and isinstance(graph, Graph):
+            raise ConfigError(
+                "task='graph' learns labels of many graphs; give a GraphSet, or a list or dataset of "
+                "PyG's Data."
+            )
+        if task == "graph":
+            graphs = graph if isinstance(graph, GraphSet) else GraphSet.from_pyg(graph)
+            graph = graphs.graph
+    if not isinstance(graph, Graph):
+        raise ConfigError(
+            f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
+            "example with Graph.from_pyg(data), or set task='graph' for a list of graphs."
+        )
+    of_types = [graph.nodes_of(one).x for one in graph.node_types] if graph.is_typed else []
+    if GraphWatch(graph, of_types).wants_gradients():
+        raise ConfigError(
+            "the graph's features or edges require gradients, but a Trainer updates only the model's "
+            "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
+        )
+    return graph, graphs
+
+
+def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:
+    """Return the labelled nodes of a split.
+
+    Raises:
+        DataError: the split does not exist or is empty, or none of its nodes is labelled.
+    """
+    nodes = labels.split(split)
+    kept = labelled(labels, nodes)
+    if kept.numel() == 0:
+        raise DataError(
+            f"none of the {nodes.numel()} nodes of the split {split!r} has a label (all are -1 or -100)."
+        )
+    return kept
+
+
+def has_split(labels: Graph | NodeSet, split: str) -> bool:
+    """Return whether a split exists and is not empty."""
+    return split in labels.splits and labels.splits[split].numel() > 0
 
 
 def with_class_weights(task: Task, choice: str | Sequence[float] | None, labels: Tensor) -> Task:

@@ -32,17 +32,17 @@ from graphbraid.train.inference.embed import embeddings_in_chunks, nodes_to_embe
 from graphbraid.train.inference.evaluate import EvalMode, joined, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.inference.metrics import best_threshold, check_threshold
-from graphbraid.train.run.fit import FitRun, load_rows, read_weights
-from graphbraid.train.run.setup import RunState, SignalGuard
+from graphbraid.train.run.fit import FitRun
+from graphbraid.train.run.setup import RunState, check_fanouts
+from graphbraid.train.run_folder.checkpoint import load_rows, read_weights
 from graphbraid.train.run_folder.contract import Contract, learned_by, matched_to
 from graphbraid.train.run_folder.folder import RunFolder
-from graphbraid.train.runtime import TrainerLock
-from graphbraid.train.step.feed import Share
+from graphbraid.train.runtime import SignalGuard, TrainerLock
 from graphbraid.train.step.links.runner import EndsRunner, LinkRunner, runner_of
-from graphbraid.train.step.preflight import check_fanouts, graph_to_learn, split_nodes
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import Share
 from graphbraid.train.step.tiers import make_tiers
-from graphbraid.train.task import Task
+from graphbraid.train.task import Task, graph_to_learn, split_nodes
 
 if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
@@ -154,24 +154,21 @@ class Trainer:
         """How ``host`` is divided between rows and lists, and why; empty without one of the options."""
         self.runner = self._new_runner()
         self._state = self._new_state()
-        if self.config.metrics is not None or self.config.monitor is not None:
-            with contextlib.suppress(DataError):  # of labels that are not learned yet
-                _ = self._state.monitored
+        with contextlib.suppress(DataError):  # of labels that are not learned yet
+            _ = self._state.monitored
 
     def _new_runner(self) -> ModelRunner:
         """Make the runner of the task and of the graph's kind."""
-        if self.graphs is not None:
-            from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
-
-            return GraphsRunner(self.model, self.graphs, self._place)
+        graph = self.graph if self.graphs is None else self.graphs
         rows, lists = self.tiers, self.topology
-        runner = runner_of(self.model, self.graph, self._place, self.config, rows=rows, lists=lists)
-        if not isinstance(runner, EndsRunner):
+        runner = runner_of(self.model, graph, self._place, self.config, rows=rows, lists=lists)
+        if self.graphs is None and not isinstance(runner, EndsRunner):
             runner.divide_rows(self.config, self.comm)
         return runner
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""
+        self._contract = Contract.of(self.graph)
         return RunState(
             config=self.config,
             graph=self.graph,
@@ -232,7 +229,10 @@ class Trainer:
 
         It is of the validation split, or of the training split without one; empty for labels without classes.
         """
-        return self._state.baseline
+        found = self._state.majority
+        if found is None:
+            return ""
+        return f"always predicting {found[0]}, the largest, has an accuracy of {found[1]:.4f}"
 
     @property
     def exchange(self) -> str:
@@ -274,13 +274,15 @@ class Trainer:
             stack.enter_context(self.turn(trains=True))
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
-            self._state = self._new_state()
-            sharing = None
-            if self.comm is not None and self.config.mode == "sampled":
-                from graphbraid.train.run.hot_sharing import HotSharing  # only ranks share rows
+            self._state = self._state.anew()
+            ranks = None
+            if self.comm is not None:
+                from graphbraid.train.run.ranks import RunRanks  # here: many runs have no ranks
 
-                sharing = stack.enter_context(HotSharing(self._state, self.comm))
-            run = FitRun(self._state, listeners, folder, guard, sharing)
+                ranks = RunRanks(self.comm, self._state, guard)
+                ranks.check_same_run()
+                ranks.share_hot_rows(stack)
+            run = FitRun(self._state, listeners, folder, guard, ranks)
             # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.
             stack.enter_context(guard)
             try:
@@ -290,7 +292,7 @@ class Trainer:
                 raise
             finally:
                 if self.progress.global_step:
-                    learned_by[self.model] = Contract.of(self.graph)
+                    learned_by[self.model] = self._contract
 
     def profile(self) -> Profile:
         """Measure how long each stage of a training step takes, on copies of model and optimizer.

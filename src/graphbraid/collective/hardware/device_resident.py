@@ -20,8 +20,8 @@ from graphbraid.features.scores import walks
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
-from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
+from graphbraid.graph.scans import is_plain
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.rows.by_id import (
     SECTOR_BYTES,

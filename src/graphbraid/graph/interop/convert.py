@@ -17,13 +17,11 @@ from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.graph.checks import check_edge_attr
 from graphbraid.graph.csc import MOST_NODES, coo_to_csc
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
-from graphbraid.graph.scans import check_weight, first_where
+from graphbraid.graph.scans import ID_DTYPES, check_weight, first_where
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures, as_shared
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph, NodeSet
-
-ID_DTYPES = (torch.int32, torch.int64)
 
 
 def as_tensor(values: Any, what: str, *, exact: bool = False) -> Tensor:
@@ -89,16 +87,6 @@ def plain(values: Tensor) -> Tensor:
     unwrap = getattr(values, "as_tensor", None)
     unwrapped: Tensor = unwrap() if callable(unwrap) else values.as_subclass(Tensor)
     return unwrapped
-
-
-def is_plain(table: Tensor) -> bool:
-    """Return whether the bytes of a table say all about it, so that kernels may copy its rows.
-
-    Rows of a subclass, of a sparse or quantised table, and of one that gradients flow to are torch's to take.
-    """
-    is_dense = table.layout == torch.strided and not (table.is_nested or table.is_quantized)
-    is_view = table.is_conj() or table.is_neg()
-    return type(table) in (Tensor, torch.nn.Parameter) and is_dense and not (is_view or table.requires_grad)
 
 
 def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:

@@ -17,11 +17,11 @@ from graphbraid.graph.interop.convert import (
     as_labels,
     as_tensor,
     graph_from_edge_index,
-    is_plain,
     masks_of,
     plain,
 )
 from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
+from graphbraid.graph.scans import is_plain
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
 from graphbraid.graph.types import SPLITS, EdgeType
 from graphbraid.signatures import typed

@@ -413,8 +413,11 @@ class MiniBatch(TensorHolder):
         if name not in self._cache:
             if self._is_typed and not (name.endswith(BY_TYPE) or name in APART):
                 raise AttributeError(name)  # it has name_dict
-            link = None if self._source is None else self._source.link
-            self._cache[name] = apply_nested(make(), lambda made: sent(made, self._device, name, link))
+            made: Any = make()
+            if getattr(made, "device", None) != self._device:
+                link = None if self._source is None else self._source.link
+                made = apply_nested(made, lambda one: sent(one, self._device, name, link))
+            self._cache[name] = made
         return cast("T", self._cache[name])
 
     def _moves(self, name: str) -> bool:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes, widened
+from graphbraid.graph.scans import is_plain
 
 if TYPE_CHECKING:
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import (
@@ -25,13 +23,12 @@ from graphbraid.train.callbacks import (
     RunResult,
     StepRecord,
 )
-from graphbraid.train.inference.evaluate import EvalMode
-from graphbraid.train.inference.metrics import LOSS, THRESHOLD
-from graphbraid.train.run.ranks import RunRanks
-from graphbraid.train.run.setup import RunParts, RunState, SignalGuard, StopRequested, set_up
+from graphbraid.train.inference.evaluate import EvalMode, score
+from graphbraid.train.inference.metrics import LOSS, THRESHOLD, Kinds
+from graphbraid.train.run.setup import RunParts, RunState, set_up
 from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.run_folder.checkpoint import check_fits, check_weights
-from graphbraid.train.run_folder.contract import check_same, check_same_model, model_identity
+from graphbraid.train.run_folder.checkpoint import check_fits, load_rows
+from graphbraid.train.run_folder.contract import check_same, model_identity
 from graphbraid.train.run_folder.folder import (
     CONFIG,
     ENVIRONMENT,
@@ -42,53 +39,20 @@ from graphbraid.train.run_folder.folder import (
     keep,
 )
 from graphbraid.train.run_folder.loggers import RunLog, TensorBoard
-from graphbraid.train.step.feed import BatchShare
-from graphbraid.train.step.preflight import has_split, split_nodes
-from graphbraid.train.step.runner import ModelRunner, divided_graph
-from graphbraid.train.step.step import STAGES, Clock, TrainStep
+from graphbraid.train.runtime import StopRequested
+from graphbraid.train.step.runner import divided_graph
+from graphbraid.train.step.step import STAGES, BatchShare, Clock, TrainStep
+from graphbraid.train.task import has_split, split_nodes
 
 if TYPE_CHECKING:
-    from graphbraid.train.run.hot_sharing import HotSharing
+    from graphbraid.train.run.ranks import RunRanks
 
 T = TypeVar("T")
 
 
-class PrefetchIterator(Iterator[T], Generic[T]):
-    """An iterator of batches. The next batch can be taken before it is asked for.
-
-    The threads that prepare batches begin another one as soon as one is taken. Where they share the core of
-    training, they would do so while the next step computes; taken early, they do while it waits.
-
-    Args:
-        batches: where they come from, which is closed with this one.
-    """
-
-    def __init__(self, batches: Generator[T]) -> None:
-        self._batches = batches
-        self._taken: list[T | BaseException] = []
-
-    def take(self) -> None:
-        """Take the next batch if none is taken; its error is raised when it is used."""
-        if self._taken:
-            return
-        try:
-            self._taken.append(next(self._batches))
-        except Exception as error:  # StopIteration, too
-            self._taken.append(error)
-
-    def __next__(self) -> T:
-        """Return the next batch."""
-        if not self._taken:
-            return next(self._batches)
-        taken = self._taken.pop()
-        if isinstance(taken, BaseException):
-            raise taken
-        return taken
-
-    def close(self) -> None:
-        """Let go of a batch that nobody asked for, and close the iterator behind."""
-        self._taken.clear()
-        self._batches.close()
+def of_first(ranks: RunRanks | None, make: Callable[[], T]) -> T:
+    """Return the first rank's result of ``make``, a plain value, on every rank."""
+    return make() if ranks is None else ranks.of_first(make)
 
 
 class FitRun:
@@ -99,8 +63,7 @@ class FitRun:
         listeners: callbacks of the run, to which those that the config requests are added.
         folder: folder for the run's files. If None, none are written.
         guard: guard that records signals.
-        sharing: sharing of the ranks' hot rows, which is opened here and closed by the caller. If None, rows
-            are not shared.
+        ranks: the ranks that share the run. If None, there is one.
 
     Raises:
         ConfigError, DataError, ResourceError: the errors that ``Trainer.fit`` raises before the first step.
@@ -111,24 +74,22 @@ class FitRun:
         state: RunState,
         listeners: Listeners,
         folder: RunFolder | None,
-        guard: SignalGuard,
-        sharing: HotSharing | None,
+        guard: runtime.SignalGuard,
+        ranks: RunRanks | None,
     ) -> None:
-        self._state, self._listeners, self._folder, self._guard = state, listeners, folder, guard
+        self._state, self._listeners, self._folder = state, listeners, folder
+        self._guard, self._ranks = guard, ranks
         self._config, self._runner = state.config, state.runner
-        self._ranks = RunRanks(state.comm, state, guard)
-        self._ranks.check_same_run()
-        if sharing is not None:
-            sharing.open()
-        self._resumes = self._ranks.of_first(self._decide)
+        self._resumes = of_first(ranks, self._decide)
         every = self._config.checkpoint_every_steps  # others write with it if ranks divide learned rows
-        self._save_every = self._ranks.of_first(lambda: every) if self._runner.learned else every
+        self._save_every = of_first(ranks, lambda: every) if self._runner.learned else every
         self._monitor, self._maximize = state.monitored
         if self._config.patience is not None:
             listeners.add(EarlyStopping(self._config.patience))
         if self._config.tensorboard and folder is not None:
             listeners.add(TensorBoard(folder.path / TENSORBOARD))
-        self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
+        former = folder.path if folder is not None and self._resumes else None
+        self._parts = set_up(state, former, ranks)
         if (divided := divided_graph(state.graph)) is not None:
             divided.shards.keep(self._config.remote or 0)  # only now: trials' reads do not count
         self._clock = Clock()
@@ -140,7 +101,7 @@ class FitRun:
             self._parts.schedule,
             clip=self._config.clip,
             clock=self._clock,
-            sums=None if state.comm is None else self._ranks,
+            sums=ranks,
             seed=self._config.seed,
         )
         self._saving = Saving(state, self._parts, listeners, folder, self._ranks)
@@ -152,8 +113,10 @@ class FitRun:
             TrainingError: the loss or the gradients are not finite; the message names epoch and step.
         """
         started = time.perf_counter()
-        closing = contextlib.closing
-        with closing(self._parts.feed), closing(self._saving), closing(self._ranks):
+        with contextlib.ExitStack() as stack:
+            for part in (self._parts.feed, self._saving, self._ranks):  # the last one is closed first
+                if part is not None:
+                    stack.callback(part.close)
             self._start()
             self._listeners.call(Callback.on_fit_start)
             self._train()
@@ -174,14 +137,15 @@ class FitRun:
         else:
             self._saving.begin()
             self._save(is_best=False)
-        self._ranks.prepare_steps(self._runner.model)
+        if self._ranks is not None:
+            self._ranks.prepare_steps(self._runner.model)
 
     # ---- training
 
     def _train(self) -> None:
         state = self._state
         try:
-            while state.progress.epoch < self._config.epochs and not self._ranks.must_stop_between():
+            while state.progress.epoch < self._config.epochs and not self._must_stop(between=True):
                 self._listeners.call(Callback.on_epoch_start, state.progress.epoch)
                 self._clock.restart("checkpoint")  # of the one that ended the epoch before
                 if not self._train_epoch():
@@ -191,6 +155,14 @@ class FitRun:
             state.request_stop("interrupted")
         if state.progress.epoch < self._config.epochs:
             self._save(is_best=False)
+
+    def _must_stop(self, *, between: bool = False) -> bool:
+        """Return whether to stop after the step just made, or ``between`` epochs; each rank says the same."""
+        if self._ranks is not None:
+            return self._ranks.must_stop_between() if between else self._ranks.must_stop()
+        if self._guard.signal is not None:
+            self._state.request_stop("interrupted")
+        return self._state.stop_status is not None
 
     def _train_epoch(self) -> bool:
         """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
@@ -206,35 +178,39 @@ class FitRun:
         if self._parts.val_nodes is not None:
             end = min(end, progress.epoch - progress.epoch % every_epochs + every_epochs)
         then = end - 1 - progress.epoch  # epochs that follow without an evaluation between
-        with contextlib.closing(PrefetchIterator(feed.batches(progress.epoch, first, then))) as batches:
+        with contextlib.closing(feed.batches(progress.epoch, first, then)) as given:
+            batches = given if self._ranks is None else self._ranks.ahead(given)
             while progress.step < num_steps:
                 record = self._make_step(batches)
                 if self._saving.log is not None:
                     self._saving.log.step(record)
                 self._listeners.call(Callback.on_step_end, record)
-                if self._ranks.must_stop():
+                if self._must_stop():
                     return False
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
                     self._save(is_best=False)
             self._state.placement = feed.explain()
-        self._state.traffic = self._ranks.traffic()
+        if self._ranks is not None:
+            self._state.traffic = self._ranks.traffic()
         for tier, counts in zip(tiers, before, strict=True):
             tier.note_epoch(counts)  # of a whole epoch, which was trained to its end
         return True
 
-    def _make_step(self, batches: PrefetchIterator[BatchShare]) -> StepRecord:
+    def _make_step(self, batches: Iterator[BatchShare]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
-        self._ranks.begin_step()
-        return self._step(progress, batches, count, feed.num_seeds(first, count), meanwhile=batches.take)
+        if self._ranks is not None:
+            self._ranks.begin_step()
+        return self._step(progress, batches, count, feed.num_seeds(first, count))
 
     # ---- the end of an epoch
 
     def _finish_epoch(self) -> None:
         progress, schedule = self._state.progress, self._parts.schedule
-        self._ranks.check_replicas()
+        if self._ranks is not None:
+            self._ranks.check_replicas()
         val = self._evaluate_if_due()
         is_best = bool(val) and progress.note(val[self._monitor], self._maximize)
         schedule.after_epoch(val.get(self._monitor))
@@ -266,9 +242,17 @@ class FitRun:
         with self._clock.measure("evaluate"), runtime.random_state_kept():
             return self._score(nodes, self._config.eval_mode)
 
-    def _score(self, nodes: Tensor, mode: EvalMode) -> dict[str, float]:
-        """Return the loss, with the run's class weights, and the metrics of labelled ``nodes``."""
-        return self._ranks.score(nodes, mode, self._parts.task, self._state.metrics)
+    def _score(self, nodes: Tensor, mode: EvalMode, metrics: Kinds | None = None) -> dict[str, float]:
+        """Return the loss, with the run's class weights, and metrics of labelled ``nodes``, on every rank.
+
+        Raises:
+            StopRequested: a signal came meanwhile and there is one rank; several ranks stop after it.
+        """
+        task, metrics = self._parts.task, metrics or self._state.metrics
+        if self._ranks is not None:
+            return self._ranks.score(nodes, mode, task, metrics)
+        check = self._guard.check
+        return score(self._runner, self._config, nodes, mode, task=task, metrics=metrics, check=check)
 
     def _save(self, *, is_best: bool) -> None:
         with self._clock.measure("checkpoint"):
@@ -312,7 +296,7 @@ class FitRun:
         """Return the threshold of the largest F1 score on the validation split."""
         self._listeners.call(Callback.on_evaluate_start, "val")
         nodes = split_nodes(self._runner.labels, "val")
-        return self._ranks.score(nodes, "exact", self._parts.task, THRESHOLD)["threshold"]
+        return self._score(nodes, "exact", THRESHOLD)["threshold"]
 
     def _test(self) -> dict[str, float]:
         if not (self._config.test_at_end and has_split(self._runner.labels, "test")):
@@ -320,50 +304,6 @@ class FitRun:
         self._listeners.call(Callback.on_evaluate_start, "test")
         with torch.no_grad():
             return self._score(split_nodes(self._runner.labels, "test"), "exact")
-
-
-def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *, states: bool) -> None:
-    """Load this rank's share of the learned rows of a checkpoint, if the model has some.
-
-    All ranks call it together.
-
-    Args:
-        runner: the model, with its rows.
-        contents: the checkpoint.
-        beside: folder of the checkpoint.
-        states: whether the optimizer's state is loaded, too.
-
-    Raises:
-        ConfigError: the model has such rows and the checkpoint has none, or other ones; or the reverse.
-        DataError: a file is damaged or missing.
-    """
-    record = contents.get("learned_rows")
-    if (record is None) != (runner.learned is None):
-        has, lacks = ("model", "checkpoint") if record is None else ("checkpoint", "model")
-        raise ConfigError(
-            f"the {has} has learned rows that ranks divide (ShardedEmbedding), and the {lacks} has none; "
-            "make the model as it was"
-        )
-    if runner.learned is not None:
-        from graphbraid.distributed.shards.learned_files import read  # here: few runs have such rows
-
-        read(runner.learned, record, beside, states=states)
-
-
-def read_weights(path: str | os.PathLike[str], model: nn.Module, *, trust: bool) -> dict[str, Any]:
-    """Read a checkpoint whose weights a model is to have, and check that they fit it.
-
-    Raises:
-        ConfigError: the file does not exist, or is of another model.
-        DataError: the file is damaged.
-    """
-    contents = checkpoint.read(path, trust=trust)
-    check_same_model(contents["model_identity"], model, path)
-    try:
-        check_weights(contents["model"], model)
-    except ValueError as error:
-        raise DataError(f"{path} is no sound checkpoint: {error}") from None
-    return contents
 
 
 class Saving:
@@ -378,7 +318,7 @@ class Saving:
         parts: RunParts,
         listeners: Listeners,
         folder: RunFolder | None,
-        ranks: RunRanks,
+        ranks: RunRanks | None,
     ) -> None:
         self._ranks = ranks
         self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
@@ -415,7 +355,7 @@ class Saving:
     def _describe(self, folder: RunFolder) -> None:
         config = {"train": self._state.config.to_json(), "info": dict(self._state.info)}
         folder.write_json(CONFIG, config | {"contract": self._state.identity["contract"]})
-        folder.write_json(ENVIRONMENT, environment() | {"ranks": self._ranks.size})
+        folder.write_json(ENVIRONMENT, environment() | {"ranks": self._ranks.size if self._ranks else 1})
 
     def _columns(self) -> list[str]:
         evaluated = () if self._parts.val_nodes is None else (LOSS, *self._state.metrics)
@@ -456,7 +396,7 @@ class Saving:
     @cached_property
     def _has_folder(self) -> bool:
         """Whether the first rank writes checkpoints; all ranks ask together the first time."""
-        return self._ranks.of_first(lambda: self._folder is not None)
+        return of_first(self._ranks, lambda: self._folder is not None)
 
     def _contents(self, log: RunLog) -> dict[str, Any]:
         return {
@@ -476,7 +416,11 @@ class Saving:
     def _load(self, folder: RunFolder | None) -> None:
         state, parts, model = self._state, self._parts, self._state.runner.model
         path = None if folder is None else folder.last
-        contents = self._ranks.read_file(path, self._read)
+        if self._ranks is None:
+            assert path is not None, "only a run with a folder goes on"
+            contents = self._read(path)
+        else:
+            contents = self._ranks.read_file(path, self._read)
         where = path or Path("the checkpoint of rank 0")
         check_same(contents, model, state.identity, state.config, where)
         check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)
@@ -498,7 +442,7 @@ class Saving:
 
     def _load_rows(self, contents: Mapping[str, Any], *, states: bool) -> None:
         """Load this rank's share of the learned rows of a checkpoint; all ranks call it together."""
-        beside = self._ranks.of_first(lambda: str(self._folder.checkpoints) if self._folder else "")
+        beside = of_first(self._ranks, lambda: str(self._folder.checkpoints) if self._folder else "")
         load_rows(self._state.runner, contents, Path(beside), states=states)
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -515,12 +459,13 @@ class Saving:
         weights = best.get("model", weights)
         if weights is not None:
             self._state.runner.model.load_state_dict(weights)
-        self._ranks.spread_weights(self._state.runner.model)
+        if self._ranks is not None:
+            self._ranks.spread_weights(self._state.runner.model)
         if (learned := self._state.runner.learned) is None:
             return
         if self._has_folder:
             self._load_rows(
-                self._ranks.of_first(lambda: {"learned_rows": best["learned_rows"]}), states=False
+                of_first(self._ranks, lambda: {"learned_rows": best["learned_rows"]}), states=False
             )
         else:
             learned.put_back(self._best_rows)

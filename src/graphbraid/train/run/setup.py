@@ -1,38 +1,31 @@
-"""Setup of a run: its state, which the Trainer shows, and the parts that it makes before the first step."""
+"""Setup of a run: its state, which the Trainer shows, checks before the first step, and the parts of it."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-import signal
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.optim import Optimizer
 
-from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.estimates.limits import require_as_written, require_sampled
-from graphbraid.estimates.machine import memory_of_rank
-from graphbraid.estimates.memory import STEP_BYTES, width_and_bytes
-from graphbraid.estimates.plan import plan_run, set_training_threads
-from graphbraid.files.writing import format_bytes
+from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import mark
-from graphbraid.machine.hardware import own_anonymous_bytes, own_peak_bytes
+from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes, own_peak_bytes
+from graphbraid.nn import module_traits
 from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Progress, Resources, Status
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.infer import prepared_bytes
 from graphbraid.train.inference.metrics import (
     AP,
     COMMON,
@@ -46,72 +39,33 @@ from graphbraid.train.inference.metrics import (
 )
 from graphbraid.train.run_folder.contract import graph_identity
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
-from graphbraid.train.step.feed import Feed, Share, make_feed, make_loader
-from graphbraid.train.step.links.runner import EndsRunner, LinkRunner
-from graphbraid.train.step.preflight import (
-    check_fanouts,
-    check_needs_no_val,
-    check_width,
-    dry_run,
-    has_split,
-    shares_agree,
-    split_nodes,
-)
+from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
+from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, divided_graph
-from graphbraid.train.step.step import LearningRateSchedule, make_optimizer
-from graphbraid.train.task import Task, check_own_loss, with_class_weights, with_own_loss
+from graphbraid.train.step.step import Feed, Share, make_feed
+from graphbraid.train.task import (
+    Task,
+    check_own_loss,
+    has_split,
+    split_nodes,
+    with_class_weights,
+    with_own_loss,
+)
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
     from graphbraid.fullgraph import Evidence
-    from graphbraid.fullgraph.batches.rank_norms import RankNorms
+    from graphbraid.train.run.ranks import RunRanks
     from graphbraid.train.step.graphs import GraphsRunner
 
 
 _log = logging.getLogger(__name__)
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class StopRequested(Exception):  # noqa: N818 (it ends an evaluation and is not an error)
-    """An evaluation was cut short by a signal; the trainer catches this."""
-
-
-class SignalGuard:
-    """A context manager that records the first SIGINT or SIGTERM in :attr:`signal` instead of raising.
-
-    The second one raises ``KeyboardInterrupt``. Outside the main thread, where Python does not allow signal
-    handlers to be set, the guard does nothing.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._former: dict[int, Any] = {}
-
-    def __enter__(self) -> SignalGuard:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._former[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._former.items():
-            # A handler that was not set from Python (None) cannot be restored from Python.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._former = {}
-
-    def check(self) -> None:
-        """Raise :class:`StopRequested` if a signal was received."""
-        if self.signal is not None:
-            raise StopRequested
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal = number
+_DRY_SEEDS = 2
+"""Number of seeds in the mini-batch on which a model is first tried."""
+_TRIED_LABELS = 8
+"""Number of labels on which a caller's own loss and metrics are tried."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -144,8 +98,8 @@ class RunState:
     compiled, or of ``graphbraid.nn``."""
     plan: Plan | None = None
     """Plan for preparing mini-batches; None before it is made."""
-    baseline: str = ""
-    """Largest class of the split that decides which epoch is best, and its share; empty without classes."""
+    counted_nodes: Tensor | None = None
+    """Labelled nodes of the split that decides which epoch is best, or of ``train``; None before setup."""
     placement: str = ""
     """Memories that a sampling device reads, after the last epoch; empty without such a device."""
     traffic: str = ""
@@ -163,12 +117,20 @@ class RunState:
         return with_own_loss(self.runner.task(), self.config.loss)
 
     @property
-    def exchange(self) -> str:
-        """How devices of mode ``full`` read each other's rows, once found in the first epochs; else empty.
+    def majority(self) -> tuple[str, float] | None:
+        """Largest class of the counted nodes, in words, and its share; None without classes."""
+        y = self.runner.labels.y
+        if self.counted_nodes is None or y is None:
+            return None
+        if (found := largest_class(self.task, y[self.counted_nodes])) is None:
+            return None
+        label, share = found
+        names = self.graph.schema.class_names.get(self.runner.node_type, ())
+        return f"class {label}" + (f" ({names[label]})" if label < len(names) else ""), share
 
-        Where ranks hold parts of the graph alone, a table of what each has read and sent of rows by the last
-        epoch's end. On one rank, which options of that are given and not used.
-        """
+    @property
+    def exchange(self) -> str:
+        """As :attr:`.Trainer.exchange` says."""
         if self.comm is None:  # no mistake: the same command trains on one rank and on several
             plain = TrainConfig()
             given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
@@ -215,6 +177,14 @@ class RunState:
         """Metric that decides which epoch is best, and whether larger is better."""
         return monitored(self.metrics, self.config.monitor)
 
+    def anew(self) -> RunState:
+        """Return the state of a run that has not begun, with what the labels say."""
+        parts = ("config", "graph", "runner", "accelerator", "comm", "info", "mode_reason", "reasons")
+        made = RunState(**{name: getattr(self, name) for name in parts})
+        known = ("task", "metrics", "monitored")
+        vars(made).update({name: held for name, held in vars(self).items() if name in known})
+        return made
+
     def request_stop(self, status: Status) -> None:
         """End the run after the current step or epoch; the first request counts."""
         if self.stop_status is None:
@@ -239,12 +209,13 @@ class RunParts:
     """Schedule of the optimizer's learning rate."""
 
 
-def set_up(state: RunState, former: Path | None) -> RunParts:
+def set_up(state: RunState, former: Path | None, ranks: RunRanks | None) -> RunParts:
     """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``state``.
 
     Args:
         state: state of the run.
         former: folder of the run that this one continues. If None, the run starts anew.
+        ranks: the ranks that share it. If None, there is one.
 
     Raises:
         ConfigError: the model or an option does not fit.
@@ -265,11 +236,19 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     if config.threshold is not None:
         split = "val" if config.threshold == "f1" else "train"
         check_threshold(state.task, labels.y[split_nodes(labels, split)].reshape(-1).long(), split)
-    check_monitor(state.monitored[0], labels, val_nodes)
-    baseline_nodes = train_nodes if val_nodes is None else val_nodes
-    state.baseline = _baseline(state, labels.y[baseline_nodes], is_validated=val_nodes is not None)
-    _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
-    state.plan = _plan(state, task, train_nodes, former)
+    state.counted_nodes = train_nodes if val_nodes is None else val_nodes
+    if val_nodes is not None:
+        check_monitor(state.monitored[0], labels, val_nodes)
+        _warn_of_accuracy(state)
+    runtime.seed_everything(config.seed)  # lazy modules draw their weights here
+    if config.mode == "full":
+        _try_whole(state, task, train_nodes, None if former is None else kept_evidence(former))
+    else:
+        _try_batches(state, task, train_nodes)
+        if ranks is not None:
+            ranks.check_shares(train_nodes)
+    if config.plan is not None:
+        state.plan = _plan(state, task, train_nodes, former)
     feed = make_feed(
         runner,
         config,
@@ -295,28 +274,18 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     )
 
 
-def _baseline(state: RunState, y: Tensor, *, is_validated: bool) -> str:
-    """Return the score of always predicting the largest class; warn if accuracy then tells little."""
-    found = largest_class(state.task, y)
-    if found is None:
-        return ""
-    label, share = found
-    names = state.graph.schema.class_names.get(state.runner.node_type, ())
-    named = f"class {label}" + (f" ({names[label]})" if label < len(names) else "")
-    monitor = state.monitored[0]
-    if is_validated and share > COMMON and monitor in ("accuracy", "f1_micro"):
+def _warn_of_accuracy(state: RunState) -> None:
+    """Warn if nearly all nodes of the split ``val`` are of one class, so that accuracy tells little."""
+    found, monitor = state.majority, state.monitored[0]
+    if found is not None and found[1] > COMMON and monitor in ("accuracy", "f1_micro"):
         _log.warning(
             "%s has %.1f %% of the split 'val': a model that predicts nothing else may be best by %s; choose "
             "monitor='f1_macro', or metrics=('%s', 'f1_macro')",
-            named,
-            100 * share,
+            found[0],
+            100 * found[1],
             monitor,
             AP,
         )
-    return f"always predicting {named}, the largest, has an accuracy of {share:.4f}"
-
-
-_TRIED_LABELS = 8
 
 
 def _try_own(state: RunState, task: Task, labels: Tensor) -> None:
@@ -329,196 +298,232 @@ def _try_own(state: RunState, task: Task, labels: Tensor) -> None:
 
 
 def _val_nodes(state: RunState) -> Tensor | None:
-    if state.config.eval_every == 0:
+    config, labels = state.config, state.runner.labels
+    if config.eval_every == 0:
         return None
-    labels = state.runner.labels
     if has_split(labels, "val"):
         return split_nodes(labels, "val")
-    check_needs_no_val(state.config)
+    follows = f"patience={config.patience}" if config.patience is not None else None
+    if config.scheduler == "plateau":
+        follows = "scheduler='plateau'"
+    if follows is not None:
+        raise ConfigError(
+            f"{follows} follows a validation metric, but the graph has no split 'val'; give it one, or leave "
+            "the option out."
+        )
     return None
 
 
-def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evidence | None) -> None:
-    """Run the model once, compiled if possible, which also initialises lazy modules."""
-    runtime.seed_everything(state.config.seed)  # lazy modules draw their weights here
-    if state.config.mode == "full":
-        from graphbraid.train.step.whole import require_whole  # here: mini-batches need no engine
-
-        comm = None if state.config.partition is None else state.comm
-        num_parts = 1 if comm is None else comm.size
-        require_whole(state.runner, state.config, num_parts)
-        _compile(state, train_nodes, evidence)
-        if state.comm is not None and state.runner.engine is not None:  # which lowering has tried already
-            program = state.runner.engine.program
-            check_width(program.width(program.output), task)
-            return
-        engine = state.runner.engine
-        if (engine is None or engine.breaks) and not state.graph.is_typed:
-            require_as_written(state.runner.model, state.graph, state.config, state.uncompiled_reason, engine)
-        dry_run(state.runner, task, state.config, train_nodes)
-        if state.runner.engine is None:
-            _compile(state, train_nodes, evidence)
-        return
-    _require_sampled(state)
-    is_made = not any(map(is_lazy, state.runner.model.parameters()))
-    dry_run(state.runner, task, state.config, train_nodes)
-    if not is_made:  # that run filled in widths; the model is read when it runs next
-        dry_run(state.runner, task, state.config, train_nodes)
-    if (divided := divided_graph(state.graph)) is not None:
-        _require_groups(state, train_nodes, divided.shards.ranks)
-    state.uncompiled_reason = state.runner.uncompiled_reason
-    _check_shares(state, train_nodes)
-
-
-def _check_shares(state: RunState, train_nodes: Tensor) -> None:
-    """Check that ranks learn the same from a batch as one rank, as far as the model's outputs show it.
+def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
+    """Check that there is one fanout per layer, if the model has ``num_layers``.
 
     Raises:
-        ConfigError: on some rank the outputs for its seeds are not those that they have in the whole batch.
+        ConfigError: the numbers differ.
     """
-    comm, runner = state.comm, state.runner
-    if comm is None or comm.size == 1:
+    if config.task == "graph":  # nothing is drawn
         return
-    runner.norms = None
-    if isinstance(runner, EndsRunner):
-        train_nodes, runner = runner.data.ends.nodes, runner.encoder_runner()
-    if not _all_ranks(comm, shares_agree(runner, state.config, train_nodes, Share.of(comm))):
-        hops = "layout='subgraph'"
-        if state.config.layout == "subgraph":
-            hops = "hops, if it reads from further away"
+    layers = module_traits.num_layers(model)
+    if config.mode == "sampled" and layers is not None and layers != len(config.fanouts):
         raise ConfigError(
-            "several ranks cannot train this model on shares of a batch: outputs for some seeds depend on "
-            "more of it than what these read. A layer may normalise by other nodes of the batch, or read "
-            f"out-edges. Use one rank, or set {hops}."
+            f"fanouts must have one entry per layer of the model ({layers}); got {len(config.fanouts)}: "
+            f"{list(config.fanouts)}."
         )
-    if any(isinstance(one, _BatchNorm) for one in state.runner.model.modules()):
-        _normalise_together(state, comm, runner, train_nodes)
-    elif not _train_alike(state, comm, runner, train_nodes) and comm.rank == 0:
+    if config.mode == "sampled" and layers and not any(config.fanouts):
         _log.warning(
-            "while it trains, the model's outputs for some seeds depend on more of a batch than what these "
-            "read, as where it computes batch normalisation itself: losses depend on the number of ranks; "
-            "torch.nn.BatchNorm1d is by the rows of all ranks"
+            "fanouts %s draw no neighbours: the model learns from each node's own row alone. -1 takes all.",
+            list(config.fanouts),
         )
 
 
-def _train_alike(
-    state: RunState, comm: Communicator, runner: ModelRunner, nodes: Tensor, norms: RankNorms | None = None
-) -> bool:
-    """Return whether shares of a batch give the whole batch's outputs in training mode, on all ranks."""
-    with runtime.random_state_kept():
-        agrees = shares_agree(runner, state.config, nodes, Share.of(comm), norms, trains=True)
-    return _all_ranks(comm, agrees)
+# ---- the model is tried
 
 
-def _normalise_together(state: RunState, comm: Communicator, runner: ModelRunner, nodes: Tensor) -> None:
-    """Let batch normalisation use the rows of all ranks; warn if the result differs from one rank's.
+def _try_whole(state: RunState, task: Task, train_nodes: Tensor, evidence: Evidence | None) -> None:
+    """Run the model once on the whole graph, compiled if possible, which also initialises lazy modules.
 
-    Args:
-        state: state of the run.
-        comm: the ranks.
-        runner: the run's, or that of its encoder.
-        nodes: the nodes that are seeds.
+    The runner's engine is set, or on ``state`` the reason why there is none.
     """
-    from graphbraid.fullgraph.batches.rank_norms import RankNorms  # here: few models need it
-
-    why = ""
-    try:
-        if state.config.task == "graph":
-            raise ConfigError("each rank joins its own graphs")
-        if isinstance(state.runner, EndsRunner) and state.runner.data.times is not None:
-            raise ConfigError("links with times have a tree of nodes each, which ranks number by themselves")
-        norms = RankNorms(comm, runner.model, len(state.config.fanouts), whole=state.runner.model)
-        if nodes.numel() < comm.size:
-            raise ConfigError("there are too few nodes to try whether ranks can normalise together")
-        if not _all_ranks(comm, shares_agree(runner, state.config, nodes, Share.of(comm), norms)):
-            raise ConfigError("what it normalises is not known to be the rows of a batch's nodes")
-        if not _train_alike(state, comm, runner, nodes, norms):
-            raise ConfigError("in training mode the model normalises in other ways than by its modules")
-        state.runner.norms = norms
-    except ConfigError as error:
-        why = str(error)
-    if why and comm.rank == 0:
-        _log.warning(
-            "batch normalisation is by each rank's own rows, so that losses depend on the number of ranks; "
-            "norm='layer' does not: %s",
-            why,
-        )
-
-
-def _all_ranks(comm: Communicator, holds: bool) -> bool:
-    """Return whether something holds on all ranks."""
-    return bool(comm.all_reduce(torch.tensor([int(holds)]), "min").wait())
-
-
-def _require_sampled(state: RunState) -> None:
-    """Check that a run on mini-batches fits the memory; ranks of a machine divide the free memory."""
-    config, free = state.config, None
-    # _require_groups checks divided graphs. A copy of a model for trials would lack rows that ranks divide.
-    if not state.graph.is_whole or state.runner.learned is not None:
-        return
-    if state.comm is not None:
-        config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
-        here = memory_of_rank(state.comm, None, "").host_bytes
-        if state.runner.device.type == "cpu" and here is not None:
-            free = max(0, here - own_anonymous_bytes())
-    learned = cast("GraphsRunner", state.runner).graphs if config.task == "graph" else state.graph
-    require_sampled(state.runner.model, learned, config, state.mode_reason, free_bytes=free)
-
-
-def _require_groups(state: RunState, train_nodes: Tensor, ranks: Communicator) -> None:
-    """Check that groups of batches that are drawn from parts fit each rank's memory, by the first batch.
-
-    All ranks call it together.
-
-    Raises:
-        ResourceError: on some rank they do not fit; the same error on all.
-    """
-    from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
+    from graphbraid.estimates.limits import require_as_written  # here: mini-batches need neither
+    from graphbraid.train.step.whole import compile_for, require_whole
 
     config, runner = state.config, state.runner
-    # Batches of the next epochs are prepared, too, unless an evaluation comes between.
-    epochs = config.epochs if _val_nodes(state) is None else min(config.epochs, config.eval_every)
-    with make_loader(runner, config, train_nodes, share=Share.of(ranks)) as loader:
-        count = min(UNDER_WAY, epochs * len(loader))
-        drawn = loader.batches(0, 0, min(1, count))  # a rank may have no seeds
-        of_batch = sum(prepared_bytes(runner, batch) for batch in drawn)
-    _, learned = width_and_bytes(runner.model, state.graph)
-    needed = (count + STEP_BYTES) * of_batch + learned
-    memory = memory_of_rank(ranks, None, "").host_bytes
-    free = None if memory is None else max(0, memory - own_anonymous_bytes())
-    known = [(rank, *of_rank) for rank, of_rank in enumerate(ranks.gather([needed, free, of_batch]))]
-    lacking = [one for one in known if one[2] is not None and one[1] > one[2]]
-    if not lacking:
+
+    def compile_model() -> None:
+        runner.engine, state.uncompiled_reason = compile_for(
+            runner, config, train_nodes, evidence, state.comm
+        )
+
+    require_whole(runner, config, 1 if state.comm is None or config.partition is None else state.comm.size)
+    compile_model()
+    engine = runner.engine
+    if state.comm is not None and engine is not None:  # which lowering has tried already
+        check_width(engine.program.width(engine.program.output), task)
         return
-    rank, needed, free, of_batch = max(lacking, key=lambda one: one[1] / max(one[2], 1))
-    size = max(1, config.batch_size * free // needed)
-    raise ResourceError(
-        f"rank {rank} needs {format_bytes(needed)} for {count} batches under way of {format_bytes(of_batch)} "
-        f"each, a step and what is learned; {format_bytes(free)} are free. Give batch_size={size} or smaller "
-        "fanouts, or start more ranks on machines of their own"
-    )
+    if (engine is None or engine.breaks) and not state.graph.is_typed:
+        require_as_written(runner.model, state.graph, config, state.uncompiled_reason, engine)
+    dry_run(runner, task, config, train_nodes)
+    if runner.engine is None:
+        compile_model()
 
 
-def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:
-    """Set the runner's engine, or on ``state`` the reason why there is none."""
-    from graphbraid.train.step.whole import compile_for
+def _try_batches(state: RunState, task: Task, train_nodes: Tensor) -> None:
+    """Run the model once on a mini-batch of few seeds, which also initialises lazy modules."""
+    _require_sampled(state)
+    is_made = not any(map(is_lazy, state.runner.model.parameters()))
+    for _ in range(1 if is_made else 2):  # the first fills in widths; the model is read when it runs next
+        dry_run(state.runner, task, state.config, train_nodes)
+    if (divided := divided_graph(state.graph)) is not None:
+        from graphbraid.estimates.limits import require_groups  # here: few runs have parts
 
-    state.runner.engine, state.uncompiled_reason = compile_for(
-        state.runner, state.config, train_nodes, evidence, state.comm
-    )
+        # Batches of the next epochs are prepared, too, unless an evaluation comes between.
+        config = state.config
+        epochs = config.epochs if _val_nodes(state) is None else min(config.epochs, config.eval_every)
+        require_groups(state.runner, config, train_nodes, epochs, divided.shards.ranks)
+    state.uncompiled_reason = state.runner.uncompiled_reason
+
+
+def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor) -> None:
+    """Run the model once without training it, on the whole graph or a small mini-batch, and check its output.
+
+    This also initialises lazy modules before an optimizer is made.
+
+    Args:
+        runner: the model and its graph.
+        task: the loss.
+        config: options of the run.
+        nodes: training nodes; in mode ``sampled`` the first of them are the batch's seeds.
+
+    Raises:
+        ConfigError: the model fails on the graph's data, or its output does not have ``task.width`` columns.
+    """
+    seeds, what = nodes, "the whole graph"
+    if config.mode != "full":
+        seeds = nodes[:_DRY_SEEDS]
+        what = f"a mini-batch of {seeds.numel()} seed nodes"
+    with (
+        contextlib.closing(make_feed(runner, config, task, seeds)) as feed,
+        contextlib.closing(feed.batches(0, 0)) as batches,
+    ):
+        batch = next(batches).batch
+        assert batch is not None
+        try:
+            with in_mode(runner.model, training=False), torch.no_grad():
+                outputs = runner.outputs_of(batch)
+        except GraphbraidError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            raise ConfigError(
+                f"the model failed on {what}, with {runner.feature_text}: {error}. "
+                "Check its number of input channels and what its forward takes."
+            ) from error
+    if outputs.ndim:  # else it is the loss of links, whose scores are not kept
+        check_width(outputs.shape[1], task)
+
+
+def check_width(num_outputs: int, task: Task) -> None:
+    """Check that a model has as many outputs as a task needs.
+
+    Raises:
+        ConfigError: it has another number.
+    """
+    if task.name == "link":  # as many scores as there are negatives
+        return
+    if num_outputs != task.width:
+        needed = {"single-label": "class", "multi-label": "label", "regression": "target dimension"}[
+            task.name
+        ]
+        raise ConfigError(
+            f"the model must have one output per {needed} ({task.width}); it has {num_outputs}. Build "
+            f"it with out_channels={task.width}."
+        )
 
 
 def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
     """Return the plan that ``former`` kept, or a new one; on the CPU also set the training threads."""
+    from graphbraid.estimates.plan import plan_run, set_training_threads  # here: few runs have a plan
+
     config, runner, share = state.config, state.runner, Share.of(state.comm)
-    if config.plan is not None and train_nodes.numel() < share.num_ranks:
+    if train_nodes.numel() < share.num_ranks:
         raise ConfigError(
             f"plan={config.plan!r} needs batches to prepare on each rank, and {train_nodes.numel()} training "
             f"nodes are fewer than the {share.num_ranks} ranks; start fewer, or leave plan and hot out."
         )
     plan = None if former is None else kept_plan(former, config)
-    if plan is None and config.plan is not None:
+    if plan is None:
         plan = plan_run(runner, task, config, train_nodes, state.accelerator, share=share)
     if plan is not None and state.accelerator is None and runner.device.type == "cpu":
         set_training_threads(config, plan.workers)
     return plan
+
+
+# ---- the memory of mini-batches
+
+
+def _require_sampled(state: RunState) -> None:
+    """Check that a run on mini-batches fits the memory; ranks of a machine divide the free memory.
+
+    The memory is counted only where a bound does not show at once that the run fits.
+
+    Raises:
+        ResourceError: it does not fit.
+    """
+    config, model, free = state.config, state.runner.model, None
+    # Groups of batches of divided graphs are checked. A copy of a model for trials would lack rows that ranks
+    # divide.
+    if not state.graph.is_whole or state.runner.learned is not None:
+        return
+    on_host = state.runner.device.type == "cpu"
+    if state.comm is not None:
+        from graphbraid.estimates.machine import memory_of_rank  # here: only ranks share a machine's memory
+
+        config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
+        here = memory_of_rank(state.comm, None, "").host_bytes
+        if on_host and here is not None:
+            free = max(0, here - own_anonymous_bytes())
+    if free is None:
+        free = free_memory_bytes() if on_host else runtime.device_named(config.device).free_bytes()
+    if free is None or 2 * most_bytes(model, state.graph, config) < free:
+        return
+    from graphbraid.estimates.limits import require_sampled  # here: most runs clearly fit
+
+    learned = cast("GraphsRunner", state.runner).graphs if config.task == "graph" else state.graph
+    require_sampled(model, learned, config, state.mode_reason, free_bytes=free)
+
+
+def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
+    """Return a loose bound on the memory of a run on mini-batches beside graph and features."""
+    width, of_parameters = width_and_bytes(model, graph)
+    nodes, edges = graph.num_nodes, graph.num_edges * max(1, len(config.fanouts))
+    if config.task == "node":
+        reached = [
+            _reached(graph, config.batch_size, config.fanouts),
+            _reached(graph, config.eval_batch_size, config.eval_fanouts or config.fanouts),
+        ]
+        nodes, edges = max(count for count, _ in reached), max(count for _, count in reached)
+    of_all = 16 * width * (graph.num_nodes + graph.num_edges)
+    exact = min(config.memory_budget_bytes, of_all)
+    return of_parameters + 4 * width * ((2 * config.workers + 16) * nodes + 4 * edges) + exact
+
+
+def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
+    """Return bounds on the numbers that a pass makes for a node, and on the bytes of learning parameters."""
+    parameters = [p for p in model.parameters() if not isinstance(p, UninitializedParameter)]
+    parts = [graph.nodes_of(one) for one in graph.node_types] if graph.is_typed else [graph]
+    features = max((part.x.shape[1] for part in parts if part.x is not None), default=0)
+    # A parameter with a row for each node, as an embedding's, is as wide as a row.
+    counts = {graph.num_nodes, *(part.num_nodes for part in parts)}
+    width = features + sum(
+        max((size for size in p.shape if size not in counts), default=1) for p in parameters
+    )
+    return width, 4 * sum(p.numel() * p.element_size() for p in parameters)
+
+
+def _reached(graph: Graph, seeds: int, fanouts: Sequence[int]) -> tuple[int, int]:
+    """Return bounds on the nodes and the edges of a batch."""
+    nodes = last = min(seeds, graph.num_nodes)
+    edges, relations = 0, len(graph.edge_types) if graph.is_typed else 1
+    for fanout in fanouts:
+        drawn = graph.num_edges if fanout < 0 else last * fanout * relations
+        last = min(drawn, graph.num_nodes)
+        nodes, edges = min(nodes + last, graph.num_nodes), edges + drawn
+    return nodes, edges

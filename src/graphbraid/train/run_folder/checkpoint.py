@@ -22,7 +22,8 @@ from graphbraid.files import checksums
 from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import atomic_write
 from graphbraid.train.run_folder import loggers
-from graphbraid.train.run_folder.contract import Contract
+from graphbraid.train.run_folder.contract import Contract, check_same_model
+from graphbraid.train.step.runner import ModelRunner
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 _WORDS = 624  # state size of the Mersenne Twister that NumPy and Python draw from
@@ -318,6 +319,50 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
     if missing := [key for key in _KEYS if key not in contents]:
         raise DataError(f"{path} is damaged or of another version: it lacks {', '.join(missing)}.")
     check_contents(contents, path)
+    return contents
+
+
+def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *, states: bool) -> None:
+    """Load this rank's share of the learned rows of a checkpoint, if the model has some.
+
+    All ranks call it together.
+
+    Args:
+        runner: the model, with its rows.
+        contents: the checkpoint.
+        beside: folder of the checkpoint.
+        states: whether the optimizer's state is loaded, too.
+
+    Raises:
+        ConfigError: the model has such rows and the checkpoint has none, or other ones; or the reverse.
+        DataError: a file is damaged or missing.
+    """
+    record = contents.get("learned_rows")
+    if (record is None) != (runner.learned is None):
+        has, lacks = ("model", "checkpoint") if record is None else ("checkpoint", "model")
+        raise ConfigError(
+            f"the {has} has learned rows that ranks divide (ShardedEmbedding), and the {lacks} has none; "
+            "make the model as it was"
+        )
+    if runner.learned is not None:
+        from graphbraid.distributed.shards import learned_files  # here: few runs have such rows
+
+        learned_files.read(runner.learned, record, beside, states=states)
+
+
+def read_weights(path: str | os.PathLike[str], model: nn.Module, *, trust: bool) -> dict[str, Any]:
+    """Read a checkpoint whose weights a model is to have, and check that they fit it.
+
+    Raises:
+        ConfigError: the file does not exist, or is of another model.
+        DataError: the file is damaged.
+    """
+    contents = read(path, trust=trust)
+    check_same_model(contents["model_identity"], model, path)
+    try:
+        check_weights(contents["model"], model)
+    except ValueError as error:
+        raise DataError(f"{path} is no sound checkpoint: {error}") from None
     return contents
 
 

@@ -27,7 +27,7 @@ from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, features_by_t
 from graphbraid.nn import LinkModel
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_values import names_with
-from graphbraid.train.step.step import PER_STEP
+from graphbraid.train.runtime import PER_STEP
 
 _log = logging.getLogger(__name__)
 _DROP = "or let columns go by their position: graph.replace(schema=Schema())"

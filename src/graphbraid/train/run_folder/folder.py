@@ -31,7 +31,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.opening import kind_of, open_descriptor, read_text
 from graphbraid.files.writing import atomic_write, remove_stale, resource_error
-from graphbraid.loader.options import PLANS
+from graphbraid.loader.batch_loader import PLANS
 from graphbraid.machine.hardware import Hardware
 from graphbraid.machine.launcher import restartable_job
 from graphbraid.train.run_folder import loggers

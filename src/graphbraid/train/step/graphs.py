@@ -23,7 +23,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import ModelRunner
 
 if TYPE_CHECKING:
-    from graphbraid.loader.options import LoaderSettings
+    from graphbraid.loader.batch_loader import LoaderSettings
     from graphbraid.train.runtime import ModelPlace
 
 

@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.rank_norms import RankNorms
     from graphbraid.fullgraph.batches.runner import BatchRunner
     from graphbraid.fullgraph.program import NotLoweredError, Program
-    from graphbraid.loader.batch_loader import BatchLoader
-    from graphbraid.loader.options import LoaderSettings
+    from graphbraid.loader.batch_loader import BatchLoader, LoaderSettings
     from graphbraid.sampling.cpu import HostPipeline
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
@@ -282,13 +281,13 @@ class ModelRunner:
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of the graph's nodes, or of those of the learned type."""
-        from graphbraid.loader import BatchLoader
+        from graphbraid.loader.batch_loader import BatchLoader
+        from graphbraid.loader.sources import SeedNodes
 
         settings = self.settings(settings)
-        if self.graph.is_typed:
-            nodes = self.node_type, settings.input_nodes
-            settings = dataclasses.replace(settings, input_nodes=nodes)
-        return BatchLoader(self.source(), settings)
+        assert isinstance(settings.input_nodes, Tensor), "ids that were checked"
+        nodes = SeedNodes(node_type=self.node_type, ids=settings.input_nodes.contiguous())
+        return BatchLoader(self.source(), dataclasses.replace(settings, input_nodes=nodes))
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings, with edge ids if the model takes more of edges than their ends."""
@@ -501,9 +500,9 @@ class ModelRunner:
 
     def labels_of(self, batch: Batch) -> Tensor:
         """Return the labels that the loss compares a batch's outputs with: those of its seeds."""
-        labels, link = batch.seed_y, link_of(self.rows)
+        labels = batch.seed_y
         assert labels is not None, "graphs without labels are refused before a run begins"
-        if link is not None and labels.device != self.device:
+        if labels.device != self.device and (link := link_of(self.rows)) is not None:
             link.add_attribute("seed_y", labels)
         return labels
 

@@ -1,32 +1,326 @@
-"""TrainStep: one optimizer step, for training and for profiling, with its optimizer and its learning rate."""
+"""One step of training: its batches, sampled or of the whole graph, and the optimizer's update by their loss.
+
+With several ranks, the epoch's mini-batches are those of one rank: a function of seed, epoch and step. Each
+rank takes a contiguous part of a batch's seeds, and of the whole batch's sample what these read.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer, lr_scheduler
+from torch.optim import Optimizer
 
-from graphbraid.errors import ConfigError, TrainingError, did_you_mean
+from graphbraid.errors import TrainingError
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.ops.dropout import given_seeds
 from graphbraid.sampling import rng
+from graphbraid.sampling.config import part_of
 from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import BatchShare
-from graphbraid.train.step.preflight import split_nodes
+from graphbraid.train.runtime import LearningRateSchedule
 from graphbraid.train.step.runner import Batch, ModelRunner, WholeGraph
-from graphbraid.train.task import Task
+from graphbraid.train.task import Task, split_nodes
 
 if TYPE_CHECKING:
+    from graphbraid.collective import Plan
+    from graphbraid.collective.run.stages import Accelerator
+    from graphbraid.distributed import Communicator
+    from graphbraid.loader.batch_loader import BatchLoader
+    from graphbraid.loader.planned import CoreSharing
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.run.ranks import RunRanks
+
+
+# ---- the batches
+
+
+class Share(NamedTuple):
+    """Which share of each mini-batch a rank trains on."""
+
+    rank: int
+    num_ranks: int
+
+    @classmethod
+    def of(cls, comm: Communicator | None) -> Share:
+        """Return the share of a rank among those that train together; None for one that is alone."""
+        return ALONE if comm is None else cls(comm.rank, comm.size)
+
+
+ALONE = Share(0, 1)
+"""The share of a rank that is alone: all of each batch."""
+
+
+def make_feed(
+    runner: ModelRunner,
+    config: TrainConfig,
+    task: Task,
+    nodes: Tensor,
+    *,
+    plan: Plan | None = None,
+    accelerator: Accelerator | None = None,
+    share: Share = ALONE,
+) -> Feed:
+    """Make the feed for ``config.mode`` over the training nodes, or of a rank's shares of the batches.
+
+    Args:
+        runner: the model and its graph; with the engine that several ranks share on the whole graph.
+        config: options of the run.
+        task: loss, with its class weights, on any device.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64.
+        plan: plan for preparing mini-batches.
+        accelerator: device that prepares them by the plan. If None, the runner's.
+        share: share of each mini-batch that this rank trains on.
+    """
+    if config.mode == "full":
+        return WholeGraphFeed(runner, task, nodes)
+    loader, sharing = make_loader(runner, config, nodes, plan, accelerator, share=share), None
+    divides = plan is not None and plan.cores is not None and loader.plan is None and config.threads is None
+    if divides and share.num_ranks == 1:
+        assert plan is not None
+        assert plan.cores is not None
+        from graphbraid.loader.planned import CoreSharing  # here: few runs have a plan
+
+        sharing = CoreSharing(loader, plan.cores, plan.cbs)
+    return SampledFeed(runner, config, task, loader, sharing, inputs=nodes if config.task == "edge" else None)
+
+
+def make_loader(
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    plan: Plan | None = None,
+    accelerator: Accelerator | None = None,
+    *,
+    share: Share = ALONE,
+) -> BatchLoader:
+    """Make the loader of a run's shuffled mini-batches, or of a rank's share of each.
+
+    Without a device, a plan only determines how many threads sample, which the loader's own pipeline does
+    best; if a trace is requested, the executor runs the plan.
+    """
+    from graphbraid.loader import LoaderSettings
+
+    device = accelerator or runner.device
+    has_device = accelerator is not None or runner.device.type != "cpu"
+    follows_plan = plan is not None and (has_device or config.trace is not None)
+    settings = LoaderSettings(
+        num_neighbors=config.fanouts,
+        batch_size=config.batch_size,
+        input_nodes=nodes,
+        shuffle=True,
+        replace=config.replace,
+        layout=config.layout,
+        seed=config.seed,
+        return_edge_id=False,
+        src_degree=runner.uses_degrees,
+        num_workers=config.workers if plan is None else plan.workers,
+        device=device if follows_plan else "cpu",
+        plan=plan if follows_plan else None,
+        part=share.rank,
+        num_parts=share.num_ranks,
+        reach=None if share.num_ranks == 1 else runner.reach(config),
+    )
+    return runner.loader(settings)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class BatchShare:
+    """A batch, or one rank's part of it."""
+
+    batch: Batch | None
+    """The batch of this rank's seeds; None if it has none, as of a last batch with few seeds."""
+    weight: float
+    """Part of the whole batch's loss that this rank's mean loss makes up; 1 over all ranks together."""
+    num_seeds: int
+    """Number of seeds of the whole batch."""
+
+    @classmethod
+    def whole(cls, batch: Batch) -> BatchShare:
+        """Return the share of a rank that is alone."""
+        return cls(batch=batch, weight=1.0, num_seeds=batch.batch_size)
+
+
+class SampledFeed:
+    """A feed of shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads.
+
+    Args:
+        runner: the model and its graph.
+        config: options of the run; with a plan, the timeline of the first epoch is written to ``trace``.
+        task: loss, with its class weights, on any device.
+        loader: loader of the mini-batches, or of this rank's part of each, with a plan or without.
+        sharing: setter of the number of the model's threads. If None, that is not set.
+        inputs: ``(num,)`` int64 edges that the loader's seeds stand for. If None, the seeds are nodes.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: TrainConfig,
+        task: Task,
+        loader: BatchLoader,
+        sharing: CoreSharing | None = None,
+        *,
+        inputs: Tensor | None = None,
+    ) -> None:
+        self._inputs = inputs
+        self._runner, self._task, self._loader, self._sharing = runner, task, loader, sharing
+        self._trace = config.trace if loader.plan is not None else None
+        self._whole = loader.schedule.whole
+        self._late_gather_seconds = 0.0
+        self._begun: dict[int, Generator[MiniBatch]] = {}  # the next epoch's batches, if ranks begin it early
+        self.num_batches = self._whole.num_steps
+
+    def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
+        """Yield the epoch's mini-batches, or this rank's share of each, from ``start`` on.
+
+        Args:
+            epoch: index of the epoch.
+            start: index of the first mini-batch.
+            then: number of epochs that follow without an evaluation. Ranks that draw from parts begin the
+                next one meanwhile. It stays open until it is trained or the feed is closed.
+        """
+        schedule = self._loader.schedule
+        has_all = min(schedule.batch_size, schedule.seeds.numel()) >= schedule.num_parts
+        then = then if has_all and start == 0 and not self._runner.graph.is_whole else 0
+        own = self._begun.pop(epoch, None)
+        own = own or self._loader.batches(epoch, min(start, len(self._loader)), then=then)
+        if start >= len(self._loader):
+            next(own, None)  # where batches are drawn by all ranks together, others need this one's answers
+        try:
+            for step in range(start, self.num_batches):
+                share = self._next_share(own, epoch, step)
+                if self._sharing is not None:
+                    self._sharing.before_batch()
+                yield share
+                del share  # so that the threads can reuse its buffer before the next batch
+            if then:
+                self._begun[epoch + 1] = own
+        finally:
+            if self._begun.get(epoch + 1) is not own:
+                own.close()
+            if self._sharing is not None:
+                self._sharing.after_epoch()
+            self._write_trace()
+
+    def _next_share(self, own: Iterator[MiniBatch], epoch: int, step: int) -> BatchShare:
+        part, num_parts = self._loader.schedule.part, self._loader.schedule.num_parts
+        if num_parts == 1:
+            return BatchShare.whole(self._gathered(next(own)))
+        whole = self._whole.seeds_of(epoch, step)
+        whole = whole if self._inputs is None else self._inputs[whole]
+        begin, end = part_of(whole.numel(), part, num_parts)
+        return BatchShare(
+            batch=self._gathered(next(own)) if begin < end else None,
+            weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
+            num_seeds=whole.numel(),
+        )
+
+    def _gathered(self, batch: MiniBatch) -> MiniBatch:
+        """Return a batch with its features; sparse rows are gathered at this first use."""
+        started = time.perf_counter()
+        self._runner.features_of(batch)
+        self._late_gather_seconds += time.perf_counter() - started
+        return batch
+
+    def _write_trace(self) -> None:
+        """Write the timeline of the epoch that ended, or of its part that was run, unless one was written."""
+        executor = self._loader.executor
+        if self._trace is not None and executor is not None:
+            from graphbraid.collective.run.trace import write_trace
+
+            write_trace(self._trace, executor.ops, executor.plan, num_batches=self.num_batches)
+            self._trace = None
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Return the number of seeds in ``count`` whole mini-batches from ``start`` on (fewer at the end)."""
+        batch_size = self._whole.batch_size
+        return min(count * batch_size, self._whole.seeds.numel() - start * batch_size)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return the seconds of sampling and gathering since the start, summed over threads."""
+        seconds = dict(self._loader.stage_seconds)
+        return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
+
+    def explain(self) -> str:
+        """Say from where a sampling device reads, and how much it has read; empty without one."""
+        return self._loader.explain()
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._loader.close()
+
+
+class WholeGraphFeed:
+    """A feed whose only batch per epoch is the whole graph, or the part of it that one rank owns.
+
+    Args:
+        runner: the model and its graph, with the engine that ranks share.
+        task: loss, with its class weights, on any device.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64. A rank may own none of them: others need
+            its rows all the same.
+    """
+
+    num_batches = 1
+
+    def __init__(self, runner: ModelRunner, task: Task, nodes: Tensor) -> None:
+        ranks = None if runner.engine is None else runner.engine.ranks
+        own = nodes if ranks is None else ranks.owned(nodes)
+        labels = runner.labels
+        assert labels.y is not None
+        seed_y = labels.y.index_select(0, own).to(runner.device)
+        self._share = BatchShare(
+            batch=WholeGraph(nodes=own.to(runner.device), seed_y=seed_y),
+            weight=1.0 if ranks is None else _weight(labels, task, own, nodes),
+            num_seeds=nodes.numel(),
+        )
+
+    def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
+        """Yield the batch, unless ``start`` is past it. ``then`` has no effect."""
+        if start == 0:
+            yield self._share
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Return the number of training nodes."""
+        return self._share.num_seeds
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return no stages, as nothing is prepared."""
+        return {}
+
+    def explain(self) -> str:
+        """Return nothing, as no device samples."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing, as there are no threads."""
+
+
+def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> float:
+    """Return the part of the loss of ``whole`` seeds that the mean over a rank's ``own`` makes up."""
+    if task.class_weights is None and not task.misses_cells:
+        return own.numel() / whole.numel()
+    labels = nodes.y
+    assert labels is not None
+    # The mean over a rank's own rows counts by its divisor: weights of classes, or cells that are known.
+    weights = task.to(labels.device)
+    mass = weights.mass(labels.index_select(0, own)) if own.numel() else 0.0
+    return mass / weights.mass(labels.index_select(0, whole))
+
+
+Feed = SampledFeed | WholeGraphFeed
+"""A source of the batches of any epoch from any position on, as a pure function of (epoch, position)."""
+
+
+# ---- the step
+
 
 STAGES = ("wait", "sample", "gather", "forward", "backward", "evaluate", "checkpoint", "epoch")
 """Names of the stages. ``wait`` is the time in which the trainer waited for a batch. ``sample`` and
@@ -119,8 +413,6 @@ class TrainStep:
         batches: Iterator[BatchShare],
         num_batches: int,
         num_seeds: int,
-        *,
-        meanwhile: Callable[[], None] = lambda: None,
     ) -> StepRecord:
         """Make one step.
 
@@ -129,7 +421,6 @@ class TrainStep:
             batches: iterator from which the step's batches are taken.
             num_batches: number of batches, whose gradients are averaged over all seeds.
             num_seeds: number of seeds of these batches together.
-            meanwhile: called while sums over the ranks are on their way, if there are several.
 
         Raises:
             TrainingError: the loss or the gradients are not finite; the parameters are unchanged.
@@ -145,7 +436,7 @@ class TrainStep:
             loss_sum += self._accumulate(batches, num_seeds, where, key, is_last=left == 0)
         with self._clock.measure("backward"):
             if self._sums is not None:  # a loss that is not finite ends the run on every rank
-                loss_sum = self._sums.add_up(loss_sum, meanwhile)
+                loss_sum = self._sums.add_up(loss_sum)
                 self._check_loss(loss_sum / num_seeds, where)
             learning_rate = self._schedule.learning_rate
             grad_norm = self._clip_gradients(where)
@@ -255,181 +546,3 @@ class TrainStep:
                 "divisions at zero in the model."
             )
         return norm
-
-
-# ---- the optimizer and its learning rate
-
-PER_STEP = frozenset({"cosine", "linear", "onecycle"})
-"""Schedulers that advance with every step; the others advance with every epoch."""
-SCHEDULERS = (*sorted(PER_STEP), "plateau")
-
-
-class LearningRateSchedule:
-    """An optimizer's learning rate over a run, advanced every step, every epoch, or by the monitored metric.
-
-    Args:
-        config: options of the run; ``scheduler``, ``warmup_steps`` and ``eval_every`` matter.
-        optimizer: optimizer whose parameter groups hold the rate.
-        total_steps: number of steps of the whole run, which a named curve spans.
-        maximize: whether a larger monitored metric is better.
-
-    Raises:
-        ConfigError: the name is unknown, or the function does not return a scheduler.
-    """
-
-    def __init__(
-        self, config: TrainConfig, optimizer: Optimizer, *, total_steps: int, maximize: bool
-    ) -> None:
-        self._optimizer = optimizer
-        self._kind = config.scheduler
-        self._scheduler = _make_scheduler(config, optimizer, total_steps, maximize)
-
-    @property
-    def learning_rate(self) -> float:
-        """Current learning rate of the first parameter group."""
-        return float(self._optimizer.param_groups[0]["lr"])
-
-    def after_step(self) -> None:
-        """Advance a scheduler that goes by steps."""
-        if self._scheduler is not None and self._kind in PER_STEP:
-            self._scheduler.step()
-
-    def after_epoch(self, monitored: float | None) -> None:
-        """Advance a scheduler that goes by epochs, with the validation metric if there was one."""
-        if self._scheduler is None or self._kind in PER_STEP:
-            return
-        if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
-            if monitored is not None:
-                self._scheduler.step(monitored)
-        else:
-            self._scheduler.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to keep in a checkpoint."""
-        return {} if self._scheduler is None else self._scheduler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from a checkpoint."""
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(state)
-
-
-def _make_scheduler(config: TrainConfig, optimizer: Optimizer, total_steps: int, maximize: bool) -> Any:
-    choice = config.scheduler
-    if choice is None:
-        return None
-    if not isinstance(choice, str):
-        made = choice(optimizer)
-        if not callable(getattr(made, "step", None)):
-            raise ConfigError(
-                f"scheduler as a function must return a scheduler with step(); got {type(made).__name__}."
-            )
-        return made
-    if choice == "onecycle":
-        highest = [group["lr"] for group in optimizer.param_groups]
-        return lr_scheduler.OneCycleLR(optimizer, max_lr=highest, total_steps=total_steps + 1)
-    if choice == "plateau":
-        if config.eval_every == 0:
-            raise ConfigError(
-                "scheduler='plateau' follows the validation metric, but eval_every=0 never evaluates."
-            )
-        return lr_scheduler.ReduceLROnPlateau(
-            optimizer, mode="max" if maximize else "min", factor=0.5, patience=5
-        )
-    if choice in ("cosine", "linear"):
-        return lr_scheduler.LambdaLR(optimizer, _ramp(choice, config.warmup_steps, total_steps))
-    raise ConfigError(
-        f"scheduler must be one of {', '.join(SCHEDULERS)}, a function or None; got {choice!r}."
-        + did_you_mean(choice, SCHEDULERS)
-    )
-
-
-def _ramp(shape: str, warmup: int, total: int) -> Callable[[int], float]:
-    """Return the learning rate's factor by step, which rises over ``warmup`` steps and then falls to zero."""
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / (warmup + 1)
-        done = min(1.0, (step - warmup) / max(1, total - warmup))
-        return 0.5 * (1.0 + math.cos(math.pi * done)) if shape == "cosine" else 1.0 - done
-
-    return factor
-
-
-# These need a closure, sparse gradients or other care that the trainer does not provide.
-_UNFIT = frozenset({"optimizer", "lbfgs", "sparseadam"})
-# Optimizers with a fused kernel in PyTorch, and the devices that have it.
-_FUSED = {"adam": ("cpu", "cuda"), "adamw": ("cpu", "cuda"), "sgd": ("cpu", "cuda"), "adagrad": ("cpu",)}
-
-_WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
-
-
-def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
-    """Make the optimizer that ``config`` describes, over the model's parameters that require gradients.
-
-    Raises:
-        ConfigError: the name is unknown, the function does not return an optimizer, or an optimizer that was
-            given does not hold the model's parameters.
-    """
-    params = [p for p in model.parameters() if p.requires_grad]
-    if not params:
-        raise ConfigError("the model has no parameter that requires gradients; there is nothing to train.")
-    choice = config.optimizer
-    if isinstance(choice, Optimizer):
-        return _checked_ready(choice, params)
-    if isinstance(choice, str):
-        return _named_optimizer(choice, params, config)
-    made = choice(params)
-    if not isinstance(made, Optimizer):
-        raise ConfigError(
-            f"optimizer as a function must return a torch.optim.Optimizer; got {type(made).__name__}."
-        )
-    return made
-
-
-def _named_optimizer(name: str, params: list[nn.Parameter], config: TrainConfig) -> Optimizer:
-    known = {
-        key.lower(): kind
-        for key, kind in vars(torch.optim).items()
-        if inspect.isclass(kind) and issubclass(kind, Optimizer) and key.lower() not in _UNFIT
-    }
-    if name.lower() not in known:
-        raise ConfigError(
-            f"optimizer must be one of {', '.join(sorted(known))}, a function or an optimizer; got {name!r}."
-            + did_you_mean(name, known)
-        )
-    kind = known[name.lower()]
-    takes = inspect.signature(kind).parameters
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
-    if config.weight_decay and "weight_decay" not in takes:
-        raise ConfigError(f"optimizer={name!r} has no weight_decay; got weight_decay={config.weight_decay}.")
-    if "fused" in takes and _can_fuse(name.lower(), params):
-        options["fused"] = True
-    return _without_compiler(kind)(params, **{key: value for key, value in options.items() if key in takes})
-
-
-def _without_compiler(kind: type[Optimizer]) -> type[Optimizer]:
-    """Return the same class of optimizers, whose methods do not import torch's compiler.
-
-    PyTorch wraps them so that ``torch.compile`` passes them over, and the first call of one imports the
-    compiler, which takes longer than many a run. A run's optimizer is not compiled.
-    """
-    unwrapped = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
-    step = torch.no_grad()(inspect.unwrap(kind.step))  # PyTorch's own wrapper does this beside the import
-    return type(kind.__name__, (kind,), {**unwrapped, "step": step})
-
-
-def _can_fuse(name: str, params: Iterable[nn.Parameter]) -> bool:
-    """Return whether PyTorch's fused kernel supports all of these parameters."""
-    devices = _FUSED.get(name, ())
-    return all(p.is_floating_point() and p.device.type in devices for p in params)
-
-
-def _checked_ready(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> Optimizer:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in held for p in params):
-        raise ConfigError(
-            "the optimizer holds none of the model's parameters; make it from model.parameters() of the "
-            "model given to the Trainer, after moving it to its device."
-        )
-    return optimizer

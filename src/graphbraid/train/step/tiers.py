@@ -14,7 +14,7 @@ from graphbraid.features.scores.score import reads_of_run
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import ALONE, Share
+from graphbraid.train.step.step import ALONE, Share
 
 _log = logging.getLogger(__name__)
 

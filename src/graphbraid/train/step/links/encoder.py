@@ -33,8 +33,7 @@ from graphbraid.train.step.runner import ModelRunner, normalises_by_degree, pipe
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError, Program
-    from graphbraid.loader.batch_loader import BatchLoader
-    from graphbraid.loader.options import LoaderSettings
+    from graphbraid.loader.batch_loader import BatchLoader, LoaderSettings
     from graphbraid.train.runtime import ModelPlace
 
 

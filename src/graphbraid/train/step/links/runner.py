@@ -30,8 +30,8 @@ from graphbraid.train.task import Task, task_of
 if TYPE_CHECKING:
     from graphbraid.distributed import Communicator
     from graphbraid.distributed.shards.links import PartLinks
-    from graphbraid.loader.batch_loader import BatchLoader
-    from graphbraid.loader.options import LoaderSettings
+    from graphbraid.graph.graph_set import GraphSet
+    from graphbraid.loader.batch_loader import BatchLoader, LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
     from graphbraid.sampling.sample import NeighborLists
@@ -498,14 +498,18 @@ def _check_relations(model: LinkModel, data: LinkData) -> None:
 
 def runner_of(
     model: nn.Module,
-    graph: Graph,
+    graph: Graph | GraphSet,
     place: ModelPlace,
     config: TrainConfig,
     *,
     rows: FeatureSource | None = None,
     lists: NeighborLists | None = None,
 ) -> ModelRunner:
-    """Return the runner of a model of links, of edges or of nodes; the last reads ``rows`` and ``lists``."""
+    """Return a model's runner, by its kind and the graph's; one of nodes reads ``rows`` and ``lists``."""
+    if not isinstance(graph, Graph):
+        from graphbraid.train.step.graphs import GraphsRunner  # here: few runs are on many graphs
+
+        return GraphsRunner(model, graph, place)
     if isinstance(model, LinkModel):
         return LinkRunner(model, graph, place, config)
     if isinstance(model, EdgeModel):
