@@ -122,7 +122,7 @@ def file_id_of(path: Path) -> tuple[int, int]:
 
 def find(address: int, num_bytes: int) -> Mapped | None:
     """The file's part that lies in ``num_bytes`` from ``address`` on; None where no file was mapped there."""
-    for begin, mapping in list(_MAPPINGS.items()):
+    for begin, mapping in _MAPPINGS.copy().items():  # a list of items may collect garbage, and so mappings
         offset = address - begin
         if offset >= 0 and offset + num_bytes <= mapping.num_bytes:
             return Mapped(mapping.path, offset, mapping.file_id, mapping.sums)
