@@ -30,8 +30,8 @@ BUDGETS = {
     ("nn",): 3_830,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_490,
-    ("distributed",): 7_995,
+    ("fullgraph",): 29_475,
+    ("distributed",): 7_785,
     ("synth",): 5_895,
     ("train",): 11_175,
     ("estimates",): 4_475,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_830, 411, 96_195
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_640, 411, 96_195
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
@@ -87,9 +87,20 @@ def to_predictions() -> int:
 ON_PARTS = [
     *(f"distributed/{name}" for name in ("shards", "parts/rows.py")),
     *(f"fullgraph/batches/{name}.py" for name in ("levels_on_parts", "rank_norms")),
-    "nn/sharded_embedding.py",
 ]
 """Rooms and modules that serve only mini-batches of ranks that hold parts: 3,000 lines are asked for."""
+WITHIN = ("nn/encoders.py", "class ShardedEmbedding", "TypedEdges = ")
+"""A module with a class that serves these, too, and the texts where the class begins and the next begins."""
+
+
+def on_parts() -> tuple[int, int]:
+    """Lines and files of :data:`ON_PARTS` and :data:`WITHIN`."""
+    name, begin, end = WITHIN
+    text = (PACKAGE / name).read_text(encoding="utf-8")
+    sizes = [size(PACKAGE / one) for one in ON_PARTS]
+    assert all(files for _, files in sizes), "a module was renamed"
+    own = len(text[text.index(begin) : text.index(end)].splitlines())
+    return own + sum(lines for lines, _ in sizes), 1 + sum(files for _, files in sizes)
 
 
 def main() -> None:
@@ -101,8 +112,7 @@ def main() -> None:
     lines, files = size(PACKAGE)
     print(line("src/graphbraid", lines, files, WHOLE_LINES), f"lines, {WHOLE_FILES} files")
     print(line("tables to predictions", to_predictions(), len([*TO_PREDICTIONS, *LAST_IN]), 3000))
-    on_parts = [size(PACKAGE / name) for name in ON_PARTS]
-    print(line("mini-batches on parts", *map(sum, zip(*on_parts, strict=True)), 3000))
+    print(line("mini-batches on parts", *on_parts(), 3000))
     print(line("tests", *size(ROOT / "tests"), TEST_LINES))
     print(line("benchmarks", *size(ROOT / "benchmarks"), ""))
     print(line("src/graphbraid/csrc (C++)", *size(PACKAGE / "csrc", ".cpp", ".h", ".inl"), ""))

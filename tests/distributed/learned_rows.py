@@ -76,7 +76,7 @@ def every_case(comm: Communicator, folder: str, files: str) -> dict[str, object]
     found["files"] = [fitted(of_files)]
     held = of_files.runner.learned
     assert held is not None
-    found["owned"] = sum(ids.numel() for ids in held.owned)
+    found["owned"] = sum(one.nodes.owned.numel() for one in held.groups)
     return found
 
 

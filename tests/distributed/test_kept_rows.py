@@ -19,6 +19,7 @@ from graphbraid.distributed.shards.feature_rows import (
     GroupRows,
     RowTraffic,
     known_ahead,
+    lookahead_of,
     table_of,
 )
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
@@ -35,11 +36,6 @@ NOTES_BYTES = 8 * NUM_NODES
 group_of_batches = st.lists(st.lists(st.integers(0, NUM_NODES - 1), max_size=12), max_size=3)
 
 
-def budget_of(num_rows: int) -> int:
-    """Return the bytes that so many kept rows take."""
-    return NOTES_BYTES + num_rows * (ROW_BYTES + SLOT_BYTES) if num_rows else 0
-
-
 def reads_of(groups: list[list[Tensor]]) -> Tensor:
     """Return how often each row is asked for by groups, as a score."""
     none = torch.empty(0, dtype=torch.int64)
@@ -50,7 +46,7 @@ def reads_of(groups: list[list[Tensor]]) -> Tensor:
 def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]]:
     """Return the rows of groups, announced as far ahead as is worth it."""
     found = []
-    for _, wanted in known_ahead(groups, partial(GroupRows, rows), rows.lookahead):
+    for _, wanted in known_ahead(groups, partial(GroupRows, rows), lookahead_of({0: rows})):
         wanted.ask()
         wanted.begin()
         found.append(wanted.finish())
@@ -59,8 +55,8 @@ def gathered(rows: FeatureRows, groups: list[list[Tensor]]) -> list[list[Tensor]
 
 def asked_for(rows: FeatureRows, groups: list[list[Tensor]]) -> RowTraffic:
     """Return what is counted where owners are asked for the rows, which do not travel."""
-    made = rows.anew()
-    for _, wanted in known_ahead(groups, partial(GroupRows, made), made.lookahead):
+    made = FeatureRows(rows.shards, rows.comm, rows.cache.num_rows)
+    for _, wanted in known_ahead(groups, partial(GroupRows, made), lookahead_of({0: made})):
         wanted.ask()
     return made.traffic
 
@@ -92,7 +88,7 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
     def on_rank(comm: Communicator) -> tuple[RowTraffic, RowTraffic, int]:
         shards = ShardedGraph.open(folder, comm).shards.only
         own = [[torch.tensor(ids, dtype=torch.int64) for ids in group] for group in groups[comm.rank]]
-        rows = FeatureRows(shards, comm, budget_of(num_kept))
+        rows = FeatureRows(shards, comm, num_kept)
         expected = asked_for(rows, own)
         before = comm.sent_bytes
         for found, wanted in zip(gathered(rows, own), own, strict=True):
@@ -139,7 +135,7 @@ def test_rows_of_int8_travel_without_their_scales(tmp_path: Path) -> None:
         sharded = ShardedGraph.open(folder, comm)
         assert features_mark(sharded.x) == features_mark(x)
         assert torch.isnan(sharded.dense_x()).all()  # a read past the exchange shows in the loss
-        [rows] = sharded.shards.rows
+        [rows] = sharded.shards.rows.values()
         [[found]] = gathered(rows, [[ids]])
         assert torch.equal(found, x.rows(ids))
         assert rows.traffic.sent_bytes == 4 * rows.traffic.sent_ids + 5 * rows.traffic.sent_rows
@@ -210,7 +206,7 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
     def on_rank(comm: Communicator) -> list[int]:
         shards = ShardedGraph.open(folder, comm).shards.only
         reads = reads_of(groups) * (shards.owners(torch.arange(NUM_NODES)) != comm.rank)
-        rows = FeatureRows(shards, comm, budget_of(6))
+        rows = FeatureRows(shards, comm, 6)
         best = reads.topk(6).values  # each of them would come once, before the first group
         return [asked_for(rows, groups).sent_ids, 6 + int(reads.sum() - best.sum())]
 

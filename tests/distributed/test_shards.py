@@ -335,7 +335,7 @@ def test_rows_that_exceed_the_memory_are_read_from_disk(
     free = 4 * 60 * 5 * 4 // 3  # of which all rows take three quarters
     for left, reads in ((free, False), (free - 2, True), (None, False)):
         monkeypatch.setattr(sharded_graph, "free_memory_bytes", lambda left=left: left)
-        found = run_threads(2, lambda comm: ShardedGraph.open(folder, comm).shards.only._on_disk)
+        found = run_threads(2, lambda comm: ShardedGraph.open(folder, comm).shards.only.table.on_disk)
         assert [any(disk is not None for disk in disks) for disks in found] == [reads, reads]
         check_ranks(folder, graph, SamplerConfig(fanouts=(3, 2)), 2, 6)
 

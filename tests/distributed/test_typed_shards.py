@@ -16,7 +16,7 @@ from tests.distributed.threads import run_threads
 
 from graphbraid import Graph
 from graphbraid.distributed import Communicator, ShardedGraph
-from graphbraid.distributed.shards.feature_rows import divided
+from graphbraid.distributed.shards.feature_rows import num_kept
 from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, SparseFeatures
@@ -153,11 +153,12 @@ def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path: Path) -> None:
     graph = typed_graph([10, 60, 9], [1, 1, 1, 1, 1, 1])
     folder = opened(tmp_path, graph)
     [shards, *_] = run_threads(3, lambda comm: ShardedGraph.open(folder, comm).shards)
-    assert divided("all", shards.by_type) == ["all", "all", "all"]
-    few, some = (divided(size, shards.by_type) for size in (800, 2000))
-    assert few == [0, 800, 0]  # a share would hold no row of the first type
+    others = [one.num_nodes - one.owned.numel() for one in shards.by_type]
+    assert num_kept("all", shards.by_type) == [*others[:2], 0]  # the last type has no rows
+    few, some = (num_kept(size, shards.by_type) for size in (800, 2000))
+    assert few == [0, (800 - 8 * 60) // (7 * 4 + 32), 0]  # a share would hold no row of the first type
     assert some[0] > 0 < some[1]
-    assert sum(some) in range(1999, 2001)
+    assert 2 * 8 * 35 + some[0] * (3 * 4 + 32) + some[1] * (7 * 4 + 32) in range(2000 - 44 - 60, 2001)
     with pytest.raises(ConfigError, match="hold no row"):
         shards.keep(100)
 

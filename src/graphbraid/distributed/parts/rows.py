@@ -9,7 +9,7 @@ opens the first and its own parts, and never the graph.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,9 +22,10 @@ from graphbraid.datasets.store.manifest import StoreManifest, manifest_of, names
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
 from graphbraid.datasets.store.types import is_rows_of_type
 from graphbraid.errors import DataError
+from graphbraid.features.rows.disk import DiskRows
 from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype, indptr_of
+from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype, indptr_of, ranges
 from graphbraid.graph.identity import mark
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.graph.types import Relation, first_ids, placed, rows_of_nodes
@@ -60,37 +61,26 @@ class SharedManifest(BaseModel):
     """Number of columns of the edge features; 0 also where there are none."""
 
     @property
+    def counts(self) -> list[int]:
+        """Number of nodes of each type."""
+        types = self.graph.types
+        return [self.graph.num_nodes] if types is None else [one.num_nodes for one in types.nodes]
+
+    @property
     def feature_names(self) -> list[str]:
         """Names that the arrays of the node types' features have, where there are some."""
         types = self.graph.types
         return ["x"] if types is None else [f"node{number}_x" for number in range(len(types.nodes))]
 
-    @property
-    def first_ids(self) -> list[int]:
-        """Id in the whole graph of the first node of each type, and at the end the number of all nodes."""
-        types = self.graph.types
-        return first_ids([self.graph.num_nodes] if types is None else [one.num_nodes for one in types.nodes])
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows that the nodes have together, one for each relation into their type."""
-        types = self.graph.types
-        assert types is not None
-        counts = {one.name: one.num_nodes for one in types.nodes}
-        return sum(counts[one.destination] for one in types.edges)
-
     def relations(self, counts: list[int]) -> list[Relation]:
-        """Return where each relation stands among the rows of so many nodes of each type."""
-        types = self.graph.types
-        assert types is not None
-        edges = [(one.source, one.name, one.destination) for one in types.edges]
-        return placed(counts, [one.name for one in types.nodes], edges)
+        """Return where each relation stands among the rows of so many nodes of each type; none untyped."""
+        if (types := self.graph.types) is None:
+            return []
+        return placed(counts, [one.name for one in types.nodes], [one.key for one in types.edges])
 
     def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows by relation of nodes, and how many each has, as :func:`.types.rows_of_nodes`."""
-        assert self.graph.types is not None
-        relations = self.relations([one.num_nodes for one in self.graph.types.nodes])
-        return rows_of_nodes(relations, self.first_ids, ids)
+        return rows_of_nodes(self.relations(self.counts), first_ids(self.counts), ids)
 
 
 class RowsManifest(BaseModel):
@@ -138,15 +128,14 @@ def _place_of(name: str, lists: Lists) -> Literal["parts", "shared", ""]:
 
 
 def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
-    """Divide ids in the whole graph, those of the first type first, into ids within each type.
+    """Divide ids in the whole graph into ids within each type, in their order.
 
     Args:
         ids: ``(num_ids,)`` int64.
         first_ids: id of the first node of each type, and at the end the number of nodes.
     """
     kinds = torch.bucketize(ids, torch.tensor(first_ids[1:-1]), right=True)
-    parts = torch.split(ids, torch.bincount(kinds, minlength=len(first_ids) - 1).tolist())
-    return [part - first for part, first in zip(parts, first_ids[:-1], strict=True)]
+    return [ids[kinds == number] - first for number, first in enumerate(first_ids[:-1])]
 
 
 def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) -> dict[str, Any]:
@@ -184,21 +173,13 @@ def write_rows(folder: Path, graph: Graph, owned: Tensor, part: int, shared: Map
     for number, (name, ids) in enumerate(zip(graph.node_types, by_type, strict=True)):
         x = stored_rows(graph.nodes_of(name).x)
         if x is not None:
-            arrays[f"node{number}_x" if graph.is_typed else "x"] = _features(x, ids)
+            one_each = torch.arange(ids.numel() + 1)
+            arrays[f"node{number}_x" if graph.is_typed else "x"] = _of_lists(x.detach(), ids, one_each)
     if shared["lists"] == "parts":
         arrays |= _lists(graph, owned)
     described = {name: write_array(folder / f"{name}.npy", values) for name, values in arrays.items()}
     same = {name: shared[name] for name in ("part_of_xxh3", "marks")}
     ROWS.write(folder, {"part": part, "arrays": described, **same})
-
-
-def _features(x: Tensor, owned: Tensor) -> ArrayParts:
-    at_a_time = max(1, _BLOCK_BYTES // max(1, x.shape[1] * x.element_size()))
-
-    def parts() -> Iterator[Tensor]:
-        return (gather_rows(x, ids, trusted=True) for ids in torch.split(owned, at_a_time))
-
-    return ArrayParts(x.dtype, (owned.numel(), x.shape[1]), parts)
 
 
 def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
@@ -241,41 +222,67 @@ def _of_lists(
     ids: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> ArrayParts:
-    """Return the values of the edges of some lists, read block by block; see :func:`_positions`.
+    """Return the values of some lists, read block by block.
 
     Args:
-        values: of all edges.
-        first: as below.
-        indptr: as below.
+        values: of all lists.
+        first: ``(num_lists,)`` position of the first value of each.
+        indptr: ``(num_lists + 1,)`` their offsets in what is written.
         ids: where the values of each position stand; None if they stand there.
         dtype: what they are written as.
     """
-    as_written = dtype or values.dtype
+    as_written, at_a_time = dtype or values.dtype, _BLOCK_BYTES // max(16, values[:1].nbytes)
 
     def parts() -> Iterator[Tensor]:
-        for at in _positions(first, indptr, values[:1].nbytes):
+        begin = 0
+        while begin < first.numel():
+            ends = torch.searchsorted(indptr, int(indptr[begin]) + at_a_time, right=True)
+            end = max(begin + 1, int(ends) - 1)
+            at = ranges(first[begin:end], indptr[begin : end + 1].diff())
             yield values[at if ids is None else ids[at]].to(as_written)
+            begin = end
 
     return ArrayParts(as_written, (int(indptr[-1]), *values.shape[1:]), parts)
 
 
-def _positions(first: Tensor, indptr: Tensor, edge_bytes: int) -> Iterator[Tensor]:
-    """Yield the positions in the graph of the edges of some lists, block by block.
+class JoinedRows:
+    """Rows of the parts that a rank holds, as one table: those of its first part come first.
 
     Args:
-        first: ``(num_lists,)`` position of the first edge of each.
-        indptr: ``(num_lists + 1,)`` their offsets in what is written.
-        edge_bytes: bytes that are written for an edge.
+        tables: ``(num_rows, ...)`` rows of each part, contiguous and mapped.
+        from_disk: whether rows are read past the page cache.
     """
-    edges_at_a_time, begin = _BLOCK_BYTES // max(16, edge_bytes), 0
-    while begin < first.numel():
-        most = int(indptr[begin]) + edges_at_a_time
-        end = max(begin + 1, int(torch.searchsorted(indptr, most, right=True)) - 1)
-        degrees = indptr[begin + 1 : end + 1] - indptr[begin:end]
-        ahead = first[begin:end] - (indptr[begin:end] - indptr[begin])
-        count = int(indptr[end] - indptr[begin])
-        yield torch.repeat_interleave(ahead, degrees, output_size=count) + torch.arange(count)
-        begin = end
+
+    def __init__(self, tables: Sequence[Tensor], *, from_disk: bool = False) -> None:
+        self.tables = tables
+        self.on_disk = [DiskRows.behind(one) if from_disk and one.nbytes else None for one in tables]
+
+    @property
+    def mapped(self) -> Tensor | None:
+        """All rows as they are mapped; None if they are in several tables or on disk, or exceed int32."""
+        first, *others = self.tables
+        return None if others or self.on_disk[0] is not None or len(first) >= 1 << 31 else first
+
+    def new(self, count: int) -> Tensor:
+        """Return room for rows, ``(count, ...)`` in the dtype in which they are stored."""
+        return self.tables[0].new_empty(count, *self.tables[0].shape[1:])
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of these numbers, ``(num_rows,)`` int64, as they are stored."""
+        if len(self.tables) == 1:
+            return self._read(0, rows)
+        out, first = self.new(rows.numel()), 0
+        for number, table in enumerate(self.tables):
+            here = ((rows >= first) & (rows < first + len(table))).nonzero().squeeze(1)
+            out[here] = self._read(number, rows[here] - first)
+            first += len(table)
+        return out
+
+    def _read(self, number: int, rows: Tensor) -> Tensor:
+        table = self.tables[number]
+        if (disk := self.on_disk[number]) is not None:
+            return disk.gather(rows)
+        return gather_rows(table, rows, trusted=True) if table.ndim == 2 else table[rows]
 
 
 class PartRows(NamedTuple):
@@ -315,17 +322,26 @@ class PartRows(NamedTuple):
             for name, entry in manifest.arrays.items()
             if name == "first_edge" or name in shared.marks
         }
-        by_type = divided_by_type(owned, shared.first_ids)
-        divides = shared.graph.types is not None and shared.lists == "parts"
-        relations = shared.relations([*map(len, by_type)]) if divides else []
+        by_type = divided_by_type(owned, first_ids(shared.counts))
+        relations = shared.relations([*map(len, by_type)]) if shared.lists == "parts" else []
         found = cls(owned, by_type, arrays, relations)
         found._check(folder, shared)
         return found
 
-    def lists_of(self, relation: Relation) -> tuple[Tensor, Tensor]:
-        """Return where a relation's lists into own nodes of its type begin, and their offsets together."""
-        places = torch.arange(len(self.by_type[relation.destination]))
-        return _begins(self.arrays["rows_indptr"], relation.first_row + places * relation.stride)
+    def lists_of(self, number: int | None) -> tuple[Tensor, Tensor]:
+        """Return where own nodes' lists begin in the whole graph, and their offsets in the part's arrays.
+
+        Those of a relation, by its number, are the lists of own nodes of its destinations' type.
+        """
+        first, indptr = self.arrays["first_edge"], self.arrays["indptr"]
+        if number is None:
+            return first, indptr
+        relation = self.relations[number]
+        begin, own = sum(map(len, self.by_type[: relation.destination])), self.by_type[relation.destination]
+        nodes = slice(begin, begin + len(own))
+        lists = relation.first_row + torch.arange(len(own)) * relation.stride
+        begins, offsets = _begins(self.arrays["rows_indptr"], lists)
+        return first[nodes] + begins - indptr[nodes], offsets
 
     def _check(self, folder: Path, shared: SharedManifest) -> None:
         """Check that arrays fit each other and the graph."""
@@ -355,7 +371,7 @@ class PartRows(NamedTuple):
                 raise DataError(f"{folder}: rows_indptr does not fit indptr; partition again")
             for one in self.relations:
                 if (name := f"edge{one.number}_attr") in shared.marks:
-                    edges, attr = int(self.lists_of(one)[1][-1]), arrays.get(name)
+                    edges, attr = int(self.lists_of(one.number)[1][-1]), arrays.get(name)
                     if attr is None or attr.ndim != 2 or attr.shape[0] != edges:
                         raise _misfit(folder, name, attr, f"{edges} rows")
 

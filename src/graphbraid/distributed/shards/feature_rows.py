@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -29,13 +29,13 @@ from graphbraid.ops.gather import put_rows, take_rows
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import TypeShards
 
+
 T = TypeVar("T")
 W = TypeVar("W")
-RowsByType = Sequence["FeatureRows | None"]
-"""Feature rows by node type; None for a type without features."""
+RowsByType = Mapping[int, "FeatureRows"]
+"""Feature rows by the number of their node type; a type without features has none."""
 LOOKAHEAD = 4
 """Groups of batches that are known beyond the one whose rows are asked for, where rows are kept."""
-_MEMORY = "the memory for rows of other ranks"
 
 
 class RowTraffic(NamedTuple):
@@ -58,57 +58,45 @@ class RowTraffic(NamedTuple):
     messages: int = 0
     """Messages with ids or rows that went to other ranks."""
 
-    def plus(self, **more: int) -> RowTraffic:
-        """Return the sums of both."""
-        return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
-
     def since(self, before: RowTraffic) -> RowTraffic:
         """Return the counts since ``before``."""
         return RowTraffic(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-def divided(budget: int | str, types: Sequence[TypeShards]) -> list[int | str]:
-    """Divide memory for other ranks' rows among node types, by the bytes of these rows.
-
-    If a type's share would hold no row, the other types get it.
-    """
-    if len(types) == 1 or budget == "all":
-        return [budget] * len(types)
-    left, sizes = as_budget(budget, _MEMORY), dict[int, tuple[int, int]]()
-    for number, one in enumerate(types):
-        if one.row_bytes and (remote := one.num_nodes - one.owned.numel()):
-            notes, kept = row_bytes_kept(BroughtRows(one.num_nodes, one.row_bytes), ranked=False)
-            sizes[number] = notes + kept, notes + remote * kept
-    while left and sizes:
-        whole = sum(most for _, most in sizes.values())
-        given = {number: left * most // whole for number, (_, most) in sizes.items()}
-        lacks = [number for number, (least, _) in sizes.items() if given[number] < least]
-        if not lacks or len(sizes) == 1:  # one that gets all of too little says so
-            return [given.get(number, 0) for number in range(len(types))]
-        del sizes[max(lacks, key=lambda number: sizes[number][0] - given[number])]
-    return [0] * len(types)
+def total(traffic: Iterable[RowTraffic]) -> RowTraffic:
+    """Return the sums of counts, such as those of all node types."""
+    return RowTraffic(*map(sum, zip(RowTraffic(), *traffic, strict=True)))
 
 
-def _num_kept(budget: int | str, reader: BroughtRows, num_remote: int) -> int:
-    """Return how many of the ``num_remote`` rows of other ranks a budget holds.
+def num_kept(budget: int | str, types: Sequence[TypeShards]) -> list[int]:
+    """Return how many rows of other ranks' nodes a budget holds, by node type.
+
+    Types share it by the bytes of these rows. If a type's share would hold no row, the other types get it.
 
     Raises:
-        ConfigError: it holds no row, and is not 0.
-        ResourceError: it is more than the free memory.
+        ConfigError: it holds no row of any type, and is not 0.
     """
-    notes, kept = row_bytes_kept(reader, ranked=False)
-    most = min(as_budget(budget, _MEMORY), notes + num_remote * kept)
-    if most == 0 or num_remote == 0:
-        return 0
-    require_free(most, f"memory of {budget!r} for rows of other ranks")
-    held = (most - notes) // kept
-    if held < 1:
-        raise ConfigError(
-            f"{budget!r} of memory for rows of other ranks hold no row: notes about all "
-            f"{reader.shape[0]:,} rows take {format_bytes(notes)}, and a row takes {format_bytes(kept)}. "
-            "Give more, or 0"
-        )
-    return held
+    left, sizes = as_budget(budget, "the memory for rows of other ranks"), dict[int, tuple[int, int, int]]()
+    for number, one in enumerate(types):
+        if one.row_bytes and (remote := one.num_nodes - one.owned.numel()):
+            notes, row_bytes = row_bytes_kept(BroughtRows(one.num_nodes, one.row_bytes), ranked=False)
+            sizes[number] = notes, row_bytes, notes + remote * row_bytes
+    while left and sizes:
+        whole = sum(most for _, _, most in sizes.values())
+        given = {number: min(left, whole) * most // whole for number, (_, _, most) in sizes.items()}
+        held = {at: (given[at] - notes) // row_bytes for at, (notes, row_bytes, _) in sizes.items()}
+        lacks = {at: sum(sizes[at][:2]) - given[at] for at, count in held.items() if count < 1}
+        if not lacks:
+            return [held.get(number, 0) for number in range(len(types))]
+        if len(sizes) == 1:
+            [(number, (notes, row_bytes, _))] = sizes.items()
+            raise ConfigError(
+                f"{budget!r} of memory for rows of other ranks hold no row: notes about all "
+                f"{types[number].num_nodes:,} rows take {format_bytes(notes)}, and a row takes "
+                f"{format_bytes(row_bytes)}. Give more, or 0"
+            )
+        del sizes[max(lacks, key=lacks.__getitem__)]
+    return [0] * len(types)
 
 
 _NO_IDS = torch.empty(0, dtype=torch.int64)
@@ -122,13 +110,11 @@ class FeatureRows:
     Args:
         shards: the nodes of the type.
         comm: the ranks. Only the thread that asks uses it.
-        budget: memory for rows of other ranks' nodes and for notes about them, in bytes or as ``"4GiB"``;
-            ``"all"`` keeps all rows.
+        num_kept: number of rows of other ranks' nodes that memory keeps, at most.
         rows_comm: the ranks, for the thread that begins and finishes. If None, ``comm``: then it is the same
             thread.
 
     Raises:
-        ConfigError: the memory for kept rows holds none.
         ResourceError: the memory is not free.
     """
 
@@ -136,28 +122,21 @@ class FeatureRows:
         self,
         shards: TypeShards,
         comm: Communicator,
-        budget: int | str = 0,
+        num_kept: int = 0,
         rows_comm: Communicator | None = None,
     ) -> None:
-        self.shards, self.comm, self._budget = shards, comm, budget
+        self.shards, self.comm = shards, comm
         self.rows_comm, self.ids = rows_comm or comm, index_dtype(shards.num_nodes)
         self.traffic = RowTraffic()
         """Counts of reads and transfers so far."""
         reader = BroughtRows(shards.num_nodes, shards.row_bytes)
-        num_remote = shards.num_nodes - shards.owned.numel()
-        self.cache = RowCache(reader, _num_kept(budget, reader, num_remote) if shards.row_bytes else 0)
+        if num_kept:
+            notes, row_bytes = row_bytes_kept(reader, ranked=False)
+            require_free(notes + num_kept * row_bytes, f"memory for {num_kept:,} rows of other ranks")
+        self.cache = RowCache(reader, num_kept)
         """Which rows of others are kept."""
-        self.memory = shards.new_rows(self.cache.num_rows)
+        self.memory = shards.table.new(num_kept)
         """These rows."""
-
-    def anew(self) -> FeatureRows:
-        """Return such rows that have read nothing yet; all ranks call it together."""
-        return FeatureRows(self.shards, self.comm, self._budget)
-
-    @property
-    def lookahead(self) -> int:
-        """Groups that are worth announcing before the rows of the first of them are asked for."""
-        return LOOKAHEAD if self.cache.num_rows else 0
 
 
 class GroupRows:
@@ -191,24 +170,24 @@ class GroupRows:
         # Where rows of others are kept, and where missing ones will be; -1: nowhere.
         self._slots, self._fills = source.cache.decide(remote, batch=self._number)
         missing = remote[self._slots < 0]
-        self._routed = Routed.by_owner(source.shards.owners(missing), source.comm.size)
-        given, self._asked = self._routed.ask(source.comm, missing.to(source.ids))
-        self._given = given.long()
-        source.traffic = source.traffic.plus(
+        self._routed = Routed(source.comm, source.shards.owners(missing))
+        self._given = self._routed.ask(missing.to(source.ids)).long()
+        of_group = RowTraffic(
             reads=sum(map(len, self._places)),
             remote_reads=self._remote_reads,
             asked=len(remote),
             hits=len(remote) - len(missing),
             sent_ids=len(missing),
-            sent_rows=len(given),
-            sent_bytes=len(missing) * source.ids.itemsize + len(given) * source.shards.row_bytes,
-            messages=sum(map(bool, self._routed.counts)) + sum(map(bool, self._asked)),
+            sent_rows=len(self._given),
+            sent_bytes=len(missing) * source.ids.itemsize + len(self._given) * source.shards.row_bytes,
+            messages=sum(map(bool, [*self._routed.counts, *self._routed.asked])),
         )
+        source.traffic = total([source.traffic, of_group])
 
     def begin(self) -> None:
         """Begin to send other ranks the rows that they asked for, and to receive those that are missing."""
         rows = self._source.shards.own_rows(self._given)
-        self._coming = self._source.rows_comm.all_to_all(rows, self._asked, self._routed.counts)
+        self._coming = self._source.rows_comm.all_to_all(rows, self._routed.asked, self._routed.counts)
 
     def finish(self) -> list[Tensor]:
         """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
@@ -220,13 +199,16 @@ class GroupRows:
         came_for = (self._slots < 0).nonzero().squeeze(1)[self._routed.order]
         came = torch.full_like(self._slots, -1)
         came[came_for] = torch.arange(len(came_for), dtype=torch.int32)
-        table, own = shards.own_source(self._ids, self._own)
-        where = torch.full((3, len(own)), -1, dtype=torch.int32)
-        where[0] = own
+        where, table = torch.full((3, len(self._own)), -1, dtype=torch.int32), shards.table.mapped
+        where[0] = self._own
+        if table is None:
+            held = (self._own >= 0).nonzero().squeeze(1)
+            table = shards.own_rows(self._ids[held])
+            where[0, held] = torch.arange(len(held), dtype=torch.int32)
         where[1:, self._is_remote] = torch.stack([self._slots, came])
         found = []
         for places in self._places:
-            rows = shards.new_rows(len(places))
+            rows = shards.table.new(len(places))
             for source, at in zip((table, memory, received), where[:, places], strict=True):
                 take_rows(source, at, rows)
             found.append(rows if shards.scale is None else shards.in_float32(rows, self._ids[places]))
@@ -234,21 +216,9 @@ class GroupRows:
         return found
 
 
-def announced(rows: RowsByType, batches: Sequence[Sequence[Tensor]]) -> list[GroupRows]:
-    """Announce the rows of a group, by the ids of each type of each batch, for types that have rows."""
-    held = [(at, one) for at, one in enumerate(rows) if one is not None]
-    return [GroupRows(one, [ids[at] for ids in batches]) for at, one in held]
-
-
 def lookahead_of(rows: RowsByType) -> int:
     """Return the groups that are worth announcing before the rows of the first of them are asked for."""
-    return max((one.lookahead for one in rows if one is not None), default=0)
-
-
-def total(rows: RowsByType) -> RowTraffic:
-    """Return the counts of reads and transfers so far, of all types."""
-    by_type = (one.traffic for one in rows if one is not None)
-    return RowTraffic(*map(sum, zip(RowTraffic(), *by_type, strict=True)))
+    return LOOKAHEAD if any(one.cache.num_rows for one in rows.values()) else 0
 
 
 def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int) -> Iterator[tuple[T, W]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,7 +23,10 @@ from graphbraid.sampling.sample import PreparedBatch, Sampled, keep_share
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 
-
+_Drawn = Sequence[Tensor]
+"""The draws of some nodes: of all nodes by the first relation, then by the second, and so on. They are the
+number of edges of each node and relation; of each edge its source, within the sources' type; and if these are
+kept, its int64 position in the whole graph."""
 _NO_IDS = torch.empty(0, dtype=torch.int64)
 
 
@@ -49,12 +53,12 @@ class _Draft:
         """Add a hop's draws for the nodes of :meth:`drawing`, in their order, relation by relation."""
         for number, names in enumerate(self.names):
             own = [one.number for one in relations if one.source == number]
-            found = [drawn[one].sources.long() for one in own]
+            found = [drawn[one][1].long() for one in own]
             # Names of a type come from its relations in their order.
             self.names[number], places = numbered(names, torch.cat([*found, _NO_IDS]))
             self.nodes_by_type[number].append(len(self.names[number]) - len(names))
             for one, local in zip(own, torch.split(places, [*map(len, found)]), strict=True):
-                counts, _, positions = drawn[one]
+                counts, _, positions = (*drawn[one], _NO_IDS)[:3]
                 self.hops[one].append((counts.numpy(), local.numpy(), positions.numpy()))
 
     def finished(self, config: SamplerConfig) -> Sampled:
@@ -71,20 +75,9 @@ class _Draft:
         )
 
 
-class _Drawn(NamedTuple):
-    """The draws of some nodes: of all nodes by the first relation, then by the second, and so on."""
-
-    counts: Tensor
-    """``(num_rows,)`` edges of each node and relation."""
-    sources: Tensor
-    """``(num_edges,)`` ids within the sources' types."""
-    positions: Tensor
-    """``(num_edges,)`` int64 positions in the whole graph; empty unless they are kept."""
-
-    @classmethod
-    def joined(cls, drawn: Sequence[_Drawn]) -> _Drawn:
-        """Return several draws, one after another."""
-        return drawn[0] if len(drawn) == 1 else cls(*map(torch.cat, zip(*drawn, strict=True)))
+def _joined(drawn: Sequence[_Drawn]) -> _Drawn:
+    """Return several draws, one after another."""
+    return drawn[0] if len(drawn) == 1 else [*map(torch.cat, zip(*drawn, strict=True))]
 
 
 class Frontiers:
@@ -117,14 +110,7 @@ class Frontiers:
         return make_pipeline(self._graph, config, num_threads=self._threads, depth=2 * self._threads)
 
     def begin(
-        self,
-        seeds: Tensor,
-        seed: int,
-        epoch: int,
-        step: int,
-        constraints: Constraints | None = None,
-        *,
-        share: tuple[Tensor, int] | None = None,
+        self, seeds: Tensor, seed: int, epoch: int, step: int, _: object, *, share: tuple[Tensor, int] | None
     ) -> Iterator[PreparedBatch]:
         """Begin a batch as :meth:`.cpu.HostPipeline.begin` does; its iterator needs :meth:`draw`."""
         draft = _Draft(self._by_type(seeds), rng.seed_with_key(seed, epoch, step), len(self._relations))
@@ -159,29 +145,22 @@ class Frontiers:
         """Return the ids of seeds by node type: all are of one."""
         return [seeds if number == self._seed_type else _NO_IDS for number in range(len(self._first_ids) - 1)]
 
-    def _routed(self, owners: Tensor, counts: Sequence[int]) -> tuple[Routed, Tensor]:
-        """Sort ids of several batches by owner; also return how many each owner has of each batch.
-
-        Args:
-            owners: ``(sum(counts),)`` owners of the ids of the first batch, then of the second, and so on.
-            counts: number of ids of each batch.
-        """
-        size, num_batches = self._shards.comm.size, len(counts)
-        of_batch = torch.arange(num_batches).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
-        sizes = torch.bincount(owners * num_batches + of_batch, minlength=size * num_batches)
-        return Routed.by_owner(owners, size), sizes.view(size, num_batches)
+    def _sizes(self, owners: Sequence[Tensor]) -> Tensor:
+        """Return how many ids each owner has of each batch, ``(num_ranks, num_batches)``."""
+        return torch.stack([torch.bincount(one, minlength=self._shards.comm.size) for one in owners], 1)
 
     def _excluded(self, links: Sequence[Tensor]) -> list[Constraints | None]:
         """Tell owners which edges are not drawn; return the limits of the batches of rank 0, then of 1."""
         self._lookup = self._lookup or EdgeLookup(self._graph.csc)
         comm, both = self._shards.comm, [torch.cat([one, one.flip(0)], 1) for one in links]
         pairs = torch.cat(both, 1).t()
-        routed, sizes = self._routed(self._shards.owners(pairs[:, 1]), [one.shape[1] for one in both])
-        asked = swap(comm, sizes)
-        given = routed.send(comm, pairs, asked.sum(1).tolist())
+        owners = self._shards.owners(pairs[:, 1])
+        asked = swap(comm, self._sizes(torch.split(owners, [one.shape[1] for one in both])))
+        routed = Routed(comm, owners)
+        routed.asked = asked.sum(1).tolist()
         found = [
             torch.from_numpy(self._lookup.positions(*of_batch.t().contiguous().numpy()))
-            for of_batch in torch.split(given, asked.flatten().tolist())
+            for of_batch in torch.split(routed.send(pairs), asked.flatten().tolist())
         ]
         return [Constraints(excluded=one) if one.numel() else None for one in found]
 
@@ -191,30 +170,28 @@ class Frontiers:
         """Return the draws of each batch for the nodes that draw at a hop, relation by relation."""
         comm, first_ids = self._shards.comm, self._first_ids[:-1]
         drawing = [draft.drawing(self._config) for draft in drafts]
-        ids = torch.cat(
-            [nodes + first for by_type in drawing for nodes, first in zip(by_type, first_ids, strict=True)]
-        )
-        owners = self._shards.owners(ids)
-        routed, sizes = self._routed(owners, [sum(map(len, by_type)) for by_type in drawing])
+        ids = [[nodes + first for nodes, first in zip(one, first_ids, strict=True)] for one in drawing]
+        owners = [[self._shards.owners(nodes) for nodes in of_batch] for of_batch in ids]
+        routed = Routed(comm, torch.cat([*chain(*owners)]))
         # For each owner and batch: the number of nodes that draw, and their key of random numbers.
-        seeds = torch.tensor([_signed(draft.seed) for draft in drafts], dtype=torch.int64)
-        asked = swap(comm, torch.stack([sizes, seeds.expand(comm.size, -1)], 2))
-        nodes = routed.send(comm, ids.to(self._ids), asked[:, :, 0].sum(1).tolist()).long()
+        keys = torch.tensor([draft.seed for draft in drafts], dtype=torch.uint64).view(torch.int64)
+        sizes = self._sizes([torch.cat(of_batch) for of_batch in owners])
+        asked = swap(comm, torch.stack([sizes, keys.expand(comm.size, -1)], 2))
+        routed.asked = asked[:, :, 0].sum(1).tolist()
+        nodes = routed.send(torch.cat([*chain(*ids)]).to(self._ids)).long()
         answers = self._answers(hop, nodes, asked, limits)
-        if self._graph.is_typed:  # a node has a list by each relation into its type
-            by_type = iter(torch.split(owners, [len(nodes) for of_batch in drawing for nodes in of_batch]))
-            of_types = [[next(by_type) for _ in of_batch] for of_batch in drawing]
-            of_lists = [of_batch[one.destination] for of_batch in of_types for one in self._relations]
-            routed = Routed.by_owner(torch.cat(of_lists), comm.size)
-        lists = self._exchanged(routed, answers)
-        lengths = [len(of_batch[one.destination]) for of_batch in drawing for one in self._relations]
-        counts = torch.split(lists.counts, lengths)
-        num_edges = [int(one.sum()) for one in counts]
-        positions = [lists.positions] * len(counts)
-        if self._config.return_edge_id:
-            positions = [*torch.split(lists.positions, num_edges)]
-        found = map(_Drawn, counts, torch.split(lists.sources, num_edges), positions)
-        return [[next(found) for _ in self._relations] for _ in drafts]
+        # A node has a list by each relation into its type.
+        of_lists = [of_batch[one.destination] for of_batch in owners for one in self._relations]
+        if self._graph.is_typed:
+            routed = Routed(comm, torch.cat(of_lists))
+        routed.asked = [len(of_rank[0]) for of_rank in answers]
+        counts, sources, *positions = _joined(answers)
+        tables = [counts.to(self._ids), sources.to(self._ids), *positions]
+        all_counts, *found = routed.lists(tables)
+        counts_of = torch.split(all_counts, [*map(len, of_lists)])
+        num_edges = [int(one.sum()) for one in counts_of]
+        drawn = zip(counts_of, *(torch.split(table, num_edges) for table in found), strict=True)
+        return [[next(drawn) for _ in self._relations] for _ in drafts]
 
     def _answers(
         self, hop: int, nodes: Tensor, asked: Tensor, limits: Sequence[Constraints | None] | None
@@ -231,34 +208,18 @@ class Frontiers:
         of_batch = zip(torch.split(nodes, counts), seeds, limits or [None] * len(seeds), strict=True)
         begun = [sampler.begin(one, seed % (1 << 64), 0, 0, limit) for one, seed, limit in of_batch]
         drawn, num_batches = [self._drawn(hop, next(batch).sampled) for batch in begun], asked.shape[1]
-        return [_Drawn.joined(drawn[at : at + num_batches]) for at in range(0, len(drawn), num_batches)]
+        return [_joined(drawn[at : at + num_batches]) for at in range(0, len(drawn), num_batches)]
 
     def _drawn(self, hop: int, sampled: Sampled) -> _Drawn:
         """Return what the seeds of a batch drew at the one hop at which they draw."""
-        indptr, found = self._graph.csc.indptr, list[_Drawn]()
+        found = list[_Drawn]()
         for relation, by_hop in zip(self._relations, sampled.edges_by_relation, strict=True):
             edges, type_ = by_hop[hop], relation.destination
-            counts, positions = edges.indptr.diff(), _NO_IDS
+            counts, positions = edges.indptr.diff(), list[Tensor]()
             if edges.positions is not None:
                 own = sampled.nodes_by_type[type_][0]
                 ids = sampled.n_id_by_type[type_][:own] + self._first_ids[type_]
-                offsets = edges.positions - torch.repeat_interleave(indptr[ids], counts)
-                positions = self._shards.positions(ids, counts, offsets)
+                positions = [self._graph.positions(ids, counts, edges.positions)]
             sources = sampled.n_id_by_type[relation.source][edges.indices.long()]
-            found.append(_Drawn(counts, sources, positions))
-        return _Drawn.joined(found)
-
-    def _exchanged(self, routed: Routed, answers: Sequence[_Drawn]) -> _Drawn:
-        """Give every rank its draws; return those of this rank's lists in their order, of which it asked."""
-        comm, of_all = self._shards.comm, _Drawn.joined(answers)
-        asked = [one.counts.numel() for one in answers]
-        counts = routed.answers(comm, of_all.counts.to(self._ids), asked).long()
-        tables = [of_all.sources.to(self._ids)]
-        if self._config.return_edge_id:
-            tables.append(of_all.positions)
-        sources, *positions = routed.lists(comm, tables, [one.sources.numel() for one in answers], counts)
-        return _Drawn(counts, sources, *(positions or [of_all.positions]))
-
-
-def _signed(seed: int) -> int:
-    return seed - (1 << 64) if seed >> 63 else seed
+            found.append([counts, sources, *positions])
+        return _joined(found)

@@ -11,7 +11,6 @@ here.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import secrets
 from pathlib import Path
@@ -34,7 +33,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.checksums import Checksum
 from graphbraid.files.opening import open_file
 from graphbraid.files.schema import Count, checked
-from graphbraid.files.writing import resource_error, sync_folder
+from graphbraid.files.writing import resource_error, sync, sync_folder
 
 NODE_IDS = "node_ids"
 PREFIX = "rows-"
@@ -79,9 +78,6 @@ class Record(BaseModel):
     pieces: list[Piece]
 
 
-_ADAPTER = TypeAdapter(Record)
-
-
 def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any]:
     """Write all ranks' rows and states into a new folder; all ranks call it together.
 
@@ -100,38 +96,38 @@ def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any
         ResourceError: the disk is full or the folder cannot be written.
     """
     comm = learned.comm
-    name = f"{PREFIX}{step}-{secrets.token_hex(4)}"
-    beside_text, name = comm.share([str(beside), name])
+    beside_text, name = comm.share([str(beside), f"{PREFIX}{step}-{secrets.token_hex(4)}"])
     aside = Path(beside_text, f".{name}")
     try:
         pieces = _written(learned, aside)
     except (OSError, RuntimeError) as error:
         raise (resource_error(error, aside) or error) from error
-    held = learned.held()
-    record = Record(
-        folder=name,
-        optimizer=list(learned.state_names),
-        shapes={name: [one.num_nodes, one.channels] for name, one in learned.modules.items()},
-        steps={name: one.step for name, one in held.items()},
-        node_types=_types_of(learned),
-        pieces=pieces,
-    )
+    steps = {name: one.step for name, one in learned.held().items()}
+    record = Record(folder=name, steps=steps, pieces=pieces, **_kinds(learned))
     if comm.rank == 0:
         aside.rename(Path(beside_text, name))
         sync_folder(Path(beside_text))
     return record.model_dump()
 
 
-def _types_of(learned: LearnedRows) -> dict[str, str]:
-    return {name: one.node_type for name, one in learned.modules.items() if one.node_type is not None}
+def _kinds(learned: LearnedRows) -> dict[str, Any]:
+    """Return the fields of a record that must be equal where it is read."""
+    modules = learned.modules.items()
+    return {
+        "shapes": {name: [one.num_nodes, one.channels] for name, one in modules},
+        "node_types": {name: one.node_type for name, one in modules if one.node_type is not None},
+        "optimizer": list(learned.state_names),
+    }
 
 
 def _tables(learned: LearnedRows, *, states: bool = True) -> list[dict[str, Tensor]]:
     """Return the tensors of this rank by their names, by node type: first the ids, then rows and states."""
-    tables = [{f"{NODE_IDS}.{at}" if at else NODE_IDS: ids} for at, ids in enumerate(learned.owned)]
-    for name, one in learned.held().items():
-        tensors = {"rows": one.rows.detach()} | (one.states if states else {})
-        tables[learned.place_of(name)] |= {f"{name}.{part}": tensor for part, tensor in tensors.items()}
+    tables, held = list[dict[str, Tensor]](), learned.held()
+    for at, group in enumerate(learned.groups):
+        tables.append({f"{NODE_IDS}.{at}" if at else NODE_IDS: group.nodes.owned})
+        for name in group.modules:
+            tensors = {"rows": held[name].rows.detach()} | (held[name].states if states else {})
+            tables[at] |= {f"{name}.{part}": tensor for part, tensor in tensors.items()}
     return tables
 
 
@@ -140,7 +136,7 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
     comm = learned.comm
     if comm.rank == 0:
         aside.mkdir()
-    counts = comm.gather([ids.numel() for ids in learned.owned])
+    counts = comm.gather([len(group.nodes.owned) for group in learned.groups])
     seen = comm.gather(aside.is_dir())
     if not all(seen):
         raise ConfigError(
@@ -157,45 +153,37 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
                 for name, rows in tensors.items():
                     part, begin = rows[start : start + most].clone(), stream.tell()
                     torch.save(part, stream)  # of a view it would write all rows
-                    piece = Piece(
-                        tensor=name,
-                        first=first + start,
-                        count=len(part),
-                        file=file,
-                        begin=begin,
-                        num_bytes=stream.tell() - begin,
-                        checksum=_checksum(part),
-                    )
-                    own.append(piece.model_dump())
-        stream.flush()
-        os.fsync(stream.fileno())
+                    piece = {
+                        "tensor": name,
+                        "first": first + start,
+                        "count": len(part),
+                        "file": file,
+                        "begin": begin,
+                        "num_bytes": stream.tell() - begin,
+                        "checksum": _checksum(part),
+                    }
+                    own.append(piece)
+    sync(aside / file)
     pieces = [Piece(**piece) for of_rank in comm.gather(own) for piece in of_rank]
     if comm.rank == 0:
         with (aside / ".metadata").open("wb") as stream:
             pickle.dump(_index(pieces, {name: rows for one in tables for name, rows in one.items()}), stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+        sync(aside / ".metadata")
         sync_folder(aside)
     return pieces
 
 
 def _index(pieces: list[Piece], tensors: dict[str, Tensor]) -> Metadata:
     """Return the library's index of all ranks' pieces. Width and dtype of tensors are as on this rank."""
-    chunks: dict[str, list[ChunkStorageMetadata]] = {name: [] for name in tensors}
-    storage = dict[MetadataIndex, StorageInfo]()
-    for one in pieces:
-        width = tensors[one.tensor].shape[1:]
-        offsets, sizes = torch.Size([one.first, *[0] * len(width)]), torch.Size([one.count, *width])
-        chunks[one.tensor].append(ChunkStorageMetadata(offsets, sizes))
-        storage[MetadataIndex(one.tensor, offsets)] = StorageInfo(one.file, one.begin, one.num_bytes)
-    described: dict[str, Any] = {
-        name: TensorStorageMetadata(
-            TensorProperties(dtype=tensors[name].dtype),
-            torch.Size([sum(one.sizes[0] for one in of_tensor), *tensors[name].shape[1:]]),
-            of_tensor,
-        )
-        for name, of_tensor in chunks.items()
-    }
+    described, storage = dict[str, Any](), dict[MetadataIndex, StorageInfo]()
+    for name, rows in tensors.items():
+        width, chunks = rows.shape[1:], list[ChunkStorageMetadata]()
+        for one in (piece for piece in pieces if piece.tensor == name):
+            offsets = torch.Size([one.first, *[0] * len(width)])
+            chunks.append(ChunkStorageMetadata(offsets, torch.Size([one.count, *width])))
+            storage[MetadataIndex(name, offsets)] = StorageInfo(one.file, one.begin, one.num_bytes)
+        size = torch.Size([sum(one.sizes[0] for one in chunks), *width])
+        described[name] = TensorStorageMetadata(TensorProperties(dtype=rows.dtype), size, chunks)
     paths = {name: (name,) for name in tensors}  # the library looks here for tensors asked for by name
     return Metadata(described, planner_data=paths, storage_data=storage)
 
@@ -220,35 +208,34 @@ def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> No
         DataError: the record or a file is damaged or missing.
     """
     record = checked(
-        _ADAPTER, values, lambda text: DataError(f"a checkpoint in {beside} is damaged: learned_rows.{text}")
+        TypeAdapter(Record),
+        values,
+        lambda text: DataError(f"a checkpoint in {beside} is damaged: learned_rows.{text}"),
     )
-    shapes = {name: [one.num_nodes, one.channels] for name, one in learned.modules.items()}
-    alike: list[tuple[str, Any, Any]] = [
-        ("learned rows of (nodes, channels)", record.shapes, shapes),
-        ("learned rows of the node types", record.node_types, _types_of(learned)),
-    ]
-    if states:
-        alike.append(("the optimizer's state", record.optimizer, [*learned.state_names]))
-    for what, saved, own in alike:
-        if saved != own:
+    kinds = {
+        "shapes": "learned rows of (nodes, channels)",
+        "node_types": "learned rows of the node types",
+    } | ({"optimizer": "the optimizer's state"} if states else {})
+    for name, what in kinds.items():
+        if (saved := getattr(record, name)) != (own := _kinds(learned)[name]):
             raise ConfigError(
                 f"the checkpoint has {what} {saved or 'none'}, and this run {own or 'none'}; make the model "
                 "and the optimizer as they were"
             )
     folder = beside / record.folder
     pieces = {(piece.tensor, piece.first): piece for piece in record.pieces}
-    for tensors, owned in zip(_tables(learned, states=states), learned.owned, strict=True):
-        ids_name, *names = tensors
+    for tensors in _tables(learned, states=states):
+        (ids_name, owned), *others = tensors.items()
         found = torch.zeros(owned.numel(), dtype=torch.bool)
         for piece in (one for one in record.pieces if one.tensor == ids_name and owned.numel()):
             ids = _rows_of(folder, piece, owned)
             at = torch.searchsorted(owned, ids).clamp(max=owned.numel() - 1)
             is_own = owned[at] == ids
             found[at[is_own]] = True
-            for name in names if is_own.any() else ():
+            for name, rows in others if is_own.any() else ():
                 if (of_rows := pieces.get((name, piece.first))) is None or of_rows.count != piece.count:
                     raise DataError(f"{folder} is damaged: it lacks rows of {name}. Take another checkpoint.")
-                tensors[name][at[is_own]] = _rows_of(folder, of_rows, tensors[name])[is_own]
+                rows[at[is_own]] = _rows_of(folder, of_rows, rows)[is_own]
         if not found.all():
             raise DataError(
                 f"{folder} is damaged: it does not have a row for each node. Take another checkpoint."
@@ -276,11 +263,9 @@ def _rows_of(folder: Path, piece: Piece, like: Tensor) -> Tensor:
         ) from error
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
         raise DataError(f"{file} is damaged: {error}. Take another checkpoint.") from error
-    shape = (piece.count, *like.shape[1:])
-    is_alike = isinstance(rows, Tensor) and (*rows.shape, rows.dtype) == (*shape, like.dtype)
-    if not is_alike or _checksum(rows) != piece.checksum:
+    form = (piece.count, *like.shape[1:], like.dtype)
+    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != form or _checksum(rows) != piece.checksum:
         raise DataError(
             f"{file} is damaged: its rows are not those that were written. Take another checkpoint."
         )
-    found: Tensor = rows
-    return found
+    return rows

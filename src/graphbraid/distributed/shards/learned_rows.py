@@ -9,7 +9,7 @@ that no rank ever reads an old one.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,6 +66,7 @@ class Ranges:
     """Nodes in one contiguous range for each rank; it says of them what :class:`.TypeShards` does."""
 
     def __init__(self, num_nodes: int, comm: Communicator) -> None:
+        self.num_nodes = num_nodes
         self._begins = torch.tensor([part_of(num_nodes, rank, comm.size)[0] for rank in range(1, comm.size)])
         self.owned = torch.arange(*part_of(num_nodes, comm.rank, comm.size))
 
@@ -88,28 +89,24 @@ class Held:
     """Number of updates so far, in which any row was read on any rank."""
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """The modules with rows of one node type."""
 
     node_type: str
     nodes: TypeShards | Ranges
-    ids: torch.dtype
-    """Dtype of ids that travel."""
     modules: Mapping[str, ShardedEmbedding]
 
 
 class _AskedRows(NamedTuple):
-    """The nodes of one type in a batch, as asked of their owners; gradients of their rows go the same way."""
+    """A module's rows in a batch, as asked of their owners; gradients of the rows go the same way."""
 
     routed: Routed
-    asked: list[int]
-    """Number of rows that each rank has asked of this one."""
     given: Tensor
-    """``(sum(asked),)`` places of these rows among the own ones."""
-    rows: dict[str, Tensor]
-    """Rows that came, by module, ``(num_ids, channels)``: leaves that gradients are added up in."""
-    read: dict[str, Tensor]
-    """By module, which of them the model reads, ``(num_ids,)`` bool, filled in by its call."""
+    """``(sum(routed.asked),)`` places of these rows among the own ones."""
+    rows: Tensor
+    """Rows that came, ``(num_ids, channels)``: a leaf that gradients are added up in."""
+    read: Tensor = torch.empty(0, dtype=torch.bool)
+    """Which of them the model reads, ``(num_ids,)`` bool, filled in by its call."""
 
 
 class LearnedRows:
@@ -143,20 +140,18 @@ class LearnedRows:
         folder: Path | None = None,
     ) -> None:
         self.modules, self.comm, self._folder = dict(modules), comm, folder
-        by_type: dict[str, dict[str, ShardedEmbedding]] = {}
-        for name, module in self.modules.items():
-            by_type.setdefault(module.node_type or ONLY_NODE_TYPE, {})[name] = module
-        self._groups = [
-            _Group(kind, nodes[kind], index_dtype(next(iter(held.values())).num_nodes), held)
-            for kind, held in by_type.items()
+        kinds = {name: one.node_type or ONLY_NODE_TYPE for name, one in modules.items()}
+        self.groups = [
+            Group(kind, nodes[kind], {name: one for name, one in modules.items() if kinds[name] == kind})
+            for kind in dict.fromkeys(kinds.values())
         ]
-        self._group_of = {name: at for at, group in enumerate(self._groups) for name in group.modules}
+        """The modules by node type, in the order of the types' first modules."""
         self._make, self.state_names = OPTIMIZERS[optimizer.lower()]
-        self._asked: list[list[_AskedRows]] = []
+        self._asked: list[dict[str, _AskedRows]] = []
         self._grads: list[tuple[Tensor, Tensor]] = []
         self._is_updated: list[bool] = []
         for number, (name, module) in enumerate(self.modules.items()):
-            owned = self._groups[self._group_of[name]].nodes.owned
+            owned = nodes[kinds[name]].owned
             if module.held is None:
                 module.held = self._new(module, owned, number, seed)
             elif not torch.equal(module.held.owned, owned):
@@ -199,15 +194,6 @@ class LearnedRows:
             ) from error
         return rows.view(-1, channels)
 
-    @property
-    def owned(self) -> list[Tensor]:
-        """Ids of this rank's nodes of each type that has rows, ``(num_owned,)`` int64, ascending."""
-        return [group.nodes.owned for group in self._groups]
-
-    def place_of(self, name: str) -> int:
-        """Return the place of a module's node type in :attr:`owned`."""
-        return self._group_of[name]
-
     def copied(self) -> dict[str, Tensor]:
         """Return copies of this rank's rows by the modules' names, where the rows are, too."""
         found = {name: module.held.rows for name, module in self.modules.items()}
@@ -227,9 +213,8 @@ class LearnedRows:
         """Return this rank's rows and state by the modules' names; state begins at zero."""
         found: dict[str, Held] = {name: module.held for name, module in self.modules.items()}
         for one in found.values():
-            for name in self.state_names:
-                if name not in one.states:
-                    one.states[name] = self._room(*one.rows.shape)
+            missing = [name for name in self.state_names if name not in one.states]
+            one.states |= {name: self._room(*one.rows.shape) for name in missing}
         return found
 
     # ---- rows to the batches
@@ -241,51 +226,52 @@ class LearnedRows:
             n_id: by node type ``(num_ids,)`` distinct ids on the model's device; there may be none.
             learns: whether gradients are wanted, for :meth:`collect`.
         """
-        ids = [n_id[group.node_type] for group in self._groups]
-        batch, _ = self._exchanged(ids, is_done=False)
-        for group, of_type, asked in zip(self._groups, ids, batch, strict=True):
-            for name, module in group.modules.items():
-                rows = asked.rows[name].requires_grad_(learns)
-                asked.read[name] = module.take_batch(of_type.long(), rows)
+        batch = self._exchanged(n_id)
+        for name, module in self.modules.items():
+            ids = n_id[module.node_type or ONLY_NODE_TYPE].long()
+            read = module.take_batch(ids, batch[name].rows.requires_grad_(learns))
+            batch[name] = batch[name]._replace(read=read)
         if learns:
             self._asked.append(batch)
 
     def take_none(self, device: torch.device) -> None:
         """Take part in a step whose batch has no seed of this rank."""
         none = torch.empty(0, dtype=torch.int64, device=device)
-        self.take_batch({group.node_type: none for group in self._groups}, learns=True)
+        self.take_batch({group.node_type: none for group in self.groups}, learns=True)
 
     def finish(self) -> None:
         """Answer other ranks, after the last batch of an evaluation, until all have had their last one."""
-        none, is_over = torch.empty(0, dtype=torch.int64), False
-        while not is_over:
-            _, is_over = self._exchanged([none] * len(self._groups), is_done=True)
+        while self._exchanged(None):
+            pass
 
-    def _exchanged(self, ids: Sequence[Tensor], *, is_done: bool) -> tuple[list[_AskedRows], bool]:
+    def _exchanged(self, n_id: Mapping[str, Tensor] | None) -> dict[str, _AskedRows]:
         """Ask the owners of the ids of each type for their rows, and send others those that they ask for.
 
+        Args:
+            n_id: as for :meth:`take_batch`. If None, this rank has had its last batch.
+
         Returns:
-            What was asked, by type, and whether all ranks are done; then nothing was asked.
+            What was asked, by module; nothing once all ranks have had their last batch.
         """
-        size, known = self.comm.size, [of_type.cpu().long() for of_type in ids]
-        routes = [
-            Routed.by_owner(group.nodes.owners(of_type), size)
-            for group, of_type in zip(self._groups, known, strict=True)
-        ]
-        counts = torch.tensor([[*route.counts] for route in routes] + [[int(is_done)] * size])
+        none = torch.empty(0, dtype=torch.int64)
+        of_types = [none if n_id is None else n_id[group.node_type] for group in self.groups]
+        known = [ids.cpu().long() for ids in of_types]
+        asking = zip(self.groups, known, strict=True)
+        routes = [Routed(self.comm, group.nodes.owners(ids)) for group, ids in asking]
+        counts = torch.tensor([[*route.counts] for route in routes] + [[int(n_id is None)] * self.comm.size])
         said = swap(self.comm, counts.t())  # what each rank asks for, and whether it is done
-        if bool(said[:, -1].all()):
-            return [], True
-        found = []
-        for at, (group, route) in enumerate(zip(self._groups, routes, strict=True)):
-            asked, rows = said[:, at].tolist(), dict[str, Tensor]()
-            given = route.send(self.comm, known[at].to(group.ids), asked).long()
+        found = dict[str, _AskedRows]()
+        for at, (group, route) in enumerate(zip(self.groups, routes, strict=True)):
+            if bool(said[:, -1].all()):
+                break
+            route.asked = said[:, at].tolist()
+            given = route.send(known[at].to(index_dtype(group.nodes.num_nodes))).long()
             places = torch.searchsorted(group.nodes.owned, given)
             for name, module in group.modules.items():
                 own = gather_rows(module.held.rows.detach(), places, trusted=True)
-                rows[name] = route.answers(self.comm, own, asked).to(ids[at].device)
-            found.append(_AskedRows(route, asked, places, rows, {}))
-        return found, False
+                rows = route.answers(own).to(of_types[at].device)
+                found[name] = _AskedRows(route, places, rows)
+        return found
 
     # ---- gradients to the owners
 
@@ -300,12 +286,11 @@ class LearnedRows:
         """
         self._grads, said = [], []
         for name in self.modules:
-            at = self._group_of[name]
-            parts = [self._gradients(one[at], name) for one in self._asked]
-            places = torch.cat([one[at].given for one in self._asked])
-            grads = torch.cat(parts)
+            asked = [of_batch[name] for of_batch in self._asked]
+            grads = torch.cat([self._gradients(one) for one in asked])
             is_read = grads[:, -1] > 0
-            found = _summed(places[is_read], grads[is_read, :-1].contiguous())
+            places = torch.cat([one.given for one in asked])[is_read]
+            found = _summed(places, grads[is_read, :-1].contiguous())
             self._grads.append(found)
             said += [float(found[1].double().square().sum()), float(found[0].numel())]
         self._asked.clear()
@@ -313,13 +298,13 @@ class LearnedRows:
         self._is_updated = (sums[:, 1] > 0).tolist()
         return float(sums[:, 0].sum())
 
-    def _gradients(self, batch: _AskedRows, name: str) -> Tensor:
+    def _gradients(self, asked: _AskedRows) -> Tensor:
         """Return the gradients of own rows of a batch of each rank; the last column says which it read."""
-        rows, is_read = batch.rows[name], batch.read[name]
-        if (grad := rows.grad) is None:  # the loss does not depend on them: torch makes no step either
-            grad, is_read = torch.zeros_like(rows), torch.zeros_like(is_read)
+        is_read, grad = asked.read, asked.rows.grad
+        if grad is None:  # the loss does not depend on them: torch makes no step either
+            grad, is_read = torch.zeros_like(asked.rows), torch.zeros_like(is_read)
         grads = torch.cat((grad, is_read.to(grad.dtype).unsqueeze(1)), 1).cpu()
-        return batch.routed.send(self.comm, grads, batch.asked)
+        return asked.routed.send(grads)
 
     def scale(self, factor: float) -> None:
         """Multiply the collected gradients, to clip them."""

@@ -39,13 +39,12 @@ class PartLinks:
             positions: ``(num,)`` int64 positions of this rank's choice, possibly none.
             comm: the ranks, as the caller's thread uses them. If None, that of the main thread.
         """
-        comm = comm or self._shards.ranks
         destinations = self._destinations(positions)
-        routed = Routed.by_owner(self._shards.owners(destinations), comm.size)
-        given, asked = routed.ask(comm, positions)
+        routed = Routed(comm or self._shards.ranks, self._shards.owners(destinations))
+        given = routed.ask(positions)
         node = self._destinations(given)
         sources = self._own[0][self._own_indptr[node] + given - self._indptr[node]]
-        return torch.stack([routed.answers(comm, sources, asked), destinations])
+        return torch.stack([routed.answers(sources), destinations])
 
     def splits(self, split: Tensor) -> list[Tensor]:
         """Return the positions of the links of each split, the same on all ranks, ascending.
@@ -65,16 +64,15 @@ class PartLinks:
         Args:
             pairs: ``(num_own,)`` int64, the lower end times the number of nodes, plus the higher end.
         """
-        comm = self._shards.ranks
-        routed = Routed.by_owner(self._shards.owners(pairs // self._num_nodes), comm.size)
-        given, asked = routed.ask(comm, pairs)
+        routed = Routed(self._shards.ranks, self._shards.owners(pairs // self._num_nodes))
+        given = routed.ask(pairs)
         distinct, place = torch.unique(given, return_inverse=True)
         node = distinct // self._num_nodes  # whose owner has all its pairs
         counts = torch.bincount(node, minlength=self._num_nodes)
         own_begins = indptr_of(counts)
-        begins = indptr_of(comm.all_reduce(counts).wait())
+        begins = indptr_of(self._shards.ranks.all_reduce(counts).wait())
         number = begins[node] + torch.arange(distinct.numel()) - own_begins[node]
-        return routed.answers(comm, number[place], asked), int(begins[-1])
+        return routed.answers(number[place]), int(begins[-1])
 
     def beside(self, links: Tensor) -> Tensor:
         """Return the links of all ranks that share an end with some of ``links``, ``(2, num)``."""

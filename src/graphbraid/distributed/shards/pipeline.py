@@ -6,21 +6,23 @@ import itertools
 import math
 import queue
 import threading
-from collections import Counter, deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphbraid.distributed.parts.rows import divided_by_type
 from graphbraid.distributed.shards.feature_rows import (
+    FeatureRows,
     GroupRows,
     RowsByType,
     RowTraffic,
-    announced,
     known_ahead,
     lookahead_of,
     total,
@@ -28,12 +30,7 @@ from graphbraid.distributed.shards.feature_rows import (
 from graphbraid.distributed.shards.frontiers import Frontiers
 from graphbraid.errors import ConfigError
 from graphbraid.graph.types import first_ids
-from graphbraid.sampling.batch_seeds import (
-    BatchSeeds,
-    Constraints,
-    SeedSource,
-    begin_batch,
-)
+from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource, begin_batch
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import COUNTED, HostPipeline, make_pipeline
 from graphbraid.sampling.links.link_seeds import LinkSeeds
@@ -46,7 +43,7 @@ T = TypeVar("T")
 _Group = list[PreparedBatch]
 _Span = tuple[int, range, list[int]]
 """An epoch, this rank's steps of it, and the batches of each group, on the rank that has most."""
-_Asked = tuple[_Group, list[GroupRows]]
+_Asked = tuple[_Group, dict[int, GroupRows]]
 GROUP = 4
 """Number of batches in a group. Their messages travel together."""
 _FIRST_GROUPS = (1, 1, 2)
@@ -64,11 +61,14 @@ _CLOSING_SECONDS = 5.0
 class _Passed(queue.SimpleQueue[T | BaseException | None]):
     """A queue from one thread to another: items, and at the end None or an error."""
 
-    def put_all(self, items: Iterable[T]) -> None:
-        """Put items as they are made, and None behind them; or the error with which that ends."""
+    def put_all(self, items: Generator[T], may_begin: Callable[[int], bool]) -> None:
+        """Put items while further ones may begin, and None behind them; or the error with which they end."""
         try:
-            for item in items:
-                self.put(item)
+            with closing(items):
+                for number in itertools.count():
+                    if not may_begin(number) or (item := next(items, None)) is None:
+                        break
+                    self.put(item)
             self.put(None)
         except BaseException as error:
             self.put(error)
@@ -90,24 +90,25 @@ class Iteration:
     """
 
     def __init__(self) -> None:
-        self.groups: Iterator[_Group]
-        """Those that are ready, in their order."""
         self._threads = list[threading.Thread]()
         self._allowed: float = AHEAD
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def passed(self, name: str, items: Iterable[T]) -> _Passed[T]:
-        """Start a thread that makes items; return the queue that it puts them into."""
+    def passed(self, name: str, items: Generator[T], ahead: float = math.inf) -> _Passed[T]:
+        """Start a thread that makes items, as many ahead of those that may begin; return their queue."""
         passed = _Passed[T]()
         thread = threading.Thread(
-            target=passed.put_all, args=(items,), name=f"graphbraid-{name}", daemon=True
+            target=passed.put_all,
+            args=(items, lambda number: self._wait_for(number - ahead)),
+            name=f"graphbraid-{name}",
+            daemon=True,
         )
         self._threads.append(thread)
         thread.start()
         return passed
 
-    def wait_for(self, number: int) -> bool:
+    def _wait_for(self, number: float) -> bool:
         """Wait until group ``number`` may begin; return False if it never will."""
         with self._changed:
             self._changed.wait_for(lambda: number < self._allowed or self._is_closed)
@@ -152,16 +153,6 @@ def group_sizes(count: int, *, is_first: bool) -> list[int]:
     return [end - begin for begin, end in ends]
 
 
-def _allowed_after(sizes: Sequence[int]) -> Counter[int]:
-    """Return how many more groups may begin after each number of used batches, the same on all ranks.
-
-    One more group may begin for each group that is used up. A rank may have no share of the last batch: the
-    last group counts as used without it.
-    """
-    ends = [*itertools.accumulate(sizes)]
-    return Counter(min(end, max(1, ends[-1] - 1)) for end in ends)
-
-
 def foreseen(
     graph: ShardedGraph,
     config: SamplerConfig,
@@ -189,22 +180,12 @@ def foreseen(
         ResourceError: the memory is not free a second time.
     """
     pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
-    most = int(graph.shards.ranks.all_reduce(torch.tensor([schedule.num_steps]), "max").wait())
-    rows = [None if one is None else one.anew() for one in graph.shards.rows]
-
-    def groups() -> Iterator[_Group]:
-        for epoch in epochs:
-            batches = pipeline.run(schedule, epoch, 0, schedule.num_steps)
-            for size in group_sizes(most, is_first=epoch == epochs[0]):
-                yield [*itertools.islice(batches, size)]
-
-    def announce(group: _Group) -> list[GroupRows]:
-        return announced(rows, [one.sampled.n_id_by_type for one in group])
-
-    for _, wanted in known_ahead(groups(), announce, lookahead_of(rows)):
-        for one in wanted:
-            one.ask()
-    return total(rows)
+    kept = graph.shards.rows.items()
+    rows = {number: FeatureRows(one.shards, one.comm, one.cache.num_rows) for number, one in kept}
+    spans = pipeline.spans(schedule, epochs[0], range(schedule.num_steps), epochs[-1]) if epochs else []
+    for _ in pipeline.asked(pipeline.groups(schedule, spans), rows):
+        pass
+    return total(one.traffic for one in rows.values())
 
 
 class ShardedPipeline:
@@ -253,13 +234,12 @@ class ShardedPipeline:
             )
         self._graph, self._config = graph, config
         self._gathers, self._of_edges, self._seeds = gathers, of_edges, seeds
-        types, of_shards = graph.all_types, graph.shards.by_type
+        types = graph.all_types
         if seed_type is None and graph.is_typed:
             raise ConfigError(f"say of which node type seeds are: {', '.join(graph.node_types)}")
         number = config.type_of_seeds(types, seed_type) or 0
-        self._first_ids = None
-        if len(of_shards) > len(types.nodes):
-            self._first_ids = first_ids([one.num_nodes for one in of_shards])
+        counts = [one.num_nodes for one in graph.shards.by_type]
+        self._first_ids = first_ids(counts) if len(counts) > len(types.nodes) else None
         self._sampler: HostPipeline | Frontiers
         if graph.shards.lists == "whole":
             self._sampler = make_pipeline(
@@ -295,75 +275,67 @@ class ShardedPipeline:
         while left is not None:
             left = yield from self._until_another(schedule, *left, epoch + then)
 
+    def spans(self, schedule: SeedSchedule, epoch: int, steps: range, last_epoch: int) -> list[_Span]:
+        """End the iteration under way; return steps of an epoch, and all of those after it up to the last."""
+        shards = self._graph.shards
+        if shards.iteration is not None:
+            shards.iteration.end()
+        counts = torch.tensor([len(steps), schedule.num_steps])
+        most = shards.comm.all_reduce(counts, "max").wait().tolist()
+        first, later = group_sizes(most[0], is_first=True), group_sizes(most[1], is_first=False)
+        others = ((one, range(schedule.num_steps), later) for one in range(epoch + 1, last_epoch + 1))
+        return [(epoch, steps, first), *others]
+
     def _until_another(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int, last_epoch: int
     ) -> Generator[PreparedBatch, None, tuple[int, int, int] | None]:
         """Yield batches until another pipeline begins; return the epoch and its steps that are left then."""
-        shards = self._graph.shards
-        counts = torch.tensor([last_step - first_step, schedule.num_steps])
-        if shards.iteration is not None:
-            shards.iteration.end()
-        most = shards.comm.all_reduce(counts, "max").wait().tolist()
-        spans = [(epoch, range(first_step, last_step), group_sizes(most[0], is_first=True))]
-        later = group_sizes(most[1], is_first=False)
-        spans += [(one, range(schedule.num_steps), later) for one in range(epoch + 1, last_epoch + 1)]
-        mine = shards.iteration = self._begin(schedule, spans)
+        spans = self.spans(schedule, epoch, range(first_step, last_step), last_epoch)
+        rows, mine = self._graph.shards.rows if self._gathers else {}, Iteration()
+        drawn = mine.passed("draw", self.groups(schedule, spans), 1 + lookahead_of(rows))
+        asked = mine.passed("ask", self.asked(drawn.items(), rows), 1)
+        ready = mine.passed("gather", self._put_together(asked)).items()
+        self._graph.shards.iteration = mine
         try:
             for now, steps, sizes in spans:
-                used, allowed = 0, _allowed_after(sizes)
+                # One more group may begin for each that is used up. A rank may have no share of the last
+                # batch: the last group counts as used without it.
+                used, ends = 0, [*itertools.accumulate(sizes)]
+                ends[-1:] = [max(1, end - 1) for end in ends[-1:]]
                 for _ in sizes:
                     if now == last_epoch and used == len(steps):
                         break
-                    if (group := next(mine.groups, None)) is None:  # another iteration has begun
+                    if (group := next(ready, None)) is None:  # another iteration has begun
                         return now, steps.start + used, steps.stop
                     group.reverse()
                     while group:
                         used += 1
                         is_over = now == last_epoch and used == len(steps)
-                        mine.allow(math.inf if is_over else allowed[used])
+                        mine.allow(math.inf if is_over else int(used in ends))
                         yield group.pop()
             mine.allow(math.inf)
         finally:
             mine.end(_CLOSING_SECONDS)
         return None
 
-    def _begin(self, schedule: SeedSchedule, spans: list[_Span]) -> Iteration:
-        """Start the threads that prepare the groups of some epochs."""
-        rows, mine = self._graph.shards.rows if self._gathers else (), Iteration()
-        drawn = mine.passed("draw", self._draw(schedule, spans, mine, lookahead_of(rows)))
-        asked = mine.passed("ask", self._ask(drawn.items(), rows, mine))
-        mine.groups = mine.passed("gather", self._put_together(asked, rows)).items()
-        return mine
-
-    def _draw(
-        self, schedule: SeedSchedule, spans: list[_Span], mine: Iteration, lookahead: int
-    ) -> Iterator[_Group]:
-        """Draw this rank's batches of each group, as far ahead as rows of groups are known."""
-        numbers = itertools.count()
+    def groups(self, schedule: SeedSchedule, spans: list[_Span]) -> Generator[_Group]:
+        """Draw this rank's batches of each group."""
         for epoch, steps, sizes in spans:
             for begin, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
-                if not mine.wait_for(next(numbers) - 1 - lookahead):
-                    return
                 yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
-    def _ask(self, drawn: Iterator[_Group], rows: RowsByType, mine: Iteration) -> Iterator[_Asked]:
-        """Ask for the rows of each group, one group ahead of those that may be put together."""
-
-        def announce(group: _Group) -> list[GroupRows]:
-            return announced(rows, [self._ids_of(one) for one in group])
-
+    def asked(self, drawn: Iterator[_Group], rows: RowsByType) -> Generator[_Asked]:
+        """Ask for the rows of each group, once those of the groups ahead of it are announced."""
+        known = known_ahead(drawn, partial(self.announced, rows), lookahead_of(rows))
         try:
-            for number, (group, wanted) in enumerate(known_ahead(drawn, announce, lookahead_of(rows))):
-                if not mine.wait_for(number - 1):
-                    return
-                known = self._with_edge_rows(group) if isinstance(self._sampler, Frontiers) else group
-                for one in wanted:
+            for group, wanted in known:
+                with_edges = self._with_edge_rows(group) if isinstance(self._sampler, Frontiers) else group
+                for one in wanted.values():
                     one.ask()
-                yield known, wanted
+                yield with_edges, wanted
         finally:
-            for of_type in rows:
-                if of_type is not None:
-                    of_type.cache.forget()
+            for of_type in rows.values():
+                of_type.cache.forget()
 
     def _drawn(self, schedule: SeedSchedule, epoch: int, steps: range, count: int) -> _Group:
         """Draw a group of ``count`` batches, without feature rows; return this rank's, those of ``steps``."""
@@ -384,14 +356,11 @@ class ShardedPipeline:
         self._seconds["sample"] += perf_counter() - started
         return group
 
-    def _ids_of(self, batch: PreparedBatch) -> list[Tensor]:
-        """Return the ids of a batch's nodes by the type that their features have, in the batch's order."""
-        if self._first_ids is None:
-            return batch.sampled.n_id_by_type
-        ids, begins = batch.sampled.n_id, torch.tensor(self._first_ids[1:-1])
-        return divided_by_type(
-            ids[torch.bucketize(ids, begins, right=True).argsort(stable=True)], self._first_ids
-        )
+    def announced(self, rows: RowsByType, group: _Group) -> dict[int, GroupRows]:
+        """Announce the rows that a group reads, by the numbers of types that have rows."""
+        first, sampled = self._first_ids, [one.sampled for one in group]
+        ids = [one.n_id_by_type if first is None else divided_by_type(one.n_id, first) for one in sampled]
+        return {at: GroupRows(one, [by_type[at] for by_type in ids]) for at, one in rows.items()}
 
     def _with_x(self, batch: PreparedBatch, x: list[Tensor | None]) -> PreparedBatch:
         """Return a batch with the feature rows of each type."""
@@ -401,28 +370,28 @@ class ShardedPipeline:
         attributes: dict[str, Any] = {**seeds.attributes, X_BY_TYPE: x}
         return batch._replace(seeds=replace(seeds, attributes=attributes))
 
-    def _put_together(self, asked: _Passed[_Asked], rows: RowsByType) -> Iterator[_Group]:
+    def _put_together(self, asked: _Passed[_Asked]) -> Generator[_Group]:
         """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
 
         All ranks begin groups in their order. Each may finish one when it likes: that sends nothing.
         """
         coming = deque[_Asked]()
         for group, of_group in asked.items():
-            for one in of_group:
+            for one in of_group.values():
                 one.begin()
             coming.append((group, of_group))
             while coming and (len(coming) > 1 or asked.empty()):
-                yield self._gathered(*coming.popleft(), rows)
-        for group, of_group in coming:
-            yield self._gathered(group, of_group, rows)
+                yield self._gathered(*coming.popleft())
+        yield from (self._gathered(*one) for one in coming)
 
-    def _gathered(self, group: _Group, coming: list[GroupRows], rows: RowsByType) -> _Group:
+    def _gathered(self, group: _Group, coming: dict[int, GroupRows]) -> _Group:
         """Return the batches of a group with their feature rows."""
         started = perf_counter()
         if self._gathers:
-            held = iter([one.finish() for one in coming])
-            by_type = [[None] * len(group) if one is None else next(held) for one in rows]
-            group = [self._with_x(one, x) for one, *x in zip(group, *by_type, strict=True)]
+            found = {number: one.finish() for number, one in coming.items()}
+            types = range(len(self._graph.shards.by_type))
+            x_of = ([found[one][at] if one in found else None for one in types] for at in range(len(group)))
+            group = [*map(self._with_x, group, x_of)]
         self._seconds["gather"] += perf_counter() - started
         self._seconds["batches"] += len(group)
         return group
@@ -431,20 +400,20 @@ class ShardedPipeline:
         """Return a group with the rows of its edges that batches are to have."""
         graph, sampled, names = self._graph, [one.sampled for one in group], self._of_edges
         found: list[dict[Any, Tensor]] = [{} for _ in group]
-        relations = graph.all_types.relations()
-        for number, (edge_type, edges) in enumerate(graph.all_types.edges.items()):
-            weights, attr = graph.weight_name, graph.edge_attr
+        for relation, edges in zip(graph.all_types.relations(), graph.all_types.edges.values(), strict=True):
+            weights, attr, array = graph.weight_name, graph.edge_attr, "edge_attr"
             if graph.is_typed:
                 weights, attr = edges.weight_name if edges.weighted else "", edges.edge_attr
+                array = f"edge{relation.number}_attr"
             tables = dict[str, str]()
             if graph.csc.weight is not None and (weights in names or "blocks" in names):
                 tables["weight"] = weights or edges.weight_name
             if attr is not None and "edge_attr" in names:
-                tables["edge_attr"] = "edge_attr"
+                tables[array] = "edge_attr"
             if not tables:
                 continue
-            read = graph.shards.edges.gather(sampled, list(tables), (number, relations[number].destination))
-            keys = [(edge_type, name) if graph.is_typed else name for name in tables.values()]
+            read = graph.shards.edges.gather(sampled, list(tables), relation)
+            keys = [(relation.edge_type, name) if graph.is_typed else name for name in tables.values()]
             for rows, of_batch in zip(found, read, strict=True):
                 rows.update(zip(keys, of_batch, strict=True))
         if "e_id" in names:
@@ -453,16 +422,7 @@ class ShardedPipeline:
                     rows["e_id"] = positions
         return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
 
-    def begin(
-        self,
-        seeds: Tensor,
-        seed: int,
-        epoch: int,
-        step: int,
-        constraints: Constraints | None = None,
-        *,
-        share: tuple[Tensor, int] | None = None,
-    ) -> Iterator[PreparedBatch]:
+    def begin(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse batches of other seeds than a schedule's."""
         raise _refused("calls with ids are not answered by all ranks together")
 

@@ -40,8 +40,6 @@ _EDGE_BYTES = 96
 and of a layer's scores."""
 _SPARE = 16 << 20
 """Bytes by which a single node may exceed the budget: little beside the memory of an interpreter."""
-_MOST_NODES = 0.5
-"""Largest share of the nodes for which a level computes single rows. Above it, all rows are computed."""
 
 
 def why_not_by_level(program: ir.Program, device: torch.device) -> str:
@@ -139,6 +137,9 @@ class LayerWise:
         check: function called between chunks, which may raise to stop.
         dtype: dtype of rows and parameters.
     """
+
+    most_nodes = 0.5
+    """Largest share of a type's nodes for which a level computes single rows. Above it, it computes all."""
 
     def __init__(
         self,
@@ -238,13 +239,13 @@ class LayerWise:
             needed[place] = None
             return
         both = ids if not before.numel() else torch.unique(torch.cat((before, ids)))
-        needed[place] = None if both.numel() > _MOST_NODES * self._counts[place.node_type] else both
+        needed[place] = None if both.numel() > self.most_nodes * self._counts[place.node_type] else both
 
     def _sources_of(
         self, ids: Tensor | None, relation: Relation | None, place: ir.LevelNodes
     ) -> Tensor | None:
         """Return the sources that some nodes of a level read, ascending; None where these are most nodes."""
-        if ids is None or ids.numel() > _MOST_NODES * self._counts[place.node_type]:
+        if ids is None or ids.numel() > self.most_nodes * self._counts[place.node_type]:
             return None
         return self._all_sources(ids, relation, place.node_type)
 

@@ -7,6 +7,7 @@ messages, and its rows are those that one process computes of the whole graph, u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,23 +39,22 @@ class LevelsOnParts(LayerWise):
         options: as for :class:`.LayerWise`.
     """
 
+    most_nodes = math.inf
+
     def __init__(self, program: ir.Program, graph: ShardedGraph, *args: Any, **options: Any) -> None:
         super().__init__(program, graph, *args, **options)
-        self._shards = graph.shards
+        self._parts, self._shards = graph, graph.shards
         self._halos: dict[ir.LevelNodes, Tensor] = {}
         """Nodes of other ranks that nodes of this rank read at a level, by their type, ascending."""
         self._read_at: dict[str, set[int]] = {}
         """Levels at which a value is read along edges."""
         for op in program.ops:
-            if op.moves and not isinstance(op, ir.DestinationRows):
-                for value in map(self.root, self._moved(op)):
-                    self._read_at.setdefault(value, set()).add(program.level(op.out))
+            level = program.level(op.out)
+            for value in op.inputs if op.moves and not isinstance(op, ir.DestinationRows) else ():
+                if program.level(value) < level:
+                    self._read_at.setdefault(self.root(value), set()).add(level)
         for value in self._read_at:
             self._last_read[value + _OF_OTHERS] = max(self._read_at[value])
-
-    def _moved(self, op: ir.Operation) -> list[str]:
-        level = self.program.level
-        return [value for value in op.inputs if level(value) < level(op.out)]
 
     def run(self, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Yield the outputs for ``nodes``, of any rank, as :meth:`.LayerWise.run` does.
@@ -65,18 +65,17 @@ class LevelsOnParts(LayerWise):
             ResourceError: on all ranks, if a node of one rank does not fit the budget; on one rank, if its
                 disk is full.
         """
-        shards, comm, program = self._shards, self._shards.ranks, self.program
-        output_type = program.node_type(program.output)
+        shards, program = self._shards, self.program
+        output, output_type = program.output, program.node_type(program.output)
         owners = shards.by_type[output_type].owners(nodes)
-        given, _ = Routed.by_owner(owners, comm.size).ask(comm, nodes)
+        given = Routed(shards.ranks, owners).ask(nodes)
         self._halos.clear()
         passes = self.passes(torch.unique(given))
         cuts = self._cuts(passes)
         self._make_scales()
         for value in program.inputs:
             if value in self._read_at:
-                of_type = shards.by_type[program.node_type(value)]
-                self._fetch(value, program.width(value), of_type.own_rows, of_type.in_float32)
+                self._fetch(value)
         for one, ends in zip(passes, cuts, strict=True):
             self.begin(one)
             for start, end in ends:
@@ -84,9 +83,8 @@ class LevelsOnParts(LayerWise):
                 self.keep(one, start, self.rows(one, one.nodes[start:end]))
             for value in one.results:
                 if value in self._read_at:
-                    self._fetch(value, program.width(value), self._kept[value].gather)
-        output, width = program.output, program.width(program.output)
-        yield from self._of_owners(nodes, output_type, width, self._kept[output].gather)
+                    self._fetch(value)
+        yield from self._of_owners(nodes, output_type, program.width(output), self._kept[output].gather)
 
     def _cuts(self, passes: Sequence[LevelPass]) -> list[list[tuple[int, int]]]:
         """Return the chunks of all passes. An error of one rank is raised on all ranks."""
@@ -110,15 +108,9 @@ class LevelsOnParts(LayerWise):
         at = ir.LevelNodes(place.level, source)
         others = read[owners != comm.rank]
         self._halos[at] = torch.unique(torch.cat([self._halos.get(at, others[:0]), others]))
-        given, _ = Routed.by_owner(owners, comm.size).ask(comm, read)
+        given = Routed(comm, owners).ask(read)
         own: Tensor = torch.unique(given)
         return own
-
-    def _add(
-        self, needed: dict[ir.LevelNodes, Tensor | None], place: ir.LevelNodes, ids: Tensor | None
-    ) -> None:
-        before = needed.get(place)
-        needed[place] = ids if before is None or ids is None else torch.unique(torch.cat((before, ids)))
 
     def _halo(self, node_type: int, levels: set[int]) -> Tensor:
         """Return the nodes of a type that other ranks own and that are read at some levels, ascending."""
@@ -147,25 +139,22 @@ class LevelsOnParts(LayerWise):
         for start in range(0, int(rounds) * most, most):
             self._check()
             part = ids[start : start + most]
-            routed = Routed.by_owner(of_type.owners(part), comm.size)
-            given, asked = routed.ask(comm, part)
-            rows = routed.answers(comm, own_rows(given).contiguous(), asked)
+            routed = Routed(comm, of_type.owners(part))
+            given = routed.ask(part)
+            rows = routed.answers(own_rows(given).contiguous())
             if part.numel():
                 yield start, rows
 
-    def _fetch(
-        self,
-        value: str,
-        width: int,
-        own_rows: Callable[[Tensor], Tensor],
-        made: Callable[[Tensor, Tensor], Tensor] = lambda rows, _: rows,
-    ) -> None:
+    def _fetch(self, value: str) -> None:
         """Keep the rows of a value that nodes of this rank read of other ranks' nodes."""
-        node_type = self.program.node_type(value)
+        node_type, width = self.program.node_type(value), self.program.width(value)
+        of_type, is_given = self._shards.by_type[node_type], value in self.program.inputs
+        own_rows = of_type.own_rows if is_given else self._kept[value].gather
         halo = self._halo(node_type, self._read_at[value])
         room = self._make_room(value + _OF_OTHERS, halo, width)
         for start, rows in self._of_owners(halo, node_type, width, own_rows):
-            room.write(start, made(rows, halo[start : start + rows.shape[0]]).to(self.dtype))
+            made = of_type.in_float32(rows, halo[start : start + rows.shape[0]]) if is_given else rows
+            room.write(start, made.to(self.dtype))
 
     def rows_of(self, value: str, nodes: Tensor) -> Tensor | SparseFeatures:
         """Return the rows of a value of own nodes, and of other ranks' nodes that own ones read."""
@@ -202,9 +191,8 @@ class LevelsOnParts(LayerWise):
 
     def edge_attr(self, edges: ChunkEdges) -> Tensor | SparseFeatures:
         """Return the features of a chunk's edges, which lie with their destinations."""
-        shards, indptr = self._shards, self.graph.csc.indptr
-        if shards.lists == "whole":
+        if self._shards.lists == "whole":
             return super().edge_attr(edges)
         nodes, counts = edges.sources[: edges.csc.num_dst], edges.csc.indptr.diff()
-        offsets = edges.positions - indptr[nodes].repeat_interleave(counts)
-        return shards.edges.own_rows("edge_attr", shards.positions(nodes, counts, offsets))
+        positions = self._parts.positions(nodes, counts, edges.positions)
+        return self._shards.edges.own_rows("edge_attr", positions)

@@ -69,17 +69,17 @@ class RankNorms(TorchFunctionMode):
             _TWINS[comm] = comm.twin()  # sums of gradients are under way during backward, in another order
         self._comm, self._num_hops = _TWINS[comm], num_hops
         self._most_numbers = 2 * max((one.num_features for one in self.modules), default=0) + 1
-        self.misfit = ""
-        """Why a normalisation of this batch differs from one rank's; empty if none does."""
         self._rows: list[dict[int, Tensor]] = []
         """By node type and number of rows: which of them count here."""
         self._taken: Tensor | None = None
         """Of a rank without seeds: the moments of all ranks, which it has received already."""
-        self._chain = self._new_chain()
+        self.begin()
 
     def begin(self) -> None:
         """Begin a batch on all ranks together; some of these may have no seeds of it."""
-        self.misfit, self._chain = "", self._new_chain()
+        self.misfit = ""
+        """Why a normalisation of this batch differs from one rank's; empty if none does."""
+        self._chain = torch.zeros((), requires_grad=True)
 
     def over(self, sampled: Sampled, num_nodes: Sequence[int]) -> AbstractContextManager[Any]:
         """Return the context in which the model is called with this rank's share of a batch.
@@ -91,11 +91,10 @@ class RankNorms(TorchFunctionMode):
         if not any(norm.training for norm in self.modules):
             return nullcontext()
         assert sampled.trees_by_type is None, "a rank does not know the numbers of trees in the whole batch"
-        keys, hops = [], []
         firsts = accumulate(num_nodes[:-1], initial=0)
-        for ids, counts, first in zip(sampled.n_id_by_type, sampled.nodes_by_type, firsts, strict=True):
-            keys.append(ids.cpu() + first)
-            hops.append(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)))
+        keys = [ids.cpu() + first for ids, first in zip(sampled.n_id_by_type, firsts, strict=True)]
+        of_types = [torch.tensor(counts) for counts in sampled.nodes_by_type]
+        hops = [torch.arange(len(counts)).repeat_interleave(counts) for counts in of_types]
         counted = torch.split(self._counted(torch.cat(keys), torch.cat(hops)), [*map(len, keys)])
         self._rows = [
             {count: here[:count] for count in accumulate(counts)}
@@ -198,17 +197,17 @@ class RankNorms(TorchFunctionMode):
             keys: ``(num_nodes,)`` int64, the same for the same node on all ranks.
             hops: ``(num_nodes,)`` int64 distances from this rank's seeds.
         """
-        size, base = self._comm.size, self._num_hops + 1
+        base = self._num_hops + 1
         near = torch.nonzero(hops < base).flatten()
-        routed = Routed.by_owner(keys[near] % size, size)
-        heard, asked = routed.ask(self._comm, keys[near] * base + hops[near])
+        routed = Routed(self._comm, keys[near] % self._comm.size)
+        heard = routed.ask(keys[near] * base + hops[near])
         heard, place = heard.sort(stable=True)  # by node, then by hop, then by rank
         is_first = torch.ones(heard.numel(), dtype=torch.bool)
         is_first[1:] = heard[1:] // base != heard[:-1] // base
         replies = torch.empty_like(is_first)
         replies[place] = is_first
         counted = torch.zeros(keys.numel(), dtype=torch.bool)
-        counted[near] = routed.answers(self._comm, replies, asked)
+        counted[near] = routed.answers(replies)
         return counted
 
     def _exchanged(self, number: int | None, line: Tensor | None = None) -> tuple[int, Tensor]:
@@ -235,10 +234,6 @@ class RankNorms(TorchFunctionMode):
                 "model calls next; that must not depend on a rank's random draws or nodes"
             )
         return int(told[0]), table[:, 1:]
-
-    @staticmethod
-    def _new_chain() -> Tensor:
-        return torch.zeros((), requires_grad=True)
 
 
 def _of_several(moments: Moments) -> Moments:
