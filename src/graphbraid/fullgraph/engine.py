@@ -269,7 +269,8 @@ class Engine(CompiledModule):
     runner: Runner
     """Runner of the program that was lowered last."""
     _strict: bool
-    _ranks: Ranks | None
+    ranks: Ranks | None
+    """The ranks that run the program together; None for one."""
     _device: Device
     _lock: threading.RLock
     _tracker: ModelTracker
@@ -303,7 +304,7 @@ class Engine(CompiledModule):
                 assert snapshot.why is not None
                 raise snapshot.why
         vars(self).update(
-            _strict=strict, _ranks=ranks, _device=device, _lock=lock, _tracker=tracker, runner=runner
+            _strict=strict, ranks=ranks, _device=device, _lock=lock, _tracker=tracker, runner=runner
         )
 
     def __reduce__(self) -> Any:
@@ -341,7 +342,7 @@ class Engine(CompiledModule):
 
     def _rows_as_written(self) -> Tensor:
         nodes = self._tracker.nodes
-        nodes = nodes if self._ranks is None else self._ranks.owned(nodes)
+        nodes = nodes if self.ranks is None else self.ranks.owned(nodes)
         rows: Tensor = self._as_written().rows(nodes.to(self._device.place))
         return rows
 
@@ -350,7 +351,7 @@ class Engine(CompiledModule):
 
         Later calls with gradients then run as written from the start.
         """
-        if self._ranks is not None:
+        if self.ranks is not None:
             raise ConfigError("gradients of several ranks cannot be differentiated again; use one rank.")
         if ours := [m for m in self.model.modules() if type(m).__module__.startswith("graphbraid.")]:
             raise ConfigError(
@@ -371,8 +372,8 @@ class Engine(CompiledModule):
 
         All ranks call it together, with the same ``nodes``, int64 ids in any order.
         """
-        assert self._ranks is not None
-        own = self._ranks.owned(nodes)
+        assert self.ranks is not None
+        own = self.ranks.owned(nodes)
         return self._evaluated(
             lambda runner, program: runner.predict_owned(program, own), lambda out: out[own]
         )
@@ -404,11 +405,6 @@ class Engine(CompiledModule):
     def breaks(self) -> tuple[Break, ...]:
         """The graph breaks of the program that ran last: the parts that PyTorch runs as they are written."""
         return tuple(op for op in self.program.ops if isinstance(op, Break) and op.is_graph_break)
-
-    @property
-    def ranks(self) -> Ranks | None:
-        """The ranks that run the program together; None for one."""
-        return self._ranks
 
     @property
     def why(self) -> NotLoweredError | None:

@@ -370,6 +370,7 @@ class Runner:
         """Return a step that can run; allocate its memory at its first use, if there is enough."""
         if planned.is_allocated:
             return planned
+        planned.compute_coefficients()  # which then are not among the free bytes
         device = self._device
         beside = _HOST_BYTES if device.is_host else WORKSPACE_BYTES
         available, needed = device.free_bytes(), planned.nbytes + beside

@@ -195,11 +195,15 @@ class StepPlan:
         operations = sum(one.other_bytes for one in self.planned.values())
         return constants + features + operations + self.exchanges.nbytes
 
-    def allocate(self) -> None:
-        """Compute the constants and the aggregations' coefficients, and make the features' other forms."""
+    def compute_coefficients(self) -> None:
+        """Compute the aggregations' coefficients, which :attr:`other_bytes` does not count."""
         for made in self._aggregations.values():
-            if isinstance(made, HostMap):  # else the first run would make it, while its calls are watched
+            if isinstance(made, HostMap):
                 _ = made.how
+
+    def allocate(self) -> None:
+        """Compute the coefficients and the constants, and make the features' other forms."""
+        self.compute_coefficients()  # else the first run would, while its calls are watched
         for features in self.features.values():
             features.allocate()
         for constant in self.constants.values():
@@ -334,12 +338,9 @@ class StepPlan:
         backward = self.training and self.program.learns(source)
         key = (op.adjacency, id(block), backward)
         if key not in self._aggregations:
-
-            def bound() -> Aggregation:
-                return block.bind(self.whole_map(op.adjacency))
-
+            made = HostMap(lambda: block.bind(self.whole_map(op.adjacency)))
             self._aggregations[key] = (
-                HostMap(bound) if self.copies is None else self.copies.aggregation(bound(), backward=backward)
+                made if self.copies is None else self.copies.aggregation(made.how, backward=backward)
             )
         return self._aggregations[key]
 

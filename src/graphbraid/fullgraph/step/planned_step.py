@@ -107,6 +107,10 @@ class PlannedStep:
         """``(num_rows,)`` int64 node of each output row; None if row v is node v."""
         return self._plan.nodes_of(self.program.output)
 
+    def compute_coefficients(self) -> None:
+        """Compute the aggregations' coefficients, which :attr:`nbytes` does not count."""
+        self._plan.compute_coefficients()
+
     def allocate(self) -> None:
         """Allocate the memory and compute the constants."""
         copies = self.request.copies
