@@ -29,6 +29,7 @@ from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.batches.runner import _first_parameter
 from graphbraid.fullgraph.reading import message_trial, watch
+from graphbraid.fullgraph.reading.messages import recorded_propagations
 from graphbraid.fullgraph.reading.modes import TRACING
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -538,6 +539,21 @@ def test_models_run_in_other_threads_while_a_message_is_traced():
     rows, is_free = found
     torch.testing.assert_close(rows, linear(torch.ones(1, 2)))
     assert not is_free, "two traces at once would leave torch.nn.Module patched"
+
+
+def test_layers_pass_messages_in_other_threads_while_their_model_is_traced():
+    class Doubled(pyg.MessagePassing):
+        def forward(self, x, edge_index):
+            return self.propagate(edge_index, x=x)
+
+        def message(self, x_j):
+            return x_j * 2
+
+    layer, data = Doubled(), data_of("untidy")
+    expected = layer(data.x, data.edge_index)
+    with recorded_propagations(layer, ()), ThreadPoolExecutor(1) as pool:
+        found = pool.submit(layer, data.x, data.edge_index).result()
+    torch.testing.assert_close(found, expected)
 
 
 # ---- data

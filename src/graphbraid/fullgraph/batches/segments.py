@@ -10,7 +10,8 @@ those with coefficients, which are float32, keep that dtype.
 A segment in compiled code, :class:`NativeSegment`, has one call for the forward pass and one for the
 backward. GAT's attention can be part of it. On small batches Python and the calls between kernels take most
 of a step without it. It runs the same kernels in the same order as the operations by themselves, so the bits
-are the same. These run other dtypes, other devices and records of calls.
+are the same, but for means of five heads or more, which PyTorch adds up in another order. The operations by
+themselves run other dtypes, other devices and records of calls.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import functools
 import inspect
 import math
 import operator
+import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,9 +74,10 @@ def recorded_propagations(model: nn.Module, functions: Sequence[types.FunctionTy
     The functions of PyG that pass messages become one node each, also in ``functions`` of the forward.
     """
     layers = [(name, module) for name, module in model.named_modules() if is_traced_layer(module)]
-    dtype = next((parameter.dtype for parameter in model.parameters()), None)
+    dtype, thread = next((one.dtype for one in model.parameters()), None), threading.get_ident()
     for name, layer in layers:
-        vars(layer)["propagate"] = functools.partial(_record, name or type(layer).__name__, dtype, layer)
+        of = name or type(layer).__name__, dtype, thread
+        vars(layer)["propagate"] = functools.partial(_record, of, layer)
     try:
         with recorded_functions([layer for _, layer in layers], functions):
             yield
@@ -162,9 +164,12 @@ def product_messages(name: str, aggr: str, dtype: torch.dtype | None) -> Propaga
 
 
 def _record(
-    name: str, dtype: torch.dtype | None, layer: Any, edge_index: Any, size: Any = None, **given: Any
+    of: tuple[str, torch.dtype | None, int], layer: Any, edge_index: Any, size: Any = None, **given: Any
 ) -> Any:
-    """Stand in for ``propagate`` in a trace."""
+    """Stand in for ``propagate`` in a trace, which one thread makes. Others run the layer meanwhile."""
+    name, dtype, thread = of
+    if threading.get_ident() != thread:
+        return type(layer).propagate(layer, edge_index, size=size, **given)
     is_matrix = getattr(edge_index, "is_matrix", False)
     fuses = is_matrix and layer.fuse
     if (why := _why_not_propagated(layer) or (None if fuses else why_not_reduced(layer))) is not None:
