@@ -386,7 +386,8 @@ def test_the_output_may_be_written_over_where_pytorch_allows_it(name):
     torch.manual_seed(0)
     model = MODELS[name](2)
     models = [model]
-    for last in (nn.Identity(), nn.Linear(CLASSES, CLASSES)):
+    drops = nn.Sequential(nn.ReLU(), nn.Dropout(1e-9))
+    for last in (nn.Identity(), nn.Linear(CLASSES, CLASSES), nn.LeakyReLU(), nn.ELU(), drops):
         models.append(pyg.Sequential("x, edge_index", [(copy.deepcopy(model), "x, edge_index -> x"), last]))
     models += [pyg.GATConv(CHANNELS, CLASSES, bias=False), pyg.GATv2Conv(CHANNELS, CLASSES, 2, bias=False)]
     models += [pyg.GATConv(CHANNELS, CLASSES, 2, concat=False, bias=False)]

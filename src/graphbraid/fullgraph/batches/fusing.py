@@ -46,8 +46,11 @@ class BatchProgram:
         self.last_coupled = max((fused.level(op.out) for op in fused.ops if couples_rows(op)), default=-1)
         """The last level with an operation whose result depends on all rows; -1 if there is none."""
         made = fused.producer(fused.output)
-        self.keeps_output = isinstance(made, ir.Attention) and not made.averages
-        """Whether backward reads the output, which the caller must then not write over."""
+        after = made.after if isinstance(made, ir.Following) else made
+        act, p = (after.act, after.p) if isinstance(after, ir.Epilogue) else ("none", 0.0)
+        attends = isinstance(made, ir.Attention) and not made.averages
+        self.keeps_output = attends or (act != "none" and (act, p) != ("relu", 0))
+        """Whether backward reads the output where PyTorch's does not, so that the caller gets a copy."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
         """Results that may be written over the first input."""
         self.parts = segments_of(fused.ops, _last_reads(fused), fused.output, fused.width)
