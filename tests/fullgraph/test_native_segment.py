@@ -209,6 +209,24 @@ def test_backward_reads_what_forward_read_after_the_data_of_parameters_is_replac
         torch.testing.assert_close(one.grad.float(), grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("change", ["memory", "view", "in place"])
+def test_a_call_reads_what_its_parameters_hold_then(change):
+    """An operand is looked at in each call: a transposed square matrix has the same address and shape."""
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), pyg.GraphSAGE(CHANNELS, CHANNELS, 2, CLASSES)
+    engine, call = graphbraid.compile(model, strict=True), (data.x.float(), data.edge_index)
+    before, weight = engine(*call), model.convs[0].lin_l.weight
+    if change == "in place":
+        with torch.no_grad():
+            weight.mul_(2)
+    else:
+        weight.data = weight.data.t() if change == "view" else 2 * weight.data
+    out = engine(*call)
+    assert runs_compiled(out)
+    assert not torch.allclose(out, before)
+    torch.testing.assert_close(out, model(*call), rtol=1e-4, atol=1e-4)
+
+
 def test_threads_pass_back_through_one_graph_at_a_time():
     torch.manual_seed(0)
     batch = sampled(data_of("untidy"), num_neighbors=(3, 2))

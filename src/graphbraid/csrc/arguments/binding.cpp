@@ -60,30 +60,14 @@ std::string told(nb::handle given) {
 // ---- Tensors by DLPack's table of C functions ----
 //
 // Tensor.__dlpack__ is Python, and costs more than a kernel on a small batch. Newer PyTorch has a table of C
-// functions that do the same.
-
-struct ManagedTensor {  // DLManagedTensorVersioned of DLPack 1
-  uint32_t major, minor;
-  void* context;
-  void (*destroy)(ManagedTensor*);
-  uint64_t flags;
-  nb::dlpack::dltensor tensor;
-};
+// functions. That which lends memory and sizes makes no object.
 
 struct ExchangeTable {  // the first members of DLPackExchangeAPI
   uint32_t major, minor;
   ExchangeTable* older;
-  int (*make)(void*, void*, ManagedTensor**, void*, void (*)(void*, const char*, const char*));
-  int (*export_tensor)(void* object, ManagedTensor** out);
+  void *allocate, *export_owned, *import_owned;
+  int (*lend)(void* tensor, nb::dlpack::dltensor* out);
 };
-
-constexpr const char* kCapsule = "dltensor_versioned";
-
-void destroy_unread(PyObject* capsule) noexcept {
-  if (PyCapsule_IsValid(capsule, kCapsule) == 0) return;  // who reads a capsule renames it
-  auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, kCapsule));
-  if (managed->destroy != nullptr) managed->destroy(managed);
-}
 
 struct TensorClass {
   PyTypeObject *type = nullptr, *parameter = nullptr;
@@ -96,22 +80,29 @@ struct TensorClass {
     const nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
     if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return;  // PyTorch before 2.10
     table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    if (table->major != 1) table = nullptr;
+    if (table->major != 1 || table->lend == nullptr) table = nullptr;
   }
 };
 
-// A plain tensor as a capsule; nothing if it must go the slower way, which says what is wrong with it.
-nb::object exported_tensor(nb::handle given) {
+// Looks at a plain tensor, which goes on owning its memory and sizes. False if it must go the slower way,
+// which says what is wrong with it.
+bool borrow(nb::handle given, nb::dlpack::dltensor& tensor) {
   static const TensorClass* tensors = nullptr;  // guarded by the GIL: a lock of C++ could wait for it
   if (tensors == nullptr) tensors = new TensorClass();
   const PyTypeObject* type = Py_TYPE(given.ptr());
-  if (tensors->table == nullptr || (type != tensors->type && type != tensors->parameter)) return {};
-  ManagedTensor* managed = nullptr;
-  if (tensors->table->export_tensor(given.ptr(), &managed) != 0) {
-    PyErr_Clear();
-    return {};
-  }
-  return nb::steal(PyCapsule_New(managed, kCapsule, destroy_unread));
+  if (tensors->table == nullptr || (type != tensors->type && type != tensors->parameter)) return false;
+  if (tensors->table->lend(given.ptr(), &tensor) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
+// Keeps an object until the last copy ends, on whatever thread.
+std::shared_ptr<void> kept(nb::handle object) {
+  return {object.inc_ref().ptr(), [](PyObject* last) {
+            if (Py_IsInitialized() == 0) return;  // Python has ended, and with it the object
+            const nb::gil_scoped_acquire gil;
+            Py_DECREF(last);
+          }};
 }
 
 template <typename Values>
@@ -128,6 +119,14 @@ int64_t rows_of_indptr(const Values& indptr, int64_t num_edges) {
 
 }  // namespace
 
+bool are_same_memory(nb::handle one, nb::handle other) {
+  nb::dlpack::dltensor a, b;
+  const auto are_equal = [&](const int64_t* p, const int64_t* q) { return std::equal(p, p + a.ndim, q); };
+  return borrow(one, a) && borrow(other, b) && a.data == b.data &&
+         a.device.device_type == b.device.device_type && a.dtype == b.dtype && a.ndim == b.ndim &&
+         are_equal(a.shape, b.shape) && are_equal(a.strides, b.strides);
+}
+
 void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
 
 // ---- One array ----
@@ -137,59 +136,73 @@ void AnyArray::take(const char* name, const ArrayKind& kind) {
   read(kind);
   given_ = nb::handle();
   need_dtype(kind);
-  if (static_cast<int>(array_.ndim()) != kind.num_dimensions)
+  if (num_dimensions_ != kind.num_dimensions)
     refuse(std::string(name) + " must be " + std::to_string(kind.num_dimensions) + "-dimensional; got " +
-           std::to_string(array_.ndim()) + " dimensions");
+           std::to_string(num_dimensions_) + " dimensions");
   need_layout(kind);
 }
 
 void AnyArray::read(const ArrayKind& kind) {
-  const std::string name = name_;
-  const nb::object exported = exported_tensor(given_);
-  if (exported.is_valid()) {
-    nb::ndarray<> array;
-    if (nb::try_cast(exported, array, false) && array.device_type() == nb::device::cpu::value) {
-      array_ = nb::ndarray<nb::ro>(array);
-      return;
-    }
+  nb::dlpack::dltensor tensor;
+  if (borrow(given_, tensor) && tensor.device.device_type == nb::device::cpu::value) {
+    describe(tensor);
+    owner_ = kept(given_);
+    return;
   }
+  const std::string name = name_;
   nb::ndarray<> writable;
+  nb::ndarray<nb::ro> array;
   if (kind.is_written && nb::try_cast(given_, writable, false))
-    array_ = nb::ndarray<nb::ro>(writable);
-  else if (!nb::try_cast(given_, array_, false))
+    array = nb::ndarray<nb::ro>(writable);
+  else if (!nb::try_cast(given_, array, false))
     refuse_type(name + " must be an array in the memory of the CPU; " + told(given_));
   else if (kind.is_written)
     refuse(name + " must be writable; it is read-only");
-  if (array_.device_type() != nb::device::cpu::value)
+  if (array.device_type() != nb::device::cpu::value)
     refuse_type(name + " must be on the CPU; " + told(given_));
+  tensor = {};
+  tensor.data = const_cast<void*>(array.data());
+  tensor.ndim = static_cast<int32_t>(array.ndim());
+  tensor.dtype = array.dtype();
+  tensor.shape = const_cast<int64_t*>(array.shape_ptr());
+  tensor.strides = const_cast<int64_t*>(array.stride_ptr());
+  describe(tensor);
+  owner_ = std::make_shared<nb::ndarray<nb::ro>>(std::move(array));
+}
+
+void AnyArray::describe(const nb::dlpack::dltensor& tensor) {
+  data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  element_ = tensor.dtype;
+  num_dimensions_ = tensor.ndim;
+  int64_t dense = 1;
+  for (int d = std::min(num_dimensions_, kMostDimensions) - 1; d >= 0; --d) {
+    extents_[d] = tensor.shape[d];
+    strides_[d] = tensor.strides != nullptr ? tensor.strides[d] : dense;
+    dense *= extents_[d];
+  }
 }
 
 void AnyArray::need_dtype(const ArrayKind& kind) const {
   const auto* end = kind.accepted + kind.num_accepted;
   const bool is_right = std::any_of(kind.accepted, end, [this](const nb::dlpack::dtype& accepted) {
-    return accepted.bits == 0 || accepted == array_.dtype();
+    return accepted.bits == 0 || accepted == element_;
   });
   if (!is_right)
-    refuse_type(std::string(name_) + " must be " + in_words(kind.dtypes) + "; got " +
-                name_of(array_.dtype()));
-}
-
-int64_t AnyArray::stride(int dimension) const {
-  if (array_.stride_ptr() != nullptr) return array_.stride(dimension);
-  int64_t dense = 1;  // as DLPack says of arrays that name no strides
-  for (int d = static_cast<int>(array_.ndim()) - 1; d > dimension; --d) dense *= extent(d);
-  return dense;
+    refuse_type(std::string(name_) + " must be " + in_words(kind.dtypes) + "; got " + name_of(element_));
 }
 
 void AnyArray::need_layout(const ArrayKind& kind) const {
-  if (kind.layout == Layout::kAny || array_.size() == 0) return;
+  if (kind.layout == Layout::kAny) return;
   int64_t dense = 1;
+  bool is_laid_out = true;
   for (int d = kind.num_dimensions - 1; d >= 0; dense *= extent(d--)) {
     const bool is_free = kind.layout == Layout::kRows && d == 0;
-    if (extent(d) == 1 || is_free || stride(d) == dense) continue;
+    is_laid_out = is_laid_out && (extent(d) == 1 || is_free || stride(d) == dense);
+  }
+  if (dense == 0) return;  // of no elements
+  if (!is_laid_out)
     refuse(kind.layout == Layout::kRows ? "each row of " + std::string(name_) + " must be contiguous"
                                         : std::string(name_) + " must be contiguous");
-  }
   if (kind.is_written && kind.layout == Layout::kRows && num_rows() > 1 && stride(0) < num_columns())
     refuse(std::string(name_) + " must have rows of its own");
 }

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -81,28 +82,35 @@ class AnyArray {
   explicit AnyArray(nb::handle given) : given_(given) {}
 
   const char* name() const { return name_; }
-  int64_t extent(int dimension) const { return static_cast<int64_t>(array_.shape(dimension)); }
+  int64_t extent(int dimension) const { return extents_[dimension]; }
   int64_t length() const { return extent(0); }
   int64_t num_rows() const { return extent(0); }
   int64_t num_columns() const { return extent(1); }
   // Elements from one index to the next.
-  int64_t stride(int dimension) const;
-  nb::dlpack::dtype element() const { return array_.dtype(); }
-  int64_t element_bytes() const { return static_cast<int64_t>(array_.itemsize()); }
+  int64_t stride(int dimension) const { return strides_[dimension]; }
+  nb::dlpack::dtype element() const { return element_; }
+  int64_t element_bytes() const { return element_.bits * element_.lanes / 8; }
 
  protected:
   // Reads what was given, or refuses it.
   void take(const char* name, const ArrayKind& kind);
-  void* address() const { return const_cast<void*>(array_.data()); }
+  void* address() const { return data_; }
 
  private:
   void read(const ArrayKind& kind);
+  void describe(const nb::dlpack::dltensor& tensor);
   void need_dtype(const ArrayKind& kind) const;
   void need_layout(const ArrayKind& kind) const;
 
+  static constexpr int kMostDimensions = 3;
+
   nb::handle given_;  // the caller's reference: until the array is taken
-  nb::ndarray<nb::ro> array_;
   const char* name_ = "";
+  void* data_ = nullptr;
+  std::shared_ptr<void> owner_;  // of the memory; freed by any thread
+  nb::dlpack::dtype element_{};
+  int num_dimensions_ = 0;
+  std::array<int64_t, kMostDimensions> extents_{}, strides_{};
 };
 
 template <typename Element, int kDimensions, Layout kLayout = Layout::kDense>
@@ -146,6 +154,9 @@ using Matrix = Array<const Floating, 2>;
 using WrittenMatrix = Array<Floating, 2>;
 using OptionalVector = std::optional<Vector>;
 using OptionalIds = std::optional<Indptr>;
+
+// Whether two plain tensors are the same memory, read in the same way.
+bool are_same_memory(nb::handle one, nb::handle other);
 
 // ---- What arguments must be to each other ----
 

@@ -59,12 +59,28 @@ inline FloatMatrix by_row(const StridedFloats& array) {
   return copy;
 }
 
-// An operand: a matrix, a bias or the attention vectors of all heads, (1, heads, channels).
+// An operand: a matrix, a bias or the attention vectors of all heads, (1, heads, channels). It is read from a
+// tensor of its own, which keeps the memory: a parameter's data may be replaced before backward.
 struct Operand {
-  int num_dimensions = 0;
+  nb::object tensor;
+  int num_dimensions;
   StridedFloats matrix;
   FloatVector vector;
   Array<const float, 3> by_head;
+
+  explicit Operand(const nb::object& given)
+      : tensor(given.attr("data")), num_dimensions(nb::cast<int>(tensor.attr("ndim"))) {
+    if (num_dimensions == 1) {
+      vector = FloatVector(tensor);
+      vector.take("bias");
+    } else if (num_dimensions == 3) {
+      by_head = Array<const float, 3>(tensor);
+      by_head.take("vectors");
+    } else {
+      matrix = StridedFloats(tensor);
+      matrix.take("weight");
+    }
+  }
 
   int64_t rows() const { return matrix.num_rows(); }
   int64_t columns() const { return matrix.num_columns(); }

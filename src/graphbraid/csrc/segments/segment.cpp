@@ -76,23 +76,23 @@ class Pass {
   Pass& operator=(const Pass&) = delete;
   // Takes the values and operands that the segment reads, the maps and numbers of first rows of its
   // operations, and memory for what it writes. Refuses what does not fit: nothing has run then.
-  Pass(std::shared_ptr<const Plan> plan, std::vector<FloatRows> values,
-       const std::vector<nb::object>& operands, const std::vector<nb::tuple>& maps,
+  Pass(std::shared_ptr<const Plan> plan, const std::vector<nb::object>& values,
+       std::vector<std::shared_ptr<const Operand>> operands, const std::vector<nb::tuple>& maps,
        const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs)
-      : plan_(std::move(plan)), values_(std::move(values)), outs_(std::move(outs)) {
-    need(values_.size() == plan_->num_reads, "there is a matrix for each value that is read");
+      : plan_(std::move(plan)), outs_(std::move(outs)), operands_(std::move(operands)) {
+    need(values.size() == plan_->num_reads, "there is a matrix for each value that is read");
     need(outs_.size() == plan_->writes.size(), "there is memory for each value that is written");
-    need(operands.size() == plan_->num_operands, "there is each operand, or None");
     const size_t num_values = plan_->num_reads + plan_->operations.size();
     rows_.resize(num_values);
     outside_.assign(num_values, -1);
     kept_.assign(num_values, false);
-    for (size_t i = 0; i < values_.size(); ++i) {
-      values_[i].take("x");
+    for (size_t i = 0; i < values.size(); ++i) {
+      tensors_.push_back(values[i].attr("data"));
+      values_.emplace_back(tensors_[i]).take("x");
       rows_[i] = matrix_of(values_[i]);
       outside_[i] = static_cast<int>(i);
     }
-    for (const nb::object& given : operands) operands_.push_back(operand_of(given));
+    maps_.reserve(maps.size());
     for (size_t i = 0; i < maps.size(); ++i) {
       auto fields = nb::cast<MapFields>(maps[i]);
       const auto shares = [&](int field) { return maps[i][field].is(maps[i - 1][field]); };
@@ -141,6 +141,16 @@ class Pass {
     for (size_t i = 0; i < outs_.size(); ++i)
       if (!wants_[plan_->writes[i]]) constant.push_back(static_cast<int>(i));
     return {std::move(reads_), std::move(constant)};
+  }
+
+  // Of the values and operands those that want gradients; None for the others.
+  std::vector<nb::object> wanted() const {
+    std::vector<nb::object> found(values_.size() + operands_.size(), nb::none());
+    for (size_t i = 0; i < values_.size(); ++i)
+      if (wants_[i]) found[i] = tensors_[i];
+    for (size_t i = 0; i < operands_.size(); ++i)
+      if (operand_wants_[i]) found[values_.size() + i] = operands_[i]->tensor;
+    return found;
   }
 
   // The maps, by number, that backward transposes.
@@ -233,26 +243,7 @@ class Pass {
     int& of;
   };
 
-  static std::optional<Operand> operand_of(const nb::object& given) {
-    if (given.is_none()) return std::nullopt;
-    Operand found;
-    found.num_dimensions = nb::cast<int>(given.attr("ndim"));
-    if (found.num_dimensions == 1) {
-      found.vector = FloatVector(given);
-      found.vector.take("bias");
-    } else if (found.num_dimensions == 3) {
-      found.by_head = Array<const float, 3>(given);
-      found.by_head.take("vectors");
-    } else {
-      found.matrix = StridedFloats(given);
-      found.matrix.take("weight");
-    }
-    return found;
-  }
-
-  const Operand* operand(int number) const {
-    return number < 0 || !operands_[number] ? nullptr : &*operands_[number];
-  }
+  const Operand* operand(int number) const { return number < 0 ? nullptr : operands_[number].get(); }
 
   bool is_last_read(int value, size_t place) const {
     return outside_[value] < 0 && plan_->last_read[value] == static_cast<int>(place);
@@ -314,9 +305,7 @@ class Pass {
 
   void begin_step(const Operation& op, size_t& next) {
     Step step;
-    const auto wanted = [&](int number) {
-      return number >= 0 && operands_[number] && operand_wants_[number];
-    };
+    const auto wanted = [&](int number) { return operand(number) != nullptr && operand_wants_[number]; };
     step.of_x = wants_[op.x];
     step.of_other = op.other >= 0 && wants_[op.other];
     step.of_weight = wanted(op.weight);
@@ -676,9 +665,10 @@ class Pass {
   }
 
   std::shared_ptr<const Plan> plan_;
+  std::vector<nb::object> tensors_;  // of the values, as Operand has one
   std::vector<FloatRows> values_;
   std::vector<WrittenFloatRows> outs_;
-  std::vector<std::optional<Operand>> operands_;
+  std::vector<std::shared_ptr<const Operand>> operands_;  // null where None was given
   std::vector<Map> maps_;
   std::vector<FloatMatrix> rows_;  // by value
   std::vector<int> outside_;       // by value: its number among values, operands and outs; -1: within
@@ -731,11 +721,20 @@ class Segment {
   }
 
   // None where the segment cannot run on what is given; see Pass.
-  Pass* begin(std::vector<FloatRows> values, const std::vector<nb::object>& operands,
+  Pass* begin(const std::vector<nb::object>& values, const std::vector<nb::object>& operands,
               const std::vector<nb::tuple>& maps, const std::vector<int64_t>& counts,
-              std::vector<WrittenFloatRows> outs) const {
+              std::vector<WrittenFloatRows> outs) {
     try {
-      return new Pass(plan_, std::move(values), operands, maps, counts, std::move(outs));
+      need(operands.size() == plan_->num_operands, "there is each operand, or None");
+      std::vector<std::shared_ptr<const Operand>> read(operands.size());
+      operands_.resize(operands.size());
+      for (size_t i = 0; i < operands.size(); ++i) {
+        if (operands[i].is_none()) continue;
+        const bool is_known = operands_[i] != nullptr && are_same_memory(operands[i], operands_[i]->tensor);
+        read[i] = is_known ? operands_[i] : std::make_shared<const Operand>(operands[i]);
+      }
+      operands_ = read;
+      return new Pass(plan_, values, std::move(read), maps, counts, std::move(outs));
     } catch (const std::exception&) {
       return nullptr;
     }
@@ -743,6 +742,7 @@ class Segment {
 
  private:
   std::shared_ptr<Plan> plan_;
+  std::vector<std::shared_ptr<const Operand>> operands_;  // of the last call, and mostly of the next one
 };
 
 }  // namespace
@@ -751,6 +751,7 @@ void bind_segments(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Pass>(m, "SegmentPass")
       .def("forward", &Pass::forward, "draws"_a, "of_values"_a, "of_operands"_a)
+      .def("wanted", &Pass::wanted)
       .def("transposed_maps", &Pass::transposed_maps)
       .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a, "gives_up"_a);
   nb::class_<Segment>(m, "Segment")

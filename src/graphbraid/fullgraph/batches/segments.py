@@ -32,7 +32,7 @@ from graphbraid.machine.rates import Rates
 from graphbraid.ops.attention import first_keys
 from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunction
-from graphbraid.ops.kernels import counts_memory, new_rows, watching
+from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, new_rows, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
 from graphbraid.ops.spmm import SpmmFunction
@@ -497,12 +497,7 @@ class NativeSegment:
         maps = [levels.map_fields(*one) for one in self._maps]
         counts = [run.num_rows(op) for op in self._first_rows]
         outs = [new_rows(x, run.rows_of(value), self._widths[value]) for value in self.writes]
-        held = [*values, *operands]
-        if learns:
-            # A parameter's data may be replaced before backward, which frees the memory that it had. `.data`
-            # takes two thirds of the time of `detach()`; versions are those of the tensors themselves.
-            held = [None if one is None else one.data for one in held]
-        begun = self._made.begin(held[: len(values)], held[len(values) :], maps, counts, outs)
+        begun = self._made.begin(values, operands, maps, counts, outs)
         if begun is None:
             return None
         draws = []
@@ -511,7 +506,7 @@ class NativeSegment:
             keys = first_keys if isinstance(op, ir.Attention) else row_ids
             draws.append((seed_of_call(), keys(run.num_rows(op))))
         if learns:
-            how = self, begun, levels, draws, outs, held
+            how = self, begun, levels, draws, outs
             # autograd's own `apply` is that of Function's base; Function adds only what torch.func needs.
             in_transform = torch._C._are_functorch_transforms_active()
             function: Any = _NativePass if in_transform else super(torch.autograd.Function, _NativePass)
@@ -550,7 +545,7 @@ class NativeSegment:
         Behind them stand the places of the edges, if dropout of an attention needs them.
         """
         level, relation, adjacency, _ = self._maps[number]
-        if levels.are_drawn or not (edges := levels.edges(level, relation)).is_whole:
+        if not (edges := levels.edges(level, relation)).is_whole:
             return ()
         op = self._moving[number]
         places = edges.csc.transpose()[1] if isinstance(op, ir.Attention) and op.dropout > 0 else None
@@ -561,16 +556,16 @@ class NativeSegment:
 class _NativePass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        segment, begun, levels, draws, outs, now = how
+        segment, begun, levels, draws, outs = how
         ctx.set_materialize_grads(False)
         needs, num_values = ctx.needs_input_grad[1:], len(segment._reads)
         reads, constant = begun.forward(draws, needs[:num_values], needs[num_values:])
         held: tuple[Any, ...] = (*tensors, *outs)
-        ctx.versions = [(held[place], held[place]._version) for place in reads]
+        ctx.read = [held[place] for place in reads]
+        ctx.versions = [one._version for one in ctx.read]
         ctx.segment, ctx.begun, ctx.levels = segment, begun, levels
-        ctx.wanted = [one if need else None for one, need in zip(now, needs, strict=True)]
         # Other objects than backward keeps, since the results refer to this context.
-        found = tuple(out.detach() for out in outs)
+        found = tuple(map(Tensor.detach, outs))
         if constant:
             ctx.mark_non_differentiable(*(found[place] for place in constant))
         return found
@@ -581,25 +576,26 @@ class _NativePass(torch.autograd.Function):
         begun, segment = ctx.begun, ctx.segment
         if begun is None:
             raise RuntimeError(FREED)
-        for one, version in ctx.versions:
-            if one._version != version:
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an inplace "
-                    f"operation: a tensor that {segment.writes[-1]} was computed from, or a result"
-                )
+        if [one._version for one in ctx.read] != ctx.versions:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                f"operation: a tensor that {segment.writes[-1]} was computed from, or a result"
+            )
         gives_up = not torch._C._autograd._get_current_graph_task_keep_graph()
         if gives_up:
             ctx.begun = None
-        made = [None if one is None else _gradient_for(one) for one in ctx.wanted]
-        turned = [one for number in begun.transposed_maps() for one in segment.reversed(ctx.levels, number)]
+        made = [None if one is None else _gradient_for(one) for one in begun.wanted()]
+        turned: list[Any] = []
+        if not ctx.levels.are_drawn:  # whose edges no later batch has
+            turned = [one for n in begun.transposed_maps() for one in segment.reversed(ctx.levels, n)]
         for place in begun.backward(grads, turned, made, gives_up):
             made[place] = None
         return None, *made
 
 
 def _gradient_for(one: Tensor) -> Tensor:
-    """Return memory for a tensor's gradient, row by row as the kernels write it."""
-    if one.ndim == 2:
+    """Return memory for a tensor's gradient, row by row as the kernels write it; large rows' in the pool."""
+    if one.numel() >= LEAST_POOLED // 4 and one.ndim == 2:
         return new_rows(one, *one.shape)
     return torch.empty_like(one, memory_format=torch.contiguous_format)
 
