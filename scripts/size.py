@@ -31,7 +31,7 @@ BUDGETS = {
     ("loader",): 3_640,
     ("collective",): 4_510,
     ("fullgraph",): 29_475,
-    ("distributed",): 7_785,
+    ("distributed",): 7_765,
     ("synth",): 5_895,
     ("train",): 11_175,
     ("estimates",): 4_475,

@@ -88,14 +88,14 @@ def num_kept(budget: int | str, types: Sequence[TypeShards]) -> list[int]:
         lacks = {at: sum(sizes[at][:2]) - given[at] for at, count in held.items() if count < 1}
         if not lacks:
             return [held.get(number, 0) for number in range(len(types))]
-        if len(sizes) == 1:
-            [(number, (notes, row_bytes, _))] = sizes.items()
+        number = max(lacks, key=lacks.__getitem__)
+        notes, row_bytes, _ = sizes.pop(number)
+        if not sizes:
             raise ConfigError(
                 f"{budget!r} of memory for rows of other ranks hold no row: notes about all "
                 f"{types[number].num_nodes:,} rows take {format_bytes(notes)}, and a row takes "
                 f"{format_bytes(row_bytes)}. Give more, or 0"
             )
-        del sizes[max(lacks, key=lacks.__getitem__)]
     return [0] * len(types)
 
 

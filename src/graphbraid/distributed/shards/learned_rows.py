@@ -66,9 +66,8 @@ class Ranges:
     """Nodes in one contiguous range for each rank; it says of them what :class:`.TypeShards` does."""
 
     def __init__(self, num_nodes: int, comm: Communicator) -> None:
-        self.num_nodes = num_nodes
         self._begins = torch.tensor([part_of(num_nodes, rank, comm.size)[0] for rank in range(1, comm.size)])
-        self.owned = torch.arange(*part_of(num_nodes, comm.rank, comm.size))
+        self.num_nodes, self.owned = num_nodes, torch.arange(*part_of(num_nodes, comm.rank, comm.size))
 
     def owners(self, ids: Tensor) -> Tensor:
         """Return the rank that owns each of ``(num_ids,)`` ids."""
@@ -105,7 +104,7 @@ class _AskedRows(NamedTuple):
     """``(sum(routed.asked),)`` places of these rows among the own ones."""
     rows: Tensor
     """Rows that came, ``(num_ids, channels)``: a leaf that gradients are added up in."""
-    read: Tensor = torch.empty(0, dtype=torch.bool)
+    read: Tensor
     """Which of them the model reads, ``(num_ids,)`` bool, filled in by its call."""
 
 
@@ -223,54 +222,47 @@ class LearnedRows:
         """Give the modules the rows of a batch's nodes.
 
         Args:
-            n_id: by node type ``(num_ids,)`` distinct ids on the model's device; there may be none.
+            n_id: by node type ``(num_ids,)`` distinct ids on the model's device. A missing type has none.
             learns: whether gradients are wanted, for :meth:`collect`.
         """
-        batch = self._exchanged(n_id)
-        for name, module in self.modules.items():
-            ids = n_id[module.node_type or ONLY_NODE_TYPE].long()
-            read = module.take_batch(ids, batch[name].rows.requires_grad_(learns))
-            batch[name] = batch[name]._replace(read=read)
+        batch = self._exchanged(n_id, learns=learns)
         if learns:
             self._asked.append(batch)
 
-    def take_none(self, device: torch.device) -> None:
-        """Take part in a step whose batch has no seed of this rank."""
-        none = torch.empty(0, dtype=torch.int64, device=device)
-        self.take_batch({group.node_type: none for group in self.groups}, learns=True)
-
     def finish(self) -> None:
         """Answer other ranks, after the last batch of an evaluation, until all have had their last one."""
-        while self._exchanged(None):
+        while self._exchanged(None, learns=False):
             pass
 
-    def _exchanged(self, n_id: Mapping[str, Tensor] | None) -> dict[str, _AskedRows]:
+    def _exchanged(self, n_id: Mapping[str, Tensor] | None, *, learns: bool) -> dict[str, _AskedRows]:
         """Ask the owners of the ids of each type for their rows, and send others those that they ask for.
 
         Args:
             n_id: as for :meth:`take_batch`. If None, this rank has had its last batch.
+            learns: as there.
 
         Returns:
             What was asked, by module; nothing once all ranks have had their last batch.
         """
         none = torch.empty(0, dtype=torch.int64)
-        of_types = [none if n_id is None else n_id[group.node_type] for group in self.groups]
+        of_types = [(n_id or {}).get(group.node_type, none) for group in self.groups]
         known = [ids.cpu().long() for ids in of_types]
         asking = zip(self.groups, known, strict=True)
         routes = [Routed(self.comm, group.nodes.owners(ids)) for group, ids in asking]
         counts = torch.tensor([[*route.counts] for route in routes] + [[int(n_id is None)] * self.comm.size])
         said = swap(self.comm, counts.t())  # what each rank asks for, and whether it is done
+        if bool(said[:, -1].all()):
+            return {}
         found = dict[str, _AskedRows]()
         for at, (group, route) in enumerate(zip(self.groups, routes, strict=True)):
-            if bool(said[:, -1].all()):
-                break
             route.asked = said[:, at].tolist()
             given = route.send(known[at].to(index_dtype(group.nodes.num_nodes))).long()
             places = torch.searchsorted(group.nodes.owned, given)
             for name, module in group.modules.items():
                 own = gather_rows(module.held.rows.detach(), places, trusted=True)
-                rows = route.answers(own).to(of_types[at].device)
-                found[name] = _AskedRows(route, places, rows)
+                rows = route.answers(own).to(of_types[at].device).requires_grad_(learns)
+                read = module.take_batch(of_types[at].long(), rows)
+                found[name] = _AskedRows(route, places, rows, read)
         return found
 
     # ---- gradients to the owners

@@ -24,8 +24,7 @@ class PartLinks:
     """
 
     def __init__(self, shards: Shards, own: Tensor) -> None:
-        self._shards, self._own = shards, own
-        self._num_nodes = shards.only.num_nodes
+        self._shards, self._own, self._num_nodes = shards, own, shards.only.num_nodes
         counts = torch.bincount(own[1], minlength=self._num_nodes)
         self._own_indptr = indptr_of(counts)
         self._indptr = indptr_of(shards.ranks.all_reduce(counts).wait())

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 
 T = TypeVar("T")
+_Queue = queue.SimpleQueue[T | BaseException | None]
+"""From one thread to another: items, and at the end None or an error."""
 _Group = list[PreparedBatch]
 _Span = tuple[int, range, list[int]]
 """An epoch, this rank's steps of it, and the batches of each group, on the rank that has most."""
@@ -58,27 +60,12 @@ _CLOSING_SECONDS = 5.0
 """Longest wait for a thread of an iteration that was left early."""
 
 
-class _Passed(queue.SimpleQueue[T | BaseException | None]):
-    """A queue from one thread to another: items, and at the end None or an error."""
-
-    def put_all(self, items: Generator[T], may_begin: Callable[[int], bool]) -> None:
-        """Put items while further ones may begin, and None behind them; or the error with which they end."""
-        try:
-            with closing(items):
-                for number in itertools.count():
-                    if not may_begin(number) or (item := next(items, None)) is None:
-                        break
-                    self.put(item)
-            self.put(None)
-        except BaseException as error:
-            self.put(error)
-
-    def items(self) -> Iterator[T]:
-        """Yield the items as they come, or raise the error."""
-        while (item := self.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+def _items(passed: _Queue[T]) -> Iterator[T]:
+    """Yield the items that a thread puts into a queue as they come, or raise its error."""
+    while (item := passed.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        yield item
 
 
 class Iteration:
@@ -95,15 +82,22 @@ class Iteration:
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def passed(self, name: str, items: Generator[T], ahead: float = math.inf) -> _Passed[T]:
+    def passed(self, name: str, items: Generator[T], ahead: float = math.inf) -> _Queue[T]:
         """Start a thread that makes items, as many ahead of those that may begin; return their queue."""
-        passed = _Passed[T]()
-        thread = threading.Thread(
-            target=passed.put_all,
-            args=(items, lambda number: self._wait_for(number - ahead)),
-            name=f"graphbraid-{name}",
-            daemon=True,
-        )
+        passed = _Queue[T]()
+
+        def put_all() -> None:
+            try:
+                with closing(items):
+                    for number in itertools.count():
+                        if not self._wait_for(number - ahead) or (item := next(items, None)) is None:
+                            break
+                        passed.put(item)
+                passed.put(None)
+            except BaseException as error:
+                passed.put(error)
+
+        thread = threading.Thread(target=put_all, name=f"graphbraid-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
         return passed
@@ -232,8 +226,7 @@ class ShardedPipeline:
                 "batches are to have edge ids, and parts do not hold the original ids of edges; partition "
                 "the graph without them (graph.replace(edge_id=None)), or use a model that reads no edge ids"
             )
-        self._graph, self._config = graph, config
-        self._gathers, self._of_edges, self._seeds = gathers, of_edges, seeds
+        self._graph, self._gathers, self._of_edges, self._seeds = graph, gathers, of_edges, seeds
         types = graph.all_types
         if seed_type is None and graph.is_typed:
             raise ConfigError(f"say of which node type seeds are: {', '.join(graph.node_types)}")
@@ -293,8 +286,8 @@ class ShardedPipeline:
         spans = self.spans(schedule, epoch, range(first_step, last_step), last_epoch)
         rows, mine = self._graph.shards.rows if self._gathers else {}, Iteration()
         drawn = mine.passed("draw", self.groups(schedule, spans), 1 + lookahead_of(rows))
-        asked = mine.passed("ask", self.asked(drawn.items(), rows), 1)
-        ready = mine.passed("gather", self._put_together(asked)).items()
+        asked = mine.passed("ask", self.asked(_items(drawn), rows), 1)
+        ready = _items(mine.passed("gather", self._put_together(asked)))
         self._graph.shards.iteration = mine
         try:
             for now, steps, sizes in spans:
@@ -370,13 +363,13 @@ class ShardedPipeline:
         attributes: dict[str, Any] = {**seeds.attributes, X_BY_TYPE: x}
         return batch._replace(seeds=replace(seeds, attributes=attributes))
 
-    def _put_together(self, asked: _Passed[_Asked]) -> Generator[_Group]:
+    def _put_together(self, asked: _Queue[_Asked]) -> Generator[_Group]:
         """Yield groups with their feature rows; rows of the next group begin to travel first if it is known.
 
         All ranks begin groups in their order. Each may finish one when it likes: that sends nothing.
         """
         coming = deque[_Asked]()
-        for group, of_group in asked.items():
+        for group, of_group in _items(asked):
             for one in of_group.values():
                 one.begin()
             coming.append((group, of_group))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid import native
@@ -101,8 +100,7 @@ class TypeShards:
     def own_places(self, ids: Tensor) -> Tensor:
         """Return the place of each id in ``owned``, ``(num_ids,)`` int64; -1 for nodes of other ranks."""
         if (kernels := native.kernels()) is None:
-            places = torch.searchsorted(self.owned, ids)
-            return places.where(F.pad(self.owned, (0, 1), value=-1)[places] == ids, -1)
+            return torch.searchsorted(self.owned, ids).where(torch.isin(ids, self.owned), -1)
         places = torch.empty_like(ids)
         kernels.own_places(self._words, self._before, ids.contiguous(), places)
         return places
@@ -309,10 +307,9 @@ class ShardedGraph(Graph):
         shards = Shards(comm, part_of, num_parts, shared, own, arrays=arrays)
         if shared.lists == "parts":
             arrays |= _own_lists(own, shared)
-        for one in own[0].relations:
-            if (attr := own[0].arrays.get(name := f"edge{one.number}_attr")) is not None:
-                assert shared.graph.types is not None
-                arrays[name] = _nothing(attr, shared.graph.types.edges[one.number].num_edges)
+        for number, one in enumerate(shared.graph.types.edges if shared.graph.types else ()):
+            if (attr := own[0].arrays.get(name := f"edge{number}_attr")) is not None:
+                arrays[name] = _nothing(attr, one.num_edges)
         made = _fields_of(shared, arrays, saved.folder)
         nothing = [one.no_rows() for one in shards.by_type]
         if (types := made["types"]) is None:

@@ -88,11 +88,10 @@ class LevelsOnParts(LayerWise):
 
     def _cuts(self, passes: Sequence[LevelPass]) -> list[list[tuple[int, int]]]:
         """Return the chunks of all passes. An error of one rank is raised on all ranks."""
-        cuts, told = list[list[tuple[int, int]]](), ""
         try:
-            cuts = [self.cut(one) for one in passes]
+            cuts, told = [self.cut(one) for one in passes], ""
         except ResourceError as error:
-            told = str(error)
+            cuts, told = [], str(error)
         if first := next(filter(None, self._shards.ranks.gather(told)), ""):
             raise ResourceError(first)
         return cuts
@@ -114,9 +113,8 @@ class LevelsOnParts(LayerWise):
 
     def _halo(self, node_type: int, levels: set[int]) -> Tensor:
         """Return the nodes of a type that other ranks own and that are read at some levels, ascending."""
-        none = torch.empty(0, dtype=torch.int64)
-        places = [ir.LevelNodes(level, node_type) for level in sorted(levels)]
-        ids: Tensor = torch.unique(torch.cat([none, *(self._halos[one] for one in places)]))
+        found = (self._halos[ir.LevelNodes(level, node_type)] for level in levels)
+        ids: Tensor = torch.unique(torch.cat([torch.empty(0, dtype=torch.int64), *found]))
         return ids
 
     # ---- rows of other ranks

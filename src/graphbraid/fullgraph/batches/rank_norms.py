@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from graphbraid.sampling.sample import Sampled
 
 _TWINS: WeakKeyDictionary[Communicator, Communicator] = WeakKeyDictionary()
-_EMPTY = torch.empty(0, dtype=torch.bool)
 
 
 class RankNorms(TorchFunctionMode):
@@ -107,7 +106,7 @@ class RankNorms(TorchFunctionMode):
         if not any(norm.training for norm in self.modules):
             return
         self._counted(*torch.empty(2, 0, dtype=torch.int64))
-        self._rows = [{0: _EMPTY}]
+        self._rows = [{0: torch.empty(0, dtype=torch.bool)}]
         with self:
             while (exchanged := self._exchanged(None))[0]:
                 number, self._taken = exchanged
@@ -143,15 +142,15 @@ class RankNorms(TorchFunctionMode):
                 is_own = all(kwargs[name] is getattr(norm, name) for name in ("weight", "bias"))
                 if not is_own and not is_parametrized(norm):  # which computes them anew at each call
                     self.misfit = "its weights are not those of the module with its running statistics"
-                counting = {"momentum": kwargs["momentum"], "num_batches_tracked": None}
-                return self._normalised(norm, args[0], 0, **counting)
+                return self._normalised(norm, args[0], 0, kwargs["momentum"], None)
         if func is normalised and args[1] in self.modules and args[1].training:
             x, norm, node_type = args
-            told = {"momentum": norm.momentum, "num_batches_tracked": norm.num_batches_tracked}
-            return self._normalised(norm, x, node_type + 1, **told)
+            return self._normalised(norm, x, node_type + 1, norm.momentum, norm.num_batches_tracked)
         return func(*args, **(kwargs or {}))
 
-    def _normalised(self, norm: _BatchNorm, x: Tensor, node_type: int, **counting: Any) -> Tensor:
+    def _normalised(
+        self, norm: _BatchNorm, x: Tensor, node_type: int, momentum: float | None, num_batches: Tensor | None
+    ) -> Tensor:
         """Normalise the rows of a node type, counted from 1; of 0 if only their number tells."""
 
         def gathered(line: Tensor) -> Tensor:
@@ -168,7 +167,8 @@ class RankNorms(TorchFunctionMode):
             training=True,
             eps=norm.eps,
             moments=lambda x: _of_several(columns.moments(x)),
-            **counting,
+            momentum=momentum,
+            num_batches_tracked=num_batches,
         )
         out: Tensor
         out, self._chain = _BatchNormOfRanks.apply(  # type: ignore[no-untyped-call]

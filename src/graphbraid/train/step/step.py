@@ -470,7 +470,7 @@ class TrainStep:
             norms.begin()
         if share.batch is None:
             if self._runner.learned is not None:
-                self._runner.learned.take_none(self._runner.device)
+                self._runner.learned.take_batch({}, learns=True)
             if norms is not None:
                 with self._clock.measure("forward"), self._lone_row(where):
                     norms.take_part()
