@@ -138,6 +138,8 @@ def _one_of(hints: tuple[Any, ...]) -> _Check | None:
         return None
 
     def check(value: Any) -> Any:
+        if value is None and type(None) in hints:  # without an error for each class before it
+            return None
         said = ""
         for one in checks:
             try:
@@ -247,12 +249,6 @@ def _flag(value: Any) -> Any:
     raise _WrongError
 
 
-def _none(value: Any) -> Any:
-    if value is not None:
-        raise _WrongError
-    return value
-
-
 def _callable(value: Any) -> Any:
     if not callable(value):
         raise _WrongError
@@ -270,4 +266,4 @@ def _path(value: Any) -> Any:
     return value
 
 
-_SIMPLE: dict[Any, _Check] = {Tensor: _tensor, int: _whole, float: _real, bool: _flag, type(None): _none}
+_SIMPLE: dict[Any, _Check] = {Tensor: _tensor, int: _whole, float: _real, bool: _flag}

@@ -190,6 +190,10 @@ class SampledData(Data):
                 f"this mini-batch has no attribute {name!r}; it has {', '.join(self._store._mapping)}"
             ) from None
 
+    def keys(self) -> list[str]:
+        """Return the names of all attributes, including those not computed yet."""
+        return list(self._store._mapping)
+
     def _repr_html_(self) -> str:
         from graphbraid.sampling.minibatch.pyg_forms import batch_html
 

@@ -306,6 +306,7 @@ class Levels:
         self._made = dict(made or {})
         self._parts: dict[int, dict[tuple[int, int], Csc]] = {}
         self._maps: dict[int, dict[Hashable, Aggregation]] = {}
+        self._drawn: dict[tuple[int, AdjacencyMatrix], tuple[Any, ...]] = {}
 
     @property
     def are_drawn(self) -> bool:
@@ -333,11 +334,13 @@ class Levels:
         csc, num_dst = (None, 0) if of is None else (of.csc, self.sizes[level + 1][of.destination])
         if of is None or csc is None or num_dst > csc.num_dst or (plain is None and adjacency.kind != "gcn"):
             return self.edges(level, number).map_fields(adjacency)
-        if (how := plain) is None:  # drawn edges end before nodes without in-edges, whose degrees are known
-            maps, key = self._maps.setdefault(number, {}), ("drawn", adjacency)
-            how = maps[key] = maps.get(key) or aggregation(adjacency, csc, torch.float32)
-        weight = csc.weight if plain is not None and adjacency.weighted else how.weight
-        return map_fields(how, csc, self.sizes[level][of.source], num_dst, weight)
+        if (key := (number, adjacency)) not in self._drawn:  # levels differ in the sizes alone
+            # Drawn edges end before nodes without in-edges, whose degrees are known.
+            how = plain or aggregation(adjacency, csc, torch.float32)
+            weight = csc.weight if plain is not None and adjacency.weighted else how.weight
+            self._drawn[key] = map_fields(how, csc, 0, 0, weight)
+        fields = self._drawn[key]
+        return *fields[:2], self.sizes[level][of.source], num_dst, *fields[4:]
 
     def _between(self, level: int, number: int) -> LevelEdges:
         of = self._edges.relations[number]
