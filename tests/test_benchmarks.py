@@ -92,15 +92,6 @@ def test_a_table_that_nobody_makes_is_refused():
         pages.made("<!-- table: nonsense -->\n<!-- end of table -->")
 
 
-def test_what_was_not_measured_is_a_dash(monkeypatch):
-    row = {"row": "g", "graph": "arxiv-like", "model": "gcn", "commit": "c", "date": "d"}
-    row |= {"machine": {"cpu": "x", "cores": 2}, "ratio": {"pyg": 2.0}}
-    row |= {name: {"epoch_s": 0.5, "above_data_gb": 0.1, "runs": [{}]} for name in ("graphbraid", "pyg")}
-    monkeypatch.setattr(pages.fullgraph, "read_rows", lambda _: [row])
-    line = pages.fullgraph.epochs("gcn").splitlines()[2]
-    assert line == "| arxiv-like | **500.0 ms** | – | – | 500 ms (2.0x) | – | – | 100, 100, –, – |"  # noqa: RUF001
-
-
 def test_random_graphs_are_compressed_columns_of_distinct_sources():
     spec = rmat.Rmat(num_nodes=50, num_drawn=400, num_features=6, num_classes=3, train_share=0.5, density=0.4)
     graph = rmat.make(spec)
@@ -167,21 +158,42 @@ TINY = {
     "planning.schedule": (
         *("--cases", "3", "--cases-workers", "2", "--small-cases", "2", "--batches", "20"),
     ),
+    "distributed.exact": ("--nodes", "4000", "--layers", "2", "--budget", str(8 << 20)),
+    "distributed.kept_rows": ("--nodes", "3000", "--epochs", "2", "--rates"),
+    "distributed.mini_batches": ("--nodes", "1200", "--epochs", "1", "--seconds", "0", "--rates"),
+    "distributed.partitioning": ("--graphs", "{graphs}", "--names", "tiny", "--parts", "2", "4"),
+    "distributed.whole_graph": (
+        *("--graphs", "{graphs}", "--names", "tiny", "--epochs", "3", "--repeats", "1"),
+        *("--libraries", "pyg", "pyg-csr"),
+    ),
+    "tiers.disk": (
+        *("--folder", "{out}", "--gigabytes", "0.01", "--memory", "2MiB", "--width", "64", "--steps", "6"),
+        *("--repeats", "1", "--batch-size", "50", "--fanouts", "4", "3", "--no-cgroup"),
+    ),
+    "tiers.scale": (
+        *("--folder", "{out}", "--nodes", "3000", "--edges", "30000", "--width", "16", "--hidden", "8"),
+        *("--train-share", "0.1", "--test-share", "0.9", "--host", "400KiB", "--budget", "256KiB"),
+        *("--batch-size", "64"),
+    ),
+    "tiers.whole": (
+        *("--folder", "{out}", "--limit", "64MiB", "--host", "1MiB", "--gigabytes", "0.004", "--width", "64"),
+        *("--hidden", "4", "--epochs", "2", "--models", "gcn", "--remove"),
+    ),
 }
 """Entry points at tiny sizes; those with peers need their environment."""
 PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
-COLD = {"fullgraph.floor", "fullgraph.growth", "training.checks"}
-"""Those that start many processes, each of which imports torch."""
+COLD = ("fullgraph.floor", "fullgraph.growth", "training.checks", "distributed", "tiers")
+"""Whole benchmarks, which start many processes: they compare contenders, and their parts have tests."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", [pytest.param(one, marks=[pytest.mark.long] if one in COLD else []) for one in TINY]
+    "module", [pytest.param(one, marks=[pytest.mark.long] if one.startswith(COLD) else []) for one in TINY]
 )
 def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module):
-    if module.startswith(("fullgraph", "training")):
+    if module.startswith(("fullgraph", "training", "distributed.whole")):
         pytest.importorskip("torch_geometric", reason=NO_PYG)
-    places = {"graph": graphs / "tiny", "graphs": graphs}
+    places = {"graph": graphs / "tiny", "graphs": graphs, "out": tmp_path / "made"}
     out = [] if module in PRINT_JSON else ["--out", str(tmp_path / "out.jsonl")]
     arguments = [argument.format(**places) for argument in TINY[module]]
     done = warm.run(["-m", f"benchmarks.{module}", *arguments, *out], cwd=ROOT)

@@ -16,30 +16,6 @@ from tests.extras import PATIENCE
 
 from graphbraid import Graph
 
-SIZES = ["--nodes", "3000", "--edges", "30000", "--width", "16", "--train-share", "0.1", "--hidden", "8"]
-TIERS = ["--host", "400KiB", "--budget", "256KiB", "--batch-size", "64", "--test-share", "0.9"]
-
-
-@pytest.mark.long
-def test_all_stages_of_a_small_graph(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out.jsonl"
-    arguments = ["--folder", str(tmp_path / "f"), *SIZES, *TIERS, "--out", str(out)]
-    scale.main(arguments)
-    rows = {row["stage"]: row for row in read_lines(out)}
-    assert list(rows) == list(scale.STAGES)
-    assert rows["train reordered"]["losses"] == rows["train in memory"]["losses"]
-    assert rows["train reordered"]["losses"] != rows["train drawn"]["losses"]  # nodes have other ids
-    assert rows["train reordered"]["reads"]["disk_rows"] > 0
-    assert 0 < rows["evaluate"]["scores"]["accuracy"] < 1
-    assert rows["evaluate"]["test_nodes"] > 2000
-    assert all(50e6 < row["own_bytes"] < row["resident_bytes"] for row in rows.values())
-    assert "test nodes" in capsys.readouterr().out
-    monkeypatch.setattr(scale, "run_stage", None)  # nothing is run again
-    scale.main(arguments)
-    assert {row["stage"]: row["seconds"] for row in read_lines(out)} == {
-        stage: row["seconds"] for stage, row in rows.items()
-    }
-
 
 def test_a_disk_without_room_is_told_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "run_stage", None)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import graphbraid
 from graphbraid import collective, datasets, fullgraph, nn, ops, signatures
-from graphbraid.errors import ConfigError, DataError, GraphbraidError
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.signatures import typed
@@ -108,9 +108,6 @@ def test_the_signature_and_the_name_stay():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: nn.GCNConv(-1, 4),
-        lambda: nn.SAGEConv(4, 2**62),
-        lambda: nn.GCN(4, 8, 3, num_layers=2**31),
         lambda: nn.model_options("nope"),
         lambda: collective.make_plan(_profile(), 10**30),
         lambda: collective.fixed_plan(_profile(), 2**64, 1.0),
@@ -224,3 +221,22 @@ def test_an_array_is_no_flag_of_a_graph(call):
         ConfigError, match=r"must be (bool|True or False).*got ndarray of int64 and shape \(2,\)"
     ):
         call(graph, np.array([1, 2]))
+
+
+# ---- what the messages of errors have in common
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "question"),
+    [
+        ("fanout", ["fanouts", "epochs"], " Did you mean 'fanouts'?"),
+        ("ADAMM", ["adam", "sgd"], " Did you mean 'adam'?"),
+        ("cora", ["Cora.npz", "Corra"], " Did you mean 'Corra'?"),  # nearest in any case, named in its own
+        ("xyz", ["fanouts", "epochs"], ""),
+        (3, ["fanouts"], ""),
+        ("fanouts", [], ""),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest_known_one(name, known, question):
+    assert did_you_mean(name, iter(known)) == question
+    assert did_you_mean(name, known, joined=True) == question.replace(" Did", "; did")

@@ -50,7 +50,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "norm": (f"{_TRITON}norm.py", "test_rows_wider_than_a_tile_are_read_in_parts"),
     "bit_product": (f"{_TRITON}bit_product.py", "test_adds_to_strided_rows_and_ends_in_an_epilogue"),
     "gather": (f"{_TRITON}gather.py", "test_a_table_may_start_anywhere"),
-    "gather_tiered": (f"{_TRITON}gather_tiered.py", "test_rows_are_those_of_the_twin"),
+    "gather_tiered": (f"{_TRITON}gather.py", "test_rows_are_those_of_the_twin"),
     "pipelined_sum": (
         f"{_TRITON}pipelined_sum.py",
         "test_rows_of_a_wider_result_keep_what_stands_beside_them",
@@ -64,7 +64,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 """Kernel family -> file and name of its smallest test, which also runs under compute-sanitizer."""
 ROUTES: dict[str, tuple[str, ...]] = {
     "zero copy": ("tests/sampling/test_pinning.py", "test_the_device_reads_a_table_that_was_locked_in_place"),
-    "tiers": (f"{_TRITON}gather_tiered.py", "test_the_device_reads_page_locked_rows_beside_its_own"),
+    "tiers": (f"{_TRITON}gather.py", "test_the_device_reads_page_locked_rows_beside_its_own"),
     "braided epoch": ("tests/sampling/triton/test_device_batching.py", "test_losses_are_equal_to_the_bit"),
     "whole graph": ("tests/fullgraph/test_cuda.py", "test_trains_as_on_the_cpu"),
     "recorded passes": ("tests/fullgraph/test_cuda.py", "test_passes_are_recorded"),
@@ -77,7 +77,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
 _SUITES = {
     "engine": ("tests/fullgraph/test_cuda.py",),
     "sampler": ("tests/sampling/triton",),
-    "tiers": ("tests/sampling/test_pinning.py", "tests/sampling/test_peers.py", f"{_TRITON}gather_tiered.py"),
+    "tiers": ("tests/sampling/test_pinning.py", "tests/sampling/test_peers.py", f"{_TRITON}gather.py"),
     "peers": ("tests/distributed/test_peers.py", "tests/distributed/test_whole_device.py"),
     "ranks": ("tests/distributed/test_hot_ranks.py", "tests/sampling/test_minibatch.py"),
     "sums": (f"{_TRITON}spmm.py", f"{_TRITON}spmm_max.py", f"{_TRITON}gine.py", f"{_TRITON}sddmm.py"),

@@ -182,14 +182,12 @@ def test_links_with_times_are_trained_estimated_and_predicted(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--predictor", "dot", "--reciprocal"], "--predictor dot has none for them; choose one of distmult"),
         (["--predictor", "mlp", "--set", "predictor_options={size: 3}"], "predictor mlp cannot be made with"),
         (["--model", "rgcn"], "--model rgcn learns from relations"),
         (
             ["--predictor", "none"],
             "--predictor: predictor must be 'dot', 'mlp', 'distmult', 'complex', 'transe' or 'rotate'",
         ),
-        (["--host", "1GiB"], "does not go with task='link'"),
         (["--temporal", "first"], "--temporal: temporal_strategy must be 'uniform' or 'last'"),
         (
             ["--negatives", "all"],

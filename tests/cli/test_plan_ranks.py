@@ -144,10 +144,6 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
         (("--ranks", "4", "--mode", "sampled", "--set", "exchange=fixed"), "leave exchange out"),
         (("--ranks", "4", "--mode", "sampled", "--set", "plan=cpu"), "ranks are predicted on CPUs"),
         (("--ranks", "4", "--mode", "sampled", "--set", "task=link"), "this run has task='link'"),
-        (("--ranks", "4", "--mode", "sampled", "--model", "sagee"), "sagee"),
-        (("--ranks", "4", "--mode", "sampled", "--fanouts", "5", "--layers", 3), "fanouts"),
-        (("--ranks", "2048", "--mode", "sampled"), "100 training nodes and batch_size=1024"),
-        (("--validation",), "--validation is for predictions with --ranks"),
     ],
 )
 def test_options_that_do_not_go_with_the_prediction_are_refused(options, says, graphbraid, store):

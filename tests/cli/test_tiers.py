@@ -22,11 +22,3 @@ def test_a_run_resumes_and_predicts_with_any_tiers(graphbraid, store, tmp_path):
     for run in "ab":
         graphbraid("predict", "--run", tmp_path / run, "--out", tmp_path / f"{run}.csv", "--json")
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
-
-
-@pytest.mark.parametrize(
-    ("size", "code", "said"), [("4 pounds", 2, "a size such as '4GiB'"), ("3KiB", 2, "holds no row")]
-)
-def test_sizes_that_cannot_be_meant_are_refused(graphbraid, store, tmp_path, size, code, said):
-    done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--host", size, *QUICK, code=code)
-    assert said in done.stdout + done.stderr

@@ -78,7 +78,6 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
     ("options", "says"),
     [
         (("--model", "sage"), "--model sage does not go with .*a graph with types; choose one of rgcn"),
-        (("--set", "node_type=papers"), "node_type='papers' is no node type"),
         (("--set", "model_options={num_nodes: 3}"), "model_options: num_nodes"),
         (("--set", "model_options={bases: 3}"), "model 'rgcn' has no option 'bases'"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from graphbraid.datasets import load_npz
 from graphbraid.datasets.npy import read_npy, read_npz
 from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.mapped import read_alone
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 1]], np.int32)
 
@@ -114,14 +115,12 @@ def test_every_byte_of_a_file_may_be_damaged(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"train_idx": np.arange(2), "train_mask": np.ones(4, bool)}, "has both train_idx and train_mask"),
         (
             {"val_mask": np.ones((4, 2), bool)},
             r"val_mask must be 1-d; got shape \(4, 2\); choose one with split_index",
         ),
         ({"val_mask": np.array([0, 1, 2, 0])}, "val_mask must hold True and False; got int64"),
         ({"test_idx": np.array([0.0, 1.0])}, "test_idx must hold integer node ids; got float64"),
-        (csr(x_indices=np.array([0.0, 2.7])), "x_indices must be 1-d integers; got float64"),
         (csr(x_indptr=np.array([0, 1, 1, 2, 2.0])), "x_indptr must be 1-d integers; got float64"),
         (csr(x_indptr=np.array([0, 2, 1, 2, 2])), "x_indptr must rise from 0 to 2"),
         (csr(x_indptr=np.array([1, 1, 1, 2, 2])), "x_indptr must rise from 0 to 2"),
@@ -136,7 +135,6 @@ def test_every_byte_of_a_file_may_be_damaged(tmp_path):
             "x must be below 2..63; number 0 is 9223372036",
         ),
         ({"y": np.full(4, (1 << 64) - 1, np.uint64)}, "y must be below 2..63"),
-        ({"edge_index": EDGES.astype(float)}, "edge_index must hold integer node ids"),
         ({"edge_index": EDGES.astype(complex)}, "edge_index must hold numbers; got dtype complex128"),
         ({"edge_index": np.int64(3)}, r"edge_index must have shape \(2, num_edges\)"),
         ({"edge_index": np.full((2, 3), 1 << 63, np.uint64)}, "edge_index must be below 2..63"),
@@ -157,3 +155,30 @@ def test_indices_of_some_splits_and_masks_of_others_go_together(tmp_path):
         "val": [1],
         "test": [2, 3],
     }
+
+
+# ---- a parser that loses its count among threads is asked again
+
+
+def failing(times):
+    left = [times]
+
+    def read(stream):
+        found = stream.read()
+        if left[0]:
+            left[0] -= 1
+            raise SystemError("AST constructor recursion depth mismatch")
+        return found
+
+    return read
+
+
+def test_a_header_is_read_again_from_its_beginning():
+    stream = io.BytesIO(b"before header")
+    stream.seek(7)
+    assert read_alone(failing(3), stream) == b"header"
+
+
+def test_what_fails_for_good_fails():
+    with pytest.raises(SystemError):
+        read_alone(failing(4), io.BytesIO(b"header"))

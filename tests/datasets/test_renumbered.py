@@ -20,7 +20,7 @@ from tests.suites import examples
 from graphbraid import Csc, Graph, native
 from graphbraid.datasets import NodeIds, open_names, open_store, save_store
 from graphbraid.datasets.store import changed
-from graphbraid.errors import DataError, ResourceError
+from graphbraid.errors import DataError
 from graphbraid.features import reorder
 
 ORDER = torch.tensor([3, 0, 4, 2, 1])
@@ -85,16 +85,9 @@ def test_a_store_may_replace_the_one_it_is_made_of(tmp_path, parts):
     assert_same(open_store(path, verify=True), reorder(small_graph(), ORDER).graph)
 
 
-@pytest.mark.parametrize(
-    ("order", "says"),
-    [
-        ([0, 1], "order must name each of the 5 nodes once; it has 2 entries"),
-        ([0, 1, 2, 3, 3], r"order\[4\] is 3, as order\[3\] is, and node 4 is missing"),
-    ],
-)
-def test_what_is_no_order_leaves_nothing(tmp_path, order, says):
-    with pytest.raises(DataError, match=says):
-        save_store(small_graph(), tmp_path / "s", order=torch.tensor(order))
+def test_what_is_no_order_leaves_nothing(tmp_path):
+    with pytest.raises(DataError, match=r"order\[4\] is 3, as order\[3\] is, and node 4 is missing"):
+        save_store(small_graph(), tmp_path / "s", order=torch.tensor([0, 1, 2, 3, 3]))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,13 +106,6 @@ def test_a_failure_in_the_midst_leaves_nothing(tmp_path, parts, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         save_store(small_graph(), tmp_path / "s", order=ORDER)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_disk_is_looked_at_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 10}))
-    monkeypatch.setattr(changed.Renumbering, "rows", lambda *_: pytest.fail("was made"))
-    with pytest.raises(ResourceError, match=r"storing the graph in .* needs .* 10 B are free"):
-        save_store(small_graph(), tmp_path / "s", order=ORDER)
 
 
 def test_no_part_is_larger_than_was_asked_for_but_a_single_list(tmp_path, parts, monkeypatch):

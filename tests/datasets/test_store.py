@@ -147,17 +147,6 @@ def test_replacing_the_store_a_graph_is_mapped_from_works(tmp_path):
     assert torch.equal(mapped.x, small_graph().x)
 
 
-def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
-    import shutil
-    from collections import namedtuple
-
-    usage = namedtuple("usage", "total used free")(10, 9, 1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(ResourceError, match=r"storing the graph in .* needs 1.0 MiB .*; 1 B are free"):
-        save_store(small_graph(), tmp_path / "s")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path):
     """The limit on file sizes stands in for the disk: the write fails in the middle of an array."""
     code = (
@@ -227,7 +216,6 @@ def array_entry(**fields):
 BROKEN = {
     "truncated": (truncate, r"x\.npy is truncated: \d+ bytes, \d+ were written"),
     "longer": (lambda p: (p / "x.npy").write_bytes((p / "x.npy").read_bytes() + b"0"), "longer than written"),
-    "missing": (lambda p: (p / "indices.npy").unlink(), r"indices\.npy of the store cannot be read"),
     "header": (lambda p: flip(p, "x.npy", 0), r"x\.npy has no valid \.npy header"),
     "header text": (lambda p: flip(p, "x.npy", 12), r"x\.npy has no valid|x\.npy holds"),
     "shape": (array_entry(shape=[3, 5]), r"float32 of shape \(5, 3\), but graph\.json says .* \(3, 5\)"),
@@ -238,9 +226,6 @@ BROKEN = {
         r"cannot be understood: arrays\.x\.bytes: Field required",
     ),
     "outside": (array_entry(file="../x.npy"), "names a file outside the store"),
-    "newer": (lambda p: edit_manifest(p, lambda m: m.update(version=99)), "version 99.*Upgrade graphbraid"),
-    "other json": (lambda p: (p / "graph.json").write_text("[]"), "is not a graphbraid store"),
-    "no json": (lambda p: (p / "graph.json").write_text("{"), "is not valid JSON"),
     "no arrays": (
         lambda p: edit_manifest(p, lambda m: m.pop("arrays")),
         "cannot be understood: arrays: Field required",

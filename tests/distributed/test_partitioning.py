@@ -469,9 +469,7 @@ def test_kernels_refuse_arrays_that_do_not_fit():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "metiss"}, "Did you mean 'metis'"),
         ({"balance": "edge"}, "Did you mean 'edges'"),
-        ({"tolerance": 1.0}, "tolerance must be a number in"),
         ({"memory": "1 GiBB"}, "memory must be a number of bytes or a size"),
         ({"seed": -1}, "seed must be a whole number"),
     ],
@@ -482,18 +480,10 @@ def test_options_out_of_bounds_are_named(options, message):
 
 
 def test_what_cannot_be_divided_says_why(monkeypatch):
-    with pytest.raises(
-        ResourceError, match=r"streaming 9 nodes into 2 parts takes at least 192.3 KiB; memory allows 10 B"
-    ):
-        partition(grid(3), 2, strategy="streaming", memory=10)
-    with pytest.raises(DataError, match="there are more parts"):
-        partition(grid(3), 10, strategy="metis")
     with pytest.raises(DataError, match="as many sources as destinations"):
         partition(Csc(torch.tensor([0, 1]), torch.tensor([3]), 5), 2)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(MissingPackageError, match=r'pip install "graphbraid\[metis\]"'):
         partition(grid(3), 2, strategy="metis")
-    with pytest.raises(DataError, match=r"part_of must name parts in \[0, 2\); that of node 1 is 2"):
-        Partition(part_of=torch.tensor([0, 2], dtype=torch.int32), num_parts=2, strategy="", balance="edges")
     with pytest.raises(DataError, match=r"part_of must be int32.*got torch.int64"):
         Partition(part_of=torch.tensor([0, 1]), num_parts=2, strategy="", balance="edges")

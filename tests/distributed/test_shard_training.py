@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.distributed import shard_training
+from tests.distributed import shard_training, typed_shard_training
 from tests.distributed.ranks import run, run_mpi
 from tests.distributed.training import BASE, graph_of, make
 from tests.extras import PATIENCE
+from tests.train.typed_communities import bibliography
 from torch_geometric.nn import GCNConv
 
 import graphbraid
 from graphbraid import Graph, datasets
-from graphbraid.distributed import ShardedGraph, partition, save_partition
+from graphbraid.distributed import Communicator, ShardedGraph, partition, save_partition
+from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.pipeline import UNDER_WAY
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.estimates.machine import RankMemory
@@ -232,3 +234,30 @@ def test_a_model_that_reads_ids_of_edges_is_refused_where_parts_do_not_hold_them
     trainer = Trainer(OfEdges(graph), sharded(tmp_path, graph), **BASE)
     with pytest.raises(ConfigError, match="do not hold the original ids of edges"):
         trainer.fit()
+
+
+# ---- ranks that hold their parts of a graph with types
+
+
+@pytest.mark.slow
+def test_kept_rows_of_several_types_save_bytes_and_teach_the_same(tmp_path: Path) -> None:
+    graph = typed_shard_training.of_int8()
+    save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "parts", rows="parts")
+    for said in run(3, typed_shard_training.with_kept_rows, tmp_path / "parts"):
+        found = said.result
+        none, some, every = (found[name]["traffic"] for name in ("none", "some", "all"))
+        for name in ("none", "some", "all"):
+            assert found[name]["losses"] == found["whole"]["losses"]
+            assert found[name]["weights"] == found["whole"]["weights"]
+        assert none["hits"] == 0 < some["hits"] < every["hits"]
+        assert none["sent_bytes"] > some["sent_bytes"] > every["sent_bytes"]
+
+
+def test_models_and_options_that_need_more_than_parts_are_refused(tmp_path: Path) -> None:
+    graph = bibliography()
+    save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows="parts")
+    said = typed_shard_training.refused(Communicator(Alone()), str(tmp_path / "parts"))
+    of_data, full, unknown = said
+    assert "parts of a graph with types do not hold what belongs to edges" in of_data
+    assert "the graph's other parts are on other ranks" in full
+    assert "Did you mean 'paper'" in unknown

@@ -1,13 +1,20 @@
-"""The Trainer on ranks that divide the whole graph: losses, scores, checkpoints and what goes wrong."""
+"""The Trainer on ranks that divide the whole graph or read saved parts: losses, checkpoints, faults."""
 
 import csv
 import functools
+import signal
 
 import pytest
 from tests import warm
 from tests.distributed import whole_training
 from tests.distributed.ranks import run
-from tests.distributed.test_launch import data  # noqa: F401 (a fixture)
+from tests.distributed.training import graph_of
+from tests.extras import PATIENCE
+from tests.features.tables import flip_a_byte
+
+from graphbraid import Trainer, datasets, nn
+from graphbraid.distributed import partition, save_partition
+from graphbraid.errors import ConfigError
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*whole_training.CASES, "missing cells", "one training node"]
@@ -70,15 +77,89 @@ def test_one_rank_evaluates_and_predicts_by_itself():
     assert second.result == []
 
 
+# ---- the Trainer on ranks that read their own parts by a saved partition: losses, the command, refusals
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A store, and its partitions into two and three parts."""
+    graph = graph_of()
+    datasets.save_store(graph, tmp_path / "store")
+    for size in (2, 3):
+        save_partition(graph, partition(graph, size, strategy="streaming"), tmp_path / str(size))
+    return tmp_path
+
+
 @pytest.mark.slow
-def test_the_command_trains_the_whole_graph_on_several_ranks(data):  # noqa: F811 (the fixture)
-    losses = []
-    command = ("-m", "graphbraid", "train", "--data", data, "--model", "gcn", "--hidden", 8, "--mode", "full")
-    for ranks, out in ((1, "one"), (2, "two")):
-        called = (*command, "--epochs", 3, "--ranks", ranks, "--out", out)
-        done = warm.run(called, cwd=data.parent)
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long)])
+def test_losses_and_scores_of_saved_parts_are_those_of_one_rank(size, folder):
+    called = (whole_training.by_parts, folder, folder / "store")
+    alone = run(1, *called)[0].result
+    for said in run(size, *called):
+        for kind, found in said.result.items():
+            assert found["losses"] == pytest.approx(alone[kind]["losses"], rel=1e-5)
+            assert found["weights"] == pytest.approx(alone[kind]["weights"], rel=1e-4, abs=1e-6)
+            assert found["outputs"] == pytest.approx(alone[kind]["outputs"], rel=1e-3, abs=1e-4)
+            assert found["test"] == pytest.approx(alone[kind]["test"], rel=1e-3, abs=0.011)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("damaged", "owned.npy"), ("none", "rank 0 has partition 'given', rank 1 has 'not given'")],
+)
+def test_partitions_that_do_not_fit_are_refused_on_every_rank(what, says, folder):
+    """Those of other graphs and of other numbers of parts are in tests/distributed/test_rank_part.py."""
+    save_partition(graph_of(), partition(graph_of(), 2, strategy="streaming"), folder / "odd")
+    if what == "damaged":
+        flip_a_byte(folder / "odd" / "part-00001" / "owned.npy", -1)
+    for said in run(2, whole_training.misled_parts, folder, what):
+        assert said.code in (2, 3, 8), said.stderr
+        assert says in said.stderr, said.stderr
+
+
+def test_partition_is_for_several_ranks_and_the_whole_graph(folder):
+    graph = graph_of()
+    model = nn.GCN(graph.num_features, 8, graph.num_classes)
+    with pytest.raises(ConfigError, match=r"divides the graph among several ranks, and there is one"):
+        Trainer(model, graph, mode="full", partition=folder / "2")
+    with pytest.raises(ConfigError, match=r"mode='sampled' does not train on it; set mode='full'"):
+        Trainer(model, graph, partition=folder / "2")
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_several_ranks_and_from_a_partition(folder):
+    losses, ranks = [], ("--ranks", "2")
+    runs = {"one": (), "two": ranks, "parts": (*ranks, "--partition", folder / "2")}
+    for out, more in runs.items():
+        command = ("train", "--data", folder / "store", "--model", "gcn", "--hidden", 8, "--mode", "full")
+        called = ["-m", "graphbraid", *map(str, (*command, "--epochs", 3, *more, "--out", out))]
+        done = warm.run(called, cwd=folder)
         assert done.returncode == 0, done.stderr
-        with (data.parent / out / "metrics.csv").open() as file:
+        with (folder / out / "metrics.csv").open() as file:
             losses.append([float(row["train_loss"]) for row in csv.DictReader(file)])
     assert len(losses[0]) == 3
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    for found in losses[1:]:
+        assert found == pytest.approx(losses[0], rel=1e-4)
+
+
+# ---- a rank that is lost ends training on the whole graph on every rank, with a reason
+
+
+def ended(said, folder, rank):
+    """What a rank said that ended because of another."""
+    assert said.code == 8, said
+    assert float((folder / f"took-{rank}").read_text()) < PATIENCE
+    return said.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["killed", "killed while rows travel"])
+def test_a_killed_rank_is_named_and_a_restart_goes_on(what, tmp_path):
+    *others, last = run(3, whole_training.faulty, what, tmp_path)
+    assert last.code == -signal.SIGKILL
+    for rank, said in enumerate(others):
+        assert "rank 2 is lost: its process" in ended(said, tmp_path, rank)
+    assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
+    for said in run(2, whole_training.resumed, tmp_path):
+        assert said.result == 6

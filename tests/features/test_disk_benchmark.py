@@ -1,33 +1,10 @@
-"""benchmarks.tiers.disk on a tiny store, and the limit of memory that it runs under."""
+"""The figures of benchmarks.tiers.disk, and the limit of memory that it runs under."""
 
 import os
 
 import pytest
-from benchmarks.common.rows import read_lines
-from benchmarks.tiers import disk
 from benchmarks.tiers.disk_figures import figures
 from benchmarks.tiers.limited import MemoryLimit
-
-
-@pytest.mark.long  # a whole benchmark: its parts have the other tests
-def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
-    out = tmp_path / "out.jsonl"
-    sizes = ["--gigabytes", "0.01", "--memory", "2MiB", "--width", "64", "--steps", "6", "--repeats", "1"]
-    others = ["--batch-size", "50", "--fanouts", "4", "3", "--no-cgroup", "--out", str(out)]
-    disk.main(["--folder", str(tmp_path), *sizes, *others])
-    said = capsys.readouterr().err
-    [row] = read_lines(out)
-    assert row["row"] == "0.01 GiB with 2MiB"
-    assert row["steps"] == row["plain"]["steps"] == row["tiers"]["batches"] == row["memmap"]["batches"] == 6
-    assert set(row["seconds"]) == {"memmap-random", "tiers"}
-    assert all(seconds[0] > 0 for seconds in row["seconds"].values())
-    assert row["tiers"]["disk_rows"] + row["tiers"]["host_share"] * row["rows"] == pytest.approx(row["rows"])
-    assert row["limits"][0]["request_bytes"] == 4096
-    assert "times as fast" in said
-    assert "random requests of 4.0 KiB" in said
-    monkeypatch.setattr(disk, "last_json_line", None)  # nothing is run again
-    disk.main(["--folder", str(tmp_path), *sizes, *others])
-    assert read_lines(out) == [row]
 
 
 def a_run(steps, seconds, **told):

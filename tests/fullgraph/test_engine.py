@@ -219,98 +219,47 @@ def test_an_addition_across_layers_takes_the_later_layer_s_nodes(kind, passes):
 
 
 def pyg_layers():
-    from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
     return {
         "gcn": lambda i, o: GCNConv(i, o, cached=True),
         "sage": SAGEConv,
-        "gcn, edge weights": GCNConv,
-        "gcn, edge weights, plain sum": lambda i, o: GCNConv(i, o, normalize=False),
-        "sage max": lambda i, o: SAGEConv(i, o, aggr="max"),
-        "sage projected": lambda i, o: SAGEConv(i, o, project=True),
-        "sage projected max": lambda i, o: SAGEConv(i, o, project=True, aggr="max", root_weight=False),
-        "sage, rows of length 1": lambda i, o: SAGEConv(i, o, normalize=True),
         "gin": lambda i, o: GINConv(nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o))),
-        "gin, learned eps": lambda i, o: GINConv(
-            nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o)), eps=0.2, train_eps=True
-        ),
         "gat": lambda i, o: GATConv(i, o, heads=4, concat=False),
-        "gatv2": lambda i, o: GATv2Conv(i, o, heads=2, concat=False),
     }
-
-
-def pyg_losses(kind, graph, how, *, epochs=20, make=graphbraid.compile):
-    """Losses of a PyG stack trained with Adam: compiled, by PyG in float32, or by PyG in float64."""
-    edges = [torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])]
-    torch.manual_seed(3)
-    model, x = (WeightedNet if "edge weights" in kind else PygNet)(pyg_layers()[kind]), graph.x
-    if "edge weights" in kind:
-        edges.append(graph.csc.weight)
-    if how == "float64":
-        model, x = model.double(), x.double()
-        edges[1:] = [weight.double() for weight in edges[1:]]
-    engine = make(model, graph) if how == "compiled" else None
-    assert not isinstance(engine, Uncompiled), engine.explain()
-    optimizer = torch.optim.Adam(model.parameters(), 0.002)
-    losses = []
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        outputs = engine() if engine else model(x, *edges)[graph.split("train")]
-        loss = loss_of(outputs, graph)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return torch.tensor(losses, dtype=torch.float64)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    few_of(
-        (
-            "gcn",
-            "gcn, edge weights",
-            "gcn, edge weights, plain sum",
-            "sage",
-            "sage max",
-            "sage projected",
-            "sage projected max",
-            "sage, rows of length 1",
-            "gin",
-            "gin, learned eps",
-            "gat",
-            "gatv2",
-        ),
-        {"gcn, edge weights", "sage max", "gin, learned eps", "gat"},
-    ),
-)
-def test_a_pyg_stack_trains_as_it_does_uncompiled_for_twenty_epochs(kind):
-    pytest.importorskip("torch_geometric", reason=NO_PYG)
-    assert_trains_as_pyg(kind, make_graph(symmetric=True, weighted="edge weights" in kind))
 
 
 @pytest.mark.parametrize("binary", ["ones", "row"])
 @pytest.mark.parametrize("kind", few_of(("gcn", "sage", "gin", "gat"), {"gcn", "gat"}))
 def test_a_pyg_stack_on_binary_features_trains_as_it_does_uncompiled(kind, binary):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
-
-    def make(model, graph):
-        engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=BINARY, spare_bytes=0))
-        assert engine.program.input_path == "binary"
-        return engine
-
-    assert_trains_as_pyg(kind, make_graph(symmetric=True, binary=binary, density=0.4), make=make)
-
-
-def assert_trains_as_pyg(kind, graph, **options):
-    exact = pyg_losses(kind, graph, "float64")
-    compiled, plain = (
-        ((pyg_losses(kind, graph, how, **options) - exact) / exact).abs() for how in ("compiled", "float32")
-    )
+    graph = make_graph(symmetric=True, binary=binary, density=0.4)
+    exact, plain, compiled = (pyg_losses(kind, graph, how) for how in ("float64", "float32", "compiled"))
     # At a larger rate Adam turns the rounding of a gradient near zero into a step, and PyG's own float32
     # strays further than 1e-5 from its float64 (GATv2, after ten epochs at 0.01).
-    assert plain.max() <= 1e-5
-    assert compiled.max() <= 1e-5
+    for found in (plain, compiled):
+        assert ((found - exact) / exact).abs().max() <= 1e-5
+
+
+def pyg_losses(kind, graph, how):
+    """Losses of a PyG stack trained with Adam: compiled, by PyG in float32, or by PyG in float64."""
+    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
+    torch.manual_seed(3)
+    model, nodes = PygNet(pyg_layers()[kind]), graph.split("train")
+    model.to(torch.float64 if how == "float64" else torch.float32)
+    x = graph.x.to(next(model.parameters()).dtype)
+    if how == "compiled":
+        engine = Engine(model, graph, nodes, CompileOptions(rates=BINARY, spare_bytes=0))
+        assert engine.program.input_path == "binary"
+    optimizer = torch.optim.Adam(model.parameters(), 0.002)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = loss_of(engine() if how == "compiled" else model(x, edge_index)[nodes], graph)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64)
 
 
 def test_the_program_is_that_of_the_mode_the_model_is_in():
@@ -418,10 +367,10 @@ def test_what_cannot_be_lowered_runs_uncompiled_and_says_why():
 
 
 def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
-    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
     graph, net = make_graph(weighted=True), type("Odd", (WeightedNet,), {})
     net.forward = lambda self, x, e, edge_weight=None: WeightedNet.forward(self, x, e, edge_weight).sin()
-    model = net(pyg_layers()["gcn, edge weights"])
+    model = net(pyg.GCNConv)
     engine = graphbraid.compile(model, graph)
     assert [call.name for op in engine.breaks for call in op.calls] == ["sin"]
     edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
@@ -431,28 +380,8 @@ def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
 
 
 @pytest.mark.parametrize(
-    ("layer", "options", "reason"),
-    [
-        ("SAGEConv", {"flow": "target_to_source"}, "SAGEConv with flow='target_to_source'"),
-        ("TAGConv", {"aggr": ["mean", "max"]}, "TAGConv with aggr="),
-        ("MFConv", {}, "its forward cannot be traced"),
-    ],
-)
-def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, reason):
-    layers = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
-    model = PygNet(lambda i, o: getattr(layers, layer)(i, o, **options))
-    engine = graphbraid.compile(model, make_graph())
-    assert isinstance(engine, Uncompiled)
-    assert "convs.0" in engine.explain()
-    assert reason in engine.explain()
-
-
-@pytest.mark.parametrize(
     ("forward", "reason"),
     [
-        (lambda self, x, e: self.convs[0](x, e).sin(), "sin"),
-        (lambda self, x, e: self.convs[0](x, e.flip(0)), "it takes other edges"),
-        (lambda self, x, e: x if x.sum() > 0 else -x, "cannot be traced"),
         (lambda self, x, e: F.rrelu(self.convs[0](x, e)), "rrelu"),
         (lambda self, x, e, w=2.0: self.convs[0](x, e, w), "convs.0: it takes other weights"),
         (lambda self, x, e, edge_weight=None: self.convs[0](x, e, edge_weight.relu()), "relu"),

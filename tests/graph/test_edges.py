@@ -8,6 +8,7 @@ from tests.graph.cases import assert_same_graph, case_graph, graphs, pairs_of, r
 from tests.graph.edge_cases import EDGE_CASES, random_edges
 from tests.ops.graphs import threads
 
+from graphbraid import datasets
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -169,3 +170,25 @@ def test_self_loops_of_no_sound_weight_are_refused(weight):
     graph = Graph.from_edge_index(torch.tensor([[0], [1]]), 2, edge_weight=torch.ones(1))
     with pytest.raises(ConfigError, match="weight must be"):
         graph.with_self_loops(weight=weight)
+
+
+# ---- edits of real graphs give the published numbers of edges
+
+
+@pytest.mark.parametrize(
+    (
+        "name",
+        "undirected",
+    ),  # unique undirected edges without self-loops, from the table in shared/data/README.md
+    [
+        ("cora", 5_278),
+        ("citeseer", 4_552),
+        ("amazon_computers", 245_861),
+        ("nell", 125_775),
+        ("polblogs", 16_715),
+        pytest.param("web_cnr2000", 2_738_969, marks=pytest.mark.slow),
+    ],
+)
+def test_symmetrizing_gives_the_published_number_of_edges(shared_graph, name, undirected):
+    graph = datasets.load(str(shared_graph(name))).validate()
+    assert graph.symmetrized().without_self_loops().num_edges == 2 * undirected

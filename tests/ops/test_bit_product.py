@@ -112,27 +112,3 @@ def test_bits_do_not_depend_on_threads(compiled):  # noqa: F811
             bit_gram(grad, by_column, out=torch.empty(40, 600)),
         ]
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"bits": (3, 9)}, r"bits must have shape \(2, 9\); got \(3, 9\)"),
-        ({"bits": (2, 8)}, r"bits must have shape \(2, 9\); got \(2, 8\)"),
-        ({"factors": (8,)}, "factors must have length"),
-        ({"out": (9, 6)}, "out must have"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(compiled, change, message):  # noqa: F811
-    shape = {"bits": (2, 9), "factors": (9,), "b": (40, 5), "out": (9, 5)} | change
-    made = {name: torch.zeros(size) for name, size in shape.items()}
-    with pytest.raises(ValueError, match=message):
-        compiled.bit_product(made["bits"].int(), made["factors"], made["b"], made["out"])
-    if "out" not in change:
-        gram = torch.empty(5, shape["out"][0])
-        factors = torch.zeros(41) if "factors" in change else None
-        with pytest.raises(ValueError, match=message):
-            compiled.bit_gram(made["b"], made["bits"].int(), factors, gram)
-    else:
-        with pytest.raises(ValueError, match=message):
-            compiled.bit_gram(made["b"], made["bits"].int(), None, torch.empty(6, 9))

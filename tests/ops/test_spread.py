@@ -42,17 +42,9 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 
 
 @pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
-@pytest.mark.parametrize(
-    ("rows", "places", "out", "message"),
-    [
-        ((2, 3), [0, 2], (2, 3), "must name rows"),
-        ((2, 3), [0, 1], (3, 3), "out must have shape"),
-        ((2, 3), [0, 1], (2, 4), "out must have shape"),
-    ],
-)
-def test_what_does_not_fit_is_refused(rows, places, out, message):
-    with pytest.raises(ValueError, match=message):
-        spread_rows(torch.zeros(rows), torch.tensor(places, dtype=torch.int32), torch.zeros(out))
+def test_a_place_that_names_no_row_is_refused():
+    with pytest.raises(ValueError, match="must name rows"):
+        spread_rows(torch.zeros(2, 3), torch.tensor([0, 2], dtype=torch.int32), torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

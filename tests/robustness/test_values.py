@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.collective.cases import stage_times
 
 from graphbraid import Graph, SparseFeatures, TrainConfig, nn
 from graphbraid.cli.table_files import read_ids
-from graphbraid.collective.plan.scheduler import make_plan
-from graphbraid.collective.plan.times import Profile
 from graphbraid.datasets import random_split
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import ConfigError, DataError
@@ -20,7 +17,6 @@ from graphbraid.train import Trainer
 
 EDGES = [[0, 1, 2, 3], [1, 2, 3, 0]]
 MOST = 2**63
-PROFILE = Profile(times=(stage_times(1.0, 1.0, 1.0),))
 
 
 def graph(**fields) -> Graph:
@@ -130,17 +126,10 @@ def test_a_weight_that_no_memory_holds_is_refused():
         (lambda: nn.GATConv(4, 4, heads=0), ConfigError, "heads must be a whole number in [1, "),
         (lambda: nn.GATConv(4, 4, dropout=1.0), ConfigError, "dropout must be a number in [0, 1)"),
         (lambda: nn.GATConv(4, 4, negative_slope=float("nan")), ConfigError, "negative_slope must be"),
-        (
-            lambda: nn.GINConv(torch.nn.Identity(), eps=float("inf")),
-            ConfigError,
-            "eps must be",
-        ),
         (lambda: nn.GCN(4, 8, 2, num_layers=10**9), ConfigError, "num_layers must be a whole number in"),
         (lambda: nn.GCN(4, 8, 2, dropout="0.5"), ConfigError, "dropout must be"),
         (lambda: nn.MLP(4, 8, 2)(torch.rand(3, 4), []), DataError, "needs at least one; got none"),
-        (lambda: nn.model_options("gcnn"), ConfigError, "Did you mean 'gcn'?"),
         (lambda: nn.GIN(4, 8, 2)(torch.rand(4, 4).double(), graph().csc), DataError, "one dtype"),
-        (lambda: TrainConfig(workers=100_000), ConfigError, "workers must be less than or equal to 1024"),
         (lambda: TrainConfig(threads=2**70), ConfigError, "threads must be"),
         (lambda: TrainConfig(batch_size=2**64), ConfigError, "batch_size must be"),
         (lambda: TrainConfig(fanouts=(2**40,)), ConfigError, "fanouts must be"),
@@ -155,13 +144,11 @@ def test_a_weight_that_no_memory_holds_is_refused():
         (lambda: schedule(seeds=torch.tensor([[1]])), DataError, "seeds must have 1 dimensions"),
         (lambda: schedule(seeds=torch.tensor([1.0])), DataError, "seeds must be int64 node ids"),
         (lambda: schedule(seeds=torch.tensor([1, -1])), DataError, "seeds[1] is -1"),
-        (lambda: schedule().seeds_of(-1, 0), ConfigError, "epoch must be"),
         (lambda: schedule().seeds_of(0, 2), ConfigError, "step must be a whole number in [0, 1]; got 2"),
         (lambda: sampled(torch.tensor([4])), DataError, "seeds must be node ids in [0, 4)"),
         (lambda: sampled(torch.tensor(1)), DataError, "seeds must be a 1-d"),
         (lambda: sampled(torch.tensor([1]), weighted=True), DataError, "the graph has none"),
         (lambda: odds(-1.0), DataError, "is -1"),
-        (lambda: make_plan(PROFILE, 10**30), ConfigError, "num_batches must be a whole number in"),
         (lambda: NodeIds(np.arange(3)).originals(torch.tensor([-1])), DataError, "nodes must be node ids"),
         (lambda: NodeIds(np.arange(3)).originals(torch.tensor([True])), DataError, "nodes must be a 1-d"),
         (lambda: random_split(graph(y=[0, 0, 0, 0]), seed=-1), ConfigError, "seed must be"),

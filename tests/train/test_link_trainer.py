@@ -321,7 +321,6 @@ def test_where_few_nodes_are_left_the_others_are_marked() -> None:
         ({"node_type": "node"}, "node_type='node' does not go"),
         ({"metrics": ("accuracy",)}, "task='link' has mrr, auc and hits@K"),
         ({"monitor": "hits@3"}, "monitor must be one of mrr, auc"),
-        ({"fanouts": (3,)}, r"one entry per layer of the model \(2\)"),
         ({"num_negatives": 1.5, "negatives": "triplet"}, "num_negatives must be a whole number"),
         ({"num_negatives": 0}, "num_negatives must be"),
         ({"link_splits": (0.5, 0.5)}, "link_splits must leave links to train on"),

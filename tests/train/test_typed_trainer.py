@@ -248,8 +248,6 @@ def only_with_features(graph: Graph) -> Graph:
         ({"tiers": "auto"}, "tiers='auto' does not go with"),
         ({"plan": "auto", "trace": "trace.json"}, "trace=trace.json does not go with"),
         ({"node_type": "papers"}, "node_type='papers' is no node type; .* Did you mean 'paper'"),
-        ({"fanouts": (5,)}, "one entry per layer of the model"),
-        ({"batch_size": 0}, "batch_size must be"),
     ],
 )
 def test_what_types_do_not_go_with_is_refused_by_name(options: dict[str, Any], says: str) -> None:

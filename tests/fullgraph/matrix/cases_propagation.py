@@ -45,7 +45,7 @@ def _layers(part, make):
     ]
 
 
-def _propagating(**options):
+def propagating(**options):
     class Propagating(nn.Module):
         def __init__(self):
             super().__init__()
@@ -92,7 +92,7 @@ _READY = {
 }
 
 
-def _ready(name, options):
+def ready(name, options):
     given = {"num_layers": 2, "out_channels": CLASSES} | options
     return getattr(pyg.models, name)(CHANNELS, HIDDEN, **given)
 
@@ -163,7 +163,7 @@ PROPAGATION = [
     ),
     *(Case("propagating layers", name, lambda m=make: Stack(m)) for name, make in _UNWEIGHTED.items()),
     *(
-        Case("APPNP", _words(o), _propagating(**o))
+        Case("APPNP", _words(o), propagating(**o))
         for o in ({}, {"normalize": False}, {"add_self_loops": False, "cached": True}, {"alpha": 1.0})
     ),
     *(
@@ -171,7 +171,7 @@ PROPAGATION = [
         for o in ({}, {"shared_weights": False}, {"normalize": False, "alpha": 0.0})
     ),
     *(
-        Case(f"PyG's ready {name}", _words(o), lambda n=name, o=o: _ready(n, o))
+        Case(f"PyG's ready {name}", _words(o), lambda n=name, o=o: ready(n, o))
         for name, many in _READY.items()
         for o in many
     ),
@@ -185,7 +185,7 @@ PROPAGATION = [
         partly("arithmetic and activations", name, lambda c=call: functional(c)(GCN))
         for name, call in _LEFT.items()
     ),
-    partly("PyG's ready GCN", "jk='lstm'", lambda: _ready("GCN", {"jk": "lstm"}), "lstm"),
+    partly("PyG's ready GCN", "jk='lstm'", lambda: ready("GCN", {"jk": "lstm"}), "lstm"),
     left("SGConv", "cached=True, second layer", lambda: Stack(layer(pyg.SGConv, cached=True)), "cached"),
     partly("TAGConv", "aggr='max'", lambda: Stack(layer(pyg.TAGConv, aggr="max")), "linear"),
 ]

@@ -26,10 +26,10 @@ def verdict(engine):
 
 
 class Plain:
-    """The model itself, in double precision: what both must give."""
+    """The model itself, in double precision unless said otherwise: what both must give."""
 
-    def __init__(self, model, data):
-        self.model, self.data = model.double(), in_double(data)
+    def __init__(self, model, data, dtype=torch.float64):
+        self.model, self.data = model.to(dtype), in_double(data, dtype)
         graph = graphbraid.Graph.from_pyg(data)
         self._calling = calling_of(model, Source(graph, data).given())
 
@@ -41,8 +41,8 @@ class Plain:
         return self._calling.run(self.model, held)
 
 
-def in_double(data):
-    return copy.copy(data).apply(lambda t: t.double() if t.is_floating_point() else t)
+def in_double(data, dtype=torch.float64):
+    return copy.copy(data).apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
 
 
 def assert_alike(model, twin, data, engine, *, steps=3, rtol=2e-4, atol=2e-5):
