@@ -5,8 +5,9 @@
 #                          reports name lines but no variables, and undefined behaviour, whose reports take a third of the
 #                          time to compile, ends the process by SIGILL, where pytest names the test; of a product of
 #                          parameters the cases that `make test` runs, none of the tests of what stands in Python alone on
-#                          entries that the others call as well, and none that start Python anew, which take most of their
-#                          time for that; the long form is for a change of the core and for a release
+#                          entries that the others call as well, none that start Python anew, which take most of their
+#                          time for that, and none that measure processor time; the long form is for a change of the core and
+#                          for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
@@ -37,7 +38,7 @@ build() {
   cmake --build "$folder" --parallel "$(nproc)" | tail -n 1
   rm -rf "$folder/python"
   mkdir -p "$folder/python"
-  cp -r src/graphbraid "$folder/python/graphbraid"
+  cp -rp src/graphbraid "$folder/python/graphbraid" # with the times of its files, by which Python knows its bytecode
   rm -rf "$folder"/python/graphbraid/_native*.so
   cp "$folder"/_native*.so "$folder/python/graphbraid/"
   # An editable install would come before PYTHONPATH: take its finder away.
@@ -54,17 +55,18 @@ run_tests() {
   local folder=$PWD/build/sanitize-$name
   local preload
   preload="$("$compiler" -print-file-name="$library") $("$compiler" -print-file-name=libstdc++.so.6)"
-  local check='import graphbraid.native as k; assert k.active().variant != "reference", k.active(); import graphbraid._native as n; print(n.__file__)'
+  # One process makes sure of the build and runs the tests: to import torch takes seconds here.
+  local run='import sys, pytest, graphbraid.native as k; assert k.active().variant != "reference", k.active(); import graphbraid._native as n; print(n.__file__); sys.exit(pytest.main(sys.argv[1:]))'
   # Nor, where threads are watched, of forked processes: the sanitizer knows no threads begun after a fork.
   local chosen="not memory"
   [ "$name" = thread ] && chosen+=" and not fork"
   [ -z "$short" ] || chosen+=" and not another_process and not two_processes and not rows_widened and not widens"
+  [ -z "$short" ] || chosen+=" and not back_to_the_system and not can_be_had and not processor_time"
   # setarch -R: the sanitizers' shadow memory and address randomisation do not always agree.
   local under=(env "PYTHONPATH=$folder/python" "LD_PRELOAD=$preload" "$@" setarch -R "$python")
-  "${under[@]}" -c "$check" || return
   # Not the tests of peak memory: red zones and shadow memory are not what they measure; nor the Triton kernels, which
   # the core has no part in. Standard error stays uncaptured: the report of a process that ends at once would be lost.
-  "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "$cases" -k "$chosen" \
+  "${under[@]}" -c "$run" -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "$cases" -k "$chosen" \
     "${ignored[@]}" "${tests[@]}"
 }
 

@@ -86,8 +86,8 @@ def test_views_copies_and_in_place_changes_are_those_of_any_tensor():
 
 
 def test_steps_reach_a_size_and_keep_it_and_give_the_same_bits_without_the_pool():
-    num_nodes = 30_000
-    ends = torch.randint(num_nodes, (2, 90_000), generator=torch.Generator().manual_seed(0))
+    num_nodes = 10_000  # as few as the pool takes rows of
+    ends = torch.randint(num_nodes, (2, 30_000), generator=torch.Generator().manual_seed(0))
     csc, _ = coo_to_csc(*ends, num_nodes, num_nodes)
     x = torch.randn(num_nodes, 32, generator=torch.Generator().manual_seed(1))
     weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(2)).requires_grad_()
@@ -101,7 +101,7 @@ def test_steps_reach_a_size_and_keep_it_and_give_the_same_bits_without_the_pool(
         return found
 
     first, sizes = step(x), []
-    for _ in range(6):
+    for _ in range(3):
         for mine, other in zip(step(x), first, strict=True):
             assert torch.equal(mine, other)
         sizes.append(native.kernels().pool_bytes())
