@@ -19,6 +19,7 @@ from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_for_evaluation
 from graphbraid.fullgraph.program import Program, same_program
+from graphbraid.fullgraph.ranks.distribute import as_decided, divided
 from graphbraid.fullgraph.ranks.ranks import evaluation_part
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.plan import StepRequest, WhenWhole
@@ -245,7 +246,8 @@ class Runner:
             return program, blocks, blocks
         if checks:
             ranks.check_alike_lowered(program, blocks)
-        return *ranks.divided(program, blocks, self.lowered), blocks
+        weigh = as_decided(self.lowered.program)
+        return *divided(program, blocks, ranks.partition, ranks.comm.rank, weigh), blocks
 
     # ---- properties and explanations
 

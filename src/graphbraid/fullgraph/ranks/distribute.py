@@ -276,20 +276,6 @@ def divided_program(program: ir.Program) -> tuple[ir.Program, bool]:
     return _with_exchanges(program, with_halo), with_halo
 
 
-def owned_outputs(blocks: Blocks, partition: Partition, rank: int) -> Tensor:
-    """Return the nodes of the last level that a rank owns, in the level's order.
-
-    Args:
-        blocks: the blocks of all ranks together; none if ranks hold their own parts, in the order of the ids.
-        partition: the owner of each node.
-        rank: number of the rank.
-    """
-    nodes = blocks[-1].after()[1] if blocks else None
-    if nodes is None:
-        return partition.owned(rank)
-    return nodes[partition.part_of[nodes] == rank]
-
-
 def _with_exchanges(program: ir.Program, with_halo: bool) -> ir.Program:
     """Return a program's operations with an exchange before each that reads rows along edges.
 

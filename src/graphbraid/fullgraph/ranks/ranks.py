@@ -30,9 +30,7 @@ from graphbraid.fullgraph.ranks.distribute import (
     Weigh,
     as_decided,
     distribute,
-    divided,
     divided_program,
-    owned_outputs,
     weighed,
 )
 from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, steady_link, values_that_may_travel
@@ -197,16 +195,6 @@ class Ranks:
         weigh = self.weigh(lowered.costs, lowered.options)
         return distribute(lowered, self.partition, self.comm.rank, weigh)
 
-    def divided(self, program: Program, blocks: Blocks, share: Lowered) -> tuple[Program, list[Block]]:
-        """Return this rank's program and blocks of a program in evaluation mode.
-
-        Args:
-            program: the program of all ranks, lowered.
-            blocks: its blocks.
-            share: this rank's part of the program in training, from :meth:`share_of`.
-        """
-        return divided(program, blocks, self.partition, self.comm.rank, as_decided(share.program))
-
     def weigh(self, costs: CostModel, options: CompileOptions) -> Weigh | None:
         """Return the function that decides whether rows of level 0 travel; all ranks call it together.
 
@@ -245,12 +233,14 @@ class Ranks:
 
         Args:
             rows: this rank's outputs, a row for each node that it owns, in the order of the last level.
-            blocks: the blocks of all ranks together, whose last level holds all nodes.
+            blocks: the blocks of all ranks together, whose last level holds all nodes; none if ranks hold
+                their own parts, in the order of the ids.
         """
-        place, rows = rows.device, rows.cpu()
-        whole = rows.new_empty(self.partition.num_nodes, rows.shape[1])
+        place, rows, partition = rows.device, rows.cpu(), self.partition
+        ids = blocks[-1].after()[1] if blocks else None
+        whole = rows.new_empty(partition.num_nodes, rows.shape[1])
         for rank in range(self.comm.size):
-            nodes = owned_outputs(() if self.part is not None else blocks, self.partition, rank)
+            nodes = partition.owned(rank) if ids is None else ids[partition.part_of[ids] == rank]
             part = (
                 rows.contiguous() if rank == self.comm.rank else rows.new_empty(nodes.numel(), rows.shape[1])
             )
