@@ -54,14 +54,8 @@ UNCHANGED = Behind(has_changed=lambda: False, written=_no_model)
 """For a lowered program that is run without an engine."""
 
 
-def run_step(
-    step: PlannedStep,
-    pool: BufferPool | None,
-    rows: Tensor | None,
-    behind: Behind,
-    when_whole: WhenWhole | None = None,
-) -> Tensor:
-    """Run a step's forward pass; ``backward()`` through its outputs runs the adjoints.
+class _Run(Function):
+    """The forward pass of a step, whose ``backward`` runs the adjoints.
 
     Args:
         step: an allocated step.
@@ -69,16 +63,11 @@ def run_step(
         rows: int64 rows of the output to return, in this order. If None, all.
         behind: answers for backward about this call.
         when_whole: see :meth:`.PlannedStep.backward`.
+        parameters: those of the step's program.
 
     Returns:
         ``(num_rows, width)`` outputs, which the caller may keep.
     """
-    out: Tensor = _Run.apply(step, pool, rows, behind, when_whole, *step.program.parameters())  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Run(Function):
-    """The autograd function of a step."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes all by position
@@ -192,7 +181,9 @@ class Runner:
         if self._tuner is not None:
             self._tuner.before_step(self.training_step)
         when_whole = None if self._ranks is None else self._ranks.tell_of_whole
-        return run_step(self.training_step, self._outputs, self._rows, behind, when_whole)
+        how, parameters = (behind, when_whole), self.training_step.program.parameters()
+        out: Tensor = _Run.apply(self.training_step, self._outputs, self._rows, *how, *parameters)  # type: ignore[no-untyped-call]
+        return out
 
     def serves(self, read: Program) -> bool:
         """Return whether :meth:`predict` can run a program with the edges in this one's order.
