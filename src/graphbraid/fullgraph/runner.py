@@ -19,7 +19,7 @@ from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_for_evaluation
 from graphbraid.fullgraph.program import Program, same_program
-from graphbraid.fullgraph.ranks.distribute import as_decided, divided
+from graphbraid.fullgraph.ranks.distribute import as_decided, distribute, divided
 from graphbraid.fullgraph.ranks.ranks import evaluation_part
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.plan import StepRequest, WhenWhole
@@ -147,12 +147,15 @@ class Runner:
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks.
+        ConfigError: the ranks have not lowered alike, or the partition is of another graph.
     """
 
     def __init__(self, lowered: Lowered, ranks: Ranks | None = None) -> None:
         self._whole, self._ranks = lowered, ranks
         if ranks is not None and ranks.part is None:
-            lowered = ranks.share_of(lowered)
+            ranks.check_alike_lowered(lowered.program, lowered.blocks)
+            weigh = ranks.weigh(lowered.costs, lowered.options)
+            lowered = distribute(lowered, ranks.partition, ranks.comm.rank, weigh)
         self.lowered = lowered
         """The program that runs here; of several ranks, this one's part."""
         self._device = device = lowered.options.device

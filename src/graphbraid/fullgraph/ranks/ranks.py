@@ -29,7 +29,6 @@ from graphbraid.fullgraph.ranks.distribute import (
     RankPart,
     Weigh,
     as_decided,
-    distribute,
     divided_program,
     weighed,
 )
@@ -183,17 +182,6 @@ class Ranks:
         """Tell whoever listens of a gradient that is whole."""
         for listener in self._listeners:
             listener(parameter, gradient)
-
-    def share_of(self, lowered: Lowered) -> Lowered:
-        """Return this rank's part of a lowered program; all ranks call this together.
-
-        Raises:
-            NotLoweredError: an operation cannot be divided among ranks.
-            ConfigError: the ranks have not lowered alike, or the partition is of another graph.
-        """
-        self.check_alike_lowered(lowered.program, lowered.blocks)
-        weigh = self.weigh(lowered.costs, lowered.options)
-        return distribute(lowered, self.partition, self.comm.rank, weigh)
 
     def weigh(self, costs: CostModel, options: CompileOptions) -> Weigh | None:
         """Return the function that decides whether rows of level 0 travel; all ranks call it together.
