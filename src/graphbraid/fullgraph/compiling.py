@@ -26,12 +26,12 @@ from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.lower_program import Lowered, check_kernels, whole_typed
 from graphbraid.fullgraph.lowering.options import (
     ALL,
+    STORAGE,
     CompileOptions,
     StreamedFeatures,
     checked_nodes,
     names_of,
     needs_lowering,
-    storage_of,
 )
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
@@ -327,10 +327,12 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
     if ranks is not None:
         whole.check_one_type("compile with several ranks")
+    if storage not in STORAGE:
+        raise ConfigError(f"storage must be one of {', '.join(STORAGE)}; got {storage!r}")
     options = CompileOptions(
         passes=names_of(passes),
         device=device_for(model, device),
-        storage=storage_of(storage),
+        storage=STORAGE[storage],
         spare_bytes=spare_bytes,
         evidence=evidence,
         features=StreamedFeatures.of(whole, tiers, host),

@@ -259,17 +259,6 @@ def names_of(passes: Iterable[str]) -> frozenset[str]:
     return frozenset(passes)
 
 
-def storage_of(storage: str) -> torch.dtype:
-    """Return the dtype to which rows are rounded before they are aggregated, from its name.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
-    if storage not in STORAGE:
-        raise ConfigError(f"storage must be one of {', '.join(STORAGE)}; got {storage!r}")
-    return STORAGE[storage]
-
-
 def checked_nodes(nodes: Any, graph: Graph | NodeSet) -> Tensor:
     """Return the ``(num_train,)`` int64 ids of nodes given as a split's name, ids or a mask.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -227,14 +227,23 @@ def distribute(lowered: Lowered, partition: Partition, rank: int, weigh: Weigh |
 def divided(
     program: ir.Program, blocks: Blocks, partition: Partition, rank: int, weigh: Weigh | None = None
 ) -> tuple[ir.Program, list[Block]]:
-    """Return one rank's program and blocks of a lowered program and its blocks.
+    """Return one rank's program and blocks of a lowered program and its blocks, with the exchanges between.
+
+    A rank computes its own rows of each level, in the level's order. Before each block that leads from one
+    level to the next stands one that leads from the rank's own rows to these and its halo: sources of the
+    next level's own rows that other ranks own, by owner and then in the level's order. Edges of a row keep
+    their order, so that a row's sum has the bits that it has on one rank.
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
     _check_divisible(program)
-    plain = [block.of(None) for block in blocks]
-    share = blocks_of_rank(plain, partition, rank, keeps_edges=program.reads_edges)
+    share: list[Block] = []
+    known: dict[int, tuple[Block, Block]] = {}  # levels that hold the same nodes share their block
+    for block in (one.of(None) for one in blocks):
+        if id(block) not in known:
+            known[id(block)] = _divided(block, partition, rank, program.reads_edges)
+        share += known[id(block)]
     program = weighed(program, share[0], weigh)
     of_rank, with_halo = divided_program(program)
     return of_rank, share[with_halo:]
@@ -325,31 +334,6 @@ def _check_divisible(program: ir.Program) -> None:
         if isinstance(op, ir.Break) or has_no_kernel:
             reason = "runs in PyTorch, which knows only this rank's rows"
             raise ir.NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
-
-
-def blocks_of_rank(
-    blocks: Sequence[Block], partition: Partition, rank: int, *, keeps_edges: bool
-) -> list[Block]:
-    """Return a rank's share of a lowered program's blocks, with the exchanges between them.
-
-    A rank computes its own rows of each level, in the level's order. Before each block that leads from one
-    level to the next stands one that leads from the rank's own rows to these and its halo: sources of the
-    next level's own rows that other ranks own, by owner and then in the level's order. Edges of a row keep
-    their order, so that a row's sum has the bits that it has on one rank.
-
-    Args:
-        blocks: the blocks of all ranks together.
-        partition: the owner of each node.
-        rank: number of the rank.
-        keeps_edges: whether the program reads edge features.
-    """
-    made: list[Block] = []
-    known: dict[int, tuple[Block, Block]] = {}  # levels that hold the same nodes share their block
-    for block in blocks:
-        if id(block) not in known:
-            known[id(block)] = _divided(block, partition, rank, keeps_edges)
-        made += known[id(block)]
-    return made
 
 
 def _divided(block: Block, partition: Partition, rank: int, keeps_edges: bool) -> tuple[Block, Block]:
