@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_830,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_475,
+    ("fullgraph",): 29_415,
     ("distributed",): 7_765,
     ("synth",): 5_895,
     ("train",): 11_175,
