@@ -90,7 +90,7 @@ def numbered(known: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
     return kernels.relabel(known, found)  # type: ignore[no-any-return]
 
 
-class EdgeRows:
+class RowsOfEdges:
     """Weights and features of edges into own nodes, and those of batches, sent by the destinations' owners.
 
     Args:

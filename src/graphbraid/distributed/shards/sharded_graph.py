@@ -21,7 +21,7 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
 from graphbraid.distributed.ranks.transport import Alone
-from graphbraid.distributed.shards.exchange import EdgeRows
+from graphbraid.distributed.shards.exchange import RowsOfEdges
 from graphbraid.distributed.shards.feature_rows import FeatureRows, RowsByType, RowTraffic, num_kept, total
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.writing import format_bytes
@@ -174,7 +174,7 @@ class Shards:
             for number, of_type in enumerate(torch.split(part_of, shared.counts))
         ]
         self.keep(0)
-        self.edges = EdgeRows(self._asks, own, self.num_edges, self.by_type)
+        self.edges = RowsOfEdges(self._asks, own, self.num_edges, self.by_type)
 
     @property
     def only(self) -> TypeShards:
