@@ -109,7 +109,7 @@ def test_a_refusal_is_said_and_leaves_no_page_locked(copies, caplog):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, whose driver locks pages")
 def test_the_device_reads_a_table_that_was_locked_in_place():
-    from graphbraid.sampling.rows.by_id import read_over_link
+    from graphbraid.sampling.source import read_over_link
 
     table = torch.randn(1 << 20, 32)  # 128 MiB
     assert pinning.pinned(table) is table

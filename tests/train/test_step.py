@@ -12,8 +12,9 @@ from graphbraid import nn as gnn
 from graphbraid.errors import TrainingError
 from graphbraid.estimates.trial import TrialStep
 from graphbraid.train import Callback, Trainer, runtime
+from graphbraid.train.run.setup import make_feed
 from graphbraid.train.step.runner import WholeGraph
-from graphbraid.train.step.step import make_feed, make_loader
+from graphbraid.train.step.step import make_loader
 
 OPTIONS = {"epochs": 2, "batch_size": 32, "fanouts": (5, 3), "lr": 0.02, "threads": 1, "eval_every": 0}
 NUM_TRAIN, STEPS = 200, 7  # the last step has 8 seeds

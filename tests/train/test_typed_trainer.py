@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.batches.layer_wise import LayerWise
 from graphbraid.fullgraph.reading import relational
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.nn import RGCN
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.inference import infer
 

@@ -19,11 +19,11 @@ from graphbraid.estimates.trial import Trial, parameter_bytes, timed
 from graphbraid.features.budgets import list_bytes
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.train import runtime
 from graphbraid.train.inference.evaluate import PAIRS, EvalMode, beside_negatives, encoder_rows, ranking_of
 from graphbraid.train.inference.infer import by_level, whole_bytes

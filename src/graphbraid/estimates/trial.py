@@ -19,13 +19,13 @@ from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.nn.module_traits import copy_of
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Progress, StepRecord
+from graphbraid.train.callbacks import StepRecord
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run.setup import dry_run
 from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.links.runner import runner_of
 from graphbraid.train.step.runner import Batch, ModelRunner
-from graphbraid.train.step.step import BatchShare, Clock, TrainStep
+from graphbraid.train.step.step import BatchShare, Clock, Progress, TrainStep
 from graphbraid.train.task import Task, has_split, split_nodes, with_class_weights, with_own_loss
 
 if TYPE_CHECKING:

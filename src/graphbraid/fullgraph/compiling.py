@@ -37,12 +37,13 @@ from graphbraid.fullgraph.program import Break, NotLoweredError, Program, reason
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.rates import machine_rates
 from graphbraid.fullgraph.reading.as_written import AsWritten
-from graphbraid.fullgraph.reading.modes import CompiledModule, in_mode, lock_of
+from graphbraid.fullgraph.reading.modes import CompiledModule, lock_of
 from graphbraid.fullgraph.reading.read import Source, graph_of_data, source_of
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 

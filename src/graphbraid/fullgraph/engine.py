@@ -30,7 +30,6 @@ from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import (
     CompiledModule,
     CountedMasks,
-    in_mode,
     kept_buffers,
     lock_of,
     plain_tensors,
@@ -40,6 +39,7 @@ from graphbraid.fullgraph.reading.read import Source, source_of
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Behind, Runner
 from graphbraid.graph import Graph
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.ops.dropout import given_seeds
 from graphbraid.signatures import typed
 

@@ -300,7 +300,8 @@ class BatchLoader:
         """Device that batches are moved to; None if they stay."""
         if isinstance(self.device, torch.device) and self.device.type != "cpu":
             self._to = self.device
-        self.num_workers, self._depth = settings.num_workers, settings.depth
+        self.num_workers, self.ahead = settings.num_workers, settings.depth
+        """Threads, and the largest number of batches that they prepare ahead."""
         self._refill = settings.refill
         self._source = self._completed(source)
         self._planned = self._planned_batches()
@@ -386,7 +387,7 @@ class BatchLoader:
         more: Any = [then] if then else []  # pipelines of ranks alone take it
         batches: Iterator[Any] = running(self.schedule, epoch, start_step, last, *more)
         if source.rows is not None and self.settings.gather:
-            batches = GatherAhead(batches, source.rows, self._depth, self._count_gather).batches()
+            batches = GatherAhead(batches, source.rows, self.ahead, self._count_gather).batches()
         for prepared in batches:
             if not left:
                 epoch, left = epoch + 1, len(self)
@@ -405,7 +406,7 @@ class BatchLoader:
         begun: deque[Iterator[PreparedBatch]] = deque()
         for step, part in enumerate(positions, start=first_step):
             begun.append(begin_batch(pipeline.begin, schedule, seeds, part, epoch=epoch, step=step))
-            if len(begun) > self._depth:
+            if len(begun) > self.ahead:
                 yield self._finished(source, epoch, begun.popleft())
         while begun:
             yield self._finished(source, epoch, begun.popleft())
@@ -462,12 +463,7 @@ class BatchLoader:
         They then rest until only ``refill`` batches are left, by default a third; see :attr:`busy_threads`.
         """
         self.close()
-        self.num_workers, self._depth, self._refill = workers, depth, depth // 3 if refill is None else refill
-
-    @property
-    def ahead(self) -> int:
-        """Largest number of batches that the threads prepare ahead."""
-        return self._depth
+        self.num_workers, self.ahead, self._refill = workers, depth, depth // 3 if refill is None else refill
 
     @property
     def busy_threads(self) -> int:
@@ -545,7 +541,7 @@ class BatchLoader:
             self.config,
             [source.gathered(one) for one in self.graph.node_types] if gathers else None,
             num_threads=self.num_workers,
-            depth=self._depth,
+            depth=self.ahead,
             refill=self._refill,
             seed_type=seed_type,
             lists=source.lists,

@@ -1,8 +1,10 @@
-"""Optional attributes of a module that describe its calls and its needs."""
+"""Optional attributes of a module that describe its calls and its needs; its copies and its mode."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -17,6 +19,18 @@ def copy_of(module: M, memo: dict[int, Any] | None = None) -> M:
     """Return a deep copy. No random numbers of the user's are drawn: PyG 2.6's linear layers draw some."""
     with torch.random.fork_rng([]):
         return copy.deepcopy(module, memo)
+
+
+@contextmanager
+def in_mode(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
+    """Put a model in training or evaluation mode, and afterwards each module back into its own mode."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, was_training in before:
+            module.training = was_training
 
 
 def takes_blocks(model: object) -> bool:

@@ -16,9 +16,9 @@ from torch.nn import Parameter
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops import reference
+from graphbraid.ops import library, reference
 
-sum_dtype = reference.sum_dtype
+sum_dtype = library.sum_dtype
 
 ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Dtypes that kernels over rows accept."""

@@ -58,6 +58,11 @@ def share(owner: object, other: object, key: Hashable, make: Callable[[], T]) ->
         _KEPT.setdefault(other, {})[key] = derived(owner, key, make)
 
 
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that rows of ``dtype`` are summed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def inverse_degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
     """Return 1 over the in-degree of each destination, ``(num_dst,)``; 1 where the degree is 0."""
     return derived(

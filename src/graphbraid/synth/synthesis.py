@@ -19,7 +19,6 @@ from graphbraid.fullgraph.program import Aggregate, DestinationRows, Messages, P
 from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.exact import Known, anything, count
 from graphbraid.fullgraph.reading.fused_messages import plain_sum
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.reader import LayerCall, as_linear, reads
 from graphbraid.graph import Graph
@@ -28,7 +27,7 @@ from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import NORMS, GraphModel
 from graphbraid.nn.linear import Linear, glorot, kaiming
 from graphbraid.nn.models import MODELS
-from graphbraid.nn.module_traits import takes_weights
+from graphbraid.nn.module_traits import in_mode, takes_weights
 from graphbraid.nn.pyg_layers import ACTIVATIONS
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages

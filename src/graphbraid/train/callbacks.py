@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,57 +15,6 @@ if TYPE_CHECKING:
 
 
 Status = Literal["finished", "early-stopped", "stopped", "interrupted"]
-
-
-@dataclass(kw_only=True, slots=True)
-class Progress:
-    """The position of a run and its results so far, kept in every checkpoint."""
-
-    epoch: int = 0
-    """Index of the current epoch, from 0."""
-    step: int = 0
-    """Number of steps done in this epoch."""
-    global_step: int = 0
-    """Number of steps done in the whole run."""
-    loss_sum: float = 0.0
-    """Sum of the losses of this epoch's seeds so far."""
-    num_seeds: int = 0
-    """Number of seeds of this epoch so far."""
-    best_value: float | None = None
-    """Best monitored value so far."""
-    best_epoch: int | None = None
-    """Epoch of the best value."""
-    evaluations_since_best: int = 0
-    """Number of evaluations since the best value."""
-    history: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per finished epoch, with the columns of ``metrics.csv``."""
-
-    def add_step(self, loss_sum: float, num_seeds: int) -> None:
-        """Advance to the next step, after one over ``num_seeds`` seeds whose losses sum to ``loss_sum``."""
-        self.step += 1
-        self.global_step += 1
-        self.loss_sum += loss_sum
-        self.num_seeds += num_seeds
-
-    def start_next_epoch(self) -> None:
-        """Advance to the first step of the next epoch."""
-        self.epoch += 1
-        self.step, self.loss_sum, self.num_seeds = 0, 0.0, 0
-
-    def note(self, value: float, maximize: bool) -> bool:
-        """Record this epoch's monitored value; return whether it is the best so far (NaN never is)."""
-        better = not math.isnan(value) and (
-            self.best_value is None or (value > self.best_value if maximize else value < self.best_value)
-        )
-        if better:
-            self.best_value, self.best_epoch, self.evaluations_since_best = value, self.epoch, 0
-        else:
-            self.evaluations_since_best += 1
-        return better
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a checkpoint."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,17 +55,6 @@ class EpochRecord:
     """Seconds per stage (``STAGES`` in ``step/step.py``) of the part of the epoch that this process ran."""
     is_best: bool
     """Whether the monitored metric is the best so far."""
-
-    def row(self) -> dict[str, Any]:
-        """Return the row for ``metrics.csv``, by column."""
-        row: dict[str, Any] = {
-            "epoch": self.epoch,
-            "global_step": self.global_step,
-            "train_loss": self.train_loss,
-        }
-        row |= {f"val_{name}": value for name, value in self.val.items()}
-        row |= {"learning_rate": self.learning_rate, "is_best": self.is_best}
-        return row | {f"{name}_seconds": value for name, value in self.seconds.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,33 +177,3 @@ class EarlyStopping(Callback):
     def _check(self, trainer: Trainer) -> None:
         if trainer.progress.evaluations_since_best >= self.patience:
             trainer.request_stop("early-stopped")
-
-
-class Listeners:
-    """The callbacks of one run of a Trainer, called in order."""
-
-    def __init__(self, trainer: Trainer, callbacks: Iterable[Callback]) -> None:
-        self._trainer, self._callbacks = trainer, list(callbacks)
-
-    def add(self, callback: Callback) -> None:
-        """Add a callback after the others."""
-        self._callbacks.append(callback)
-
-    def call(self, method: Callable[..., None], *args: Any) -> None:
-        """Call a method of :class:`Callback`, such as ``Callback.on_step_end``, of every callback."""
-        for callback in self._callbacks:
-            getattr(callback, method.__name__)(self._trainer, *args)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of each callback that has one, by position and class."""
-        return {_key(i, c): state for i, c in enumerate(self._callbacks) if (state := c.state_dict())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of each callback; one without a saved state stays as it is."""
-        for i, callback in enumerate(self._callbacks):
-            if (key := _key(i, callback)) in state:
-                callback.load_state_dict(state[key])
-
-
-def _key(position: int, callback: Callback) -> str:
-    return f"{position}:{type(callback).__qualname__}"

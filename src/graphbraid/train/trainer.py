@@ -26,13 +26,13 @@ from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import NeighborLists
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult, Status
+from graphbraid.train.callbacks import Callback, RunResult, Status
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.embed import embeddings_in_chunks, nodes_to_embed, write_rows
 from graphbraid.train.inference.evaluate import EvalMode, joined, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.inference.metrics import best_threshold, check_threshold
-from graphbraid.train.run.fit import FitRun
+from graphbraid.train.run.fit import FitRun, Listeners
 from graphbraid.train.run.setup import RunState, check_fanouts
 from graphbraid.train.run_folder.checkpoint import load_rows, read_weights
 from graphbraid.train.run_folder.contract import Contract, learned_by, matched_to
@@ -40,7 +40,7 @@ from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import SignalGuard, TrainerLock
 from graphbraid.train.step.links.runner import EndsRunner, LinkRunner, runner_of
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.step import Share
+from graphbraid.train.step.step import Progress, Share
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.task import Task, graph_to_learn, split_nodes
 

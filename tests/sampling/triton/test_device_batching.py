@@ -89,7 +89,7 @@ def make_device(device, monkeypatch):
     def make(room=1 << 40):
         npu = Interpreted(room)
         monkeypatch.setattr(
-            "graphbraid.sampling.rows.by_id.is_beside",
+            "graphbraid.sampling.source.is_beside",
             lambda table, ids: table.untyped_storage().data_ptr() not in npu.on_host,
         )
         return npu

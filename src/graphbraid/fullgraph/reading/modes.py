@@ -34,18 +34,6 @@ def lock_of(model: nn.Module) -> threading.RLock:
         return _LOCKS.setdefault(model, threading.RLock())
 
 
-@contextmanager
-def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put a model in training or evaluation mode, and afterwards each module back into its own mode."""
-    before = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    try:
-        yield
-    finally:
-        for module, was_training in before:
-            module.training = was_training
-
-
 def plain_tensors() -> AbstractContextManager[None]:
     """Leave inference mode, if it is on: later calls write again to the tensors that an engine stores."""
     return _without_inference() if torch.is_inference_mode_enabled() else nullcontext()

@@ -5,6 +5,7 @@ are the reference that the tests compare every variant with. They may allocate m
 the compiled kernels never do.
 """
 
+from graphbraid.ops.library import sum_dtype
 from graphbraid.ops.reference.aggregate import (
     gine,
     gine_backward,
@@ -48,7 +49,6 @@ from graphbraid.ops.reference.rows import (
     layer_norm_backward,
     put_rows,
     spread_rows,
-    sum_dtype,
     take_rows,
     tall_gram,
     tall_gram_round,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.library import sum_dtype
 from graphbraid.ops.reference.attention import destinations
 from graphbraid.ops.reference.rows import (
     Ids,
@@ -22,7 +23,6 @@ from graphbraid.ops.reference.rows import (
     Vector32,
     WordMatrix,
     apply_epilogue,
-    sum_dtype,
 )
 
 if TYPE_CHECKING:

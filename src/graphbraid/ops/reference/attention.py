@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import keep_mask
-from graphbraid.ops.reference.rows import Ids, Indices, Indptr, Matrix, column_sums, sum_dtype
+from graphbraid.ops.library import sum_dtype
+from graphbraid.ops.reference.rows import Ids, Indices, Indptr, Matrix, column_sums
 
 
 def destinations(indptr: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import RowEpilogue, keep_mask
+from graphbraid.ops.library import sum_dtype
 
 if TYPE_CHECKING:
     from graphbraid.ops.gather import TierTable
@@ -111,11 +112,6 @@ def add_rows(rows: Matrix32, ids: Indices, out: Matrix32) -> None:
 
 
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
-
-
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that rows of ``dtype`` are summed in."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def epilogue(

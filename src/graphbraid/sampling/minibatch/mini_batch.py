@@ -14,9 +14,9 @@ from graphbraid.graph.interop.convert import features_from_torch_sparse
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of, edge_index_of, hetero_data
 from graphbraid.sampling.minibatch.tensor_holder import Change, TensorHolder, apply_nested
-from graphbraid.sampling.rows.by_id import RowPart, sent, take_rows
+from graphbraid.sampling.rows.by_id import RowPart, sent
 from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
-from graphbraid.sampling.source import ADJ_VALUES, BatchSource
+from graphbraid.sampling.source import ADJ_VALUES, BatchSource, take_rows
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

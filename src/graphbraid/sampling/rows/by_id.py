@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes, widened
-from graphbraid.graph.scans import is_plain
+from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
 
 if TYPE_CHECKING:
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -99,61 +98,11 @@ class RowPart:
         return dataclasses.replace(self, rows=rows, slots=slots)
 
 
-def take_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """Return ``table[ids]`` on the device of ``ids``.
-
-    A plain table on another device must be contiguous and in page-locked host memory, which the device of
-    ``ids`` reads over the link; the call does not wait for it. Rows of any other table are taken by torch
-    where the table is, and copied.
-
-    Args:
-        table: ``(num_rows, ...)`` of any dtype, dense or in COO.
-        ids: ``(num_ids,)`` int64 in ``[0, num_rows)``.
-    """
-    if is_plain(table):
-        return table[ids] if is_beside(table, ids) else read_over_link(table, ids)
-    return torch.index_select(table, 0, ids.to(table.device)).to(ids.device)
-
-
-def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
-    """Return the feature rows of ``ids`` as :func:`take_rows` does; those of int8 become float32."""
-    if isinstance(x, ScaledFeatures):
-        return widened(take_rows(x.values, ids), take_rows(x.scale, ids))
-    return take_rows(x, ids)
-
-
 def tensor_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor; in COO, of its indices and values."""
     if tensor.layout != torch.sparse_coo:
         return tensor.nbytes
     return tensor._indices().nbytes + tensor._values().nbytes
-
-
-def is_beside(table: Tensor, ids: Tensor) -> bool:
-    """Return whether ``table`` is on the device of ``ids``."""
-    return table.device == ids.device
-
-
-def is_read_over_link(table: Tensor, ids: Tensor) -> bool:
-    """Return whether the device of ``ids`` reads ``table`` from the host's memory."""
-    return not is_beside(table, ids)
-
-
-def read_over_link(table: Tensor, ids: Tensor) -> Tensor:
-    """Return ``table[ids]`` by a kernel on the device of ``ids`` that reads a page-locked host table."""
-    from graphbraid.ops.triton.gather import gather_rows
-    from graphbraid.ops.triton.launch import on_device_of
-
-    out = torch.empty((ids.numel(), *table.shape[1:]), dtype=table.dtype, device=ids.device)
-    if out.numel():
-        with on_device_of(ids):
-            gather_rows(_bytes_of(table.detach()), ids, _bytes_of(out))
-    return out
-
-
-def _bytes_of(table: Tensor) -> Tensor:
-    """Return a view of the same memory as ``(num_rows, row_bytes)`` uint8."""
-    return table.view(table.shape[0], -1).view(torch.uint8)
 
 
 # ---- counts of reads by tier, and of transfers to devices

@@ -20,9 +20,9 @@ from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scans import check_ids
 from graphbraid.ops.triton.launch import on_device_of
 from graphbraid.ops.triton.partition import destination_of, search_steps
-from graphbraid.sampling.rows.by_id import take_rows
 from graphbraid.sampling.rows.pinning import pinned
 from graphbraid.sampling.sample import ListReads
+from graphbraid.sampling.source import take_rows
 
 PLACEMENTS = ("device", "host")
 

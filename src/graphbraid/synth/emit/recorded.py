@@ -20,10 +20,10 @@ from graphbraid import native
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import INPUT, Exchange
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.tasks import BoundCall, Buffer, StepTask, place
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.ops.kernels import Calls, watched, watching
 from graphbraid.synth.weights import weights_of
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError, did_you_mean, needing
 from graphbraid.files.writing import atomic_write
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.nn import MODELS, RGCN, GraphModel, NodeEmbedding, module_traits
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks

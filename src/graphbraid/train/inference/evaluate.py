@@ -11,10 +11,10 @@ from torch import Tensor
 from graphbraid.distributed import Communicator
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_node_ids, as_tensor
 from graphbraid.machine.hardware import return_freed_blocks
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import MOST_EPOCHS, part_of
 from graphbraid.train.config import TrainConfig

@@ -27,9 +27,9 @@ from torch import Tensor
 from graphbraid.distributed import Communicator
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.nn import module_traits
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import rows_on_device

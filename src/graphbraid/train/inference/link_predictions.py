@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph.interop.convert import as_tensor
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows, pair_scores, scores_with_all
 from graphbraid.train.inference.ranking import MOST_SCORES, KnownLinks

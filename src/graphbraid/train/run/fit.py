@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,8 +18,6 @@ from graphbraid.train.callbacks import (
     Callback,
     EarlyStopping,
     EpochRecord,
-    Listeners,
-    Progress,
     RunResult,
     StepRecord,
 )
@@ -41,11 +39,12 @@ from graphbraid.train.run_folder.folder import (
 from graphbraid.train.run_folder.loggers import RunLog, TensorBoard
 from graphbraid.train.runtime import StopRequested
 from graphbraid.train.step.runner import divided_graph
-from graphbraid.train.step.step import STAGES, BatchShare, Clock, TrainStep
+from graphbraid.train.step.step import STAGES, BatchShare, Clock, Progress, TrainStep
 from graphbraid.train.task import has_split, split_nodes
 
 if TYPE_CHECKING:
     from graphbraid.train.run.ranks import RunRanks
+    from graphbraid.train.trainer import Trainer
 
 T = TypeVar("T")
 
@@ -53,6 +52,44 @@ T = TypeVar("T")
 def of_first(ranks: RunRanks | None, make: Callable[[], T]) -> T:
     """Return the first rank's result of ``make``, a plain value, on every rank."""
     return make() if ranks is None else ranks.of_first(make)
+
+
+class Listeners:
+    """The callbacks of one run of a Trainer, called in order."""
+
+    def __init__(self, trainer: Trainer, callbacks: Iterable[Callback]) -> None:
+        self._trainer, self._callbacks = trainer, list(callbacks)
+
+    def add(self, callback: Callback) -> None:
+        """Add a callback after the others."""
+        self._callbacks.append(callback)
+
+    def call(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of :class:`Callback`, such as ``Callback.on_step_end``, of every callback."""
+        for callback in self._callbacks:
+            getattr(callback, method.__name__)(self._trainer, *args)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each callback that has one, by position and class."""
+        return {_key(i, c): state for i, c in enumerate(self._callbacks) if (state := c.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of each callback; one without a saved state stays as it is."""
+        for i, callback in enumerate(self._callbacks):
+            if (key := _key(i, callback)) in state:
+                callback.load_state_dict(state[key])
+
+
+def _key(position: int, callback: Callback) -> str:
+    return f"{position}:{type(callback).__qualname__}"
+
+
+def _row(record: EpochRecord) -> dict[str, Any]:
+    """Return an epoch's row for ``metrics.csv``, by column."""
+    first = {name: getattr(record, name) for name in ("epoch", "global_step", "train_loss")}
+    last = {name: getattr(record, name) for name in ("learning_rate", "is_best")}
+    val = {f"val_{name}": value for name, value in record.val.items()}
+    return first | val | last | {f"{name}_seconds": value for name, value in record.seconds.items()}
 
 
 class FitRun:
@@ -225,9 +262,9 @@ class FitRun:
             seconds=self._clock.lap(),
             is_best=is_best,
         )
-        progress.history.append(record.row())
+        progress.history.append(_row(record))
         if self._saving.log is not None:
-            self._saving.log.epoch(record)
+            self._saving.log.epoch(progress.history[-1])
         self._listeners.call(Callback.on_epoch_end, record)
         progress.start_next_epoch()
         self._save(is_best=is_best)
@@ -289,7 +326,8 @@ class FitRun:
             out_dir=None if self._folder is None else self._folder.path,
             resources=self._state.resources(),
         )
-        self._saving.write_result(result)
+        if self._folder is not None:
+            self._folder.write_json(RESULT, result.to_json())
         return result
 
     def _threshold(self) -> float:
@@ -469,11 +507,6 @@ class Saving:
             )
         else:
             learned.put_back(self._best_rows)
-
-    def write_result(self, result: RunResult) -> None:
-        """Write the result of the run."""
-        if self._folder is not None:
-            self._folder.write_json(RESULT, result.to_json())
 
     def close(self) -> None:
         """Close the log files."""

@@ -8,7 +8,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import xxhash
@@ -20,8 +20,9 @@ from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES, GradientSum
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, RankError
-from graphbraid.fullgraph.reading.modes import in_mode, kept_buffers
+from graphbraid.fullgraph.reading.modes import kept_buffers
 from graphbraid.fullgraph.reading.watch import options_of
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.ops.dropout import given_seeds
 from graphbraid.sampling.config import part_of
 from graphbraid.train import runtime
@@ -53,39 +54,6 @@ _SHARED_SEEDS = 8
 """Seeds of each rank in the mini-batch on which shares are compared with the whole."""
 
 
-class PrefetchIterator(Iterator[T], Generic[T]):
-    """An iterator of batches. The next batch can be taken before it is asked for.
-
-    The threads that prepare batches begin another one as soon as one is taken. Where they share the core of
-    training, they would do so while the next step computes; taken early, they do while it waits.
-
-    Args:
-        batches: where they come from.
-    """
-
-    def __init__(self, batches: Iterator[T]) -> None:
-        self._batches = batches
-        self._taken: list[T | BaseException] = []
-
-    def take(self) -> None:
-        """Take the next batch if none is taken; its error is raised when it is used."""
-        if self._taken:
-            return
-        try:
-            self._taken.append(next(self._batches))
-        except Exception as error:  # StopIteration, too
-            self._taken.append(error)
-
-    def __next__(self) -> T:
-        """Return the next batch."""
-        if not self._taken:
-            return next(self._batches)
-        taken = self._taken.pop()
-        if isinstance(taken, BaseException):
-            raise taken
-        return taken
-
-
 class RunRanks:
     """The ranks that share a run: its batches, its evaluations, its decisions and its files.
 
@@ -98,7 +66,8 @@ class RunRanks:
     def __init__(self, comm: Communicator, state: RunState, guard: runtime.SignalGuard) -> None:
         self._comm, self._state, self._guard = comm, state, guard
         self._sum: GradientSum | None = None
-        self._ahead: PrefetchIterator[BatchShare] | None = None
+        self._batches: Iterator[BatchShare] = iter(())
+        self._taken: list[BatchShare | Exception | None] = []
         self._agreed: Status | None = None
         self._drawn: Tensor | None = None
         """State of PyTorch's generator before the first step; empty once it was compared."""
@@ -264,9 +233,28 @@ class RunRanks:
             ranks.listen(self._sum.begin)
 
     def ahead(self, batches: Iterator[BatchShare]) -> Iterator[BatchShare]:
-        """Return the batches of an epoch, of which the next is taken while gradients travel."""
-        self._ahead = PrefetchIterator(batches)
-        return self._ahead
+        """Return the batches of an epoch, of which the next is taken while gradients travel.
+
+        The threads that prepare batches begin another one as soon as one is taken. Where they share the core
+        of training, they would do so while the next step computes; taken early, they do while it waits.
+        """
+        self._batches, self._taken = batches, []
+        return iter(self._next, None)
+
+    def take(self) -> None:
+        """Take the next batch if none is taken; its error is raised when it is used."""
+        if not self._taken:
+            try:
+                self._taken.append(next(self._batches, None))
+            except Exception as error:
+                self._taken.append(error)
+
+    def _next(self) -> BatchShare | None:
+        self.take()
+        taken = self._taken.pop()
+        if isinstance(taken, Exception):
+            raise taken
+        return taken
 
     def begin_step(self) -> None:
         """Make PyTorch's draws on a mini-batch a function of (seed, epoch, step, rank): ranks differ.
@@ -302,11 +290,10 @@ class RunRanks:
         The ranks also agree on a stop that any of them wants. The next batch is taken while the sums travel.
         """
         assert self._sum is not None
-        assert self._ahead is not None
         self._warn_of_draws()
         wish = self._wish()
         numbers = [loss_sum, *(float(wish == stop) for stop in _STOPS)]
-        loss_sum, *wishes = self._sum.finish(numbers, self._ahead.take)
+        loss_sum, *wishes = self._sum.finish(numbers, self.take)
         self._agreed = next((s for s, n in reversed(list(zip(_STOPS, wishes, strict=True))) if n > 0), None)
         return loss_sum
 
@@ -367,7 +354,7 @@ class RunRanks:
 
     def close(self) -> None:
         """Let go of the model and of a batch that nobody asked for."""
-        self._ahead = None
+        self._taken = []
         self._state.runner.norms = None
         if self._sum is not None:
             self._sum.close()

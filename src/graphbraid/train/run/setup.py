@@ -17,14 +17,14 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError, GraphbraidError
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import mark
 from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes, own_peak_bytes
 from graphbraid.nn import module_traits
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Progress, Resources, Status
+from graphbraid.train.callbacks import Resources, Status
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.metrics import (
     AP,
@@ -42,7 +42,7 @@ from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
 from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, divided_graph
-from graphbraid.train.step.step import Feed, Share, make_feed
+from graphbraid.train.step.step import ALONE, Progress, SampledFeed, Share, make_loader
 from graphbraid.train.task import (
     Task,
     check_own_loss,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph import Evidence
     from graphbraid.train.run.ranks import RunRanks
     from graphbraid.train.step.graphs import GraphsRunner
+    from graphbraid.train.step.whole import WholeGraphFeed
 
 
 _log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class RunParts:
     """Labelled nodes of the split ``val``, ``(num_val,)`` int64; None if the run does not evaluate."""
     task: Task
     """Loss with its class weights, on the model's device."""
-    feed: Feed
+    feed: SampledFeed | WholeGraphFeed
     """Source of the batches, or of this rank's shares of them."""
     steps_per_epoch: int
     """Number of optimizer steps per epoch."""
@@ -229,7 +230,11 @@ def set_up(state: RunState, former: Path | None, ranks: RunRanks | None) -> RunP
     weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
     if task.own_loss is not None or any(kind.is_own for kind in state.metrics.values()):
-        _try_own(state, task, labels.y[train_nodes[:_TRIED_LABELS]])
+        tried = labels.y[train_nodes[:_TRIED_LABELS]]
+        with runtime.random_state_kept():
+            if task.own_loss is not None:
+                check_own_loss(task, tried.to(runner.device), num_ranks=1 if ranks is None else ranks.size)
+            check_own_metrics(state.task, state.metrics, tried)
     if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
         runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
@@ -286,15 +291,6 @@ def _warn_of_accuracy(state: RunState) -> None:
             monitor,
             AP,
         )
-
-
-def _try_own(state: RunState, task: Task, labels: Tensor) -> None:
-    """Try the caller's own loss and metrics on some labels of training nodes."""
-    with runtime.random_state_kept():
-        if task.own_loss is not None:
-            num_ranks = 1 if state.comm is None else state.comm.size
-            check_own_loss(task, labels.to(state.runner.device), num_ranks=num_ranks)
-        check_own_metrics(state.task, state.metrics, labels)
 
 
 def _val_nodes(state: RunState) -> Tensor | None:
@@ -380,6 +376,42 @@ def _try_batches(state: RunState, task: Task, train_nodes: Tensor) -> None:
         epochs = config.epochs if _val_nodes(state) is None else min(config.epochs, config.eval_every)
         require_groups(state.runner, config, train_nodes, epochs, divided.shards.ranks)
     state.uncompiled_reason = state.runner.uncompiled_reason
+
+
+def make_feed(
+    runner: ModelRunner,
+    config: TrainConfig,
+    task: Task,
+    nodes: Tensor,
+    *,
+    plan: Plan | None = None,
+    accelerator: Accelerator | None = None,
+    share: Share = ALONE,
+) -> SampledFeed | WholeGraphFeed:
+    """Make the feed for ``config.mode`` over the training nodes, or of a rank's shares of the batches.
+
+    Args:
+        runner: the model and its graph; with the engine that several ranks share on the whole graph.
+        config: options of the run.
+        task: loss, with its class weights, on any device.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64.
+        plan: plan for preparing mini-batches.
+        accelerator: device that prepares them by the plan. If None, the runner's.
+        share: share of each mini-batch that this rank trains on.
+    """
+    if config.mode == "full":
+        from graphbraid.train.step.whole import WholeGraphFeed  # here: mini-batches need none of its engine
+
+        return WholeGraphFeed(runner, task, nodes)
+    loader, sharing = make_loader(runner, config, nodes, plan, accelerator, share=share), None
+    divides = plan is not None and plan.cores is not None and loader.plan is None and config.threads is None
+    if divides and share.num_ranks == 1:
+        assert plan is not None
+        assert plan.cores is not None
+        from graphbraid.loader.planned import CoreSharing  # here: few runs have a plan
+
+        sharing = CoreSharing(loader, plan.cores, plan.cbs)
+    return SampledFeed(runner, config, task, loader, sharing, inputs=nodes if config.task == "edge" else None)
 
 
 def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor) -> None:

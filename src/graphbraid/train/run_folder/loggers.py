@@ -13,7 +13,7 @@ import io
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -53,9 +53,8 @@ class RunLog:
         line = {key: value for key, value in dataclasses.asdict(record).items() if value is not None}
         self._steps.write(json.dumps(line) + "\n")
 
-    def epoch(self, record: EpochRecord) -> None:
-        """Write an epoch."""
-        row = record.row()
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """Write an epoch's row, by column."""
         self._metrics.write(_csv_line([row.get(name, "") for name in self._columns]))
 
     def position(self) -> dict[str, int]:

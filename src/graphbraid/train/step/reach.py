@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
-from graphbraid.fullgraph.reading.modes import DispatchMode, in_mode
+from graphbraid.fullgraph.reading.modes import DispatchMode
 from graphbraid.nn import module_traits
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:

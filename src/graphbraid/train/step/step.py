@@ -7,13 +7,14 @@ rank takes a contiguous part of a batch's seeds, and of the whole batch's sample
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -23,7 +24,7 @@ from graphbraid.graph import Graph, NodeSet
 from graphbraid.ops.dropout import given_seeds
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import part_of
-from graphbraid.train.callbacks import Progress, StepRecord
+from graphbraid.train.callbacks import StepRecord
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import LearningRateSchedule
 from graphbraid.train.step.runner import Batch, ModelRunner, WholeGraph
@@ -56,40 +57,6 @@ class Share(NamedTuple):
 
 ALONE = Share(0, 1)
 """The share of a rank that is alone: all of each batch."""
-
-
-def make_feed(
-    runner: ModelRunner,
-    config: TrainConfig,
-    task: Task,
-    nodes: Tensor,
-    *,
-    plan: Plan | None = None,
-    accelerator: Accelerator | None = None,
-    share: Share = ALONE,
-) -> Feed:
-    """Make the feed for ``config.mode`` over the training nodes, or of a rank's shares of the batches.
-
-    Args:
-        runner: the model and its graph; with the engine that several ranks share on the whole graph.
-        config: options of the run.
-        task: loss, with its class weights, on any device.
-        nodes: training nodes of all ranks, ``(num_train,)`` int64.
-        plan: plan for preparing mini-batches.
-        accelerator: device that prepares them by the plan. If None, the runner's.
-        share: share of each mini-batch that this rank trains on.
-    """
-    if config.mode == "full":
-        return WholeGraphFeed(runner, task, nodes)
-    loader, sharing = make_loader(runner, config, nodes, plan, accelerator, share=share), None
-    divides = plan is not None and plan.cores is not None and loader.plan is None and config.threads is None
-    if divides and share.num_ranks == 1:
-        assert plan is not None
-        assert plan.cores is not None
-        from graphbraid.loader.planned import CoreSharing  # here: few runs have a plan
-
-        sharing = CoreSharing(loader, plan.cores, plan.cbs)
-    return SampledFeed(runner, config, task, loader, sharing, inputs=nodes if config.task == "edge" else None)
 
 
 def make_loader(
@@ -219,7 +186,7 @@ class SampledFeed:
         begin, end = part_of(whole.numel(), part, num_parts)
         return BatchShare(
             batch=self._gathered(next(own)) if begin < end else None,
-            weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
+            weight=share_weight(self._runner.labels, self._task, whole[begin:end], whole),
             num_seeds=whole.numel(),
         )
 
@@ -258,52 +225,7 @@ class SampledFeed:
         self._loader.close()
 
 
-class WholeGraphFeed:
-    """A feed whose only batch per epoch is the whole graph, or the part of it that one rank owns.
-
-    Args:
-        runner: the model and its graph, with the engine that ranks share.
-        task: loss, with its class weights, on any device.
-        nodes: training nodes of all ranks, ``(num_train,)`` int64. A rank may own none of them: others need
-            its rows all the same.
-    """
-
-    num_batches = 1
-
-    def __init__(self, runner: ModelRunner, task: Task, nodes: Tensor) -> None:
-        ranks = None if runner.engine is None else runner.engine.ranks
-        own = nodes if ranks is None else ranks.owned(nodes)
-        labels = runner.labels
-        assert labels.y is not None
-        seed_y = labels.y.index_select(0, own).to(runner.device)
-        self._share = BatchShare(
-            batch=WholeGraph(nodes=own.to(runner.device), seed_y=seed_y),
-            weight=1.0 if ranks is None else _weight(labels, task, own, nodes),
-            num_seeds=nodes.numel(),
-        )
-
-    def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
-        """Yield the batch, unless ``start`` is past it. ``then`` has no effect."""
-        if start == 0:
-            yield self._share
-
-    def num_seeds(self, start: int, count: int) -> int:
-        """Return the number of training nodes."""
-        return self._share.num_seeds
-
-    def stage_seconds(self) -> dict[str, float]:
-        """Return no stages, as nothing is prepared."""
-        return {}
-
-    def explain(self) -> str:
-        """Return nothing, as no device samples."""
-        return ""
-
-    def close(self) -> None:
-        """Do nothing, as there are no threads."""
-
-
-def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> float:
+def share_weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> float:
     """Return the part of the loss of ``whole`` seeds that the mean over a rank's ``own`` makes up."""
     if task.class_weights is None and not task.misses_cells:
         return own.numel() / whole.numel()
@@ -313,10 +235,6 @@ def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> f
     weights = task.to(labels.device)
     mass = weights.mass(labels.index_select(0, own)) if own.numel() else 0.0
     return mass / weights.mass(labels.index_select(0, whole))
-
-
-Feed = SampledFeed | WholeGraphFeed
-"""A source of the batches of any epoch from any position on, as a pure function of (epoch, position)."""
 
 
 # ---- the step
@@ -364,6 +282,57 @@ class Clock:
         """Start a new lap, into which the seconds of the stages ``kept`` since the last one go along."""
         lap = self.lap()
         self.add({stage: lap[stage] for stage in kept})
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """The position of a run and its results so far, kept in every checkpoint."""
+
+    epoch: int = 0
+    """Index of the current epoch, from 0."""
+    step: int = 0
+    """Number of steps done in this epoch."""
+    global_step: int = 0
+    """Number of steps done in the whole run."""
+    loss_sum: float = 0.0
+    """Sum of the losses of this epoch's seeds so far."""
+    num_seeds: int = 0
+    """Number of seeds of this epoch so far."""
+    best_value: float | None = None
+    """Best monitored value so far."""
+    best_epoch: int | None = None
+    """Epoch of the best value."""
+    evaluations_since_best: int = 0
+    """Number of evaluations since the best value."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One entry per finished epoch, with the columns of ``metrics.csv``."""
+
+    def add_step(self, loss_sum: float, num_seeds: int) -> None:
+        """Advance to the next step, after one over ``num_seeds`` seeds whose losses sum to ``loss_sum``."""
+        self.step += 1
+        self.global_step += 1
+        self.loss_sum += loss_sum
+        self.num_seeds += num_seeds
+
+    def start_next_epoch(self) -> None:
+        """Advance to the first step of the next epoch."""
+        self.epoch += 1
+        self.step, self.loss_sum, self.num_seeds = 0, 0.0, 0
+
+    def note(self, value: float, maximize: bool) -> bool:
+        """Record this epoch's monitored value; return whether it is the best so far (NaN never is)."""
+        better = not math.isnan(value) and (
+            self.best_value is None or (value > self.best_value if maximize else value < self.best_value)
+        )
+        if better:
+            self.best_value, self.best_epoch, self.evaluations_since_best = value, self.epoch, 0
+        else:
+            self.evaluations_since_best += 1
+        return better
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint."""
+        return dataclasses.asdict(self)
 
 
 _LONE_ROW = "more than 1 value per channel"

@@ -1,8 +1,9 @@
-"""Training on the whole graph: checks of memory, and compilation of the model."""
+"""Training on the whole graph: its feed, checks of memory, and compilation of the model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any
 
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
@@ -21,13 +22,13 @@ from graphbraid.fullgraph import (
     estimated_bytes,
 )
 from graphbraid.fullgraph.lowering.costs import Evidence
-from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
+from graphbraid.nn.module_traits import in_mode
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import device_named
-
-if TYPE_CHECKING:
-    from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.runner import ModelRunner, WholeGraph
+from graphbraid.train.step.step import BatchShare, share_weight
+from graphbraid.train.task import Task
 
 _TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may still fit
 
@@ -119,3 +120,48 @@ def _why_not(runner: ModelRunner, config: TrainConfig) -> str:
     if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
         return "the model has parameters that its first run will make"
     return ""
+
+
+class WholeGraphFeed:
+    """A feed whose only batch per epoch is the whole graph, or the part of it that one rank owns.
+
+    Args:
+        runner: the model and its graph, with the engine that ranks share.
+        task: loss, with its class weights, on any device.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64. A rank may own none of them: others need
+            its rows all the same.
+    """
+
+    num_batches = 1
+
+    def __init__(self, runner: ModelRunner, task: Task, nodes: Tensor) -> None:
+        ranks = None if runner.engine is None else runner.engine.ranks
+        own = nodes if ranks is None else ranks.owned(nodes)
+        labels = runner.labels
+        assert labels.y is not None
+        seed_y = labels.y.index_select(0, own).to(runner.device)
+        self._share = BatchShare(
+            batch=WholeGraph(nodes=own.to(runner.device), seed_y=seed_y),
+            weight=1.0 if ranks is None else share_weight(labels, task, own, nodes),
+            num_seeds=nodes.numel(),
+        )
+
+    def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
+        """Yield the batch, unless ``start`` is past it. ``then`` has no effect."""
+        if start == 0:
+            yield self._share
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Return the number of training nodes."""
+        return self._share.num_seeds
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return no stages, as nothing is prepared."""
+        return {}
+
+    def explain(self) -> str:
+        """Return nothing, as no device samples."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing, as there are no threads."""
