@@ -23,23 +23,23 @@ BUDGETS = {
         "machine",
     ): 3_105,
     ("graph",): 5_080,
-    ("ops",): 10_835,
-    ("sampling",): 6_890,
+    ("ops",): 10_840,
+    ("sampling",): 6_885,
     ("features",): 4_420,
     ("datasets",): 6_975,
-    ("nn",): 3_830,
+    ("nn",): 3_845,
     ("loader",): 3_640,
     ("collective",): 4_510,
     ("fullgraph",): 29_415,
     ("distributed",): 7_765,
-    ("synth",): 5_895,
-    ("train",): 11_175,
+    ("synth",): 5_890,
+    ("train",): 11_150,
     ("estimates",): 4_475,
     ("report.py",): 445,
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_640, 411, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_525, 411, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
