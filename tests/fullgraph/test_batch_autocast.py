@@ -136,6 +136,18 @@ def test_a_batch_of_blocks_runs_in_bfloat16(name):
     assert far(ours[0], exact[0].double()) <= 0.02 * float(exact[0].norm())
 
 
+@pytest.mark.parametrize(("num_nodes", "num_edges"), [(20, 3), (20, 0), (3, 12)])
+def test_the_first_batch_may_have_few_edges_or_nodes(num_nodes, num_edges):
+    torch.manual_seed(0)
+    edges, weight = torch.randint(num_nodes, (2, num_edges)), torch.rand(num_edges)
+    x, model = torch.randn(num_nodes, CHANNELS), pyg.GCNConv(CHANNELS, CLASSES)
+    attends, features = pyg.GATConv(CHANNELS, CLASSES, edge_dim=2), torch.rand(num_edges, 2)
+    with torch.autocast("cpu", HALF):
+        for each, values in ((model, weight), (attends, features)):
+            out = graphbraid.compile(each, strict=True)(x, edges, values)
+            torch.testing.assert_close(out, each(x, edges, values), rtol=0.05, atol=0.05)
+
+
 def test_other_autocasts_run_as_written():
     batch, model = sampled(data_of("untidy")), MODELS["SAGE"](2)
     engine = graphbraid.compile(model)

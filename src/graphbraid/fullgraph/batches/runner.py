@@ -390,7 +390,9 @@ def _few(call: BatchCall, what: str) -> Any:
     if not isinstance(value, Tensor) or call.given.typed:
         return value
     if what == call.given.weights or what in (EDGE_ATTR, EDGE_TYPE) or call.has_rows(what):
-        value = value[:_NUM_ROWS]
+        [count] = counts.values()  # of the edges, too, of which the batch may have fewer
+        rows = value[:count]
+        value = torch.cat((rows, rows.new_zeros(count - len(rows), *rows.shape[1:])))
     return value.clone()
 
 
