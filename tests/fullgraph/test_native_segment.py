@@ -227,6 +227,33 @@ def test_a_call_reads_what_its_parameters_hold_then(change):
     torch.testing.assert_close(out, model(*call), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["SAGE that widens", "GAT"])
+@pytest.mark.parametrize("how", ["shared", "resized"])
+def test_parameters_whose_memory_is_moved_are_read_where_they_are(how, name):
+    """Model.share_memory() and storages that are freed for a while leave the tensors as they are."""
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), MODELS[name]().eval()
+    engine, call = graphbraid.compile(model, strict=True), (data.x.float(), data.edge_index)
+    before = engine(*call)
+    assert runs_compiled(before)
+    if how == "shared":
+        model.share_memory()
+    for one in model.parameters() if how == "resized" else ():
+        kept, storage = one.detach().clone(), one.untyped_storage()
+        size = storage.nbytes()
+        storage.resize_(0)
+        others = [torch.full((2 * size,), 7, dtype=torch.uint8) for _ in range(20)]
+        storage.resize_(3 * size)
+        one.data.copy_(kept)
+        assert len(others) == 20
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(0.5)
+    torch.testing.assert_close(engine(*call), model(*call), rtol=1e-4, atol=1e-5)
+    with pytest.raises((RuntimeError, ValueError), match=r"inplace operation|memory was moved"):
+        before.sum().backward()
+
+
 def test_threads_pass_back_through_one_graph_at_a_time():
     torch.manual_seed(0)
     batch = sampled(data_of("untidy"), num_neighbors=(3, 2))

@@ -82,6 +82,14 @@ struct Operand {
     }
   }
 
+  // Whether the tensor's memory is still where it was read: Module.share_memory moves it, and so does a
+  // storage that gets another size.
+  bool is_in_place() const {
+    const void* read = num_dimensions == 1   ? vector.data()
+                       : num_dimensions == 3 ? by_head.data()
+                                             : matrix.data();
+    return nb::cast<uintptr_t>(tensor.attr("data_ptr")()) == reinterpret_cast<uintptr_t>(read);
+  }
   int64_t rows() const { return matrix.num_rows(); }
   int64_t columns() const { return matrix.num_columns(); }
   Strided whole() const { return {matrix.data(), matrix.stride(0), matrix.stride(1)}; }

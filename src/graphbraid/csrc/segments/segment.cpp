@@ -175,6 +175,8 @@ class Pass {
                             const std::vector<nb::object>& made, bool gives_up) {
     need(steps_.size() == plan_->operations.size(), "forward comes before backward");
     need(!has_given_up_, "what backward reads has been freed");
+    for (const auto& one : operands_)
+      need(one == nullptr || one->is_in_place(), "a parameter's memory was moved after the forward pass");
     need(grads.size() == outs_.size(), "there is a gradient for each value that is written");
     need(made.size() == values_.size() + operands_.size(), "there is memory for each gradient");
     std::vector<FloatMatrix> held(rows_.size());
@@ -730,7 +732,9 @@ class Segment {
       operands_.resize(operands.size());
       for (size_t i = 0; i < operands.size(); ++i) {
         if (operands[i].is_none()) continue;
-        const bool is_known = operands_[i] != nullptr && are_same_memory(operands[i], operands_[i]->tensor);
+        const Operand* last = operands_[i].get();
+        const bool is_known =
+            last != nullptr && are_same_memory(operands[i], last->tensor) && last->is_in_place();
         read[i] = is_known ? operands_[i] : std::make_shared<const Operand>(operands[i]);
       }
       operands_ = read;
