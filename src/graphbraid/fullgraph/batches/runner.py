@@ -391,8 +391,8 @@ def _few(call: BatchCall, what: str) -> Any:
         return value
     if what == call.given.weights or what in (EDGE_ATTR, EDGE_TYPE) or call.has_rows(what):
         [count] = counts.values()  # of the edges, too, of which the batch may have fewer
-        rows = value[:count]
-        value = torch.cat((rows, rows.new_zeros(count - len(rows), *rows.shape[1:])))
+        first = value[:count]
+        value = torch.cat((first, first.new_zeros(count - len(first), *first.shape[1:])))
     return value.clone()
 
 
