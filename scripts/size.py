@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_525, 411, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_530, 411, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from graphbraid.distributed import Communicator, ShardedGraph, partition, save_p
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.pipeline import UNDER_WAY
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.estimates import machine
 from graphbraid.estimates.machine import RankMemory
 from graphbraid.loader import LoaderSettings, NeighborLoader
 from graphbraid.train import Trainer
@@ -180,14 +181,14 @@ def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
     """Epochs without an evaluation between them have batches under way at the same time."""
     parts = sharded(tmp_path, graph_of())
     monkeypatch.setattr(setup, "own_anonymous_bytes", lambda: 0)
-    monkeypatch.setattr(setup, "memory_of_rank", lambda *_: RankMemory(100_000, None, ""))
+    monkeypatch.setattr(machine, "memory_of_rank", lambda *_: RankMemory(100_000, None, ""))
     trainer = Trainer(make("sage", parts), parts, **BASE | {"epochs": 5, "eval_every": eval_every})
     with pytest.raises(
         ResourceError, match=rf"rank 0 needs .* for {count} batches .* are free\. Give batch_size=\d+ or"
     ):
         trainer.fit()
     assert trainer.progress.global_step == 0
-    monkeypatch.setattr(setup, "memory_of_rank", lambda *_: RankMemory(1_000_000, None, ""))
+    monkeypatch.setattr(machine, "memory_of_rank", lambda *_: RankMemory(1_000_000, None, ""))
     assert Trainer(make("sage", parts), parts, **BASE | {"epochs": 1}).fit().history
 
 
@@ -212,7 +213,9 @@ def test_exact_batches_under_way_hold_the_memory_budget(tmp_path: Path) -> None:
 def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lists(tmp_path: Path) -> None:
     parts = sharded(tmp_path, shard_training.with_edges())
     trainer = Trainer(make("pyg", parts), parts, **BASE | {"layout": "subgraph"})
-    settings = LoaderSettings(num_neighbors=[3, 3], batch_size=8, return_edge_id=True)
+    settings = LoaderSettings(
+        num_neighbors=[3, 3], input_nodes=torch.arange(8), batch_size=8, return_edge_id=True
+    )
     with trainer.runner.loader(settings) as loader:
         batch = next(loader.batches(0))
     for name in ("edge_weight", "edge_attr", "e_id"):
