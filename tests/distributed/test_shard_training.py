@@ -21,12 +21,11 @@ from graphbraid.distributed import Communicator, ShardedGraph, partition, save_p
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.pipeline import UNDER_WAY
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.estimates import machine
+from graphbraid.estimates import limits
 from graphbraid.estimates.machine import RankMemory
 from graphbraid.loader import LoaderSettings, NeighborLoader
 from graphbraid.train import Trainer
 from graphbraid.train.inference.infer import prepared_bytes
-from graphbraid.train.run import setup
 
 pytestmark = pytest.mark.distributed
 
@@ -180,15 +179,15 @@ def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
 ) -> None:
     """Epochs without an evaluation between them have batches under way at the same time."""
     parts = sharded(tmp_path, graph_of())
-    monkeypatch.setattr(setup, "own_anonymous_bytes", lambda: 0)
-    monkeypatch.setattr(machine, "memory_of_rank", lambda *_: RankMemory(100_000, None, ""))
+    monkeypatch.setattr(limits, "own_anonymous_bytes", lambda: 0)
+    monkeypatch.setattr(limits, "memory_of_rank", lambda *_: RankMemory(100_000, None, ""))
     trainer = Trainer(make("sage", parts), parts, **BASE | {"epochs": 5, "eval_every": eval_every})
     with pytest.raises(
         ResourceError, match=rf"rank 0 needs .* for {count} batches .* are free\. Give batch_size=\d+ or"
     ):
         trainer.fit()
     assert trainer.progress.global_step == 0
-    monkeypatch.setattr(machine, "memory_of_rank", lambda *_: RankMemory(1_000_000, None, ""))
+    monkeypatch.setattr(limits, "memory_of_rank", lambda *_: RankMemory(1_000_000, None, ""))
     assert Trainer(make("sage", parts), parts, **BASE | {"epochs": 1}).fit().history
 
 
