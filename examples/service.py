@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import io
+import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -245,7 +246,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--port", type=int, help="serve on this port of localhost, until Ctrl-C")
+    text = "serve on this port of localhost until Ctrl-C; 0 takes a free one"
+    parser.add_argument("--port", type=int, help=text)
     port = parser.parse_args().port
     service, trainer = started()
     if port is None:
@@ -253,7 +255,11 @@ def main() -> None:
         return
     import uvicorn
 
-    uvicorn.run(application(service), host="127.0.0.1", port=port, log_level="warning")
+    # Who opens the socket knows its port: one that was found free before may be taken by then.
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else an answer waits for 40 ms
+        print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        uvicorn.Server(uvicorn.Config(application(service), log_level="warning")).run(sockets=[listener])
 
 
 if __name__ == "__main__":

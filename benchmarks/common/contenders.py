@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -47,6 +50,18 @@ def last_json_line(
         raise SystemExit(f"{name} failed ({' '.join(command)}):\n{done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def unused_port() -> int:
+    """A port of this machine on which nothing listens now.
+
+    It is below those that Linux gives to connections, so that only another program which asks for this very
+    number can take it meanwhile.
+    """
+    for port in random.sample(range(20_000, 29_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise SystemExit("of 100 ports between 20000 and 29000 none is unused")
 
 
 def run_in_turn(contenders: list[Contender], repeats: int) -> None:

@@ -24,7 +24,6 @@ import contextlib
 import json
 import math
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -37,7 +36,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.contenders import ROOT, ours
+from benchmarks.common.contenders import ROOT, ours, unused_port
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.distributed.busy import others_busy
@@ -135,7 +134,7 @@ def start(
     with contextlib.ExitStack() as stack:
         links = None if rate is None else stack.enter_context(Links(num_ranks, rate))
         address = "127.0.0.1" if links is None else links.address(0)
-        network = {"MASTER_ADDR": address, "MASTER_PORT": "29500" if links is not None else _free_port()}
+        network = {"MASTER_ADDR": address, "MASTER_PORT": str(29500 if links is not None else unused_port())}
         network["GLOO_SOCKET_IFNAME"] = "lo" if links is None else INTERFACE
         processes = []
         for rank in range(num_ranks):
@@ -151,11 +150,6 @@ def start(
         raise SystemExit(f"{num_ranks} ranks ended with {codes}")
     found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
     return found
-
-
-def _free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import argparse
 import itertools
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,7 +29,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.contenders import ROOT, last_json_line, ours, peer
+from benchmarks.common.contenders import ROOT, last_json_line, ours, peer, unused_port
 from benchmarks.common.options import add_graphs_argument, add_out_argument, add_peer_arguments, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.fullgraph.beside_peers import PEERS
@@ -95,9 +94,7 @@ def boundary_bytes(graph: Graph, ranks: Ranks, options: argparse.Namespace) -> i
 def run(size: int, num_cores: int, arguments: list[str]) -> dict[str, Any]:
     """Start ranks on a core each, or one process on all of the cores; what the first one prints."""
     cores = sorted(os.sched_getaffinity(0))[:num_cores]
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    processes = []
+    port, processes = unused_port(), []
     for rank in range(size):
         of_rank = [cores[rank % len(cores)]] if size > 1 else cores
         environment = os.environ | {"OMP_NUM_THREADS": str(len(of_rank))}

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
 import statistics
 import subprocess
 import sys
@@ -124,13 +123,11 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Start the service, measure, print, write."""
     options = parse_options()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, str(ROOT / "examples" / "service.py"), "--port", str(port)]
-    with subprocess.Popen(command) as process:
+    command = [sys.executable, str(ROOT / "examples" / "service.py"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            weights, width = first_answer(process, port)
+            port = port_of(process)
+            weights, width = weights_and_width()
             rows = [
                 asyncio.run(measured(port, kind, clients, options.seconds, weights, width))
                 for kind in KINDS
@@ -143,18 +140,21 @@ def main() -> None:
     write_rows("serving", named, repeats=1, out=options.out)
 
 
-def first_answer(process: subprocess.Popen[bytes], port: int) -> tuple[bytes, int]:
-    """Wait until the service answers; return weights to swap to, and the number of features."""
+def port_of(process: subprocess.Popen[str]) -> int:
+    """Wait until the service listens, and return its port."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("serving on "):
+            return int(line.rsplit(":", 1)[1])
+    raise RuntimeError("the service has ended")
+
+
+def weights_and_width() -> tuple[bytes, int]:
+    """Return weights that the service swaps to, and the number of features."""
     from examples import service  # here: it needs FastAPI
 
     trainer, _ = service.trained()
-    while process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return service.saved(trainer.model), trainer.graph.num_features
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("the service has ended")
+    return service.saved(trainer.model), trainer.graph.num_features
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import argparse
 import functools
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.contenders import ROOT, last_json_line
+from benchmarks.common.contenders import ROOT, last_json_line, unused_port
 from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
@@ -88,9 +87,8 @@ def seconds_of(checkout: Path, module: str, *arguments: str) -> float:
 
 def seconds_of_ranks(checkout: Path) -> float:
     """The median epoch of two ranks that run a checkout's own command."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    shared = _environment(checkout) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    shared = _environment(checkout) | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    shared["MASTER_PORT"] = str(unused_port())
     with tempfile.TemporaryDirectory() as scratch:
         command = _command(checkout, "graphbraid", *RANKS_RUN, f"{scratch}/run")
         ranks = [
