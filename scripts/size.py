@@ -27,11 +27,11 @@ BUDGETS = {
     ("sampling",): 6_885,
     ("features",): 4_420,
     ("datasets",): 6_975,
-    ("nn",): 3_845,
+    ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_415,
-    ("distributed",): 7_765,
+    ("fullgraph",): 29_400,
+    ("distributed",): 7_715,
     ("synth",): 5_890,
     ("train",): 11_150,
     ("estimates",): 4_475,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_530, 411, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_465, 411, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

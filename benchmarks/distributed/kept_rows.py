@@ -45,6 +45,7 @@ from benchmarks.distributed.planted import CLASSES, FEATURES, partition_of, skew
 from benchmarks.distributed.shaped import start
 from graphbraid import distributed
 from graphbraid.distributed.shards import pipeline
+from graphbraid.distributed.shards.feature_rows import RowTraffic
 from graphbraid.nn import GraphSAGE
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train import Callback, EpochRecord, TrainConfig, Trainer
@@ -156,10 +157,11 @@ def foreseen_traffic(
         num_parts=comm.size,
     )
     sampler = SamplerConfig(fanouts=FANOUTS, layout="blocks")
+    drawing = pipeline.ShardedPipeline(graph, sampler, gathers=False, num_threads=1)
     first, counted, every = (
-        pipeline.foreseen(graph, sampler, schedule, range(count)) for count in (1, 1 + COUNTED, config.epochs)
+        drawing.foreseen(schedule, range(count)) for count in (1, 1 + COUNTED, config.epochs)
     )
-    later = counted.since(first)
+    later = RowTraffic(*(now - then for now, then in zip(counted, first, strict=True)))
     return {
         "foreseen_in_all": every.sent_bytes,
         "sent_bytes": later.sent_bytes / COUNTED,

@@ -22,7 +22,7 @@ from graphbraid.distributed.shards.feature_rows import (
     lookahead_of,
     table_of,
 )
-from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
+from graphbraid.distributed.shards.pipeline import ShardedPipeline
 from graphbraid.errors import ConfigError, RankError
 from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.identity import features_mark
@@ -184,9 +184,9 @@ def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int) 
         schedule = SeedSchedule(  # an odd number of steps, the last of which has seeds for one rank alone
             seeds=graph.split("train")[:73], batch_size=4, part=comm.rank, num_parts=comm.size
         )
-        expected = foreseen(sharded, config, schedule, range(2))
-        assert sharded.shards.traffic == RowTraffic()  # nothing travelled for it
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1)
+        expected = pipeline.foreseen(schedule, range(2))
+        assert sharded.shards.traffic == RowTraffic()  # nothing travelled for it
         num_batches = len(list(pipeline.run(schedule, 0, 0, schedule.num_steps, then=1)))
         assert num_batches == 2 * schedule.num_steps
         assert sharded.shards.traffic == expected

@@ -17,7 +17,7 @@ from tests.distributed.threads import run_threads
 from graphbraid import Graph
 from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.distributed.shards.feature_rows import num_kept
-from graphbraid.distributed.shards.pipeline import ShardedPipeline, foreseen
+from graphbraid.distributed.shards.pipeline import ShardedPipeline
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, SparseFeatures
 from graphbraid.graph.schema import Columns, Schema
@@ -139,8 +139,8 @@ def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> 
         sharded.shards.keep(budget)
         seeds = graph.nodes_of("b").split("train")
         schedule = SeedSchedule(seeds=seeds, batch_size=3, part=comm.rank, num_parts=comm.size)
-        expected = foreseen(sharded, config, schedule, range(2), seed_type="b")
         pipeline = ShardedPipeline(sharded, config, gathers=True, num_threads=1, seed_type="b")
+        expected = pipeline.foreseen(schedule, range(2))
         num_batches = len(list(pipeline.run(schedule, 0, 0, schedule.num_steps, then=1)))
         assert num_batches == 2 * schedule.num_steps
         assert sharded.shards.traffic == expected

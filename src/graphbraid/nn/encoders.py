@@ -66,7 +66,7 @@ class ShardedEmbedding(nn.Module):
         self.num_nodes = as_count(num_nodes, "num_nodes", least=1)
         self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
         self.held: Any = None
-        """Rows of the nodes that this rank owns, and their state; None before a Trainer has made them."""
+        """Rows of the nodes that this rank owns; None before a Trainer has made them."""
         self._ids, self._rows = torch.empty(0, dtype=torch.int64), torch.empty(0, self.channels)
         self._is_read = torch.empty(0, dtype=torch.bool)
 
@@ -75,18 +75,12 @@ class ShardedEmbedding(nn.Module):
         of_type = "" if self.node_type is None else f", node_type={self.node_type!r}"
         return f"{self.num_nodes}, {self.channels}{of_type}"
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        """Refuse a copy, which would learn rows of its own."""
-        raise ConfigError(
-            "a model with a ShardedEmbedding is not copied: its rows are divided among ranks. Make another "
-            "model, and load a run's checkpoint with Trainer.load_weights"
-        )
-
     def __getstate__(self) -> NoReturn:
-        """Refuse pickling, which would lose the rows."""
+        """Refuse copies, which would learn rows of their own, and pickling, which would lose the rows."""
         raise ConfigError(
-            "a model with a ShardedEmbedding is not pickled: its rows are divided among ranks. A Trainer "
-            "with out_dir saves them (checkpoints/last.pt and the folder beside it)"
+            "a model with a ShardedEmbedding is neither copied nor pickled: ranks divide its rows. A "
+            "Trainer with out_dir saves them (checkpoints/last.pt and the folder beside it). Make another "
+            "model, and load a run's checkpoint with Trainer.load_weights"
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> ShardedEmbedding:

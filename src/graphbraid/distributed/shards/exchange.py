@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import TypeShards
 
 
+NO_IDS = torch.empty(0, dtype=torch.int64)
+
+
 class Routed:
     """Ids on the way to their owners, and answers on the way back. All ranks call its methods together.
 
@@ -131,11 +134,10 @@ class RowsOfEdges:
             names: names of the arrays, the same on all ranks.
             relation: the edges' relation.
         """
-        no_ids = torch.empty(0, dtype=torch.int64)
-        kept = [no_ids if (found := one.positions(relation.number)) is None else found for one in batches]
-        positions, places = torch.unique(torch.cat([*kept, no_ids]), return_inverse=True)
+        kept = [NO_IDS if (found := one.positions(relation.number)) is None else found for one in batches]
+        positions, places = torch.unique(torch.cat([*kept, NO_IDS]), return_inverse=True)
         owners = torch.empty_like(positions)
-        owners[places] = torch.cat([*(self._owners_of(one, relation) for one in batches), no_ids])
+        owners[places] = torch.cat([*(self._owners_of(one, relation) for one in batches), NO_IDS])
         routed = Routed(self._comm, owners)
         given = routed.ask(positions.to(self._ids)).long()
         tables = [routed.answers(self.own_rows(name, given))[places] for name in names]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_budget
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.shards.exchange import Routed, numbered
+from graphbraid.distributed.shards.exchange import NO_IDS, Routed, numbered
 from graphbraid.errors import ConfigError
 from graphbraid.features.budgets import require_free, row_bytes_kept
 from graphbraid.features.rows.caches import RowCache
@@ -58,10 +58,6 @@ class RowTraffic(NamedTuple):
     messages: int = 0
     """Messages with ids or rows that went to other ranks."""
 
-    def since(self, before: RowTraffic) -> RowTraffic:
-        """Return the counts since ``before``."""
-        return RowTraffic(*(now - then for now, then in zip(self, before, strict=True)))
-
 
 def total(traffic: Iterable[RowTraffic]) -> RowTraffic:
     """Return the sums of counts, such as those of all node types."""
@@ -97,9 +93,6 @@ def num_kept(budget: int | str, types: Sequence[TypeShards]) -> list[int]:
                 f"{format_bytes(row_bytes)}. Give more, or 0"
             )
     return [0] * len(types)
-
-
-_NO_IDS = torch.empty(0, dtype=torch.int64)
 
 
 class FeatureRows:
@@ -153,7 +146,7 @@ class GroupRows:
 
     def __init__(self, source: FeatureRows, batches: Sequence[Tensor]) -> None:
         self._source = source
-        self._ids, places = numbered(_NO_IDS, torch.cat([*batches, _NO_IDS]))
+        self._ids, places = numbered(NO_IDS, torch.cat([*batches, NO_IDS]))
         self._own = source.shards.own_places(self._ids)
         self._is_remote = self._own < 0
         self._places = torch.split(places, [one.numel() for one in batches])

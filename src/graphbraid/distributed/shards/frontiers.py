@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.distributed.shards.exchange import Routed, numbered, swap
+from graphbraid.distributed.shards.exchange import NO_IDS, Routed, numbered, swap
 from graphbraid.graph.types import Relation
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints
@@ -27,7 +27,6 @@ _Drawn = Sequence[Tensor]
 """The draws of some nodes: of all nodes by the first relation, then by the second, and so on. They are the
 number of edges of each node and relation; of each edge its source, within the sources' type; and if these are
 kept, its int64 position in the whole graph."""
-_NO_IDS = torch.empty(0, dtype=torch.int64)
 
 
 class _Draft:
@@ -55,10 +54,10 @@ class _Draft:
             own = [one.number for one in relations if one.source == number]
             found = [drawn[one][1].long() for one in own]
             # Names of a type come from its relations in their order.
-            self.names[number], places = numbered(names, torch.cat([*found, _NO_IDS]))
+            self.names[number], places = numbered(names, torch.cat([*found, NO_IDS]))
             self.nodes_by_type[number].append(len(self.names[number]) - len(names))
             for one, local in zip(own, torch.split(places, [*map(len, found)]), strict=True):
-                counts, _, positions = (*drawn[one], _NO_IDS)[:3]
+                counts, _, positions = (*drawn[one], NO_IDS)[:3]
                 self.hops[one].append((counts.numpy(), local.numpy(), positions.numpy()))
 
     def finished(self, config: SamplerConfig) -> Sampled:
@@ -121,7 +120,7 @@ class Frontiers:
             if share is not None:  # of the whole batch, this rank's share
                 ends = [(one.source, one.destination) for one in self._relations]
                 sampled = keep_share(sampled, ends, self._by_type(share[0]), share[1])
-            yield PreparedBatch(step, _NO_IDS, sampled, [None] * len(draft.names))
+            yield PreparedBatch(step, NO_IDS, sampled, [None] * len(draft.names))
 
         return finished()
 
@@ -135,15 +134,15 @@ class Frontiers:
         """
         drafts, self._begun = self._begun, []
         missing = count - len(drafts)
-        drafts += [_Draft(self._by_type(_NO_IDS), 0, len(self._relations)) for _ in range(missing)]
-        limits = None if links is None else self._excluded([*links, *[_NO_IDS.view(2, 0)] * missing])
+        drafts += [_Draft(self._by_type(NO_IDS), 0, len(self._relations)) for _ in range(missing)]
+        limits = None if links is None else self._excluded([*links, *[NO_IDS.view(2, 0)] * missing])
         for hop in range(len(self._config.fanouts)):
             for draft, drawn in zip(drafts, self._draw(hop, drafts, limits), strict=True):
                 draft.add(self._relations, drawn)
 
     def _by_type(self, seeds: Tensor) -> list[Tensor]:
         """Return the ids of seeds by node type: all are of one."""
-        return [seeds if number == self._seed_type else _NO_IDS for number in range(len(self._first_ids) - 1)]
+        return [seeds if number == self._seed_type else NO_IDS for number in range(len(self._first_ids) - 1)]
 
     def _sizes(self, owners: Sequence[Tensor]) -> Tensor:
         """Return how many ids each owner has of each batch, ``(num_ranks, num_batches)``."""

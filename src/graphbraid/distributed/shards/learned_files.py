@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from xxhash import xxh3_128_hexdigest
 
 from graphbraid.distributed.shards.learned_rows import LearnedRows
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.files.checksums import Checksum
 from graphbraid.files.opening import open_file
 from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import resource_error, sync, sync_folder
@@ -57,7 +57,7 @@ class Piece(BaseModel):
     begin: Count
     num_bytes: Count
     checksum: str
-    """Of the rows' bytes."""
+    """Of these bytes."""
 
 
 class Record(BaseModel):
@@ -102,8 +102,7 @@ def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any
         pieces = _written(learned, aside)
     except (OSError, RuntimeError) as error:
         raise (resource_error(error, aside) or error) from error
-    steps = {name: one.step for name, one in learned.held().items()}
-    record = Record(folder=name, steps=steps, pieces=pieces, **_kinds(learned))
+    record = Record(folder=name, steps=learned.steps, pieces=pieces, **_kinds(learned))
     if comm.rank == 0:
         aside.rename(Path(beside_text, name))
         sync_folder(Path(beside_text))
@@ -122,11 +121,11 @@ def _kinds(learned: LearnedRows) -> dict[str, Any]:
 
 def _tables(learned: LearnedRows, *, states: bool = True) -> list[dict[str, Tensor]]:
     """Return the tensors of this rank by their names, by node type: first the ids, then rows and states."""
-    tables, held = list[dict[str, Tensor]](), learned.held()
+    tables = list[dict[str, Tensor]]()
     for at, group in enumerate(learned.groups):
         tables.append({f"{NODE_IDS}.{at}" if at else NODE_IDS: group.nodes.owned})
-        for name in group.modules:
-            tensors = {"rows": held[name].rows.detach()} | (held[name].states if states else {})
+        for name, module in group.modules.items():
+            tensors = {"rows": module.held.rows.detach()} | (learned.states[name] if states else {})
             tables[at] |= {f"{name}.{part}": tensor for part, tensor in tensors.items()}
     return tables
 
@@ -151,16 +150,16 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
             most = max(1, _PIECE_BYTES // widest)
             for start in range(0, counts[comm.rank][at], most):
                 for name, rows in tensors.items():
-                    part, begin = rows[start : start + most].clone(), stream.tell()
-                    torch.save(part, stream)  # of a view it would write all rows
+                    part, buffer = rows[start : start + most].clone(), io.BytesIO()
+                    torch.save(part, buffer)  # of a view it would write all rows
                     piece = {
                         "tensor": name,
                         "first": first + start,
                         "count": len(part),
                         "file": file,
-                        "begin": begin,
-                        "num_bytes": stream.tell() - begin,
-                        "checksum": _checksum(part),
+                        "begin": stream.tell(),
+                        "num_bytes": stream.write(buffer.getbuffer()),
+                        "checksum": xxh3_128_hexdigest(buffer.getbuffer()),
                     }
                     own.append(piece)
     sync(aside / file)
@@ -186,12 +185,6 @@ def _index(pieces: list[Piece], tensors: dict[str, Tensor]) -> Metadata:
         described[name] = TensorStorageMetadata(TensorProperties(dtype=rows.dtype), size, chunks)
     paths = {name: (name,) for name in tensors}  # the library looks here for tensors asked for by name
     return Metadata(described, planner_data=paths, storage_data=storage)
-
-
-def _checksum(rows: Tensor) -> str:
-    checksum = Checksum()
-    checksum.add(rows.contiguous().view(torch.uint8).numpy().data)
-    return checksum.text
 
 
 def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> None:
@@ -241,8 +234,7 @@ def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> No
                 f"{folder} is damaged: it does not have a row for each node. Take another checkpoint."
             )
     if states:
-        for name, one in learned.held().items():
-            one.step = record.steps.get(name, 0)
+        learned.steps |= record.steps
 
 
 def _rows_of(folder: Path, piece: Piece, like: Tensor) -> Tensor:
@@ -255,16 +247,19 @@ def _rows_of(folder: Path, piece: Piece, like: Tensor) -> Tensor:
     try:
         with open_file(file) as stream:
             stream.seek(piece.begin)
-            rows: Any = torch.load(io.BytesIO(stream.read(piece.num_bytes)), weights_only=True)
-    except FileNotFoundError as error:
+            data = stream.read(piece.num_bytes)
+    except OSError as error:
         raise DataError(
-            f"{file} is missing, which holds learned rows of the checkpoint; the folder must be where all "
-            "ranks see it. Take another checkpoint."
+            f"{file}, with learned rows of the checkpoint, is missing or unreadable ({error.strerror}); the "
+            "folder must be where all ranks see it. Take another checkpoint."
         ) from error
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
-        raise DataError(f"{file} is damaged: {error}. Take another checkpoint.") from error
-    form = (piece.count, *like.shape[1:], like.dtype)
-    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != form or _checksum(rows) != piece.checksum:
+    is_as_written = xxh3_128_hexdigest(data) == piece.checksum
+    rows: Any = torch.load(io.BytesIO(data), weights_only=True) if is_as_written else None
+    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != (
+        piece.count,
+        *like.shape[1:],
+        like.dtype,
+    ):
         raise DataError(
             f"{file} is damaged: its rows are not those that were written. Take another checkpoint."
         )

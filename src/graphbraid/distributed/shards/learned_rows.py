@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.shards.exchange import Routed, swap
+from graphbraid.distributed.shards.exchange import NO_IDS, Routed, swap
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.budgets import require_free
 from graphbraid.files.writing import format_bytes, reserve, resource_error
@@ -76,16 +76,12 @@ class Ranges:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """The rows of one module that this rank holds, with the state of their optimizer."""
+    """The rows of one module that this rank holds."""
 
     owned: Tensor
     """``(num_owned,)`` int64 ids of their nodes, ascending."""
     rows: nn.Parameter
     """``(num_owned, channels)`` float32."""
-    states: dict[str, Tensor] = field(default_factory=dict)
-    """Tensors like ``rows`` by the names that the optimizer gives them."""
-    step: int = 0
-    """Number of updates so far, in which any row was read on any rank."""
 
 
 class Group(NamedTuple):
@@ -146,9 +142,12 @@ class LearnedRows:
         ]
         """The modules by node type, in the order of the types' first modules."""
         self._make, self.state_names = OPTIMIZERS[optimizer.lower()]
+        self.states: dict[str, dict[str, Tensor]] = {}
+        """Of a run, tensors like a module's own rows, by the names that the optimizer gives them."""
+        self.steps: dict[str, int] = {}
+        """Of a run, the number of each module's updates so far, in which any row was read on any rank."""
         self._asked: list[dict[str, _AskedRows]] = []
-        self._grads: list[tuple[Tensor, Tensor]] = []
-        self._is_updated: list[bool] = []
+        self._grads: dict[str, tuple[Tensor, Tensor]] = {}
         for number, (name, module) in enumerate(self.modules.items()):
             owned = nodes[kinds[name]].owned
             if module.held is None:
@@ -204,55 +203,36 @@ class LearnedRows:
             module.held.rows.detach().copy_(copies[name])
 
     def begin(self) -> None:
-        """Begin a run with new state of the optimizer, as a new optimizer of torch does; rows stay."""
-        for module in self.modules.values():
-            module.held.step, module.held.states = 0, {}
+        """Begin a run with new state of the optimizer, as a new optimizer of torch does; rows stay.
 
-    def held(self) -> dict[str, Held]:
-        """Return this rank's rows and state by the modules' names; state begins at zero."""
-        found: dict[str, Held] = {name: module.held for name, module in self.modules.items()}
-        for one in found.values():
-            missing = [name for name in self.state_names if name not in one.states]
-            one.states |= {name: self._room(*one.rows.shape) for name in missing}
-        return found
+        Raises:
+            ResourceError: the disk has no room for the state.
+        """
+        self.states, self.steps = {}, dict.fromkeys(self.modules, 0)
+        for name, one in self.modules.items():
+            self.states[name] = {state: self._room(*one.held.rows.shape) for state in self.state_names}
 
     # ---- rows to the batches
 
-    def take_batch(self, n_id: Mapping[str, Tensor], *, learns: bool) -> None:
-        """Give the modules the rows of a batch's nodes.
+    def take_batch(self, n_id: Mapping[str, Tensor] | None, *, learns: bool) -> bool:
+        """Give the modules the rows of a batch's nodes, and send other ranks those that they ask for.
 
         Args:
-            n_id: by node type ``(num_ids,)`` distinct ids on the model's device. A missing type has none.
+            n_id: by node type ``(num_ids,)`` distinct ids on the model's device. A missing type has none. If
+                None, this rank has had its last batch.
             learns: whether gradients are wanted, for :meth:`collect`.
-        """
-        batch = self._exchanged(n_id, learns=learns)
-        if learns:
-            self._asked.append(batch)
-
-    def finish(self) -> None:
-        """Answer other ranks, after the last batch of an evaluation, until all have had their last one."""
-        while self._exchanged(None, learns=False):
-            pass
-
-    def _exchanged(self, n_id: Mapping[str, Tensor] | None, *, learns: bool) -> dict[str, _AskedRows]:
-        """Ask the owners of the ids of each type for their rows, and send others those that they ask for.
-
-        Args:
-            n_id: as for :meth:`take_batch`. If None, this rank has had its last batch.
-            learns: as there.
 
         Returns:
-            What was asked, by module; nothing once all ranks have had their last batch.
+            Whether any rank had a batch.
         """
-        none = torch.empty(0, dtype=torch.int64)
-        of_types = [(n_id or {}).get(group.node_type, none) for group in self.groups]
+        of_types = [(n_id or {}).get(group.node_type, NO_IDS) for group in self.groups]
         known = [ids.cpu().long() for ids in of_types]
         asking = zip(self.groups, known, strict=True)
         routes = [Routed(self.comm, group.nodes.owners(ids)) for group, ids in asking]
         counts = torch.tensor([[*route.counts] for route in routes] + [[int(n_id is None)] * self.comm.size])
         said = swap(self.comm, counts.t())  # what each rank asks for, and whether it is done
         if bool(said[:, -1].all()):
-            return {}
+            return False
         found = dict[str, _AskedRows]()
         for at, (group, route) in enumerate(zip(self.groups, routes, strict=True)):
             route.asked = said[:, at].tolist()
@@ -263,7 +243,14 @@ class LearnedRows:
                 rows = route.answers(own).to(of_types[at].device).requires_grad_(learns)
                 read = module.take_batch(of_types[at].long(), rows)
                 found[name] = _AskedRows(route, places, rows, read)
-        return found
+        if learns:
+            self._asked.append(found)
+        return True
+
+    def finish(self) -> None:
+        """Answer other ranks, after the last batch of an evaluation, until all have had their last one."""
+        while self.take_batch(None, learns=False):
+            pass
 
     # ---- gradients to the owners
 
@@ -276,18 +263,18 @@ class LearnedRows:
 
         The sum over batches and ranks of each row's gradient is kept for :meth:`update`.
         """
-        self._grads, said = [], []
+        found, said = dict[str, tuple[Tensor, Tensor]](), list[float]()
         for name in self.modules:
             asked = [of_batch[name] for of_batch in self._asked]
             grads = torch.cat([self._gradients(one) for one in asked])
             is_read = grads[:, -1] > 0
             places = torch.cat([one.given for one in asked])[is_read]
-            found = _summed(places, grads[is_read, :-1].contiguous())
-            self._grads.append(found)
-            said += [float(found[1].double().square().sum()), float(found[0].numel())]
+            places, grads = found[name] = _summed(places, grads[is_read, :-1].contiguous())
+            said += [float(grads.double().square().sum()), float(places.numel())]
         self._asked.clear()
         sums = self.comm.all_reduce(torch.tensor(said, dtype=torch.float64)).wait().view(-1, 2)
-        self._is_updated = (sums[:, 1] > 0).tolist()
+        # Where no rank has read a row, torch.optim makes no step either.
+        self._grads = {name: found[name] for name, (_, num_read) in zip(found, sums, strict=True) if num_read}
         return float(sums[:, 0].sum())
 
     def _gradients(self, asked: _AskedRows) -> Tensor:
@@ -300,7 +287,7 @@ class LearnedRows:
 
     def scale(self, factor: float) -> None:
         """Multiply the collected gradients, to clip them."""
-        for _, grads in self._grads:
+        for _, grads in self._grads.values():
             grads.mul_(factor)
 
     def update(self, options: Mapping[str, Any]) -> None:
@@ -309,26 +296,21 @@ class LearnedRows:
         Args:
             options: options of the run's optimizer, whose learning rate and momenta a schedule may change.
         """
-        held = self.held().values()
         checks: Any = torch.sparse.check_sparse_tensor_invariants
         with checks(enable=False):  # ids are distinct and ascending; torch warns where nothing is said
-            for one, (places, grads), is_updated in zip(held, self._grads, self._is_updated, strict=True):
-                if is_updated:  # on any rank: otherwise torch.optim makes no step either
-                    self._step(one, places, grads, options)
-        self._grads = []
-
-    def _step(self, one: Held, places: Tensor, grads: Tensor, options: Mapping[str, Any]) -> None:
-        rows = one.rows
-        rows.grad = torch.sparse_coo_tensor(places[None], grads, rows.shape, is_coalesced=True)
-        optimizer = self._make([nn.Parameter(torch.empty(0))])  # whose state would be new memory
-        group = optimizer.param_groups[0]
-        group |= {name: options[name] for name in ("lr", "betas") if name in group} | {"params": [rows]}
-        optimizer.state.clear()
-        if self.state_names:
-            step = torch.tensor(float(one.step)) if self._make is Adagrad else one.step
-            optimizer.state[rows] = {"step": step, **one.states}
-        optimizer.step()
-        rows.grad, one.step = None, one.step + 1
+            for name, (places, grads) in self._grads.items():
+                rows, step = self.modules[name].held.rows, self.steps[name]
+                rows.grad = torch.sparse_coo_tensor(places[None], grads, rows.shape, is_coalesced=True)
+                optimizer = self._make([nn.Parameter(torch.empty(0))])  # whose state would be new memory
+                group = optimizer.param_groups[0]
+                group |= {one: options[one] for one in ("lr", "betas") if one in group} | {"params": [rows]}
+                optimizer.state.clear()
+                if self.state_names:
+                    done = torch.tensor(float(step)) if self._make is Adagrad else step
+                    optimizer.state[rows] = {"step": done, **self.states[name]}
+                optimizer.step()
+                rows.grad, self.steps[name] = None, step + 1
+        self._grads = {}
 
 
 def _summed(places: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed.parts.rows import divided_by_type
+from graphbraid.distributed.shards.exchange import NO_IDS
 from graphbraid.distributed.shards.feature_rows import (
     FeatureRows,
     GroupRows,
@@ -55,7 +56,7 @@ AHEAD = 4
 """Groups that are prepared or waiting while one is used. With two, a link of 1 Gbit/s was idle at times."""
 UNDER_WAY = GROUP * (2 + AHEAD)
 """Batches with feature rows that a rank holds at most: the rows of one more group travel."""
-_NO_IDS = torch.empty(0, dtype=torch.int64)
+_REFUSED = "batches of a graph that is divided among ranks come by a schedule: {}. Use the whole graph"
 _CLOSING_SECONDS = 5.0
 """Longest wait for a thread of an iteration that was left early."""
 
@@ -147,41 +148,6 @@ def group_sizes(count: int, *, is_first: bool) -> list[int]:
     return [end - begin for begin, end in ends]
 
 
-def foreseen(
-    graph: ShardedGraph,
-    config: SamplerConfig,
-    schedule: SeedSchedule,
-    epochs: range,
-    num_threads: int = 1,
-    *,
-    seed_type: str | None = None,
-) -> RowTraffic:
-    """Return what training will have read and sent after some epochs that follow each other without a pause.
-
-    It is exact, as a batch is a pure function of its step: batches are drawn, and owners are asked for their
-    rows, which do not travel. All ranks call it together.
-
-    Args:
-        graph: the graph, with the cache that training will use.
-        config: options of the sampler.
-        schedule: seeds of this rank's share of each step.
-        epochs: the epochs.
-        num_threads: number of threads that draw.
-        seed_type: node type of the seeds; None in a graph without types.
-
-    Raises:
-        RankError: a rank was lost.
-        ResourceError: the memory is not free a second time.
-    """
-    pipeline = ShardedPipeline(graph, config, gathers=False, num_threads=num_threads, seed_type=seed_type)
-    kept = graph.shards.rows.items()
-    rows = {number: FeatureRows(one.shards, one.comm, one.cache.num_rows) for number, one in kept}
-    spans = pipeline.spans(schedule, epochs[0], range(schedule.num_steps), epochs[-1]) if epochs else []
-    for _ in pipeline.asked(pipeline.groups(schedule, spans), rows):
-        pass
-    return total(one.traffic for one in rows.values())
-
-
 class ShardedPipeline:
     """Mini-batches of a :class:`.ShardedGraph`, prepared ahead by three threads that all ranks run alike.
 
@@ -246,7 +212,7 @@ class ShardedPipeline:
         elif seeds is None or (isinstance(seeds, LinkSeeds) and seeds.fetch is not None):
             self._sampler = Frontiers(graph, config, num_threads, number)
         else:
-            raise _refused("times and disjoint trees are not drawn from parts")
+            raise ConfigError(_REFUSED.format("times and disjoint trees are not drawn from parts"))
         self._seconds = dict.fromkeys(COUNTED, 0.0)
 
     def run(
@@ -268,7 +234,29 @@ class ShardedPipeline:
         while left is not None:
             left = yield from self._until_another(schedule, *left, epoch + then)
 
-    def spans(self, schedule: SeedSchedule, epoch: int, steps: range, last_epoch: int) -> list[_Span]:
+    def foreseen(self, schedule: SeedSchedule, epochs: range) -> RowTraffic:
+        """Return what training will have read and sent after epochs that follow each other without a pause.
+
+        It is exact, as a batch is a pure function of its step: batches are drawn, and owners are asked for
+        their rows, which do not travel. All ranks call it together, when the graph has the cache that
+        training will use.
+
+        Args:
+            schedule: seeds of this rank's share of each step.
+            epochs: the epochs.
+
+        Raises:
+            RankError: a rank was lost.
+            ResourceError: the memory is not free a second time.
+        """
+        kept = self._graph.shards.rows.items()
+        rows = {number: FeatureRows(one.shards, one.comm, one.cache.num_rows) for number, one in kept}
+        spans = self._spans(schedule, epochs[0], range(schedule.num_steps), epochs[-1]) if epochs else []
+        for _ in self._asked(self._groups(schedule, spans), rows):
+            pass
+        return total(one.traffic for one in rows.values())
+
+    def _spans(self, schedule: SeedSchedule, epoch: int, steps: range, last_epoch: int) -> list[_Span]:
         """End the iteration under way; return steps of an epoch, and all of those after it up to the last."""
         shards = self._graph.shards
         if shards.iteration is not None:
@@ -283,10 +271,10 @@ class ShardedPipeline:
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int, last_epoch: int
     ) -> Generator[PreparedBatch, None, tuple[int, int, int] | None]:
         """Yield batches until another pipeline begins; return the epoch and its steps that are left then."""
-        spans = self.spans(schedule, epoch, range(first_step, last_step), last_epoch)
+        spans = self._spans(schedule, epoch, range(first_step, last_step), last_epoch)
         rows, mine = self._graph.shards.rows if self._gathers else {}, Iteration()
-        drawn = mine.passed("draw", self.groups(schedule, spans), 1 + lookahead_of(rows))
-        asked = mine.passed("ask", self.asked(_items(drawn), rows), 1)
+        drawn = mine.passed("draw", self._groups(schedule, spans), 1 + lookahead_of(rows))
+        asked = mine.passed("ask", self._asked(_items(drawn), rows), 1)
         ready = _items(mine.passed("gather", self._put_together(asked)))
         self._graph.shards.iteration = mine
         try:
@@ -311,15 +299,15 @@ class ShardedPipeline:
             mine.end(_CLOSING_SECONDS)
         return None
 
-    def groups(self, schedule: SeedSchedule, spans: list[_Span]) -> Generator[_Group]:
+    def _groups(self, schedule: SeedSchedule, spans: list[_Span]) -> Generator[_Group]:
         """Draw this rank's batches of each group."""
         for epoch, steps, sizes in spans:
             for begin, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
                 yield self._drawn(schedule, epoch, steps[begin : begin + size], size)
 
-    def asked(self, drawn: Iterator[_Group], rows: RowsByType) -> Generator[_Asked]:
+    def _asked(self, drawn: Iterator[_Group], rows: RowsByType) -> Generator[_Asked]:
         """Ask for the rows of each group, once those of the groups ahead of it are announced."""
-        known = known_ahead(drawn, partial(self.announced, rows), lookahead_of(rows))
+        known = known_ahead(drawn, partial(self._announced, rows), lookahead_of(rows))
         try:
             for group, wanted in known:
                 with_edges = self._with_edge_rows(group) if isinstance(self._sampler, Frontiers) else group
@@ -336,7 +324,7 @@ class ShardedPipeline:
         positions = [schedule.whole.positions_of(epoch, step) for step in steps]
         given, links = [self._seeds] * len(steps), None
         if isinstance(self._seeds, LinkSeeds) and self._seeds.fetch is not None:
-            ends = self._seeds.fetch(torch.cat([*positions, _NO_IDS]), self._graph.shards.comm)
+            ends = self._seeds.fetch(torch.cat([*positions, NO_IDS]), self._graph.shards.comm)
             links = torch.split(ends, [one.numel() for one in positions], 1)
             given = [*map(self._seeds.with_ends, links)]
         begun = [
@@ -349,7 +337,7 @@ class ShardedPipeline:
         self._seconds["sample"] += perf_counter() - started
         return group
 
-    def announced(self, rows: RowsByType, group: _Group) -> dict[int, GroupRows]:
+    def _announced(self, rows: RowsByType, group: _Group) -> dict[int, GroupRows]:
         """Announce the rows that a group reads, by the numbers of types that have rows."""
         first, sampled = self._first_ids, [one.sampled for one in group]
         ids = [one.n_id_by_type if first is None else divided_by_type(one.n_id, first) for one in sampled]
@@ -393,16 +381,13 @@ class ShardedPipeline:
         """Return a group with the rows of its edges that batches are to have."""
         graph, sampled, names = self._graph, [one.sampled for one in group], self._of_edges
         found: list[dict[Any, Tensor]] = [{} for _ in group]
-        for relation, edges in zip(graph.all_types.relations(), graph.all_types.edges.values(), strict=True):
-            weights, attr, array = graph.weight_name, graph.edge_attr, "edge_attr"
-            if graph.is_typed:
-                weights, attr = edges.weight_name if edges.weighted else "", edges.edge_attr
-                array = f"edge{relation.number}_attr"
-            tables = dict[str, str]()
-            if graph.csc.weight is not None and (weights in names or "blocks" in names):
-                tables["weight"] = weights or edges.weight_name
-            if attr is not None and "edge_attr" in names:
-                tables[array] = "edge_attr"
+        for relation in graph.all_types.relations():
+            edges, tables = graph.edges_of(relation.edge_type), dict[str, str]()
+            is_read = "blocks" in names or (edges.weighted and edges.weight_name in names)
+            if graph.csc.weight is not None and is_read:
+                tables["weight"] = edges.weight_name
+            if edges.edge_attr is not None and "edge_attr" in names:
+                tables[f"edge{relation.number}_attr" if graph.is_typed else "edge_attr"] = "edge_attr"
             if not tables:
                 continue
             read = graph.shards.edges.gather(sampled, list(tables), relation)
@@ -417,7 +402,7 @@ class ShardedPipeline:
 
     def begin(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse batches of other seeds than a schedule's."""
-        raise _refused("calls with ids are not answered by all ranks together")
+        raise ConfigError(_REFUSED.format("calls with ids are not answered by all ranks together"))
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds of each stage since the start, of the thread that prepares."""
@@ -426,9 +411,3 @@ class ShardedPipeline:
     def busy_threads(self) -> int:
         """Return 0, as the threads that draw do so for all ranks."""
         return 0
-
-
-def _refused(why: str) -> ConfigError:
-    return ConfigError(
-        f"batches of a graph that is divided among ranks come by a schedule: {why}. Use the whole graph"
-    )

@@ -111,7 +111,8 @@ class TypeShards:
         Args:
             ids: ``(num_ids,)`` int64 ids, in any order, possibly repeated. All must be owned by this rank.
         """
-        return self.table.gather(self._row[self.own_places(ids)])
+        places = self.own_places(ids)
+        return self.table.gather(places if len(self.table.tables) == 1 else self._row[places])
 
     def in_float32(self, rows: Tensor, ids: Tensor) -> Tensor:
         """Return rows of ``ids`` that are as they are stored, of any rank's nodes, as float32."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from graphbraid.distributed.shards.exchange import Routed
+from graphbraid.distributed.shards.exchange import NO_IDS, Routed
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.layer_wise import ChunkEdges, LayerWise, LevelPass
@@ -114,7 +114,7 @@ class LevelsOnParts(LayerWise):
     def _halo(self, node_type: int, levels: set[int]) -> Tensor:
         """Return the nodes of a type that other ranks own and that are read at some levels, ascending."""
         found = (self._halos[ir.LevelNodes(level, node_type)] for level in levels)
-        ids: Tensor = torch.unique(torch.cat([torch.empty(0, dtype=torch.int64), *found]))
+        ids: Tensor = torch.unique(torch.cat([NO_IDS, *found]))
         return ids
 
     # ---- rows of other ranks

@@ -27,7 +27,7 @@ from graphbraid.fullgraph.batches.operations import normalised
 from graphbraid.fullgraph.step.operations.norm import RankColumns
 from graphbraid.ops.kernels import backend
 from graphbraid.ops.library import once_differentiable
-from graphbraid.ops.norm import Moments, as_factors, batch_statistics
+from graphbraid.ops.norm import as_factors, batch_statistics
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
@@ -166,7 +166,7 @@ class RankNorms(TorchFunctionMode):
             norm.running_var,
             training=True,
             eps=norm.eps,
-            moments=lambda x: _of_several(columns.moments(x)),
+            moments=columns.moments,
             momentum=momentum,
             num_batches_tracked=num_batches,
         )
@@ -234,13 +234,6 @@ class RankNorms(TorchFunctionMode):
                 "model calls next; that must not depend on a rank's random draws or nodes"
             )
         return int(told[0]), table[:, 1:]
-
-
-def _of_several(moments: Moments) -> Moments:
-    """Return the moments; refuse those of one row, in the words of PyTorch's batch normalisation."""
-    if moments[2] == 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got {moments[0].shape}")
-    return moments
 
 
 class _BatchNormOfRanks(torch.autograd.Function):

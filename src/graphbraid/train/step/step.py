@@ -335,8 +335,8 @@ class Progress:
         return dataclasses.asdict(self)
 
 
-_LONE_ROW = "more than 1 value per channel"
-"""Part of the message with which PyTorch's batch normalisation refuses a single row."""
+_LONE_ROW = ("more than 1 value per channel", "more than one row")
+"""Parts of the messages with which batch normalisation refuses a single row, PyTorch's and that of ranks."""
 
 
 class TrainStep:
@@ -480,7 +480,7 @@ class TrainStep:
         try:
             yield
         except ValueError as error:
-            if self._must_be_finite and _LONE_ROW in str(error):
+            if self._must_be_finite and any(one in str(error) for one in _LONE_ROW):
                 count = split_nodes(self._runner.labels, "train").numel()
                 raise TrainingError(
                     f"batch normalisation met a single node at {where}, which has no variance; choose a "
