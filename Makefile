@@ -75,7 +75,7 @@ docs: $(VENV)/.installed-dev ## build the documentation into site/ and check it,
 	$(BIN)/python scripts/site/check.py site
 
 sanitize: $(VENV)/.installed-test ## run the C++ core under the address, undefined-behaviour and thread sanitizers
-	PYTHON=$(BIN)/python scripts/sanitize.sh
+	PYTHON=$(BIN)/python scripts/sanitize.sh $(SANITIZERS)
 
 fuzz: $(VENV)/.installed-test ## call everything with what nobody should give it
 	PYTHON=$(BIN)/python scripts/fuzz.sh

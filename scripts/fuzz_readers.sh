@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gives damaged .npy files to the readers of synthesised programs, compiled with AddressSanitizer and
 # UndefinedBehaviorSanitizer: arrays with and without a digest, and folders of weights (tests/synth/fuzz/readers.cpp).
-#   scripts/fuzz_readers.sh --seconds 600 --seed 1     a number of seconds, and where the random damage begins
+#   scripts/fuzz_readers.sh --seconds 600 --seed 1     a number of processor seconds, and where the random damage begins
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=60 seed=$RANDOM

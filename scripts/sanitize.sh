@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
-#   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
+#   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread] [programs]     all when none is named
 #   GB_SANITIZE_SHORT=1    for CI: only the portable variant, not optimised, as that takes longer than it saves;
 #                          reports name lines but no variables, and undefined behaviour, whose reports take a third of the
 #                          time to compile, ends the process by SIGILL, where pytest names the test; of a product of
@@ -9,11 +9,11 @@
 #                          time for that, and none that measure processor time; the long form is for a change of the core and
 #                          for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
+#   GB_SANITIZE_BUILD=1    address and thread are only built, for a later call
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
 # thread:  ThreadSanitizer. Plain threads replace OpenMP (GB_STD_THREADS), whose runtime it cannot see into.
-#
-# Synthesised programs follow, by scripts/sanitize_programs.sh, with address.
+# programs: synthesised programs under the first two, by scripts/sanitize_programs.sh.
 #
 # Both forms call every entry of the core: tests/ops/test_native_arguments.py fails where one is not called.
 #
@@ -27,7 +27,7 @@ short=${GB_SANITIZE_SHORT:-}
 variants=all debug=-g cases="not slow or rest"
 declare -A optimize=([address]=-O1 [thread]=-O1)
 [ -z "$short" ] || variants=portable debug=-g1 optimize=([address]=-O0 [thread]=-O0) cases="not slow"
-[ $# -gt 0 ] || set -- address thread
+[ $# -gt 0 ] || { set -- address thread; [ -n "${GB_SANITIZE_TESTS:-}" ] || set -- "$@" programs; }
 
 # Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
 build() {
@@ -93,12 +93,17 @@ fi
 declare -A flags_of=([address]="-fsanitize=address,undefined -fno-sanitize-recover=all" [thread]="-fsanitize=thread -DGB_STD_THREADS")
 [ -z "$short" ] || flags_of[address]+=" -fsanitize-undefined-trap-on-error"
 
-# All that belongs to one sanitizer, one after the other; with the address sanitizer the synthesised programs, too, also
-# where a test failed.
+# All that belongs to one sanitizer, one after the other.
 lane() {
-  local name=$1 status=0
+  local name=$1
+  if [ "$name" = programs ]; then
+    echo "== synthesised programs"
+    PYTHON=$python scripts/sanitize_programs.sh
+    return
+  fi
   echo "== building for the $name sanitizer"
   build "$name" "${flags_of[$name]}"
+  [ -z "${GB_SANITIZE_BUILD:-}" ] || return 0
   echo "== tests under the $name sanitizer"
   case $name in
     address)
@@ -106,20 +111,18 @@ lane() {
       # of the core that a process loses are looked for by tests/ops/test_leaks.py.
       run_tests address libasan.so \
         "ASAN_OPTIONS=detect_leaks=0:exitcode=66:abort_on_error=0:handle_segv=0:allocator_may_return_null=1" \
-        "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66" || status=$?
-      [ -n "${GB_SANITIZE_TESTS:-}" ] || { echo "== synthesised programs"; PYTHON=$python scripts/sanitize_programs.sh || status=$?; }
+        "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66"
       ;;
     thread)
       run_tests thread libtsan.so \
         "TSAN_OPTIONS=exitcode=66:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp" \
-        "OMP_NUM_THREADS=1" || status=$?
+        "OMP_NUM_THREADS=1"
       ;;
   esac
-  return "$status"
 }
 
 for name in "$@"; do
-  [ -n "${flags_of[$name]:-}" ] || { echo "sanitize.sh knows address and thread, not $name" >&2; exit 2; }
+  [ "$name" = programs ] || [ -n "${flags_of[$name]:-}" ] || { echo "sanitize.sh knows address, thread and programs, not $name" >&2; exit 2; }
 done
 
 # Side by side: while one waits for its single test process, the other has cores to build on.
@@ -134,6 +137,6 @@ for name in "$@"; do
   status=0
   wait "${running[$name]}" || status=$?
   cat "build/sanitize-$name.log"
-  [ "$status" -eq 0 ] || { echo "the $name sanitizer ended with $status" >&2; failed=$status; }
+  [ "$status" -eq 0 ] || { echo "sanitize.sh: $name ended with $status" >&2; failed=$status; }
 done
 exit "$failed"

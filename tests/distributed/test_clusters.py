@@ -132,7 +132,7 @@ def test_directives_of_slurm_stand_before_the_first_command():
 def test_the_script_of_slurm_trains_and_goes_on_when_it_is_started_again(tmp_path):
     own = variables(tmp_path, SLURM_CPUS_PER_TASK="1", SLURM_NTASKS="2", SLURM_PROCID="0")
     srun = tmp_path / "bin" / "srun"
-    srun.write_text(SRUN.format(python=sys.executable, job=20_000 + os.getpid() % 9_000))
+    srun.write_text(SRUN.format(python=sys.executable, job=20_000 + os.getpid() % 3_000))
     srun.chmod(0o755)
     script = shutil.copy(FILES / "slurm.sbatch", tmp_path)
     for epochs in ("1", "2"):

@@ -155,12 +155,12 @@ def rubbish(server: socket.socket) -> None:
 @pytest.mark.parametrize("stranger", [True, False])
 def test_a_rank_that_finds_no_meeting_point_says_so_in_one_line(stranger):
     """As it is started by hand: torch printed stack traces, and aborted the process as it ended."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # without listening: nobody is there, and no other program takes the port
         port = server.getsockname()[1]
         if stranger:
+            server.listen()
             threading.Thread(target=rubbish, args=(server,), daemon=True).start()
-        else:
-            server.close()
         meeting = Meeting(host="127.0.0.1", port=port, rank=1, size=2, opens=False, seconds=0.3)
         with pytest.raises(RankError, match="found nobody at") as caught:
             meeting.store()
@@ -180,7 +180,7 @@ def test_ranks_that_do_not_come_are_named():
 
 
 def test_ranks_that_count_differently_are_told_so():
-    said = run(2, every_case, each={1: {"WORLD_SIZE": "3"}}, **MEETING)
+    said = run(2, every_case, each={1: {"WORLD_SIZE": "3"}})
     assert [one.code for one in said] == [2, 2], said
     assert "rank 0 was started as one of 2 ranks, rank 1 as one of 3" in said[0].stderr
     assert "rank 1 was started as one of 3 ranks, rank 0 as one of 2" in said[1].stderr

@@ -9,6 +9,7 @@ import pytest
 import torch.distributed
 from tests.distributed.ranks import ROOT, run
 from tests.distributed.training import trained_in_a_given_group
+from tests.extras import PATIENCE
 from tests.suites import few_of
 
 from graphbraid.distributed.ranks import meeting
@@ -128,7 +129,7 @@ def test_ranks_that_are_started_again_leave_the_earlier_start_alone(died):
     store, numbers = torch.distributed.HashStore(), itertools.count()
 
     def ranks() -> list[Meeting]:
-        options = {"host": "a", "port": 1, "size": 2, "opens": False, "seconds": 5.0, "restarts": True}
+        options = {"host": "a", "port": 1, "size": 2, "opens": False, "seconds": PATIENCE, "restarts": True}
         return [Meeting(rank=rank, **options) for rank in range(2)]
 
     def met(rank: Meeting) -> str:

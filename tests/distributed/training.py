@@ -208,7 +208,7 @@ def faulty(comm, what: str, folder: str) -> dict[str, object]:
         "first killed": (0, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
         "stopped": (last, lambda _: os.kill(os.getpid(), signal.SIGSTOP)),
         "unplugged": (last, lambda _: _unplug()),
-        "stuck": (last, lambda _: time.sleep(30)),
+        "stuck": (last, lambda _: time.sleep(600)),
         "memory": (last, lambda _: torch.empty(1 << 50)),
         "raises": (last, _raise(ValueError("a user's own mistake"))),
         "drifts": (last, _spoil),

@@ -44,6 +44,8 @@ CSRC, RUNTIME = PACKAGE / "csrc", PACKAGE / "synth" / "emit" / "runtime"
 LAYERS = (CHANNELS, 16, CLASSES)
 SANITIZED = os.environ.get("GB_PROGRAM_FLAGS", "")
 """More options of the compiler, which scripts/sanitize_programs.sh asks for."""
+TOGETHER = re.compile(os.environ.get("GB_PROGRAMS", ""))
+"""The programs that are compiled as one source, by their names; all others are compiled alone."""
 FLAGS = (
     *("-std=c++20", "-O0", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"),
     *("-Wno-tautological-compare", "-DGB_WITHOUT_AVX2", "-DGB_WITHOUT_AVX512"),
@@ -259,8 +261,7 @@ def store_of(folder: Path) -> Path:
 class Together:
     """Programs that are compiled as one source, since most of the time goes into reading headers.
 
-    One test process compiles them for all but those that are alone. With a sanitizer all are alone: its short
-    form runs few tests.
+    One test process compiles them for all but those that are alone.
 
     Args:
         factory: makes the folder.
@@ -284,8 +285,9 @@ class Together:
     def __getitem__(self, name: str) -> Path:
         """The folder of a program, built."""
         numbers = {one: number for number, one in enumerate(self._wanted)}
-        is_alone = bool(SANITIZED) or self._wanted[name].is_alone
-        together = [name] if is_alone else [one for one in numbers if not self._wanted[one].is_alone]
+        shared = [one for one, how in self._wanted.items() if not how.is_alone and TOGETHER.search(one)]
+        is_alone = name not in shared
+        together = [name] if is_alone else shared
         with by_one(self._factory, f"programs-{self._name}{numbers[name] if is_alone else ''}") as place:
             if not (place / "all").exists():
                 self._build(place, {one: numbers[one] for one in together})
