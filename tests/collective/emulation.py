@@ -88,7 +88,7 @@ def let_the_planner_finish(executor):
 
 
 def once_memory_ran_out(executor):
-    """The batches; the first is held until the device's memory ran out behind it, as a busy machine's is not."""
+    """The batches. The first is held until the device's memory ran out: a busy one might never be full."""
     until = time.perf_counter() + PATIENCE
     for batch in executor:
         while not executor.events:

@@ -156,7 +156,7 @@ def rubbish(server: socket.socket) -> None:
 def test_a_rank_that_finds_no_meeting_point_says_so_in_one_line(stranger):
     """As it is started by hand: torch printed stack traces, and aborted the process as it ended."""
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))  # without listening: nobody is there, and no other program takes the port
+        server.bind(("127.0.0.1", 0))  # nobody listens there, and no other program takes the port
         port = server.getsockname()[1]
         if stranger:
             server.listen()
