@@ -33,13 +33,13 @@ BUDGETS = {
     ("fullgraph",): 29_400,
     ("distributed",): 7_715,
     ("synth",): 5_890,
-    ("train",): 11_150,
+    ("train",): 11_040,
     ("estimates",): 4_475,
     ("report.py",): 445,
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_465, 411, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_355, 411, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -114,8 +114,8 @@ def test_a_rank_on_a_cuda_device_beside_one_on_the_cpu_is_told_so():
     def check(comm):
         device = torch.device("cuda" if comm.rank == 1 else "cpu")
         runner = SimpleNamespace(device=device, model=training.make("sage", graph))
-        state = SimpleNamespace(config=config, graph=graph, runner=runner)
-        RunRanks(comm, state, SignalGuard()).check_same_run()
+        trainer = SimpleNamespace(config=config, runner=runner)
+        RunRanks(trainer, comm, SignalGuard()).check_same_run()
 
     with pytest.raises(ConfigError, match="rank 0 has a model on 'cpu', rank 1 has 'cuda'; ranks add up"):
         run_threads(2, check)

@@ -16,7 +16,7 @@ def numbers(count, error=None):
 
 
 def ahead(batches):
-    ranks = RunRanks(SimpleNamespace(rank=0, size=2), None, None)
+    ranks = RunRanks(None, SimpleNamespace(rank=0, size=2), None)
     return ranks, ranks.ahead(batches)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.modes import CompiledModule
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import mark
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import NeighborLists
 from graphbraid.signatures import typed
@@ -31,18 +33,24 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.embed import embeddings_in_chunks, nodes_to_embed, write_rows
 from graphbraid.train.inference.evaluate import EvalMode, joined, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
-from graphbraid.train.inference.metrics import best_threshold, check_threshold
+from graphbraid.train.inference.metrics import (
+    Kinds,
+    best_threshold,
+    check_threshold,
+    metric_kinds,
+    monitored,
+)
 from graphbraid.train.run.fit import FitRun, Listeners
-from graphbraid.train.run.setup import RunState, check_fanouts
+from graphbraid.train.run.setup import check_fanouts
 from graphbraid.train.run_folder.checkpoint import load_rows, read_weights
-from graphbraid.train.run_folder.contract import Contract, learned_by, matched_to
+from graphbraid.train.run_folder.contract import Contract, graph_identity, learned_by, matched_to
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import SignalGuard, TrainerLock
 from graphbraid.train.step.links.runner import EndsRunner, LinkRunner, runner_of
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.step import Progress, Share
 from graphbraid.train.step.tiers import make_tiers
-from graphbraid.train.task import Task, graph_to_learn, split_nodes
+from graphbraid.train.task import Task, graph_to_learn, split_nodes, with_own_loss
 
 if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
@@ -153,12 +161,36 @@ class Trainer:
         self.host_reason = "" if made is None else made.reason
         """How ``host`` is divided between rows and lists, and why; empty without one of the options."""
         self.runner = self._new_runner()
-        self._state = self._new_state()
         with contextlib.suppress(DataError):  # of labels that are not learned yet
-            _ = self._state.monitored
+            _ = self.monitored
+
+    progress: Progress
+    """Position of the current or the last run."""
+    steps_per_epoch: int | None
+    """Number of optimizer steps per epoch; None before :meth:`fit` knows it."""
+    stop_status: Status | None
+    """Status with which the run will end after the current step; None if it continues."""
+    plan: Plan | None
+    """Plan for preparing mini-batches; None before :meth:`fit` has made one."""
+    uncompiled_reason: str
+    """Reason why the model, or on mini-batches parts of it, runs as written; empty if it is compiled.
+
+    It is empty, too, with ``compiled=False``."""
+    baseline: str
+    """Accuracy of always predicting the largest class, in words; empty before :meth:`fit`.
+
+    It is of the validation split, or of the training split without one; empty for labels without classes."""
+    placement: str
+    """Memories that a sampling device reads, after the last epoch; empty without such a device."""
+    traffic: str
+    """Table of the rows that ranks have read and sent by the last epoch's end; empty if each has all rows."""
 
     def _new_runner(self) -> ModelRunner:
-        """Make the runner of the task and of the graph's kind."""
+        """Make the runner of the task and of the graph's kind; forget what another graph's labels said."""
+        for said_by_labels in ("task", "metric_kinds", "monitored"):
+            vars(self).pop(said_by_labels, None)
+        self._forget_run()
+        self._contract = Contract.of(self.graph)
         graph = self.graph if self.graphs is None else self.graphs
         rows, lists = self.tiers, self.topology
         runner = runner_of(self.model, graph, self._place, self.config, rows=rows, lists=lists)
@@ -166,73 +198,37 @@ class Trainer:
             runner.divide_rows(self.config, self.comm)
         return runner
 
-    def _new_state(self) -> RunState:
-        """Make the state of a run that has not begun."""
-        self._contract = Contract.of(self.graph)
-        return RunState(
-            config=self.config,
-            graph=self.graph,
-            runner=self.runner,
-            accelerator=self.accelerator,
-            comm=self.comm,
-            info=self.info,
-            mode_reason=self.mode_reason,
-            reasons=(self.mode_reason, self.tiers_reason, self.host_reason),
-        )
+    def _forget_run(self) -> None:
+        """Forget the position and the results of the run before."""
+        self.progress, self.steps_per_epoch, self.stop_status, self.plan = Progress(), None, None, None
+        self.uncompiled_reason = self.baseline = self.placement = self.traffic = ""
+        vars(self).pop("identity", None)
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """Task that the graph's labels describe."""
-        return self._state.task
+        return with_own_loss(self.runner.task(), self.config.loss)
+
+    @cached_property
+    def metric_kinds(self) -> Kinds:
+        """Metrics that an evaluation computes, by name."""
+        return metric_kinds(self.task, self.config.metrics)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that an evaluation computes."""
-        return tuple(self._state.metrics)
+        return tuple(self.metric_kinds)
 
-    @property
+    @cached_property
     def monitored(self) -> tuple[str, bool]:
         """Metric that decides which epoch is best, and whether larger is better."""
-        return self._state.monitored
+        return monitored(self.metric_kinds, self.config.monitor)
 
-    @property
-    def progress(self) -> Progress:
-        """Position of the current or the last run."""
-        return self._state.progress
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Number of optimizer steps per epoch; None before :meth:`fit` knows it."""
-        return self._state.steps_per_epoch
-
-    @property
-    def stop_status(self) -> Status | None:
-        """Status with which the run will end after the current step; None if it continues."""
-        return self._state.stop_status
-
-    @property
-    def plan(self) -> Plan | None:
-        """Plan for preparing mini-batches; None before :meth:`fit` has made one."""
-        return self._state.plan
-
-    @property
-    def uncompiled_reason(self) -> str:
-        """Reason why the model, or on mini-batches parts of it, runs as written; empty if it is compiled.
-
-        It is empty, too, with ``compiled=False``.
-        """
-        return self._state.uncompiled_reason
-
-    @property
-    def baseline(self) -> str:
-        """Accuracy of always predicting the largest class, in words; empty before :meth:`fit`.
-
-        It is of the validation split, or of the training split without one; empty for labels without classes.
-        """
-        found = self._state.majority
-        if found is None:
-            return ""
-        return f"always predicting {found[0]}, the largest, has an accuracy of {found[1]:.4f}"
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Sizes of the data and the mark of each of their arrays, as they are in this run."""
+        further = {f"array {name}": mark(values) for name, values in self.runner.further_arrays()}
+        return graph_identity(self.graph) | further
 
     @property
     def exchange(self) -> str:
@@ -241,7 +237,16 @@ class Trainer:
         Where ranks hold parts of the graph alone, a table of what each has read and sent of rows by the last
         epoch's end. On one rank, which options of that are given and not used.
         """
-        return self._state.exchange
+        if self.comm is None:  # no mistake: the same command trains on one rank and on several
+            plain = TrainConfig()
+            given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
+            idle = [f"{name}={value!r}" for name, value in given if value != getattr(plain, name)]
+            return f"nothing travels, as there is one rank: {' and '.join(idle)} not used" if idle else ""
+        if self.traffic:
+            return self.traffic
+        engine = self.runner.engine
+        tuned = None if engine is None else engine.runner.tuned
+        return "" if tuned is None else tuned.described()
 
     def explain(self) -> str:
         """Where rows and lists lie, why, and which part of the reads each place serves, in words.
@@ -249,7 +254,11 @@ class Trainer:
         Reads are those so far, and those of the last whole epoch of :meth:`fit`. Of a device that samples it
         says, once an epoch has ended, how its memory is divided and what it read over the link.
         """
-        return self._state.explain()
+        sources = (getattr(source, "explain", None) for source in (self.runner.lists, self.runner.rows))
+        explained = [str(explain()) for explain in sources if callable(explain)]
+        reasons = (self.mode_reason, self.tiers_reason, self.host_reason)
+        said = [part for part in (*reasons, *explained, self.placement) if part]
+        return "\n\n".join(said) or "rows and lists are read where the graph has them"
 
     def fit(self) -> RunResult:
         """Train the model, evaluating and saving on the way.
@@ -274,15 +283,15 @@ class Trainer:
             stack.enter_context(self.turn(trains=True))
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
-            self._state = self._state.anew()
+            self._forget_run()
             ranks = None
             if self.comm is not None:
                 from graphbraid.train.run.ranks import RunRanks  # here: many runs have no ranks
 
-                ranks = RunRanks(self.comm, self._state, guard)
+                ranks = RunRanks(self, self.comm, guard)
                 ranks.check_same_run()
                 ranks.share_hot_rows(stack)
-            run = FitRun(self._state, listeners, folder, guard, ranks)
+            run = FitRun(self, listeners, folder, guard, ranks)
             # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.
             stack.enter_context(guard)
             try:
@@ -329,7 +338,7 @@ class Trainer:
         """
         with self.turn(mode):
             nodes = split_nodes(self.runner.labels, split)
-            return score(self.runner, self.config, nodes, mode, task=self.task, metrics=self._state.metrics)
+            return score(self.runner, self.config, nodes, mode, task=self.task, metrics=self.metric_kinds)
 
     @typed
     def predict(
@@ -545,8 +554,7 @@ class Trainer:
         graph = matched_to(self.model, self.graph, learned, has_tiers=has_tiers)
         if graph is not self.graph:
             self.graph = graph
-            self.runner = self._new_runner()  # which reads the graph, as the state does
-            self._state = self._new_state()
+            self.runner = self._new_runner()
         learned_by[self.model] = learned
         load_rows(self.runner, contents, Path(path).parent, states=False)
         self.model.load_state_dict(contents["model"])
@@ -571,4 +579,5 @@ class Trainer:
 
     def request_stop(self, status: Status = "stopped") -> None:
         """End :meth:`fit` after the current step or epoch; for callbacks. The first request counts."""
-        self._state.request_stop(status)
+        if self.stop_status is None:
+            self.stop_status = status

@@ -290,22 +290,6 @@ def check_monitor(name: str, labels: Graph | NodeSet, val_nodes: Tensor | None) 
         )
 
 
-COMMON = 0.9
-"""Share of the largest class from which accuracy says little."""
-
-
-def largest_class(task: Task, y: Tensor) -> tuple[int, float] | None:
-    """Return the largest class of labelled rows and its share, the accuracy of always predicting it.
-
-    Returns:
-        None where labels are no classes, or have no rows.
-    """
-    if task.name != "single-label" or not y.numel():
-        return None
-    counts = torch.bincount(y, minlength=task.width)
-    return int(counts.argmax()), float(counts.max()) / y.numel()
-
-
 def is_binary(task: Task) -> bool:
     """Return whether a task's last column tells positives from negatives."""
     return (task.name, task.width) in (("single-label", 2), ("multi-label", 1))

@@ -13,17 +13,20 @@ import torch
 from torch import Tensor
 
 from graphbraid.features import TieredFeatures, TieredTopology
+from graphbraid.machine.hardware import own_peak_bytes
+from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import (
     Callback,
     EarlyStopping,
     EpochRecord,
+    Resources,
     RunResult,
     StepRecord,
 )
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.metrics import LOSS, THRESHOLD, Kinds
-from graphbraid.train.run.setup import RunParts, RunState, set_up
+from graphbraid.train.run.setup import RunParts, set_up
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.checkpoint import check_fits, load_rows
 from graphbraid.train.run_folder.contract import check_same, model_identity
@@ -96,7 +99,7 @@ class FitRun:
     """A training run. The constructor checks everything; :meth:`run` trains.
 
     Args:
-        state: state of the run, which shows its position to others.
+        trainer: trainer, whose attributes show the position of the run to others.
         listeners: callbacks of the run, to which those that the config requests are added.
         folder: folder for the run's files. If None, none are written.
         guard: guard that records signals.
@@ -108,26 +111,26 @@ class FitRun:
 
     def __init__(
         self,
-        state: RunState,
+        trainer: Trainer,
         listeners: Listeners,
         folder: RunFolder | None,
         guard: runtime.SignalGuard,
         ranks: RunRanks | None,
     ) -> None:
-        self._state, self._listeners, self._folder = state, listeners, folder
+        self._trainer, self._listeners, self._folder = trainer, listeners, folder
         self._guard, self._ranks = guard, ranks
-        self._config, self._runner = state.config, state.runner
+        self._config, self._runner = trainer.config, trainer.runner
         self._resumes = of_first(ranks, self._decide)
         every = self._config.checkpoint_every_steps  # others write with it if ranks divide learned rows
         self._save_every = of_first(ranks, lambda: every) if self._runner.learned else every
-        self._monitor, self._maximize = state.monitored
+        self._monitor, self._maximize = trainer.monitored
         if self._config.patience is not None:
             listeners.add(EarlyStopping(self._config.patience))
         if self._config.tensorboard and folder is not None:
             listeners.add(TensorBoard(folder.path / TENSORBOARD))
         former = folder.path if folder is not None and self._resumes else None
-        self._parts = set_up(state, former, ranks)
-        if (divided := divided_graph(state.graph)) is not None:
+        self._parts = set_up(trainer, former, ranks)
+        if (divided := divided_graph(trainer.graph)) is not None:
             divided.shards.keep(self._config.remote or 0)  # only now: trials' reads do not count
         self._clock = Clock()
         self._feed_seconds: dict[str, float] = {}
@@ -141,7 +144,7 @@ class FitRun:
             sums=ranks,
             seed=self._config.seed,
         )
-        self._saving = Saving(state, self._parts, listeners, folder, self._ranks)
+        self._saving = Saving(trainer, self._parts, listeners, folder, self._ranks)
 
     def run(self) -> RunResult:
         """Train until all epochs are done or a stop is requested, and return the result.
@@ -168,7 +171,7 @@ class FitRun:
 
     def _start(self) -> None:
         runtime.seed_everything(self._config.seed)
-        self._state.progress = Progress()
+        self._trainer.progress = Progress()
         if self._resumes:
             self._saving.go_on()
         else:
@@ -180,17 +183,17 @@ class FitRun:
     # ---- training
 
     def _train(self) -> None:
-        state = self._state
+        trainer = self._trainer
         try:
-            while state.progress.epoch < self._config.epochs and not self._must_stop(between=True):
-                self._listeners.call(Callback.on_epoch_start, state.progress.epoch)
+            while trainer.progress.epoch < self._config.epochs and not self._must_stop(between=True):
+                self._listeners.call(Callback.on_epoch_start, trainer.progress.epoch)
                 self._clock.restart("checkpoint")  # of the one that ended the epoch before
                 if not self._train_epoch():
                     break
                 self._finish_epoch()
         except StopRequested:  # raised during an evaluation, which a resumed run repeats
-            state.request_stop("interrupted")
-        if state.progress.epoch < self._config.epochs:
+            trainer.request_stop("interrupted")
+        if trainer.progress.epoch < self._config.epochs:
             self._save(is_best=False)
 
     def _must_stop(self, *, between: bool = False) -> bool:
@@ -198,12 +201,12 @@ class FitRun:
         if self._ranks is not None:
             return self._ranks.must_stop_between() if between else self._ranks.must_stop()
         if self._guard.signal is not None:
-            self._state.request_stop("interrupted")
-        return self._state.stop_status is not None
+            self._trainer.request_stop("interrupted")
+        return self._trainer.stop_status is not None
 
     def _train_epoch(self) -> bool:
         """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
-        progress, every = self._state.progress, self._save_every
+        progress, every = self._trainer.progress, self._save_every
         num_steps = self._parts.steps_per_epoch
         self._runner.model.train()
         first = progress.step * self._config.accumulate
@@ -226,16 +229,16 @@ class FitRun:
                     return False
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
                     self._save(is_best=False)
-            self._state.placement = feed.explain()
+            self._trainer.placement = feed.explain()
         if self._ranks is not None:
-            self._state.traffic = self._ranks.traffic()
+            self._trainer.traffic = self._ranks.traffic()
         for tier, counts in zip(tiers, before, strict=True):
             tier.note_epoch(counts)  # of a whole epoch, which was trained to its end
         return True
 
     def _make_step(self, batches: Iterator[BatchShare]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
-        progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
+        progress, feed, accumulate = self._trainer.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
         if self._ranks is not None:
@@ -245,7 +248,7 @@ class FitRun:
     # ---- the end of an epoch
 
     def _finish_epoch(self) -> None:
-        progress, schedule = self._state.progress, self._parts.schedule
+        progress, schedule = self._trainer.progress, self._parts.schedule
         if self._ranks is not None:
             self._ranks.check_replicas()
         val = self._evaluate_if_due()
@@ -270,7 +273,7 @@ class FitRun:
         self._save(is_best=is_best)
 
     def _evaluate_if_due(self) -> dict[str, float]:
-        nodes, num_epochs = self._parts.val_nodes, self._state.progress.epoch + 1
+        nodes, num_epochs = self._parts.val_nodes, self._trainer.progress.epoch + 1
         is_last = num_epochs == self._config.epochs
         if nodes is None or not (is_last or num_epochs % self._config.eval_every == 0):
             return {}
@@ -285,7 +288,7 @@ class FitRun:
         Raises:
             StopRequested: a signal came meanwhile and there is one rank; several ranks stop after it.
         """
-        task, metrics = self._parts.task, metrics or self._state.metrics
+        task, metrics = self._parts.task, metrics or self._trainer.metric_kinds
         if self._ranks is not None:
             return self._ranks.score(nodes, mode, task, metrics)
         check = self._guard.check
@@ -298,7 +301,7 @@ class FitRun:
     # ---- the end of the run
 
     def _end(self, started: float) -> RunResult:
-        status, progress = self._state.stop_status or "finished", self._state.progress
+        status, progress = self._trainer.stop_status or "finished", self._trainer.progress
         last_checkpoint_seconds = self._clock.lap()["checkpoint"]
         test: dict[str, float] = {}
         given = self._config.threshold
@@ -324,11 +327,22 @@ class FitRun:
             seconds=time.perf_counter() - started,
             last_checkpoint_seconds=last_checkpoint_seconds,
             out_dir=None if self._folder is None else self._folder.path,
-            resources=self._state.resources(),
+            resources=self._resources(),
         )
         if self._folder is not None:
             self._folder.write_json(RESULT, result.to_json())
         return result
+
+    def _resources(self) -> Resources:
+        """Return the resources that the run has used."""
+        device, counts = self._runner.device, getattr(self._runner.rows, "counts", None)
+        return Resources(
+            host_peak_bytes=own_peak_bytes(),
+            device_peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            placement=self._trainer.explain(),
+            reads=counts._asdict() if isinstance(counts, TierCounts) else {},
+            plan=self._trainer.plan,
+        )
 
     def _threshold(self) -> float:
         """Return the threshold of the largest F1 score on the validation split."""
@@ -352,14 +366,14 @@ class Saving:
 
     def __init__(
         self,
-        state: RunState,
+        trainer: Trainer,
         parts: RunParts,
         listeners: Listeners,
         folder: RunFolder | None,
         ranks: RunRanks | None,
     ) -> None:
         self._ranks = ranks
-        self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
+        self._trainer, self._parts, self._listeners, self._folder = trainer, parts, listeners, folder
         self._best_weights: dict[str, Tensor] | None = None
         self._best_rows: dict[str, Tensor] = {}
         self._rows_of: dict[Path, str] = {}
@@ -375,7 +389,7 @@ class Saving:
             return
         self._folder.clear()
         self._describe(self._folder)
-        keep(self._folder.path, self._state.runner.engine, self._state.plan)
+        keep(self._folder.path, self._trainer.runner.engine, self._trainer.plan)
         self.log = RunLog(self._folder.path, self._columns())
 
     def go_on(self) -> None:
@@ -391,12 +405,12 @@ class Saving:
             self._describe(self._folder)
 
     def _describe(self, folder: RunFolder) -> None:
-        config = {"train": self._state.config.to_json(), "info": dict(self._state.info)}
-        folder.write_json(CONFIG, config | {"contract": self._state.identity["contract"]})
+        config = {"train": self._trainer.config.to_json(), "info": dict(self._trainer.info)}
+        folder.write_json(CONFIG, config | {"contract": self._trainer.identity["contract"]})
         folder.write_json(ENVIRONMENT, environment() | {"ranks": self._ranks.size if self._ranks else 1})
 
     def _columns(self) -> list[str]:
-        evaluated = () if self._parts.val_nodes is None else (LOSS, *self._state.metrics)
+        evaluated = () if self._parts.val_nodes is None else (LOSS, *self._trainer.metric_kinds)
         val = [f"val_{name}" for name in evaluated]
         seconds = [f"{stage}_seconds" for stage in STAGES]
         return ["epoch", "global_step", "train_loss", *val, "learning_rate", "is_best", *seconds]
@@ -409,15 +423,15 @@ class Saving:
         Raises:
             ResourceError: the disk is full; the former checkpoints are intact.
         """
-        learned, record = self._state.runner.learned, None
+        learned, record = self._trainer.runner.learned, None
         if learned is not None and self._has_folder:
             from graphbraid.distributed.shards.learned_files import write  # here: few runs have such rows
 
             beside = None if self._folder is None else self._folder.checkpoints
-            record = write(learned, beside, self._state.progress.global_step)
+            record = write(learned, beside, self._trainer.progress.global_step)
         if self._folder is None or self.log is None:
             if is_best:
-                weights = self._state.runner.model.state_dict()
+                weights = self._trainer.runner.model.state_dict()
                 self._best_weights = {name: v.detach().cpu().clone() for name, v in weights.items()}
                 if learned is not None and record is None:
                     self._best_rows = learned.copied()
@@ -438,21 +452,21 @@ class Saving:
 
     def _contents(self, log: RunLog) -> dict[str, Any]:
         return {
-            "model": self._state.runner.model.state_dict(),
+            "model": self._trainer.runner.model.state_dict(),
             "optimizer": self._parts.optimizer.state_dict(),
             "scheduler": self._parts.schedule.state_dict(),
             "callbacks": self._listeners.state_dict(),
             "random": runtime.random_state(),
-            "progress": self._state.progress.to_dict(),
+            "progress": self._trainer.progress.to_dict(),
             "log_position": log.position(),
-            "config": self._state.config.to_json(),
-            "model_identity": model_identity(self._state.runner.model),
-            "graph_identity": self._state.identity,
-            "info": dict(self._state.info),
+            "config": self._trainer.config.to_json(),
+            "model_identity": model_identity(self._trainer.runner.model),
+            "graph_identity": self._trainer.identity,
+            "info": dict(self._trainer.info),
         }
 
     def _load(self, folder: RunFolder | None) -> None:
-        state, parts, model = self._state, self._parts, self._state.runner.model
+        trainer, parts, model = self._trainer, self._parts, self._trainer.runner.model
         path = None if folder is None else folder.last
         if self._ranks is None:
             assert path is not None, "only a run with a folder goes on"
@@ -460,13 +474,13 @@ class Saving:
         else:
             contents = self._ranks.read_file(path, self._read)
         where = path or Path("the checkpoint of rank 0")
-        check_same(contents, model, state.identity, state.config, where)
+        check_same(contents, model, trainer.identity, trainer.config, where)
         check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)
         model.load_state_dict(contents["model"])
         parts.optimizer.load_state_dict(contents["optimizer"])
         parts.schedule.load_state_dict(contents["scheduler"])
         self._listeners.load_state_dict(contents["callbacks"])
-        state.progress = Progress(**contents["progress"])
+        trainer.progress = Progress(**contents["progress"])
         self._load_rows(contents, states=True)
         if folder is not None:
             held = {folder.last: contents}
@@ -481,25 +495,25 @@ class Saving:
     def _load_rows(self, contents: Mapping[str, Any], *, states: bool) -> None:
         """Load this rank's share of the learned rows of a checkpoint; all ranks call it together."""
         beside = of_first(self._ranks, lambda: str(self._folder.checkpoints) if self._folder else "")
-        load_rows(self._state.runner, contents, Path(beside), states=states)
+        load_rows(self._trainer.runner, contents, Path(beside), states=states)
 
     def _read(self, path: Path) -> dict[str, Any]:
-        return checkpoint.read(path, trust=self._state.config.trust_checkpoint)
+        return checkpoint.read(path, trust=self._trainer.config.trust_checkpoint)
 
     # ---- the end
 
     def restore_best(self) -> None:
         """Load the best epoch's weights into the model, if the config requests it and there was one."""
-        if not self._state.config.restore_best or self._state.progress.best_epoch is None:
+        if not self._trainer.config.restore_best or self._trainer.progress.best_epoch is None:
             return
         weights: dict[str, Tensor] | None = self._best_weights
         best: dict[str, Any] = {} if self._folder is None else self._read(self._folder.best)
         weights = best.get("model", weights)
         if weights is not None:
-            self._state.runner.model.load_state_dict(weights)
+            self._trainer.runner.model.load_state_dict(weights)
         if self._ranks is not None:
-            self._ranks.spread_weights(self._state.runner.model)
-        if (learned := self._state.runner.learned) is None:
+            self._ranks.spread_weights(self._trainer.runner.model)
+        if (learned := self._trainer.runner.learned) is None:
             return
         if self._has_folder:
             self._load_rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,9 @@ from graphbraid.graph.scaled_features import kept_row_bytes
 from graphbraid.machine.shared_tensors import handle_of, opened
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
-from graphbraid.train.run.setup import RunState
+
+if TYPE_CHECKING:
+    from graphbraid.train.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 _INSTEAD = "each keeps its own hot rows"
@@ -38,12 +40,12 @@ class HotSharing:
     ranks unless an error ends the run.
 
     Args:
-        state: the run, on mini-batches.
+        trainer: the trainer, on mini-batches.
         comm: the ranks that train together.
     """
 
-    def __init__(self, state: RunState, comm: Communicator) -> None:
-        self._state, self._comm = state, comm
+    def __init__(self, trainer: Trainer, comm: Communicator) -> None:
+        self._trainer, self._comm = trainer, comm
         self._group: ReadingGroup | None = None  # of ranks, if one of them has hot rows
         self._shared: SharedDeviceCache | None = None
 
@@ -71,7 +73,7 @@ class HotSharing:
             return
         device, kind, why_apart = self._device(tiers)
         group = reading_group(comm, device, kind, _INSTEAD, why_apart=why_apart)
-        rates = _read_rates(group, device, self._state.accelerator)
+        rates = _read_rates(group, device, self._trainer.accelerator)
         score = self._score_of_all(tiers)
         hot = None if tiers is None else _alone(tiers)
         budgets = cast("list[int]", group.gather(0 if hot is None else hot.device_bytes(self._row_bytes)))
@@ -114,12 +116,12 @@ class HotSharing:
 
     def _tiers(self) -> TieredFeatures | None:
         """Return the tiers of this rank if they keep rows on a device."""
-        tiers = self._state.runner.rows
+        tiers = self._trainer.runner.rows
         return tiers if isinstance(tiers, TieredFeatures) and tiers.hot is not None else None
 
     def _device(self, tiers: TieredFeatures | None) -> tuple[torch.device | None, str, str]:
         """Return the device of this rank's rows, its kind, and the reason if no other rank may read it."""
-        accelerator, device = self._state.accelerator, self._state.runner.device
+        accelerator, device = self._trainer.accelerator, self._trainer.runner.device
         if tiers is None:
             return None, device.type, "it keeps no rows on a device"
         if accelerator is None:
@@ -131,7 +133,7 @@ class HotSharing:
 
     def _score_of_all(self, tiers: TieredFeatures | None) -> Tensor:
         """Return the sums of the scores by which the ranks fill their tiers, the same bits on each."""
-        csc = self._state.graph.csc
+        csc = self._trainer.graph.csc
         score = torch.zeros(csc.num_dst, dtype=torch.float64)
         if tiers is not None:
             score += out_degree(csc) if tiers.score is None else tiers.score.clamp_min(0)
@@ -139,7 +141,7 @@ class HotSharing:
 
     @property
     def _row_bytes(self) -> int:
-        x = self._state.graph.x
+        x = self._trainer.graph.x
         assert not isinstance(x, SparseFeatures | None), "only dense rows are hot"
         return max(kept_row_bytes(x), 1)
 

@@ -32,7 +32,6 @@ from graphbraid.train.inference.evaluate import EvalMode, score_by_ranks
 from graphbraid.train.inference.metrics import Kinds
 from graphbraid.train.option_values import names_with
 from graphbraid.train.run.hot_sharing import HotSharing
-from graphbraid.train.run.setup import RunState
 from graphbraid.train.run_folder.contract import model_identity
 from graphbraid.train.step.links.runner import EndsRunner
 from graphbraid.train.step.reach import agree
@@ -43,6 +42,7 @@ from graphbraid.train.task import Task
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.rank_norms import RankNorms
     from graphbraid.train.step.step import BatchShare
+    from graphbraid.train.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,13 +58,13 @@ class RunRanks:
     """The ranks that share a run: its batches, its evaluations, its decisions and its files.
 
     Args:
+        trainer: the trainer.
         comm: the ranks.
-        state: state of the run.
         guard: guard that records signals.
     """
 
-    def __init__(self, comm: Communicator, state: RunState, guard: runtime.SignalGuard) -> None:
-        self._comm, self._state, self._guard = comm, state, guard
+    def __init__(self, trainer: Trainer, comm: Communicator, guard: runtime.SignalGuard) -> None:
+        self._trainer, self._comm, self._guard = trainer, comm, guard
         self._sum: GradientSum | None = None
         self._batches: Iterator[BatchShare] = iter(())
         self._taken: list[BatchShare | Exception | None] = []
@@ -79,23 +79,23 @@ class RunRanks:
         Raises:
             ConfigError: something differs; the message names it, and the rank.
         """
-        config = self._state.config
+        config = self._trainer.config
         if config.mode == "sampled" and config.batch_size < self.size:
             raise ConfigError(
                 f"batch_size={config.batch_size} is the number of seeds of all ranks together, and there are "
                 f"{self.size} ranks; give at least one seed to each."
             )
         # Devices may differ in their number, not in their kind.
-        kind = {"a model on": self._state.runner.device.type}
+        kind = {"a model on": self._trainer.runner.device.type}
         check_alike(
             self._comm, kind, "ranks add up their gradients on CUDA devices or on the CPU, not on both"
         )
         own = names_with("own", type(config))  # where and when a rank works, or what only the first one heeds
         options = {name: value for name, value in config.to_json().items() if name not in own}
         check_alike(self._comm, options, "start all ranks with the same options")
-        graph = {f"graph's {name}": value for name, value in self._state.identity.items()}
+        graph = {f"graph's {name}": value for name, value in self._trainer.identity.items()}
         check_alike(self._comm, graph, "load the same graph on all ranks")
-        built = model_identity(self._state.runner.model) | options_of(self._state.runner.model)
+        built = model_identity(self._trainer.runner.model) | options_of(self._trainer.runner.model)
         model = {f"model's {name}": value for name, value in built.items()}
         check_alike(self._comm, model, "build the same model on all ranks")
 
@@ -107,8 +107,8 @@ class RunRanks:
         Raises:
             ResourceError: the device does not have the memory of the rows.
         """
-        if self._state.config.mode == "sampled":
-            stack.enter_context(HotSharing(self._state, self._comm)).open()
+        if self._trainer.config.mode == "sampled":
+            stack.enter_context(HotSharing(self._trainer, self._comm)).open()
 
     def check_shares(self, nodes: Tensor) -> None:
         """Check that ranks learn the same from a batch as one rank, as far as the model's outputs show it.
@@ -120,20 +120,20 @@ class RunRanks:
             ConfigError: on some rank the outputs for its seeds are not those that they have in the whole
                 batch.
         """
-        runner = self._state.runner
+        runner = self._trainer.runner
         runner.norms = None
         if isinstance(runner, EndsRunner):
             nodes, runner = runner.data.ends.nodes, runner.encoder_runner()
         if not self._agree(runner, nodes):
             hops = "layout='subgraph'"
-            if self._state.config.layout == "subgraph":
+            if self._trainer.config.layout == "subgraph":
                 hops = "hops, if it reads from further away"
             raise ConfigError(
                 "several ranks cannot train this model on shares of a batch: outputs for some seeds depend "
                 "on more of it than what these read. A layer may normalise by other nodes of the batch, or "
                 f"read out-edges. Use one rank, or set {hops}."
             )
-        if any(isinstance(one, _BatchNorm) for one in self._state.runner.model.modules()):
+        if any(isinstance(one, _BatchNorm) for one in self._trainer.runner.model.modules()):
             self._normalise_together(runner, nodes)
         elif not self._agree(runner, nodes, trains=True) and self.rank == 0:
             _log.warning(
@@ -151,15 +151,15 @@ class RunRanks:
         """
         from graphbraid.fullgraph.batches.rank_norms import RankNorms  # here: few models need it
 
-        whole, why = self._state.runner, ""
+        whole, why = self._trainer.runner, ""
         try:
-            if self._state.config.task == "graph":
+            if self._trainer.config.task == "graph":
                 raise ConfigError("each rank joins its own graphs")
             if isinstance(whole, EndsRunner) and whole.data.times is not None:
                 raise ConfigError(
                     "links with times have a tree of nodes each, which ranks number by themselves"
                 )
-            norms = RankNorms(self._comm, runner.model, len(self._state.config.fanouts), whole=whole.model)
+            norms = RankNorms(self._comm, runner.model, len(self._trainer.config.fanouts), whole=whole.model)
             if nodes.numel() < self.size:
                 raise ConfigError("there are too few nodes to try whether ranks can normalise together")
             if not self._agree(runner, nodes, norms):
@@ -180,8 +180,9 @@ class RunRanks:
         self, runner: ModelRunner, nodes: Tensor, norms: RankNorms | None = None, *, trains: bool = False
     ) -> bool:
         """Return whether shares of a batch give the whole batch's outputs, on all ranks."""
+        config, share = self._trainer.config, Share.of(self._comm)
         with runtime.random_state_kept() if trains else contextlib.nullcontext():
-            own = shares_agree(runner, self._state.config, nodes, Share.of(self._comm), norms, trains=trains)
+            own = shares_agree(runner, config, nodes, share, norms, trains=trains)
         return bool(self._comm.all_reduce(torch.tensor([int(own)]), "min").wait())
 
     # ---- decisions of the first rank
@@ -223,7 +224,7 @@ class RunRanks:
     def prepare_steps(self, model: nn.Module) -> None:
         """Prepare to add up gradients; from now on all ranks have the first one's parameters."""
         self.spread_weights(model)
-        engine = self._state.runner.engine
+        engine = self._trainer.runner.engine
         ranks = None if engine is None else engine.ranks
         bucket_bytes = BUCKET_BYTES if ranks is None else 0
         self._sum = GradientSum(
@@ -261,16 +262,16 @@ class RunRanks:
 
         Masks that graphbraid draws are functions of the node, and all ranks draw the same seeds for them.
         """
-        if self._state.config.mode == "sampled":
-            progress = self._state.progress
-            device = self._state.runner.device
-            runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank, device)
+        if self._trainer.config.mode == "sampled":
+            progress = self._trainer.progress
+            device = self._trainer.runner.device
+            runtime.seed_step(self._trainer.config.seed, progress.epoch, progress.step, self.rank, device)
             if self._drawn is None:
                 self._drawn = _generator_state(device)
 
     def _warn_of_draws(self) -> None:
         """Warn if PyTorch drew random numbers in the first step, as dropout does that runs as written."""
-        before, device = self._drawn, self._state.runner.device
+        before, device = self._drawn, self._trainer.runner.device
         if before is not None and before.numel():
             if self.rank == 0 and not before.equal(_generator_state(device)):
                 _log.warning(
@@ -300,7 +301,7 @@ class RunRanks:
     def must_stop(self) -> bool:
         """Return whether to stop after the step just made, as agreed in it; each rank says the same."""
         if self._agreed is not None:
-            self._state.stop_status = self._agreed
+            self._trainer.stop_status = self._agreed
         return self._agreed is not None
 
     def must_stop_between(self) -> bool:
@@ -312,11 +313,11 @@ class RunRanks:
         return self.must_stop()
 
     def _wish(self) -> Status | None:
-        return "interrupted" if self._guard.signal is not None else self._state.stop_status
+        return "interrupted" if self._guard.signal is not None else self._trainer.stop_status
 
     def traffic(self) -> str:
         """Return a table of the rows that ranks have read and sent; empty if each rank has all rows."""
-        divided = divided_graph(self._state.graph)
+        divided = divided_graph(self._trainer.graph)
         if divided is None:
             return ""
         from graphbraid.distributed.shards.feature_rows import (  # here: few runs have parts
@@ -330,9 +331,9 @@ class RunRanks:
 
     def score(self, nodes: Tensor, mode: EvalMode, task: Task, metrics: Kinds) -> dict[str, float]:
         """Return loss and ``metrics`` of labelled ``nodes``, on every rank."""
-        state = self._state
-        self._spread(list(state.runner.model.buffers()))  # such as running means of a rank's own seeds
-        return score_by_ranks(self._comm, state.runner, state.config, nodes, mode, task=task, metrics=metrics)
+        runner, config = self._trainer.runner, self._trainer.config
+        self._spread(list(runner.model.buffers()))  # such as running means of a rank's own seeds
+        return score_by_ranks(self._comm, runner, config, nodes, mode, task=task, metrics=metrics)
 
     def check_replicas(self) -> None:
         """Check that all ranks hold the same parameters, to the bit.
@@ -341,21 +342,21 @@ class RunRanks:
             RankError: they do not, as after a fault of memory or an optimizer that draws random numbers.
         """
         digest = xxhash.xxh3_128()
-        for parameter in self._state.runner.model.parameters():
+        for parameter in self._trainer.runner.model.parameters():
             digest.update(_bytes_of(parameter))
         sums = self._comm.gather(digest.hexdigest())
         differ = [rank for rank, own in enumerate(sums) if own != sums[0]]
         if differ:
             raise RankError(
                 f"rank {differ[0]} no longer holds the same parameters as rank 0 at the end of epoch "
-                f"{self._state.progress.epoch}; does the model or the optimizer do something of its own on "
+                f"{self._trainer.progress.epoch}; does the model or the optimizer do something of its own on "
                 "each rank? Go on from the last checkpoint."
             )
 
     def close(self) -> None:
         """Let go of the model and of a batch that nobody asked for."""
         self._taken = []
-        self._state.runner.norms = None
+        self._trainer.runner.norms = None
         if self._sum is not None:
             self._sum.close()
 

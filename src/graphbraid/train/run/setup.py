@@ -1,15 +1,14 @@
-"""Setup of a run: its state, which the Trainer shows, checks before the first step, and the parts of it."""
+"""Setup of a run: checks before the first step, and the parts that training uses."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,48 +17,38 @@ from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError, GraphbraidError
 from graphbraid.graph import Graph
-from graphbraid.graph.identity import mark
-from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes, own_peak_bytes
+from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes
 from graphbraid.nn import module_traits
 from graphbraid.nn.module_traits import in_mode
-from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Resources, Status
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.metrics import (
     AP,
-    COMMON,
-    Kinds,
     check_monitor,
     check_own_metrics,
     check_threshold,
-    largest_class,
-    metric_kinds,
-    monitored,
 )
-from graphbraid.train.run_folder.contract import graph_identity
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
 from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, divided_graph
-from graphbraid.train.step.step import ALONE, Progress, SampledFeed, Share, make_loader
+from graphbraid.train.step.step import ALONE, SampledFeed, Share, make_loader
 from graphbraid.train.task import (
     Task,
     check_own_loss,
     has_split,
     split_nodes,
     with_class_weights,
-    with_own_loss,
 )
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.stages import Accelerator
-    from graphbraid.distributed import Communicator
     from graphbraid.fullgraph import Evidence
     from graphbraid.train.run.ranks import RunRanks
     from graphbraid.train.step.graphs import GraphsRunner
     from graphbraid.train.step.whole import WholeGraphFeed
+    from graphbraid.train.trainer import Trainer
 
 
 _log = logging.getLogger(__name__)
@@ -67,129 +56,8 @@ _DRY_SEEDS = 2
 """Number of seeds in the mini-batch on which a model is first tried."""
 _TRIED_LABELS = 8
 """Number of labels on which a caller's own loss and metrics are tried."""
-
-
-@dataclass(kw_only=True, eq=False)
-class RunState:
-    """The inputs of one run and its current state.
-
-    ``Trainer.fit`` begins with a new one, which callbacks see through the Trainer's attributes of the same
-    names.
-    """
-
-    config: TrainConfig
-    """Options of the run; the mode is ``sampled`` or ``full``."""
-    graph: Graph
-    """Topology, features, labels and splits."""
-    runner: ModelRunner
-    """Runner of the model; in mode ``full`` the run sets its engine."""
-    accelerator: Accelerator | None
-    """Device that prepares and transfers mini-batches. If None, the runner's device."""
-    comm: Communicator | None = None
-    """Ranks that share the run. If None, there is one."""
-    info: Mapping[str, Any]
-    """Plain values to keep with the run."""
-    mode_reason: str
-    """Reason for the mode that ``auto`` chose; empty if the mode was given."""
-    reasons: Sequence[str] = ()
-    """Reasons for the mode, the tiers and the division of the host's memory; empty ones do not count."""
-
-    uncompiled_reason: str = ""
-    """Reason why the model runs as it is written, on the whole graph or on mini-batches; empty if it is
-    compiled, or of ``graphbraid.nn``."""
-    plan: Plan | None = None
-    """Plan for preparing mini-batches; None before it is made."""
-    counted_nodes: Tensor | None = None
-    """Labelled nodes of the split that decides which epoch is best, or of ``train``; None before setup."""
-    placement: str = ""
-    """Memories that a sampling device reads, after the last epoch; empty without such a device."""
-    traffic: str = ""
-    """Table of the rows that ranks have read and sent by the last epoch's end; empty if each has all rows."""
-    steps_per_epoch: int | None = None
-    """Number of optimizer steps per epoch; None before it is known."""
-    progress: Progress = field(default_factory=Progress)
-    """Position of the run."""
-    stop_status: Status | None = None
-    """Status with which the run will end after the current step; None if it continues."""
-
-    @cached_property
-    def task(self) -> Task:
-        """Task that the graph's labels describe."""
-        return with_own_loss(self.runner.task(), self.config.loss)
-
-    @property
-    def majority(self) -> tuple[str, float] | None:
-        """Largest class of the counted nodes, in words, and its share; None without classes."""
-        y = self.runner.labels.y
-        if self.counted_nodes is None or y is None:
-            return None
-        if (found := largest_class(self.task, y[self.counted_nodes])) is None:
-            return None
-        label, share = found
-        names = self.graph.schema.class_names.get(self.runner.node_type, ())
-        return f"class {label}" + (f" ({names[label]})" if label < len(names) else ""), share
-
-    @property
-    def exchange(self) -> str:
-        """As :attr:`.Trainer.exchange` says."""
-        if self.comm is None:  # no mistake: the same command trains on one rank and on several
-            plain = TrainConfig()
-            given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
-            idle = [f"{name}={value!r}" for name, value in given if value != getattr(plain, name)]
-            return f"nothing travels, as there is one rank: {' and '.join(idle)} not used" if idle else ""
-        if self.traffic:
-            return self.traffic
-        engine = self.runner.engine
-        tuned = None if engine is None else engine.runner.tuned
-        return "" if tuned is None else tuned.described()
-
-    def explain(self) -> str:
-        """Where rows and lists lie, why, and which part of the reads each place serves, in words."""
-        sources = (getattr(source, "explain", None) for source in (self.runner.lists, self.runner.rows))
-        explained = [str(explain()) for explain in sources if callable(explain)]
-        said = [part for part in (*self.reasons, *explained, self.placement) if part]
-        return "\n\n".join(said) or "rows and lists are read where the graph has them"
-
-    def resources(self) -> Resources:
-        """Resources that the run has used so far."""
-        device = self.runner.device
-        counts = getattr(self.runner.rows, "counts", None)
-        return Resources(
-            host_peak_bytes=own_peak_bytes(),
-            device_peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-            placement=self.explain(),
-            reads=counts._asdict() if isinstance(counts, TierCounts) else {},
-            plan=self.plan,
-        )
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Sizes of the data and the mark of each of their arrays."""
-        further = {f"array {name}": mark(values) for name, values in self.runner.further_arrays()}
-        return graph_identity(self.graph) | further
-
-    @cached_property
-    def metrics(self) -> Kinds:
-        """Metrics that an evaluation computes, by name."""
-        return metric_kinds(self.task, self.config.metrics)
-
-    @cached_property
-    def monitored(self) -> tuple[str, bool]:
-        """Metric that decides which epoch is best, and whether larger is better."""
-        return monitored(self.metrics, self.config.monitor)
-
-    def anew(self) -> RunState:
-        """Return the state of a run that has not begun, with what the labels say."""
-        parts = ("config", "graph", "runner", "accelerator", "comm", "info", "mode_reason", "reasons")
-        made = RunState(**{name: getattr(self, name) for name in parts})
-        known = ("task", "metrics", "monitored")
-        vars(made).update({name: held for name, held in vars(self).items() if name in known})
-        return made
-
-    def request_stop(self, status: Status) -> None:
-        """End the run after the current step or epoch; the first request counts."""
-        if self.stop_status is None:
-            self.stop_status = status
+_COMMON = 0.9
+"""Share of the largest class from which accuracy says little."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -210,11 +78,11 @@ class RunParts:
     """Schedule of the optimizer's learning rate."""
 
 
-def set_up(state: RunState, former: Path | None, ranks: RunRanks | None) -> RunParts:
-    """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``state``.
+def set_up(trainer: Trainer, former: Path | None, ranks: RunRanks | None) -> RunParts:
+    """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``trainer``.
 
     Args:
-        state: state of the run.
+        trainer: the trainer, whose last run is forgotten.
         former: folder of the run that this one continues. If None, the run starts anew.
         ranks: the ranks that share it. If None, there is one.
 
@@ -223,48 +91,47 @@ def set_up(state: RunState, former: Path | None, ranks: RunRanks | None) -> RunP
         DataError: a split or labels are missing, or a kept plan is damaged.
         ResourceError: training cannot fit in memory.
     """
-    config, runner = state.config, state.runner
+    config, runner = trainer.config, trainer.runner
     labels = runner.labels
-    train_nodes, val_nodes = split_nodes(labels, "train"), _val_nodes(state)
+    train_nodes, val_nodes = split_nodes(labels, "train"), _val_nodes(trainer)
     assert labels.y is not None
-    weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
+    weighted = with_class_weights(trainer.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
-    if task.own_loss is not None or any(kind.is_own for kind in state.metrics.values()):
+    if task.own_loss is not None or any(kind.is_own for kind in trainer.metric_kinds.values()):
         tried = labels.y[train_nodes[:_TRIED_LABELS]]
         with runtime.random_state_kept():
             if task.own_loss is not None:
                 check_own_loss(task, tried.to(runner.device), num_ranks=1 if ranks is None else ranks.size)
-            check_own_metrics(state.task, state.metrics, tried)
+            check_own_metrics(trainer.task, trainer.metric_kinds, tried)
     if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
         runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
     if config.threshold is not None:
         split = "val" if config.threshold == "f1" else "train"
-        check_threshold(state.task, labels.y[split_nodes(labels, split)].reshape(-1).long(), split)
-    state.counted_nodes = train_nodes if val_nodes is None else val_nodes
+        check_threshold(trainer.task, labels.y[split_nodes(labels, split)].reshape(-1).long(), split)
     if val_nodes is not None:
-        check_monitor(state.monitored[0], labels, val_nodes)
-        _warn_of_accuracy(state)
+        check_monitor(trainer.monitored[0], labels, val_nodes)
+    _note_baseline(trainer, train_nodes if val_nodes is None else val_nodes, warns=val_nodes is not None)
     runtime.seed_everything(config.seed)  # lazy modules draw their weights here
     if config.mode == "full":
-        _try_whole(state, task, train_nodes, None if former is None else kept_evidence(former))
+        _try_whole(trainer, task, train_nodes, None if former is None else kept_evidence(former))
     else:
-        _try_batches(state, task, train_nodes)
+        _try_batches(trainer, task, train_nodes)
         if ranks is not None:
             ranks.check_shares(train_nodes)
     if config.plan is not None:
-        state.plan = _plan(state, task, train_nodes, former)
+        trainer.plan = _plan(trainer, task, train_nodes, former)
     feed = make_feed(
         runner,
         config,
         task,
         train_nodes,
-        plan=state.plan,
-        accelerator=state.accelerator,
-        share=Share.of(state.comm),
+        plan=trainer.plan,
+        accelerator=trainer.accelerator,
+        share=Share.of(trainer.comm),
     )
-    steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
-    optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
+    steps = trainer.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
+    optimizer, maximize = make_optimizer(config, runner.model), trainer.monitored[1]
     if runner.learned is not None:
         runner.learned.begin()
     return RunParts(
@@ -279,22 +146,34 @@ def set_up(state: RunState, former: Path | None, ranks: RunRanks | None) -> RunP
     )
 
 
-def _warn_of_accuracy(state: RunState) -> None:
-    """Warn if nearly all nodes of the split ``val`` are of one class, so that accuracy tells little."""
-    found, monitor = state.majority, state.monitored[0]
-    if found is not None and found[1] > COMMON and monitor in ("accuracy", "f1_micro"):
+def _note_baseline(trainer: Trainer, nodes: Tensor, *, warns: bool) -> None:
+    """Set the accuracy of always predicting the largest class of ``nodes``, where labels are classes.
+
+    Where ``warns``, nodes are those of the split ``val``: warn if nearly all of them are of that class, so
+    that accuracy tells little.
+    """
+    runner = trainer.runner
+    assert runner.labels.y is not None
+    if trainer.task.name != "single-label":
+        return
+    counts = torch.bincount(runner.labels.y[nodes])
+    label, share = int(counts.argmax()), float(counts.max()) / nodes.numel()
+    names = trainer.graph.schema.class_names.get(runner.node_type, ())
+    largest = f"class {label}" + (f" ({names[label]})" if label < len(names) else "")
+    trainer.baseline = f"always predicting {largest}, the largest, has an accuracy of {share:.4f}"
+    if warns and share > _COMMON and (monitor := trainer.monitored[0]) in ("accuracy", "f1_micro"):
         _log.warning(
             "%s has %.1f %% of the split 'val': a model that predicts nothing else may be best by %s; choose "
             "monitor='f1_macro', or metrics=('%s', 'f1_macro')",
-            found[0],
-            100 * found[1],
+            largest,
+            100 * share,
             monitor,
             AP,
         )
 
 
-def _val_nodes(state: RunState) -> Tensor | None:
-    config, labels = state.config, state.runner.labels
+def _val_nodes(trainer: Trainer) -> Tensor | None:
+    config, labels = trainer.config, trainer.runner.labels
     if config.eval_every == 0:
         return None
     if has_split(labels, "val"):
@@ -334,48 +213,49 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
 # ---- the model is tried
 
 
-def _try_whole(state: RunState, task: Task, train_nodes: Tensor, evidence: Evidence | None) -> None:
+def _try_whole(trainer: Trainer, task: Task, train_nodes: Tensor, evidence: Evidence | None) -> None:
     """Run the model once on the whole graph, compiled if possible, which also initialises lazy modules.
 
-    The runner's engine is set, or on ``state`` the reason why there is none.
+    The runner's engine is set, or on ``trainer`` the reason why there is none.
     """
     from graphbraid.estimates.limits import require_as_written  # here: mini-batches need neither
     from graphbraid.train.step.whole import compile_for, require_whole
 
-    config, runner = state.config, state.runner
+    config, runner = trainer.config, trainer.runner
 
     def compile_model() -> None:
-        runner.engine, state.uncompiled_reason = compile_for(
-            runner, config, train_nodes, evidence, state.comm
+        runner.engine, trainer.uncompiled_reason = compile_for(
+            runner, config, train_nodes, evidence, trainer.comm
         )
 
-    require_whole(runner, config, 1 if state.comm is None or config.partition is None else state.comm.size)
+    divides = trainer.comm is not None and config.partition is not None
+    require_whole(runner, config, Share.of(trainer.comm).num_ranks if divides else 1)
     compile_model()
     engine = runner.engine
-    if state.comm is not None and engine is not None:  # which lowering has tried already
+    if trainer.comm is not None and engine is not None:  # which lowering has tried already
         check_width(engine.program.width(engine.program.output), task)
         return
-    if (engine is None or engine.breaks) and not state.graph.is_typed:
-        require_as_written(runner.model, state.graph, config, state.uncompiled_reason, engine)
+    if (engine is None or engine.breaks) and not trainer.graph.is_typed:
+        require_as_written(runner.model, trainer.graph, config, trainer.uncompiled_reason, engine)
     dry_run(runner, task, config, train_nodes)
     if runner.engine is None:
         compile_model()
 
 
-def _try_batches(state: RunState, task: Task, train_nodes: Tensor) -> None:
+def _try_batches(trainer: Trainer, task: Task, train_nodes: Tensor) -> None:
     """Run the model once on a mini-batch of few seeds, which also initialises lazy modules."""
-    _require_sampled(state)
-    is_made = not any(map(is_lazy, state.runner.model.parameters()))
+    _require_sampled(trainer)
+    is_made = not any(map(is_lazy, trainer.runner.model.parameters()))
     for _ in range(1 if is_made else 2):  # the first fills in widths; the model is read when it runs next
-        dry_run(state.runner, task, state.config, train_nodes)
-    if (divided := divided_graph(state.graph)) is not None:
+        dry_run(trainer.runner, task, trainer.config, train_nodes)
+    if (divided := divided_graph(trainer.graph)) is not None:
         from graphbraid.estimates.limits import require_groups  # here: few runs have parts
 
         # Batches of the next epochs are prepared, too, unless an evaluation comes between.
-        config = state.config
-        epochs = config.epochs if _val_nodes(state) is None else min(config.epochs, config.eval_every)
-        require_groups(state.runner, config, train_nodes, epochs, divided.shards.ranks)
-    state.uncompiled_reason = state.runner.uncompiled_reason
+        config = trainer.config
+        epochs = config.epochs if _val_nodes(trainer) is None else min(config.epochs, config.eval_every)
+        require_groups(trainer.runner, config, train_nodes, epochs, divided.shards.ranks)
+    trainer.uncompiled_reason = trainer.runner.uncompiled_reason
 
 
 def make_feed(
@@ -470,11 +350,11 @@ def check_width(num_outputs: int, task: Task) -> None:
         )
 
 
-def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
+def _plan(trainer: Trainer, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
     """Return the plan that ``former`` kept, or a new one; on the CPU also set the training threads."""
     from graphbraid.estimates.plan import plan_run, set_training_threads  # here: few runs have a plan
 
-    config, runner, share = state.config, state.runner, Share.of(state.comm)
+    config, runner, share = trainer.config, trainer.runner, Share.of(trainer.comm)
     if train_nodes.numel() < share.num_ranks:
         raise ConfigError(
             f"plan={config.plan!r} needs batches to prepare on each rank, and {train_nodes.numel()} training "
@@ -482,8 +362,8 @@ def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None)
         )
     plan = None if former is None else kept_plan(former, config)
     if plan is None:
-        plan = plan_run(runner, task, config, train_nodes, state.accelerator, share=share)
-    if plan is not None and state.accelerator is None and runner.device.type == "cpu":
+        plan = plan_run(runner, task, config, train_nodes, trainer.accelerator, share=share)
+    if plan is not None and trainer.accelerator is None and runner.device.type == "cpu":
         set_training_threads(config, plan.workers)
     return plan
 
@@ -491,7 +371,7 @@ def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None)
 # ---- the memory of mini-batches
 
 
-def _require_sampled(state: RunState) -> None:
+def _require_sampled(trainer: Trainer) -> None:
     """Check that a run on mini-batches fits the memory; ranks of a machine divide the free memory.
 
     The memory is counted only where a bound does not show at once that the run fits.
@@ -499,27 +379,27 @@ def _require_sampled(state: RunState) -> None:
     Raises:
         ResourceError: it does not fit.
     """
-    config, model, free = state.config, state.runner.model, None
+    config, model, free = trainer.config, trainer.runner.model, None
     # Groups of batches of divided graphs are checked. A copy of a model for trials would lack rows that ranks
     # divide.
-    if not state.graph.is_whole or state.runner.learned is not None:
+    if not trainer.graph.is_whole or trainer.runner.learned is not None:
         return
-    on_host = state.runner.device.type == "cpu"
-    if state.comm is not None:
+    on_host = trainer.runner.device.type == "cpu"
+    if trainer.comm is not None:
         from graphbraid.estimates.machine import memory_of_rank  # here: only ranks share a machine's memory
 
-        config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
-        here = memory_of_rank(state.comm, None, "").host_bytes
+        config = config.updated(batch_size=-(-config.batch_size // trainer.comm.size))
+        here = memory_of_rank(trainer.comm, None, "").host_bytes
         if on_host and here is not None:
             free = max(0, here - own_anonymous_bytes())
     if free is None:
         free = free_memory_bytes() if on_host else runtime.device_named(config.device).free_bytes()
-    if free is None or 2 * most_bytes(model, state.graph, config) < free:
+    if free is None or 2 * most_bytes(model, trainer.graph, config) < free:
         return
     from graphbraid.estimates.limits import require_sampled  # here: most runs clearly fit
 
-    learned = cast("GraphsRunner", state.runner).graphs if config.task == "graph" else state.graph
-    require_sampled(model, learned, config, state.mode_reason, free_bytes=free)
+    learned = cast("GraphsRunner", trainer.runner).graphs if config.task == "graph" else trainer.graph
+    require_sampled(model, learned, config, trainer.mode_reason, free_bytes=free)
 
 
 def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
