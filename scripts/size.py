@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_400,
+    ("fullgraph",): 29_350,
     ("distributed",): 7_715,
     ("synth",): 5_890,
     ("train",): 11_040,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_355, 411, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_305, 411, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

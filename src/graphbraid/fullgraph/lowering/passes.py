@@ -27,7 +27,7 @@ from graphbraid.fullgraph.lowering.costs import (
 def split(program: ir.Program, costs: CostModel) -> ir.Program:
     """Multiply each concatenated value by its part of the weight, so that none has to be copied."""
     ops = _split_products(program)
-    if ops is None:
+    if len(ops) == len(program.ops):
         return program.decided("split", False, "no linear map reads values side by side")
     removed = [op for op in program.ops if isinstance(op, ir.Concat) and op not in ops]
     nbytes = sum(16 * costs.num_rows(program.place(op.out)) * program.width(op.out) for op in removed)
@@ -35,22 +35,15 @@ def split(program: ir.Program, costs: CostModel) -> ir.Program:
     return program.decided("split", True, what, saves=f"{in_bytes(nbytes)} of copies an epoch", ops=ops)
 
 
-def _split_products(program: ir.Program) -> tuple[ir.Operation, ...] | None:
-    """Return the operations with every linear map of a :class:`Concat` split; None if there is none."""
+def _split_products(program: ir.Program) -> tuple[ir.Operation, ...]:
+    """Return the operations with every linear map of a :class:`Concat` split."""
     ops: list[ir.Operation] = []
     for op in program.ops:
-        before = program.producer(op.inputs[0]) if isinstance(op, ir.Linear) else None
-        if (
-            isinstance(op, ir.Linear)
-            and isinstance(before, ir.Concat)
-            and op.view == ir.WHOLE
-            and len(op.inputs) == 1
-        ):
+        before, is_alone = program.producer(op.inputs[0]), len(op.inputs) == 1
+        if isinstance(op, ir.Linear) and isinstance(before, ir.Concat) and is_alone and op.view == ir.WHOLE:
             ops += _parts(program, op, before)
         else:
             ops.append(op)
-    if len(ops) == len(program.ops):
-        return None
     read = {value for op in ops for value in op.inputs} | {program.output}
     return tuple(op for op in ops if op.out in read or not isinstance(op, ir.Concat))
 
@@ -423,8 +416,7 @@ def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -
             linear.out: replace(aggregate, out=rows, inputs=(linear.inputs[0],)),
             aggregate.out: replace(linear, out=aggregate.out, inputs=(rows, *aggregate.inputs[1:])),
         }
-        note = f"{aggregate.out}: aggregate first"
-        return program.replaced(swapped), note
+        return program.replaced(swapped), f"{aggregate.out}: aggregate first"
     after = program.consumers(aggregate.out)
     linear = after[0] if len(after) == 1 and isinstance(after[0], ir.Linear) else None
     if not isinstance(linear, ir.Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
@@ -498,25 +490,20 @@ def _merge_additions(program: ir.Program) -> ir.Program | None:
         if not isinstance(op, ir.Add):
             continue
         for target, other in (op.inputs[::-1], op.inputs):
-            maker = program.producer(target)
-            fits = isinstance(maker, ir.Linear | ir.Aggregate) and len(maker.inputs) == 1
-            if not fits or len(program.consumers(target)) > 1 or maker is None:
-                continue
-            joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
-            return program.replaced({op.out: joined}, without=target)
+            maker, is_read_once = program.producer(target), len(program.consumers(target)) == 1
+            if isinstance(maker, ir.Linear | ir.Aggregate) and len(maker.inputs) == 1 and is_read_once:
+                joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
+                return program.replaced({op.out: joined}, without=target)
     return None
 
 
 def _join_epilogues(program: ir.Program) -> ir.Program | None:
     for op in program.ops:
         maker = program.producer(op.inputs[0])
-        fits = isinstance(op, ir.Epilogue) and isinstance(maker, ir.Following) and maker.after is None
-        if not fits or len(program.consumers(op.inputs[0])) > 1:
+        if not isinstance(op, ir.Epilogue) or not isinstance(maker, ir.Following) or maker.after is not None:
             continue
-        assert isinstance(op, ir.Epilogue)
-        assert isinstance(maker, ir.Following)
-        joined = replace(maker, out=op.out, after=op)
-        return program.replaced({op.out: joined}, without=maker.out)
+        if len(program.consumers(maker.out)) == 1:
+            return program.replaced({op.out: replace(maker, out=op.out, after=op)}, without=maker.out)
     return None
 
 
@@ -527,6 +514,8 @@ def store(program: ir.Program, costs: CostModel) -> ir.Program:
     """Round rows to bfloat16 before they are aggregated, if requested: half the bytes read per edge."""
     if costs.storage == torch.float32:
         return program.decided("storage", False, "float32 rows; storage='bfloat16' halves the bytes read")
+    if not any(isinstance(op, ir.Aggregate) for op in program.ops):
+        return program.decided("storage", False, "nothing is aggregated")
     saved, ops = 0.0, []
     for op in program.ops:
         if not isinstance(op, ir.Aggregate):
@@ -538,14 +527,7 @@ def store(program: ir.Program, costs: CostModel) -> ir.Program:
         saved += passes * (costs.aggregate_seconds(place.level, width, op.adjacency.relation) / 2 - rounding)
         ops.append(replace(op, rows=costs.storage))
     what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
-    taken = any(isinstance(op, ir.Aggregate) for op in ops)
-    return program.decided(
-        "storage",
-        taken,
-        what if taken else "nothing is aggregated",
-        saves=in_seconds(saved),
-        ops=tuple(ops),
-    )
+    return program.decided("storage", True, what, saves=in_seconds(saved), ops=tuple(ops))
 
 
 # ---- the lowering passes: each turns a program into a cheaper equivalent one

@@ -163,6 +163,7 @@ class Messages(Operation):
     heads: int = 1
     """Heads of the steps' rows."""
     symbol = "messages"
+    learned = ("used",)
     moves = True
 
     @property
@@ -190,10 +191,6 @@ class Messages(Operation):
         selects = self.selects or not {"max", "min"}.isdisjoint(of_several)
         is_exact = not selects or all(step.op is not MessageOp.SUM_COLUMNS for step in self.steps)
         return bool(self.steps) and is_exact
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return self.used
 
     def run(self, *rows: Tensor, index: Tensor | None = None, num_rows: int = 0) -> Tensor:
         """Return the messages of some edges, or their ``aggregate`` if the reduction is ``own``.
@@ -269,7 +266,7 @@ class Attention(Operation):
     relation: Relation | None = None
     """The relation whose edges it reads, in a graph with types."""
     symbol = "attention"
-    learned = ("edge_weight", "edge_vector")
+    learned = ("vectors", "edge_weight", "edge_vector")
     moves = True
 
     @property
@@ -281,10 +278,6 @@ class Attention(Operation):
     def averages(self) -> bool:
         """Whether the result is a mean over several heads."""
         return not self.concat and self.heads > 1
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*self.vectors, *super().parameters())
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -336,11 +329,8 @@ class AggregateLinear(Linear):
     root: Linear | None = None
     """The operation that would multiply the destinations' own rows alone."""
     symbol = "aggregate and linear"
+    learned = (*Linear.learned, "root")
     moves = True
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*super().parameters(), *(() if self.root is None else self.root.parameters()))
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -354,15 +344,12 @@ class LinearSum(Following):
     terms: tuple[Linear, Linear]
     """The operations that would multiply each input alone."""
     symbol = "sum of linear"
+    learned = ("terms", "after")
 
     @property
     def width_out(self) -> int:
         """Number of columns of the result."""
         return self.terms[0].shape[0]
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*(p for term in self.terms for p in term.parameters()), *super().parameters())
 
     def details(self) -> str:
         """Return the text to print after the inputs."""

@@ -8,7 +8,7 @@ a level's nodes are a prefix of those of the level before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -109,7 +109,7 @@ class Operation:
     moves: ClassVar[bool] = False
     """Whether the result belongs to the level after the inputs'."""
     learned: ClassVar[tuple[str, ...]] = ()
-    """Names of the fields that hold a parameter, or None."""
+    """Names of the fields with parameters: one, several, what is computed of some, a module, or None."""
     shown: ClassVar[str] = ""
     """The text to print after the inputs, with fields of ``op`` in braces."""
 
@@ -131,8 +131,7 @@ class Operation:
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        found = (getattr(self, name) for name in self.learned)
-        return tuple(parameter for parameter in found if parameter is not None)
+        return tuple(parameter for name in self.learned for parameter in _parameters_in(getattr(self, name)))
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -147,6 +146,15 @@ class Operation:
         return replace(
             self, out=names.get(self.out, self.out), inputs=tuple(names.get(i, i) for i in self.inputs)
         )
+
+
+def _parameters_in(held: Any) -> Iterable[nn.Parameter]:
+    if held is None or isinstance(held, nn.Parameter):
+        return () if held is None else (held,)
+    if isinstance(held, tuple):
+        return (parameter for one in held for parameter in _parameters_in(one))
+    found: Iterable[nn.Parameter] = held.parameters()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,10 +195,7 @@ class Following(Operation):
 
     after: Epilogue | None = None
     """The fused epilogue; None if there is none."""
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*super().parameters(), *(() if self.after is None else self.after.parameters()))
+    learned: ClassVar[tuple[str, ...]] = ("after",)
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -207,7 +212,7 @@ class Linear(Following):
     """``(num_matrices, num_bases)``: the matrix is mixed from the ``num_bases`` that ``weight`` holds, by the
     row ``view.at`` of these coefficients. If None, it is a view of ``weight``."""
     symbol = "linear"
-    learned = ("weight", "mixed")
+    learned: ClassVar[tuple[str, ...]] = ("weight", "mixed", "after")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -387,16 +392,13 @@ class Normalise(Operation):
     :class:`torch.nn.BatchNorm1d`."""
     channels: int
     symbol = "normalise"
+    learned = ("module",)
     shown = "{op.kind}, eps {op.module.eps:g}"
 
     @property
     def couples_rows(self) -> bool:
         """Whether a row's result depends on other rows, so that no row may be left out."""
         return self.kind == "batch"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return tuple(self.module.parameters(recurse=False))
 
 
 # ---- exchange: the rows of other ranks' nodes, where the nodes of a graph are divided among ranks
@@ -498,10 +500,7 @@ class RowOfParameters(Operation):
     adds: bool = False
     """Whether the row is added; if False, it is multiplied."""
     symbol: ClassVar[str] = "by a row"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return self.row.parameters()
+    learned = ("row",)
 
     def details(self) -> str:
         """Return the text to print after the inputs."""

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.operations import run_layer
 from graphbraid.fullgraph.program import Break, FromBreak, Prelu, RowFunction, maker_of
+from graphbraid.fullgraph.step.operations.rowwise import PlannedRows
 from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import FirstRows
 from graphbraid.ops.messages import without_hooks
@@ -263,21 +264,22 @@ ReLU's slope; softplus's beta and threshold; the least and largest value of hard
 in the gradient of a value at either end; the addend of plus; and pow's exponent."""
 
 
-class PlannedFunction(PlannedOperation[RowFunction]):
-    """A function of each row without parameters."""
+class PlannedFunction(PlannedRows[RowFunction]):
+    """A function of each row without parameters, in place if nothing else, nor backward, reads the input."""
 
-    def forward(self) -> None:
-        """Plan the value, in place if nothing else, nor backward, reads the input."""
-        plan, op, function = self.plan, self.op, FUNCTIONS[self.op.kind]
-        self.keeps_result = function.reads_result
-        x = plan.rows(self.source)
-        in_place = plan.may_overwrite(self.source) and (function.reads_result or not plan.training)
-        out = plan.result(op, overwrites=self.source if in_place else None)
-        plan.do(op.out, lambda: function.forward(x.tensor, op.arguments, out.tensor), out, x)
+    def __init__(self, plan: StepPlan, op: RowFunction) -> None:
+        super().__init__(plan, op)
+        self._function = FUNCTIONS[op.kind]
+        self.keeps_result = self._function.reads_result
+        self.in_place = self.keeps_result or not plan.training
+
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Call the function."""
+        self._function.forward(rows[0], self.op.arguments, out)
 
     def backward(self) -> None:
         """Plan the input's gradient."""
-        plan, op, grad, function = self.plan, self.op, self.grad, FUNCTIONS[self.op.kind]
+        plan, op, grad, function = self.plan, self.op, self.grad, self._function
         if not plan.program.learns(self.source):
             return
         kept = plan.rows(op.out if function.reads_result else self.source)
@@ -288,28 +290,25 @@ class PlannedFunction(PlannedOperation[RowFunction]):
         plan.write_grad(self.source, run, grad, kept)
 
 
-class PlannedPrelu(PlannedOperation[Prelu]):
-    """PReLU, with one learned slope or one per column."""
+class PlannedPrelu(PlannedRows[Prelu]):
+    """PReLU, with one learned slope or one per column; backward reads the input."""
 
-    def forward(self) -> None:
-        """Plan the value; backward reads the input."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op)
-        is_above = self._is_above(out.count)
+    def __init__(self, plan: StepPlan, op: Prelu) -> None:
+        super().__init__(plan, op)
+        self.scratch = (self.like_result("is above 0", torch.bool),)
 
-        def run() -> None:
-            rows = x.tensor
-            torch.gt(rows, 0, out=is_above.tensor)
-            torch.mul(rows, op.slope.detach(), out=out.tensor)
-            torch.where(is_above.tensor, rows, out.tensor, out=out.tensor)
-
-        plan.do(op.out, run, out, is_above, x)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Multiply the values below 0 by the slope."""
+        (x,), is_above = rows, self.scratch[0].tensor
+        torch.gt(x, 0, out=is_above)
+        torch.mul(x, self.op.slope.detach(), out=out)
+        torch.where(is_above, x, out, out=out)
 
     def backward(self) -> None:
         """Plan the gradients of the slope, ``sum(grad * min(x, 0))``, and of the input."""
         plan, op, grad, x = self.plan, self.op, self.grad, self.plan.rows(self.source)
         if op.slope.requires_grad:
-            products = plan.scratch(f"{op.out}: products", grad.count, plan.program.width(op.out))
+            products = self.like_result("products")
 
             def give() -> None:
                 torch.clamp(x.tensor, max=0, out=products.tensor)
@@ -320,7 +319,7 @@ class PlannedPrelu(PlannedOperation[Prelu]):
             plan.do(f"gradient of {op.out}'s slope", give, grad, products, x)
         if not plan.program.learns(self.source):
             return
-        is_above = self._is_above(grad.count)
+        is_above = self.like_result("is above 0", torch.bool)
 
         def run(out: Tensor) -> None:
             torch.gt(x.tensor, 0, out=is_above.tensor)
@@ -328,7 +327,3 @@ class PlannedPrelu(PlannedOperation[Prelu]):
             torch.where(is_above.tensor, grad.tensor, out, out=out)
 
         plan.write_grad(self.source, run, grad, is_above, x)
-
-    def _is_above(self, count: int) -> FirstRows:
-        width = self.plan.program.width(self.op.out)
-        return self.plan.scratch(f"{self.op.out}: is above 0", count, width, dtype=torch.bool)

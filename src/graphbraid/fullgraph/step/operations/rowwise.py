@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
-from graphbraid.fullgraph.step.tasks import FirstRows
+from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.tasks import FirstRows, Rows
 from graphbraid.ops.kernels import recorded_whole
 from graphbraid.ops.messages import without_hooks
 
@@ -80,21 +81,57 @@ class PlannedAdd(PlannedOperation[ir.Add]):
             self.plan.pass_on(self.op, value)
 
 
-class PlannedCombine(PlannedOperation[ir.Combine]):
-    """A linear combination, in place of the first input if nothing else reads that."""
+class PlannedRows(PlannedOperation[Op]):
+    """An operation with one forward task, :meth:`compute`, and rows of scratch that the task writes, too."""
+
+    in_place = False
+    """Whether it may write over its first input."""
+
+    def __init__(self, plan: StepPlan, op: Op) -> None:
+        super().__init__(plan, op)
+        self.scratch: tuple[FirstRows, ...] = ()
+
+    @abstractmethod
+    def compute(self, out: Tensor, rows: list[Tensor]) -> object:
+        """Write the value to ``out``; ``rows`` has those of each input."""
 
     def forward(self) -> None:
-        """Plan the value."""
+        """Plan the value, in place of the first input if that may be and nothing else reads it."""
         plan, op = self.plan, self.op
         reads = [plan.rows(value) for value in op.inputs]
-        out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
+        in_place = self.in_place and plan.may_overwrite(self.source)
+        out = plan.result(op, overwrites=self.source if in_place else None)
+        plan.do(
+            op.out, lambda: self.compute(out.tensor, [r.tensor for r in reads]), out, *self.scratch, *reads
+        )
 
-        def run() -> None:
-            torch.mul(reads[0].tensor, op.factors[0], out=out.tensor)
-            for read, factor in zip(reads[1:], op.factors[1:], strict=True):
-                out.tensor.add_(read.tensor, alpha=factor)
+    def like_result(self, name: str, dtype: torch.dtype = torch.float32, *, width: int = 0) -> FirstRows:
+        """Return scratch rows, as many as the value has, and as wide if ``width`` is 0."""
+        plan, out = self.plan, self.op.out
+        columns = width or plan.program.width(out)
+        return plan.scratch(f"{out}: {name}", plan.count_of(out), columns, dtype=dtype)
 
-        plan.do(op.out, run, out, *reads)
+
+def _add_product(rows: Tensor, factor: Tensor | float, out: Tensor, add: bool) -> None:
+    """Compute ``out (+)= rows * factor``."""
+    if not add:
+        torch.mul(rows, factor, out=out)
+    elif isinstance(factor, Tensor):
+        out.addcmul_(rows, factor)
+    else:
+        out.add_(rows, alpha=factor)
+
+
+class PlannedCombine(PlannedRows[ir.Combine]):
+    """A linear combination, in place of the first input if nothing else reads that."""
+
+    in_place = True
+
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Add the products up, in order."""
+        torch.mul(rows[0], self.op.factors[0], out=out)
+        for x, factor in zip(rows[1:], self.op.factors[1:], strict=True):
+            out.add_(x, alpha=factor)
 
     def backward(self) -> None:
         """Plan the inputs' gradients: the result's gradient times their factors."""
@@ -104,14 +141,13 @@ class PlannedCombine(PlannedOperation[ir.Combine]):
             if factor == 1:
                 plan.pass_on(op, value)
             else:
-                plan.accumulate(value, partial(_add_times, grad, factor), grad)
+                plan.accumulate(value, partial(self._spread, factor), grad)
+
+    def _spread(self, factor: float, out: Tensor, add: bool) -> None:
+        _add_product(self.grad.tensor, factor, out, add)
 
 
-def _add_times(grad: FirstRows, factor: float, out: Tensor, add: bool) -> None:
-    out.add_(grad.tensor, alpha=factor) if add else torch.mul(grad.tensor, factor, out=out)
-
-
-class PlannedConcat(PlannedOperation[ir.Concat]):
+class PlannedConcat(PlannedRows[ir.Concat]):
     """The inputs' columns side by side."""
 
     def __init__(self, plan: StepPlan, op: ir.Concat) -> None:
@@ -121,79 +157,63 @@ class PlannedConcat(PlannedOperation[ir.Concat]):
         for value in op.inputs:
             self._columns.append(slice(start, start := start + plan.program.width(value)))
 
-    def forward(self) -> None:
-        """Plan to copy the columns."""
-        plan, reads = self.plan, [self.plan.rows(value) for value in self.op.inputs]
-        out = plan.result(self.op)
-
-        def run() -> None:
-            for read, part in zip(reads, self._columns, strict=True):
-                out.tensor[:, part].copy_(read.tensor)
-
-        plan.do(self.op.out, run, out, *reads)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Copy the columns."""
+        for x, part in zip(rows, self._columns, strict=True):
+            out[:, part].copy_(x)
 
     def backward(self) -> None:
         """Plan the inputs' gradients: each its columns of the result's gradient."""
-        plan, grad = self.plan, self.grad
         for value, part in zip(self.op.inputs, self._columns, strict=True):
-            plan.accumulate(value, partial(_add_columns, grad, part), grad)
+            self.plan.accumulate(value, partial(self._give, part), self.grad)
+
+    def _give(self, part: slice, out: Tensor, add: bool) -> None:
+        columns = self.grad.tensor[:, part]
+        out.add_(columns) if add else out.copy_(columns)
 
 
-def _add_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> None:
-    columns = grad.tensor[:, part]
-    out.add_(columns) if add else out.copy_(columns)
-
-
-class PlannedLargest(PlannedOperation[ir.Largest]):
+class PlannedLargest(PlannedRows[ir.Largest]):
     """The largest input, element by element. The number of the winner is stored for backward."""
 
-    def forward(self) -> None:
-        """Plan the value."""
-        plan, op = self.plan, self.op
-        reads = [plan.rows(value) for value in op.inputs]
-        out, width = plan.result(op), plan.program.width(op.out)
-        winner = self._winner = plan.scratch(f"{op.out}: winners", out.count, width, dtype=torch.uint8)
-        is_more = plan.scratch(f"{op.out}: is more", out.count, width, dtype=torch.bool)
+    def __init__(self, plan: StepPlan, op: ir.Largest) -> None:
+        super().__init__(plan, op)
+        self._winner = self.like_result("winners", torch.uint8)
+        self._is_more = self.like_result("is more", torch.bool)
+        self.scratch = self._winner, self._is_more
 
-        def run() -> None:
-            out.tensor.copy_(reads[0].tensor)
-            winner.tensor.zero_()
-            for number, read in enumerate(reads[1:], 1):
-                x = read.tensor
-                torch.gt(x, out.tensor, out=is_more.tensor)
-                winner.tensor.masked_fill_(is_more.tensor, number)
-                torch.maximum(x, out.tensor, out=out.tensor)
-
-        plan.do(op.out, run, out, winner, is_more, *reads)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Take the larger of each input and those before it."""
+        winner, is_more = self._winner.tensor.zero_(), self._is_more.tensor
+        out.copy_(rows[0])
+        for number, x in enumerate(rows[1:], 1):
+            torch.gt(x, out, out=is_more)
+            winner.masked_fill_(is_more, number)
+            torch.maximum(x, out, out=out)
 
     def backward(self) -> None:
         """Plan the inputs' gradients: the result's gradient where they were the largest."""
-        plan, op, grad, winner = self.plan, self.op, self.grad, self._winner
-        for number, value in enumerate(op.inputs):
-            is_won = plan.scratch(f"{op.out}: is {value}", grad.count, plan.program.width(op.out))
-            plan.accumulate(value, partial(self._add_won, number, is_won), grad, winner, is_won)
+        for number, value in enumerate(self.op.inputs):
+            is_won = self.like_result(f"is {value}")
+            give = partial(self._give_won, number, is_won)
+            self.plan.accumulate(value, give, self.grad, self._winner, is_won)
 
-    def _add_won(self, number: int, is_won: FirstRows, out: Tensor, add: bool) -> None:
-        grad = self.grad.tensor
+    def _give_won(self, number: int, is_won: FirstRows, out: Tensor, add: bool) -> None:
         torch.eq(self._winner.tensor, number, out=is_won.tensor)
-        out.addcmul_(grad, is_won.tensor) if add else torch.mul(grad, is_won.tensor, out=out)
+        _add_product(self.grad.tensor, is_won.tensor, out, add)
 
 
-class PlannedScale(PlannedOperation[ir.Scale]):
+class PlannedScale(PlannedRows[ir.Scale]):
     """A product of rows and ``1 + factor``, a learned number."""
 
-    def forward(self) -> None:
-        """Plan the value; backward reads the input."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op)
-        plan.do(op.out, lambda: _scale(x.tensor, op.factor.detach(), out.tensor, False), out, x)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Multiply the rows."""
+        _scale(rows[0], self.op.factor.detach(), out, False)
 
     def backward(self) -> None:
         """Plan the gradients of the rows, ``(1 + factor) grad``, and of the factor, ``sum(grad * x)``."""
         plan, op, grad = self.plan, self.op, self.grad
         if op.factor.requires_grad:
-            x = plan.rows(self.source)
-            products = plan.scratch(f"{op.out}: products", grad.count, plan.program.width(op.out))
+            x, products = plan.rows(self.source), self.like_result("products")
 
             def run() -> None:
                 given = plan.parameters.lend(op.factor)
@@ -201,20 +221,13 @@ class PlannedScale(PlannedOperation[ir.Scale]):
                 plan.parameters.give(op.factor, given)
 
             plan.do(f"gradient of {op.out}'s factor", run, grad, products, x)
-
-        def spread(out: Tensor, add: bool) -> None:
-            _scale(grad.tensor, op.factor.detach(), out, add)
-
-        plan.accumulate(self.source, spread, grad)
+        plan.accumulate(self.source, lambda out, add: _scale(grad.tensor, op.factor.detach(), out, add), grad)
 
 
 @recorded_whole
 def _scale(x: Tensor, factor: Tensor, out: Tensor, add: bool) -> None:
     """Compute ``out (+)= (1 + factor) x``."""
-    if add:
-        out.addcmul_(x, 1 + factor)
-    else:
-        torch.mul(x, 1 + factor, out=out)
+    _add_product(x, 1 + factor, out, add)
 
 
 @recorded_whole
@@ -224,38 +237,33 @@ def _factor_gradient(grad: Tensor, x: Tensor, products: Tensor, out: Tensor) -> 
     torch.sum(products.view(1, -1), 1, out=out)
 
 
-class PlannedUnitRows(PlannedOperation[ir.UnitRows]):
+class PlannedUnitRows(PlannedRows[ir.UnitRows]):
     """Rows of length 1, in place of the input if nothing else reads that; the lengths are stored."""
 
-    keeps_result = True
+    keeps_result = in_place = True
 
-    def forward(self) -> None:
-        """Plan the value."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
-        lengths = self._lengths = plan.scratch(f"{op.out}: lengths", out.count, 1)
+    def __init__(self, plan: StepPlan, op: ir.UnitRows) -> None:
+        super().__init__(plan, op)
+        self._lengths = self.like_result("lengths", width=1)
+        self.scratch = (self._lengths,)
 
-        def run() -> None:
-            rows = x.tensor
-            torch.linalg.vector_norm(rows, dim=1, keepdim=True, out=lengths.tensor)
-            torch.div(rows, lengths.tensor.clamp_(min=op.eps), out=out.tensor)
-
-        plan.do(op.out, run, out, lengths, x)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Divide the rows by their lengths."""
+        (x,), lengths = rows, self._lengths.tensor
+        torch.linalg.vector_norm(x, dim=1, keepdim=True, out=lengths)
+        torch.div(x, lengths.clamp_(min=self.op.eps), out=out)
 
     def backward(self) -> None:
         """Plan the input's gradient, ``(grad - out * (grad . out)) / length``.
 
         The second term is missing for a row shorter than ``eps``, which was divided by ``eps``.
         """
-        plan, op, grad, out, lengths = (
-            self.plan,
-            self.op,
-            self.grad,
-            self.plan.values[self.op.out],
-            self._lengths,
+        plan, op, grad, lengths = self.plan, self.op, self.grad, self._lengths
+        out, along, is_long = (
+            plan.values[op.out],
+            self.like_result("along", width=1),
+            self.like_result("is long", width=1),
         )
-        along = plan.scratch(f"{op.out}: along", grad.count, 1)
-        is_long = plan.scratch(f"{op.out}: is long", grad.count, 1)
 
         def run(into: Tensor) -> None:
             y, length = out.tensor, lengths.tensor
@@ -268,30 +276,26 @@ class PlannedUnitRows(PlannedOperation[ir.UnitRows]):
         plan.write_grad(self.source, run, grad, out, lengths, along, is_long)
 
 
-class PlannedProduct(PlannedOperation[ir.Product]):
+class PlannedProduct(PlannedRows[ir.Product]):
     """A product of two values element by element; backward reads both."""
 
-    def forward(self) -> None:
-        """Plan the value."""
-        plan, op = self.plan, self.op
-        first, second = (plan.rows(value) for value in op.inputs)
-        out = plan.result(op)
-        plan.do(op.out, lambda: torch.mul(first.tensor, second.tensor, out=out.tensor), out, first, second)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Multiply the values."""
+        torch.mul(*rows, out=out)
 
     def backward(self) -> None:
         """Plan each factor's gradient: the result's gradient times the other factor."""
         plan, op, grad = self.plan, self.op, self.grad
         first, second = (plan.rows(value) for value in op.inputs)
-        plan.accumulate(
-            op.inputs[0], lambda out, add: _multiply(grad.tensor, second.tensor, out, add), grad, second
-        )
-        width = plan.program.width(op.out)
-        if plan.program.width(op.inputs[1]) == width:
-            plan.accumulate(
-                op.inputs[1], lambda out, add: _multiply(grad.tensor, first.tensor, out, add), grad, first
-            )
+
+        def times(other: Rows, out: Tensor, add: bool) -> None:
+            _add_product(grad.tensor, other.tensor, out, add)
+
+        plan.accumulate(op.inputs[0], partial(times, second), grad, second)
+        if plan.program.width(op.inputs[1]) == plan.program.width(op.out):
+            plan.accumulate(op.inputs[1], partial(times, first), grad, first)
             return
-        products = plan.scratch(f"{op.out}: products", grad.count, width)
+        products = self.like_result("products")
 
         def along(out: Tensor, add: bool) -> None:
             torch.mul(grad.tensor, first.tensor, out=products.tensor)
@@ -303,20 +307,16 @@ class PlannedProduct(PlannedOperation[ir.Product]):
         plan.accumulate(op.inputs[1], along, grad, first, products)
 
 
-def _multiply(grad: Tensor, other: Tensor, out: Tensor, add: bool) -> None:
-    out.addcmul_(grad, other) if add else torch.mul(grad, other, out=out)
-
-
-class PlannedRowOfParameters(PlannedOperation[ir.RowOfParameters]):
+class PlannedRowOfParameters(PlannedRows[ir.RowOfParameters]):
     """Rows times, or plus, a row that PyTorch computes of parameters, and differentiates, in each step."""
 
-    def forward(self) -> None:
-        """Plan the value; backward reads the input of a product."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        run = torch.add if op.adds else torch.mul
-        in_place = op.adds and plan.may_overwrite(self.source)
-        out = plan.result(op, overwrites=self.source if in_place else None)
-        plan.do(op.out, lambda: run(x.tensor, _row(op.row.tensor()), out=out.tensor), out, x)
+    def __init__(self, plan: StepPlan, op: ir.RowOfParameters) -> None:
+        super().__init__(plan, op)
+        self.in_place = op.adds  # backward reads the input of a product
+
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Multiply the rows, or add to them."""
+        (torch.add if self.op.adds else torch.mul)(rows[0], _row(self.op.row.tensor()), out=out)
 
     def backward(self) -> None:
         """Plan the gradients of the parameters and of the rows."""
@@ -328,15 +328,14 @@ class PlannedRowOfParameters(PlannedOperation[ir.RowOfParameters]):
             return
 
         def spread(out: Tensor, add: bool) -> None:
-            _multiply(grad.tensor, _row(op.row.tensor()), out, add)
+            _add_product(grad.tensor, _row(op.row.tensor()), out, add)
 
         plan.accumulate(self.source, spread, grad)
 
     def _plan_parameters(self) -> None:
         plan, op, grad = self.plan, self.op, self.grad
         wanted = [parameter for parameter in op.parameters() if parameter.requires_grad]
-        x = None if op.adds else plan.rows(self.source)
-        products = None if op.adds else plan.scratch(f"{op.out}: products", grad.count, grad.width)
+        x, products = (None, None) if op.adds else (plan.rows(self.source), self.like_result("products"))
 
         def run() -> None:
             rows = grad.tensor
@@ -358,68 +357,56 @@ def _row(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1)
 
 
-class PlannedColumns(PlannedOperation[ir.ColumnRange]):
+class PlannedColumns(PlannedRows[ir.ColumnRange]):
     """Some columns of a value, copied."""
 
-    def forward(self) -> None:
-        """Plan the copy."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op)
-        plan.do(op.out, lambda: out.tensor.copy_(x.tensor[:, op.first : op.last]), out, x)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Copy the columns."""
+        out.copy_(rows[0][:, self.op.first : self.op.last])
 
     def backward(self) -> None:
         """Plan the input's gradient, 0 in the other columns."""
-        plan, op, grad = self.plan, self.op, self.grad
-        plan.accumulate(self.source, partial(_add_to_columns, grad, slice(op.first, op.last)), grad)
+        self.plan.accumulate(self.source, self._give, self.grad)
+
+    def _give(self, out: Tensor, add: bool) -> None:
+        into = (out if add else out.zero_())[:, self.op.first : self.op.last]
+        into.add_(self.grad.tensor) if add else into.copy_(self.grad.tensor)
 
 
-def _add_to_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> None:
-    if add:
-        out[:, part].add_(grad.tensor)
-    else:
-        out.zero_()[:, part].copy_(grad.tensor)
-
-
-class PlannedAlongRow(PlannedOperation[ir.AlongRow]):
+class PlannedAlongRow(PlannedRows[ir.AlongRow]):
     """The sum or mean of each row's pieces, or the norm of each row."""
 
     def __init__(self, plan: StepPlan, op: ir.AlongRow) -> None:
         super().__init__(plan, op)
         self.keeps_result = op.kind == "norm"
 
-    def forward(self) -> None:
-        """Plan the value."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op)
-        if op.kind != "norm":
-            run = torch.sum if op.kind == "sum" else torch.mean
-            plan.do(op.out, lambda: run(_pieces(op, x.tensor), 1, out=out.tensor), out, x)
-            return
-        norm = torch.linalg.vector_norm
-        plan.do(op.out, lambda: norm(x.tensor, dim=1, keepdim=True, out=out.tensor), out, x)
+    def compute(self, out: Tensor, rows: list[Tensor]) -> None:
+        """Reduce each row."""
+        if self.op.kind == "norm":
+            torch.linalg.vector_norm(rows[0], dim=1, keepdim=True, out=out)
+        else:
+            (torch.sum if self.op.kind == "sum" else torch.mean)(self._pieces(rows[0]), 1, out=out)
 
     def backward(self) -> None:
         """Plan the input's gradient: ``grad`` in each piece, times ``x / norm`` for a norm that is not 0."""
         plan, op, grad = self.plan, self.op, self.grad
         if op.kind != "norm":
-            plan.accumulate(self.source, lambda out, add: _spread(op, grad.tensor, out, add), grad)
+            plan.accumulate(self.source, self._spread, grad)
             return
-        x, norm = plan.rows(self.source), plan.rows(op.out)
-        factor = plan.scratch(f"{op.out}: factor", grad.count, 1)
+        x, norm, factor = plan.rows(self.source), plan.rows(op.out), self.like_result("factor", width=1)
 
         def run(out: Tensor, add: bool) -> None:
             torch.div(grad.tensor, norm.tensor, out=factor.tensor)
             factor.tensor.masked_fill_(norm.tensor == 0, 0.0)
-            _multiply(x.tensor, factor.tensor, out, add)
+            _add_product(x.tensor, factor.tensor, out, add)
 
         plan.accumulate(self.source, run, grad, x, norm, factor)
 
+    def _pieces(self, rows: Tensor) -> Tensor:
+        width = self.op.width_out
+        return rows.view(len(rows), rows.shape[1] // width, width)
 
-def _pieces(op: ir.AlongRow, rows: Tensor) -> Tensor:
-    return rows.view(len(rows), rows.shape[1] // op.width_out, op.width_out)
-
-
-def _spread(op: ir.AlongRow, grad: Tensor, out: Tensor, add: bool) -> None:
-    pieces = _pieces(op, out)
-    given, factor = grad[:, None].expand_as(pieces), 1.0 if op.kind == "sum" else 1 / pieces.shape[1]
-    pieces.add_(given, alpha=factor) if add else torch.mul(given, factor, out=pieces)
+    def _spread(self, out: Tensor, add: bool) -> None:
+        pieces = self._pieces(out)
+        factor = 1.0 if self.op.kind == "sum" else 1 / pieces.shape[1]
+        _add_product(self.grad.tensor[:, None].expand_as(pieces), factor, pieces, add)
