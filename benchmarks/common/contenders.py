@@ -37,7 +37,16 @@ class Contender:
 def last_json_line(
     name: str, command: Sequence[str], environment: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> dict[str, Any]:
-    """What a command prints last, read as JSON; ends the benchmark where the command fails.
+    """What a command prints last, read as JSON. Arguments are those of :func:`output_of`."""
+    said = output_of(name, command, environment, cwd)
+    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    return found
+
+
+def output_of(
+    name: str, command: Sequence[str], environment: dict[str, str] | None = None, cwd: Path = ROOT
+) -> str:
+    """What a command prints; ends the benchmark where the command fails.
 
     Args:
         name: the contender's, for the message.
@@ -48,8 +57,7 @@ def last_json_line(
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd)
     if done.returncode != 0:
         raise SystemExit(f"{name} failed ({' '.join(command)}):\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return done.stdout
 
 
 def unused_port() -> int:

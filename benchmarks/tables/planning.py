@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from benchmarks.common.rows import Row, read_rows
 from benchmarks.tables.markdown import NOT_MEASURED, milliseconds, table, where
 from benchmarks.training.checks import KINDS
@@ -38,24 +40,41 @@ def _of_run(run: Row | None) -> list[str]:
 
 
 def checks() -> str:
-    """What scanning a graph costs, and epochs and batches beside another checkout's."""
+    """What scanning a graph costs, and epochs and batches beside another checkout's: seconds and memory."""
     rows = read_rows("checks")
     lines = [
-        [row["graph"], name, *_beside(row[kind])]
+        [
+            row["graph"],
+            name,
+            *_beside(row[kind], milliseconds),
+            *_beside(row.get("peak_gb", {}).get(kind), _gigabytes),
+        ]
         for row in rows
         for kind, name in KINDS.items()
         if kind in row
     ]
-    lines += [[row["graph"], "scan", milliseconds(row["scan_s"])] for row in rows if "scan_s" in row]
-    lines = [[*line, *[NOT_MEASURED] * (5 - len(line))] for line in lines]
+    lines += [
+        [row["graph"], "scan", milliseconds(row["scan_s"]), *[NOT_MEASURED] * 5]
+        for row in rows
+        if "scan_s" in row
+    ]
     commits = dict.fromkeys(row["before"] for row in rows if "before" in row)
-    said = f"Medians; before: those of commit {', '.join(commits)}, in turns with this one's."
-    heads = ["graph", "what", "now", "before", "now / before"]
+    said = (
+        f"Medians; before: those of commit {', '.join(commits)}, in turns with this one's. Memory: the most "
+        "that the process holds, the graph and all libraries included; of two ranks, the first."
+    )
+    heads = ["graph", "what", "now", "before", "now / before", "memory now", "before", "now / before"]
     return "\n\n".join([table(heads, lines), said, where(rows, "benchmarks.training.checks")])
 
 
-def _beside(median: Row) -> list[str]:
+def _beside(median: Row | None, shown: Callable[[float], str]) -> list[str]:
+    if median is None:
+        return [NOT_MEASURED] * 3
     if "before" not in median:
-        return [milliseconds(median["now"])]
+        return [shown(median["now"]), NOT_MEASURED, NOT_MEASURED]
     now, before = median["now"], median["before"]
-    return [milliseconds(now), milliseconds(before), f"{now / before:.2f}"]
+    return [shown(now), shown(before), f"{now / before:.2f}"]
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value:.2f} GB"

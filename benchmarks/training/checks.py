@@ -31,7 +31,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.contenders import ROOT, last_json_line, unused_port
+from benchmarks.common.contenders import ROOT, output_of, unused_port
 from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
@@ -53,9 +53,16 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in t
 import graphbraid
 if not graphbraid.__file__.startswith(f"{checkout}/"):
     raise SystemExit(f"graphbraid is {graphbraid.__file__}, not that of {checkout}")
-runpy.run_module(module, run_name="__main__", alter_sys=True)
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+finally:
+    from benchmarks.peers.common import peak_gb
+    print(peak_gb())
 """
-"""Runs a module with its own checkout's package, for which the finder of an editable install must go."""
+"""Runs a module with its own checkout's package, for which the finder of an editable install must go.
+
+The last line that it prints is the most memory that the process held.
+"""
 
 
 def scan_seconds(folder: Path) -> float:
@@ -76,17 +83,18 @@ def scan_seconds(folder: Path) -> float:
     )
 
 
-def seconds_of(checkout: Path, module: str, *arguments: str) -> float:
-    """The median epoch, or the mean batch, of one process that runs a checkout's own benchmark."""
+def measure_module(checkout: Path, module: str, *arguments: str) -> tuple[float, float]:
+    """A process that runs a checkout's own benchmark: its median epoch or mean batch, and its peak in GB."""
     if not (checkout / "benchmarks" / module.replace(".", "/")).with_suffix(".py").exists():
         module = module.replace(".", "_").removeprefix("training_")  # before there was a folder per question
     command = _command(checkout, f"benchmarks.{module}", *arguments)
-    found = last_json_line(f"{module} of {checkout}", command, _environment(checkout), checkout)
-    return float(found["epoch_s"] if "epoch_s" in found else found["ms_per_batch"] / 1e3)
+    said = output_of(f"{module} of {checkout}", command, _environment(checkout), checkout)
+    found, peak = (json.loads(line) for line in said.strip().splitlines()[-2:])
+    return float(found["epoch_s"] if "epoch_s" in found else found["ms_per_batch"] / 1e3), peak
 
 
-def seconds_of_ranks(checkout: Path) -> float:
-    """The median epoch of two ranks that run a checkout's own command."""
+def measure_two_ranks(checkout: Path) -> tuple[float, float]:
+    """Two ranks that run a checkout's own command: the median epoch, and the peak of the first one in GB."""
     shared = _environment(checkout) | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     shared["MASTER_PORT"] = str(unused_port())
     with tempfile.TemporaryDirectory() as scratch:
@@ -106,8 +114,9 @@ def seconds_of_ranks(checkout: Path) -> float:
     for rank, (_, errors) in zip(ranks, outputs, strict=True):
         if rank.returncode:
             raise SystemExit(f"two ranks of {checkout} ended with {rank.returncode}:\n{errors[-2000:]}")
-    epochs = json.loads(outputs[0][0])["result"]["history"]
-    return float(statistics.median(epoch["epoch_seconds"] for epoch in epochs[1:]))
+    said, _, peak = outputs[0][0].strip().rpartition("\n")
+    epochs = json.loads(said)["result"]["history"]
+    return float(statistics.median(epoch["epoch_seconds"] for epoch in epochs[1:])), float(peak)
 
 
 def _command(checkout: Path, module: str, *arguments: str) -> list[str]:
@@ -118,24 +127,29 @@ def _environment(checkout: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "OMP_WAIT_POLICY": "passive"}
 
 
-def timings(runs: Mapping[str, Callable[[Path], float]], options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of each run by checkout, repeat by repeat."""
+def measure_in_turns(
+    runs: Mapping[str, Callable[[Path], tuple[float, float]]], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Runs of the checkouts in turns: all seconds, and the medians of seconds and of peaks by kind."""
     checkouts = {"now": ROOT} | ({"before": options.before.resolve()} if options.before else {})
-    seconds: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in checkouts} for kind in runs}
+    found: dict[str, dict[str, list[tuple[float, float]]]]
+    found = {kind: {name: [] for name in checkouts} for kind in runs}
     for _ in range(options.repeats):
         for kind, run in runs.items():
             for name, checkout in checkouts.items():
-                seconds[kind][name].append(run(checkout))
-    return seconds
+                found[kind][name].append(run(checkout))
+    seconds, peaks = (
+        {kind: {name: [one[at] for one in took] for name, took in of.items()} for kind, of in found.items()}
+        for at in (0, 1)
+    )
+    return {"runs": seconds, "peak_gb": _medians(peaks), **_medians(seconds)}
 
 
-def medians(found: dict[str, Any]) -> dict[str, Any]:
-    """The runs and the median of each, by kind and checkout."""
-    named = {
+def _medians(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    return {
         kind: {name: statistics.median(took) for name, took in by_checkout.items()}
         for kind, by_checkout in found.items()
     }
-    return {"runs": found, **named}
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -148,24 +162,24 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             "sampled": ("training.epoch_ours", str(folder), str(weights), "--epochs", "4"),
             "batch": ("sampling.ours", str(folder)),
         }
-        found = timings({kind: _bound(call) for kind, call in calls.items()}, options)
-    return {"graph": folder.name, "scan_s": scan_seconds(folder), **medians(found)}
+        found = measure_in_turns({kind: _bound(call) for kind, call in calls.items()}, options)
+    return {"graph": folder.name, "scan_s": scan_seconds(folder), **found}
 
 
 def measure_typed(options: argparse.Namespace) -> dict[str, Any]:
     """Batches of a graph with types."""
     folder = typed_graphs.make(options.graphs, "mag-like", options.graphs, MAG_SHARE)
     run = _bound(("sampling.typed_ours", str(folder)))
-    return {"graph": folder.name, **medians(timings({"typed": run}, options))}
+    return {"graph": folder.name, **measure_in_turns({"typed": run}, options)}
 
 
 def measure_ranks(options: argparse.Namespace) -> dict[str, Any]:
     """Epochs of two ranks."""
-    return {"graph": "braid-100k", **medians(timings({"ranks": seconds_of_ranks}, options))}
+    return {"graph": "braid-100k", **measure_in_turns({"ranks": measure_two_ranks}, options)}
 
 
-def _bound(call: tuple[str, ...]) -> Callable[[Path], float]:
-    return lambda checkout: seconds_of(checkout, *call)
+def _bound(call: tuple[str, ...]) -> Callable[[Path], tuple[float, float]]:
+    return lambda checkout: measure_module(checkout, *call)
 
 
 KINDS = {
@@ -179,13 +193,15 @@ KINDS = {
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table("graph", "what", "ms", "now / before", "scan ms")
+    table = Table("graph", "what", "ms", "now / before", "peak GB", "now / before", "scan ms")
     for row in rows:
         scan = f"{1e3 * row['scan_s']:.2f}" if "scan_s" in row else ""
         for kind in (one for one in KINDS if one in row):
-            now, before = row[kind]["now"], row[kind].get("before")
-            ratio = f"{now / before:.3f}" if before else ""
-            table.add_row(row["graph"], KINDS[kind], f"{1e3 * now:.2f}", ratio, scan)
+            cells = []
+            for by_checkout, unit in ((row[kind], 1e3), (row["peak_gb"][kind], 1)):
+                now, before = by_checkout["now"], by_checkout.get("before")
+                cells += [f"{unit * now:.2f}", f"{now / before:.3f}" if before else ""]
+            table.add_row(row["graph"], KINDS[kind], *cells, scan)
     Console(width=110).print(table)
 
 
