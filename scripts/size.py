@@ -21,10 +21,10 @@ BUDGETS = {
         "files",
         "figures.py",
         "machine",
-    ): 3_105,
+    ): 3_095,
     ("graph",): 5_080,
-    ("ops",): 10_840,
-    ("sampling",): 6_885,
+    ("ops",): 10_945,
+    ("sampling",): 6_775,
     ("features",): 4_420,
     ("datasets",): 6_975,
     ("nn",): 3_840,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_900,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_305, 411, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_295, 409, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

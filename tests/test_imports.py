@@ -40,7 +40,7 @@ INNER_FLOORS = {
     "graph": ((...,), ("interop",), ("graph",), ("graph_set",)),
     "ops": (
         ("library",),
-        ("dropout",),
+        ("rng",),
         ("reference",),
         ("kernels",),
         ("aggregation",),
@@ -349,7 +349,7 @@ from graphbraid import native, ops
 from graphbraid.cli.commands import doctor
 from graphbraid.fullgraph import rates
 from graphbraid.graph.csc import Csc
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), 2)
 out = ops.spmm(csc, torch.tensor([[1.0], [10.0]]))

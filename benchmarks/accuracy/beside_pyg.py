@@ -31,7 +31,7 @@ from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from graphbraid import Graph, datasets
 from graphbraid.fullgraph import Uncompiled
-from graphbraid.ops.dropout import draw_seed, keep_mask
+from graphbraid.ops.rng import draw_seed, keep_mask
 
 RANDOM_SPLIT: dict[str, Any] = {"normalize_features": True, "split_seed": SPLIT_SEED}
 SETUPS: dict[str, dict[str, Any]] = {

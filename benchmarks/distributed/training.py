@@ -15,7 +15,7 @@ from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.gradients import GradientSum
 from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
 from graphbraid.graph import Graph
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 PASSES = ALL - {"locality", "prune"}
 """Nodes keep their places on one rank as on several, and every row of the halo travels."""

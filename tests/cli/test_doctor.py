@@ -8,7 +8,7 @@ from tests import warm
 from graphbraid import native
 from graphbraid.cli.commands import doctor
 from graphbraid.fullgraph import rates as kept_rates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):
 UNMEASURED = """
 from graphbraid.cli.main import app
 from graphbraid.fullgraph import rates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 rates.measured_rates = lambda: rates.MeasuredRates(rates=Rates())
 app(["doctor"])

@@ -29,7 +29,7 @@ from graphbraid.fullgraph.ranks.halo import (
     steady_link,
     values_that_may_travel,
 )
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 COMPUTES = ALL - {"hoist", "order"}
 """Passes that leave level 0 something to compute in each step: linear maps stay before aggregations."""

@@ -24,7 +24,7 @@ from graphbraid.fullgraph.step.features import HostMap
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
 PAIRS = (CHANNELS, 8), (8, CLASSES)

@@ -22,7 +22,7 @@ from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.read import Source
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import coo_to_csc
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 RATES = Rates()
 """Fixed, so that every machine lowers alike."""

@@ -31,7 +31,7 @@ from graphbraid.estimates.full_ranks import (
 )
 from graphbraid.estimates.ranks import Cluster, RankEpoch, Sending
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.nn import make_model
 
 DEGREES = [(8.0, 1.0)]

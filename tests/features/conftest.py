@@ -3,7 +3,7 @@
 import pytest
 
 from graphbraid.fullgraph.rates import MeasuredRates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 
 @pytest.fixture(autouse=True)

@@ -253,12 +253,12 @@ def test_damage_is_noticed_by_who_reads_the_row(stores, tmp_path):
 def test_tiers_of_other_features_are_refused(int8, stores):
     tiers = TieredFeatures.build(open_store(stores["float16"]), host=0, disk=SMALL)
     with pytest.raises(DataError, match="make the tiers of this very graph"):
-        BatchSource(graph=int8, rows=tiers)
+        BatchSource(graph=int8, rows=tiers).check_tiers()
     in_memory = open_store(stores["int8"], mmap=False)
     with pytest.raises(DataError, match="lies in memory only"):
         TieredFeatures.build(in_memory, host=0)
     with pytest.raises(DataError, match="none that are dense"):
-        BatchSource(graph=int8.replace(x=None), rows=tiers)
+        BatchSource(graph=int8.replace(x=None), rows=tiers).check_tiers()
 
 
 def test_pyg_gets_float_rows(int8):

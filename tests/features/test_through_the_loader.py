@@ -138,7 +138,7 @@ def test_an_error_of_the_disk_reaches_who_iterates(tmp_path):
 def test_tiers_of_another_graph_are_refused(graph, tmp_path):
     other = stored_graph(tmp_path, num_nodes=299)
     with pytest.raises(DataError, match="make the tiers of this very graph"):
-        BatchSource(graph=graph, rows=tiers_of(other, 0))
+        BatchSource(graph=graph, rows=tiers_of(other, 0)).check_tiers()
     with pytest.raises(DataError, match="make the tiers of this very graph"):
         NeighborLoader(graph.replace(x=None), [2], tiers=tiers_of(graph, 0))
 

@@ -101,7 +101,7 @@ def test_an_error_of_the_disk_reaches_who_iterates(tmp_path):
 def test_lists_of_another_graph_are_refused(graph, tmp_path):
     other = TieredTopology.build(stored_graph(tmp_path, num_nodes=299), host=0)
     with pytest.raises(DataError, match="topology's tiers of this very graph"):
-        BatchSource(graph=graph, lists=other)
+        BatchSource(graph=graph, lists=other).check_tiers()
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])

@@ -7,7 +7,7 @@ from tests.fullgraph.fake_device import FakeDevice
 
 from graphbraid.fullgraph import rates as kept_rates
 from graphbraid.fullgraph.rates import MeasuredRates, rates_file
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ from graphbraid import SparseFeatures, nn
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.ops import binary
 from graphbraid.ops.binary import BinaryRows, binary_bytes, is_binary
 

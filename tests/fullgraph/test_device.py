@@ -23,7 +23,7 @@ from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 RECORDED = (
     "gcn",

@@ -17,7 +17,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.graph.csc import Csc
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 MODELS = {
     "gcn": lambda **o: gnn.GCN(CHANNELS, 16, CLASSES, 3, **o),

@@ -12,7 +12,7 @@ from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
 from graphbraid.fullgraph.rates import MeasuredRates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 DENSITY = 0.4
 

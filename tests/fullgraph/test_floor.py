@@ -25,7 +25,7 @@ from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, L
 from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.graph.csc import Csc
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 RATES = Rates(
     multiply_flops=1e9,

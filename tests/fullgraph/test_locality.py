@@ -22,7 +22,7 @@ from graphbraid.fullgraph.lowering.lower_program import with_shared_transpose
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.orders import community_order
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 GROUPS, SIZE, CHANNELS, CLASSES = 12, 10, 12, 5
 NODES = GROUPS * SIZE

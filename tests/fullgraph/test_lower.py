@@ -15,7 +15,7 @@ from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path, fuse
 from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.reading.read import read_model
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 
 def costs(graph, num_blocks=2, **changes):

@@ -30,7 +30,7 @@ from graphbraid.fullgraph import ALL, Engine
 from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.operations import attention
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 CASES = {case.id: case for case in chain(PROPAGATION, ROWWISE, LAYERS) if case.expected == LOWERED}
 

@@ -15,7 +15,7 @@ from graphbraid.fullgraph import ALL, CompileOptions, Engine, NotLoweredError, l
 from graphbraid.fullgraph.program import Messages, ReadRows
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.runner import Runner
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 OPTIONS = CompileOptions(rates=Rates())
 

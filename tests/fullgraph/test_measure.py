@@ -16,7 +16,7 @@ from graphbraid.cli.commands.doctor import _rate_rows, _rates
 from graphbraid.fullgraph import rates as kept_rates
 from graphbraid.fullgraph import rates as measure
 from graphbraid.fullgraph.rates import MeasuredRates, machine_rates, measured_rates, rates_file
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_values=5e8, binary_values=1e10)
 SLOW = dataclasses.replace(QUICK, multiply_flops=4e10, sparse_values=2e8)

@@ -42,7 +42,7 @@ from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.step.operations.by_pytorch import FUNCTIONS
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 ARGUMENTS = {
     "gelu": [("none",), ("tanh",)],

@@ -20,7 +20,7 @@ from graphbraid.fullgraph.step.device_copies import (
     csr_of,
     multiply,
 )
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.ops.aggregation import Aggregation, follow_up
 
 

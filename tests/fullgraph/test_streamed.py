@@ -15,7 +15,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import TieredFeatures
 from graphbraid.fullgraph.rates import MeasuredRates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 WIDTH, NODES = 37, 2300
 SMALL = 96_000

@@ -20,10 +20,10 @@ from graphbraid.nn.gcn import gcn_norm
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.binary import bit_gram, bit_product
 from graphbraid.ops.distances import distances
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.gather import places_of, spread_rows
 from graphbraid.ops.kernels import ROW_DTYPES, backend
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product
 from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.message_steps import MessageOp, MessageStep

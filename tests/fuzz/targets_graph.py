@@ -14,7 +14,7 @@ from tests.fuzz.world import NODES, WIDTH, World
 import graphbraid as gb
 from graphbraid import loader as loaders
 from graphbraid import nn, ops, sampling
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 
 # ---- graphs and topology
 

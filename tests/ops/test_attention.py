@@ -21,8 +21,8 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
 from graphbraid.ops.attention import both_ways, head_dot, scored_attention
-from graphbraid.ops.dropout import keep_mask
 from graphbraid.ops.kernels import backend
+from graphbraid.ops.rng import keep_mask
 
 SHAPES = [
     (1, 1),

@@ -15,11 +15,11 @@ from graphbraid.ops import (
     sparse_dropout,
     sparse_linear,
 )
-from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.kernels import watched
 from graphbraid.ops.library import run as applied
 from graphbraid.ops.linear import LinearFunction, structure
+from graphbraid.ops.rng import seed_of_call
 
 
 def linear_rows(x, weight, *, own=(None, None), bias=None, act="none", p=0.0):

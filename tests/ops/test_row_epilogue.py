@@ -18,8 +18,8 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments, hub_graph
 from tests.suites import examples
 
 from graphbraid.ops import Aggregation, reference
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.linear import tall_product
 
 PROPERTY = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])

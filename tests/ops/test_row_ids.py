@@ -14,7 +14,7 @@ from graphbraid.ops import (
     gatv2_attention,
     sparse_dropout,
 )
-from graphbraid.ops.dropout import given_rows, given_seeds, mask_type, row_ids
+from graphbraid.ops.rng import given_rows, given_seeds, mask_type, row_ids
 
 NUM = 40
 CSC = power_law_csc(NUM, 300)

@@ -12,7 +12,8 @@ from graphbraid.datasets import random_split
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader
-from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
+from graphbraid.ops import rng
+from graphbraid.sampling import SamplerConfig, SeedSchedule, sample_batch
 from graphbraid.train import Trainer
 
 EDGES = [[0, 1, 2, 3], [1, 2, 3, 0]]

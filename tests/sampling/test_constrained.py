@@ -20,7 +20,8 @@ from graphbraid.graph import Graph
 from graphbraid.graph.types import edges_of
 from graphbraid.loader import LoaderOptions
 from graphbraid.loader.times import read_times
-from graphbraid.sampling import SamplerConfig, rng
+from graphbraid.ops import rng
+from graphbraid.sampling import SamplerConfig
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.reference import sample_checked

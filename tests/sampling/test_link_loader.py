@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import LinkNeighborLoader
-from graphbraid.sampling import NegativeSampling, rng
+from graphbraid.ops import rng
+from graphbraid.sampling import NegativeSampling
 
 TENSORS = ("n_id", "input_id", "edge_index", "e_id", "x", "edge_label_index", "edge_label", "dst_neg_index")
 

@@ -8,7 +8,8 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.sampling import NegativeSampling, rng
+from graphbraid.ops import rng
+from graphbraid.sampling import NegativeSampling
 from graphbraid.sampling.links.negatives import EdgeLookup, NegativeDraws
 
 LINKS = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 
 from graphbraid import native
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 
 u64 = st.integers(0, 2**64 - 1)
 

@@ -14,7 +14,8 @@ from tests.sampling.graphs import power_law_csc, star_csc
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
+from graphbraid.ops import rng
+from graphbraid.sampling import SamplerConfig, SeedSchedule, sample_batch
 from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.reference import sample_checked

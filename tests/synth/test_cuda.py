@@ -39,7 +39,7 @@ from tests.synth.test_own_layers import made as of_messages
 from graphbraid import datasets, native, nn
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph import CompileOptions
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.synth import OptimizerRecipe, Recipe, Synthesis, from_model, train, write_cuda
 from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
 

@@ -14,7 +14,7 @@ from tests.synth.building import Compiled, built, compiled, losses_of, made, run
 from graphbraid import Graph, SparseFeatures, datasets, native, nn
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.synth import Synthesis, from_model, train
 from graphbraid.synth.emit.openmp import inputs_of, sources_of, trial_of
 

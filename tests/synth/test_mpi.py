@@ -48,7 +48,7 @@ from graphbraid import native, nn
 from graphbraid.distributed import Partition
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.synth import from_model, train, write_mpi
 from graphbraid.synth.emit.mpi import sources_of_ranks
 

@@ -46,7 +46,7 @@ from tests.synth.test_own_layers import made as of_messages
 from graphbraid import datasets, native, nn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.synth import from_model, load_weights, save_weights, train, write_openmp
 from graphbraid.synth.emit.cuda import sources_for_gpu
 from graphbraid.synth.emit.layout import WIDTH

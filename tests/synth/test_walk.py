@@ -19,7 +19,7 @@ from tests.synth.programs import LISTING
 
 from graphbraid import datasets, native
 from graphbraid.fullgraph import CompileOptions, Engine
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.synth import from_program, load_weights, parse_program, save_weights
 
 pytestmark = [

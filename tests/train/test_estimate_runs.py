@@ -24,7 +24,7 @@ from graphbraid.graph import Graph, SparseFeatures
 BY_USUAL_RATES = """
 from graphbraid.fullgraph import rates as basis
 from graphbraid.fullgraph.rates import MeasuredRates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 basis.measured_rates = lambda _: MeasuredRates(rates=Rates())
 """

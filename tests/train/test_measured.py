@@ -16,7 +16,7 @@ from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path
 from graphbraid.fullgraph.rates import MeasuredRates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.run_folder.folder import LOWERING, PLAN, keep, kept_evidence, kept_plan
 

@@ -22,7 +22,7 @@ from graphbraid.graph import Columns, EdgeSet, EdgeType, Graph, NodeSet
 from graphbraid.graph.checks import named
 from graphbraid.graph.schema import NodesOrEdges
 from graphbraid.graph.types import ONLY_NODE_TYPE, has_labels
-from graphbraid.sampling.rng import PHI, mix, mix_array
+from graphbraid.ops.rng import PHI, mix, mix_array
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.opening import cache_folder
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.rng import PHI
+from graphbraid.ops.rng import PHI
 from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]

@@ -166,7 +166,7 @@ import torch
 from graphbraid import Graph, Trainer
 from graphbraid.fullgraph import rates as basis
 from graphbraid.fullgraph.rates import MeasuredRates
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.nn import DotProduct, GraphSAGE, LinkModel
 
 # To measure the machine takes memory, which is no part of a run: most find the rates that another has kept.

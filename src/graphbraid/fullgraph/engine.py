@@ -40,7 +40,7 @@ from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Behind, Runner
 from graphbraid.graph import Graph
 from graphbraid.nn.module_traits import in_mode
-from graphbraid.ops.dropout import given_seeds
+from graphbraid.ops.rng import given_seeds
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

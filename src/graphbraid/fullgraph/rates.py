@@ -28,8 +28,8 @@ from graphbraid.fullgraph.step.features import SparseInput
 from graphbraid.fullgraph.step.tasks import in_huge_pages
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.machine.hardware import Rates
 from graphbraid.machine.measurements import LEAST_SECONDS, NOT_KEPT, Kept, OtherPrograms, is_disturbed
-from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import bit_gram, bit_product
 from graphbraid.ops.linear import tall_gram, tall_product

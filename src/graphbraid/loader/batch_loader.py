@@ -277,6 +277,8 @@ class BatchLoader:
         if isinstance(source, Graph):
             source = BatchSource(graph=source)
         graph = self.graph = source.graph
+        if source.rows is not None or source.lists is not None:
+            source.check_tiers()
         if source.pipeline is None:
             graph.check_whole("a loader")
         elif settings.subgraph_type != DIRECTIONAL:

@@ -30,8 +30,8 @@ from graphbraid.nn.linear import Linear
 from graphbraid.nn.pyg_layers import TypedRGCN, checked_copy, plain, pyg_nn
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
-from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.ops.rng import mask_type
 from graphbraid.signatures import typed
 
 Adjacencies = Mapping[EdgeType, Csc | Tensor]

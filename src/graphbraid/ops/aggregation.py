@@ -10,9 +10,8 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.kernels import backend, check_out, check_rows, new_rows, plain, row_contiguous, sum_dtype
-from graphbraid.ops.library import inverse_degrees
+from graphbraid.ops.library import RowEpilogue, inverse_degrees
 from graphbraid.signatures import typed
 
 

@@ -15,12 +15,12 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import tracing
 from graphbraid.ops import reference
-from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
 from graphbraid.ops.linear import dense_linear, kernels_for
 from graphbraid.ops.message_kernel import aggregate_steps, dot_backward
 from graphbraid.ops.message_steps import MessageOp, MessageStep
+from graphbraid.ops.rng import row_ids, seed_of_call
 from graphbraid.signatures import typed
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.kernels import backend, row_contiguous
+from graphbraid.ops.library import RowEpilogue
 
 WORD_BITS = reference.WORD_BITS
 """Number of rows that the bits of one word select from."""

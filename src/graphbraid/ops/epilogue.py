@@ -11,9 +11,9 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, plain, row_contiguous, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
+from graphbraid.ops.rng import row_ids, seed_of_call
 from graphbraid.signatures import typed
 
 # The numbers are those of epilogue.cpp. GELU's slope does not follow from its output, so it runs in PyTorch.

@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -98,6 +98,27 @@ _CSC = ("indptr", Tensor), ("indices", Tensor), ("num_src", int)
 """Arrays of a Csc that operators read; weights are passed separately."""
 _checked = WeakTensorKeyDictionary()
 """Cache of a Csc's ``indices`` -> (versions, address of ``indptr``, number of sources, the checked Csc)."""
+
+
+class RowEpilogue(NamedTuple):
+    """The arguments of ``dropout(act(row + bias), p)``, in the order and form that the kernels take.
+
+    A compiled kernel with an epilogue gives the same bits as the kernel followed by the kernel ``epilogue``.
+    A Triton kernel may round once less, where the bias is added to a product.
+    """
+
+    bias: Tensor | None
+    """``(width,)`` in the dtype of the sums, contiguous, or None."""
+    act: int
+    """Activation, as numbered in :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`."""
+    slope: float
+    """Slope of leaky ReLU below zero."""
+    p: float
+    """Probability of dropping an element."""
+    seed: int | Tensor
+    """Seed of the dropout mask: an int or, except for the compiled kernels, a ``(1,)`` int64 tensor."""
+    ids: Tensor | None
+    """``(num_rows,)`` int64 row numbers that the rows' masks are drawn for, or None for their own."""
 
 
 def run(function: AutogradFunction, *arguments: Any) -> Any:

@@ -23,10 +23,9 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import tracing
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up, summed_back
-from graphbraid.ops.dropout import RowEpilogue, draw_seed, keep_mask, row_ids, seed_of_call
 from graphbraid.ops.epilogue import (
     ACTIVATION_CODES,
     LEAKY_SLOPE,
@@ -44,8 +43,9 @@ from graphbraid.ops.kernels import (
     row_contiguous,
     sum_dtype,
 )
-from graphbraid.ops.library import AnySeed, derived, once_differentiable, operator, run, share
+from graphbraid.ops.library import AnySeed, RowEpilogue, derived, once_differentiable, operator, run, share
 from graphbraid.ops.reference.rows import gram_parts, gram_sums_length
+from graphbraid.ops.rng import draw_seed, keep_mask, row_ids, seed_of_call
 from graphbraid.ops.spmm import aggregate
 from graphbraid.signatures import typed
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.dropout import draw_seed
 from graphbraid.ops.gather import add_rows
 from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, recorded_whole
 from graphbraid.ops.library import inverse_degrees, once_differentiable, run
 from graphbraid.ops.message_reductions import OrderedScatters
+from graphbraid.ops.rng import draw_seed
 from graphbraid.ops.spmm import TIES, Ties
 from graphbraid.signatures import typed
 

@@ -17,7 +17,7 @@ from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, ch
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph.scans import first_below
 from graphbraid.graph.types import MOST_RELATIONS, EdgeType, Types
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64

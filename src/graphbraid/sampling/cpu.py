@@ -29,7 +29,8 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.graph.types import Types
 from graphbraid.native import plain_errors
-from graphbraid.sampling import reference, rng
+from graphbraid.ops import rng
+from graphbraid.sampling import reference
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import MOST_READ, SamplerConfig, SeedSchedule
 from graphbraid.sampling.reference import I64, draw_rows, edges_of_hops

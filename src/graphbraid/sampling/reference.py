@@ -14,8 +14,8 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids, first_unsound_weight
 from graphbraid.graph.types import Types, only_types
 from graphbraid.native import plain_errors
+from graphbraid.ops import rng
 from graphbraid.ops.library import derived
-from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.sample import NeighborLists, Sampled, SampledEdges

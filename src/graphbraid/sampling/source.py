@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -30,7 +31,7 @@ ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BatchSource:
     """The graph and attributes that every batch of a loader is read from.
 
@@ -69,26 +70,20 @@ class BatchSource:
     pipeline: Callable[..., HostPipeline] | None = None
     """Makes the pipeline of a graph whose lists are divided among ranks, from the sampler's options,
     ``gathers`` and ``num_threads``. None: the threads of this process prepare batches."""
-    link: TransferCounter | None = None
-    """Counter of transfers to devices: that of ``rows``, or the given one without ``rows``. If None, nothing
-    is counted."""
+    given_link: TransferCounter | None = None
+    """Counter of transfers to devices if there are no ``rows``, whose own counter counts."""
 
-    tables: Mapping[str | EdgeType, dict[str, Any]] = field(init=False, repr=False)
-    """Tables with a row for each node of a type, or for each edge of a relation in the order of its list: the
-    graph's own, then ``node_attrs`` or ``edge_attrs``. None stands for the weights of a relation, which are
-    in the graph's order. Tables of a graph of one type are left out, and so is its ``edge_attr``."""
-    holders: Mapping[str, list[str | EdgeType]] = field(init=False, repr=False)
-    """The types, then the relations, that have an attribute in ``tables``, by its name."""
+    @property
+    def link(self) -> TransferCounter | None:
+        """Counter of transfers to devices; None if nothing is counted."""
+        return self.given_link if self.rows is None else link_of(self.rows)
 
-    def __post_init__(self) -> None:
-        tables, holders = self._all_tables(), dict[str, list[str | EdgeType]]()
-        for one, held in tables.items():
-            for name in held:
-                holders.setdefault(name, []).append(one)
-        object.__setattr__(self, "tables", tables)
-        object.__setattr__(self, "holders", holders)
-        if self.rows is not None:
-            object.__setattr__(self, "link", link_of(self.rows))
+    def check_tiers(self) -> None:
+        """Check that rows and lists are those of the graph as it is now. Costs nothing while it is unchanged.
+
+        Raises:
+            DataError: they were made for another graph, or the graph was changed in place since.
+        """
         x, rows, lists = self.graph.x, self.rows, self.lists
         if lists is not None:
             csc, whole = lists.csc, self.graph.csc
@@ -97,28 +92,17 @@ class BatchSource:
                     f"lists are of {csc.num_dst} nodes and {csc.num_edges} edges, but the graph has "
                     f"{whole.num_dst} and {whole.num_edges}; make the topology's tiers of this very graph"
                 )
-        if rows is None:
-            self.check_tiers()
-            return
         dense = x if isinstance(x, Tensor | ScaledFeatures) else None
-        if dense is None or (dense.shape, dense.dtype) != (rows.shape, rows.dtype):
+        if rows is not None and (dense is None or (dense.shape, dense.dtype) != (rows.shape, rows.dtype)):
             own = "none that are dense" if dense is None else f"{dense.dtype} of {tuple(dense.shape)}"
             raise DataError(
                 f"rows are {rows.dtype} of {tuple(rows.shape)}, but the graph's features are {own}; make the "
                 "tiers of this very graph"
             )
-        self.check_tiers()
-
-    def check_tiers(self) -> None:
-        """Check that rows and lists are those of the graph as it is now. Costs nothing while it is unchanged.
-
-        Raises:
-            DataError: they were made for another graph, or the graph was changed in place since.
-        """
-        if self.lists is not None:
-            check_made_for(self.lists, self.graph.csc, "the topology's tiers were")
-        if self.rows is not None:
-            check_made_for(self.rows, self.graph.x, "the features' tiers were")
+        if lists is not None:
+            check_made_for(lists, self.graph.csc, "the topology's tiers were")
+        if rows is not None:
+            check_made_for(rows, x, "the features' tiers were")
 
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
         """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids.
@@ -209,7 +193,14 @@ class BatchSource:
         ids = self.graph.edge_id
         return positions if ids is None else self._taken("e_id", ids, positions)
 
-    def _all_tables(self) -> dict[str | EdgeType, dict[str, Any]]:
+    @cached_property
+    def tables(self) -> Mapping[str | EdgeType, dict[str, Any]]:
+        """Tables with a row for each node of a type, or for each edge of a relation in the order of its list.
+
+        They are the graph's own, then ``node_attrs`` or ``edge_attrs``. None stands for the weights of a
+        relation, which are in the graph's order. Tables of a graph of one type are left out, and so is its
+        ``edge_attr``.
+        """
         graph, found = self.graph, dict[str | EdgeType, dict[str, Any]]()
         for one in graph.node_types:
             nodes = graph.nodes_of(one)
@@ -229,6 +220,15 @@ class BatchSource:
             if edges.weighted:
                 tables[relation].setdefault(edges.weight_name)
         return tables
+
+    @cached_property
+    def holders(self) -> Mapping[str, list[str | EdgeType]]:
+        """The types, then the relations, that have an attribute in :attr:`tables`, by its name."""
+        holders: dict[str, list[str | EdgeType]] = {}
+        for one, held in self.tables.items():
+            for name in held:
+                holders.setdefault(name, []).append(one)
+        return holders
 
     def _x_rows(self, ids: Tensor) -> Tensor | None:
         """Return the features of the nodes ``ids`` from any tier; None without features."""

@@ -22,7 +22,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.fullgraph.device import Device, device_at
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.train.config import TrainConfig
 
 _log = logging.getLogger(__name__)

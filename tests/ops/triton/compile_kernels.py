@@ -21,8 +21,8 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments
 from graphbraid.ops import message_kernel
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.gather import Tier, TierTable
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.peers import PipelineConfig, PipelinePlan
 from graphbraid.ops.spmm import TIES
 from graphbraid.ops.triton import partition

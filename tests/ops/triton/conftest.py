@@ -12,7 +12,7 @@ from tests.interpreter import INTERPRETED, device, mark, quicker_interpreter
 from torch import Tensor
 
 from graphbraid.ops import reference
-from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.library import RowEpilogue
 
 __all__ = ["device", "quicker_interpreter"]
 SLOW = (torch.bfloat16, torch.float16, 257, "int64 ids")

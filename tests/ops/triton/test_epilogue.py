@@ -7,8 +7,8 @@ import torch
 from tests.ops.graphs import close, values
 
 from graphbraid.ops import reference
-from graphbraid.ops.dropout import keep_mask
 from graphbraid.ops.epilogue import LEAKY_SLOPE
+from graphbraid.ops.rng import keep_mask
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HOW = ((0.0, True), (0.3, True), (0.6, False))  # dropout, bias

@@ -12,7 +12,7 @@ from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device import HOST, NotRecordedError
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.device_copies import OURS, VARIABLE
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 
 class NotRecording(FakeDevice):

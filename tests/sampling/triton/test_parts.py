@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.extras import NO_TRITON
 
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.sampling.config import permuted
 
 

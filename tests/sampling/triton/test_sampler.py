@@ -17,7 +17,8 @@ from tests.suites import examples
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
+from graphbraid.ops import rng
+from graphbraid.sampling import SamplerConfig, SeedSchedule, sample_batch
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.sample import Sampled, SampledEdges
 

@@ -15,7 +15,7 @@ from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader import HGTLoader
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import sample_budget
 

@@ -99,8 +99,7 @@ def placed_source(
         return table if table is None or not needed else placed(table)
 
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
-    x = graph.x
-    is_read = _can_read(source)
+    x, is_read = graph.x, _can_read(source)
     if isinstance(x, ScaledFeatures) and is_read:
         values, scale = (place(part, placement["features"]) for part in (x.values, x.scale))
         x = ScaledFeatures(values=values, scale=scale, trusted=True)
@@ -109,6 +108,7 @@ def placed_source(
     return dataclasses.replace(
         source,
         rows=None if is_read else source.rows,
+        given_link=source.link,
         graph=graph.replace(
             csc=csc,
             x=x,

@@ -1,4 +1,4 @@
-// Reads an epilogue as it crosses from Python: the fields of RowEpilogue in ops/dropout.py.
+// Reads an epilogue as it crosses from Python: the fields of RowEpilogue in ops/library.py.
 #pragma once
 
 #include <nanobind/stl/tuple.h>

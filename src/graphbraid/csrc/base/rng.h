@@ -1,5 +1,5 @@
 // The counter RNG (docs/architecture.md, "Random numbers"): a draw is a function of its coordinates, never of
-// a stream's state. The same few lines stand in sampling/rng.py; tests/sampling/test_rng.py holds them
+// a stream's state. The same few lines stand in ops/rng.py; tests/sampling/test_rng.py holds them
 // together.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kEdgesAhead = 16;  // between the prefetch of an id's slot and its use
 
-// What the rows of a tree draw by in place of the batch's key; `tree_keys` in sampling/rng.py.
+// What the rows of a tree draw by in place of the batch's key; `tree_keys` in ops/rng.py.
 inline uint64_t tree_key(uint64_t batch_key, int64_t tree) {
   return mix(batch_key + (static_cast<uint64_t>(tree) + 1) * kPhi);
 }

@@ -39,7 +39,7 @@ struct Operation {
 };
 using OperationFields = std::tuple<int, int, int, int, int, int, int, int, int, double, double, bool, bool>;
 
-// What machine/rates.py says of the machine: floats of rows summed and streamed, and multiplications, a
+// What machine/hardware.py says of the machine: floats of rows summed and streamed, and multiplications, a
 // second.
 struct Rates {
   double row_bytes, stream_bytes, multiply_flops;

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.distributed.shards.exchange import NO_IDS, Routed, numbered, swap
 from graphbraid.graph.types import Relation
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline

@@ -26,9 +26,9 @@ from graphbraid.files.writing import format_bytes, reserve, resource_error
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import ShardedEmbedding
+from graphbraid.ops import rng
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.spmm import spmm
-from graphbraid.sampling import rng
 from graphbraid.sampling.config import part_of
 
 if TYPE_CHECKING:

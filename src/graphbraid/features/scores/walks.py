@@ -23,7 +23,7 @@ from graphbraid.features import reference
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.sampling.config import MOST_EPOCHS, SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.sample import PreparedBatch

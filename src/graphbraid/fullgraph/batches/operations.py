@@ -42,9 +42,9 @@ from graphbraid.ops import (
     library,
 )
 from graphbraid.ops.attention import AttendedFeatures, head_dot, scored_attention
-from graphbraid.ops.dropout import mask_type
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
+from graphbraid.ops.rng import mask_type
 from graphbraid.ops.spmm import largest
 
 

@@ -30,10 +30,10 @@ from graphbraid.fullgraph.batches.operations import BatchRun
 from graphbraid.fullgraph.device import HOST, Device, NotRecordedError, device_at
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.dropout import draw_seed, given_rows, given_seeds, rows_given
 from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import without_hooks
+from graphbraid.ops.rng import draw_seed, given_rows, given_seeds, rows_given
 
 _MOST_SIZES = 4
 """Sizes of each program that are recorded; each holds a batch and its steps' memory."""

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from graphbraid import native
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import Levels, map_fields, plain_map
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.ops.attention import first_keys
-from graphbraid.ops.dropout import row_ids, seed_of_call
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunction
 from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, new_rows, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
+from graphbraid.ops.rng import row_ids, seed_of_call
 from graphbraid.ops.spmm import SpmmFunction
 
 if TYPE_CHECKING:

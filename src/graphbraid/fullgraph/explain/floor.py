@@ -21,7 +21,7 @@ from graphbraid.fullgraph.ranks.pipeline_tuner import described
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 from graphbraid.fullgraph.step.tasks import copied
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device import Device

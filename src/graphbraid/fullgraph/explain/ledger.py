@@ -20,7 +20,7 @@ from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
 from graphbraid.graph.csc import Csc
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import Relation
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates
 from graphbraid.ops.binary import is_binary
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from graphbraid.fullgraph.lowering.passes import PASSES, through_passes
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.identity import check_made_for
 from graphbraid.graph.scans import check_ids
-from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.machine.rates import Rates
+from graphbraid.machine.hardware import Rates, free_memory_bytes
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 

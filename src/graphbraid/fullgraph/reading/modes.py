@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.dropout import draw_seed, keep_mask
+from graphbraid.ops.rng import draw_seed, keep_mask
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _MAKING_LOCKS = threading.Lock()

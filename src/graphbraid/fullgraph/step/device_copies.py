@@ -24,7 +24,7 @@ from graphbraid.fullgraph.step.features import HostMap
 from graphbraid.fullgraph.step.tasks import Seeds, SeedsInMemory
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, follow_up
-from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.library import RowEpilogue
 
 OURS, SPARSE = "graphbraid", "torch.sparse"
 VARIABLE = "GRAPHBRAID_SPMM"

@@ -26,8 +26,8 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_product
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.kernels import backend, row_contiguous
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.linear import structure, tall_gram, tall_product
 
 if TYPE_CHECKING:

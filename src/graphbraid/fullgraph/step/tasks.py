@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from graphbraid import native
 from graphbraid.fullgraph.program import View
 from graphbraid.ops.cross_entropy import LentMemory
-from graphbraid.ops.dropout import RowEpilogue, draw_seed
 from graphbraid.ops.kernels import watched
+from graphbraid.ops.library import RowEpilogue
+from graphbraid.ops.rng import draw_seed
 
 _MOST_KEPT = 3
 """Memories kept per shape; accumulating into ``p.grad`` needs two, the sum and the new gradient."""

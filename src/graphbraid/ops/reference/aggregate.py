@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.ops.library import sum_dtype
+from graphbraid.ops.library import RowEpilogue, sum_dtype
 from graphbraid.ops.reference.attention import destinations
 from graphbraid.ops.reference.rows import (
     Ids,

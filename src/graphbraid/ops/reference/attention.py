@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.ops.dropout import keep_mask
 from graphbraid.ops.library import sum_dtype
 from graphbraid.ops.reference.rows import Ids, Indices, Indptr, Matrix, column_sums
+from graphbraid.ops.rng import keep_mask
 
 
 def destinations(indptr: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.ops.dropout import RowEpilogue, keep_mask
-from graphbraid.ops.library import sum_dtype
+from graphbraid.ops.library import RowEpilogue, sum_dtype
+from graphbraid.ops.rng import keep_mask
 
 if TYPE_CHECKING:
     from graphbraid.ops.gather import TierTable

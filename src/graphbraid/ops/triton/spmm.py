@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.triton.epilogue import activated, dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.partition import (
     RowReduction,

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import ranges
 from graphbraid.graph.types import first_ids
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.sampling.batch_seeds import BatchSeeds, Constraints, EdgeTimes
 from graphbraid.sampling.links.negatives import EdgeLookup, NegativeDraws
 

@@ -24,7 +24,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.edges import remove_duplicates
 from graphbraid.graph.types import EdgeType, Relation, Types
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 
 I64 = npt.NDArray[np.int64]
 

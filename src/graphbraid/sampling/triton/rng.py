@@ -1,4 +1,4 @@
-"""The counter-based generator in Triton, equal to ``sampling/rng.py`` and ``csrc/base/rng.h`` bit for bit.
+"""The counter-based generator in Triton, equal to ``ops/rng.py`` and ``csrc/base/rng.h`` bit for bit.
 
 Keys and draws are uint64 tensors. A kernel receives a key as a signed argument (:func:`signed`).
 """
@@ -54,7 +54,7 @@ def bounded(bits, bound):
 
 @triton.jit
 def log_of_draw(bits):
-    """Return ln((bits + 1/2) / 2**32) in float64 by the operations of ``log_of_draw`` in ``sampling/rng.py``.
+    """Return ln((bits + 1/2) / 2**32) in float64 by the operations of ``log_of_draw`` in ``ops/rng.py``.
 
     For equal bits the calling kernel must be compiled with ``enable_fp_fusion=False``.
     """

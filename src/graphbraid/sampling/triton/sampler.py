@@ -20,10 +20,10 @@ from torch import Tensor
 from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.ops import rng
 from graphbraid.ops.gather import TierTable
 from graphbraid.ops.triton.gather import gather_rows, gather_tiered
 from graphbraid.ops.triton.launch import on_device_of
-from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.sample import ListReads, PreparedBatch, Sampled, keep_share
 from graphbraid.sampling.triton import draw, relabel, topology

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.ops import reference
-from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.synth.emit.layout import CppStatement, Fields
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import RecordedTask

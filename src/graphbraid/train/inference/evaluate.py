@@ -15,7 +15,7 @@ from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_node_ids, as_tensor
 from graphbraid.machine.hardware import return_freed_blocks
 from graphbraid.nn.module_traits import in_mode
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
 from graphbraid.sampling.config import MOST_EPOCHS, part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk, exact_chunks

@@ -23,7 +23,7 @@ from graphbraid.errors import ConfigError, RankError
 from graphbraid.fullgraph.reading.modes import kept_buffers
 from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.nn.module_traits import in_mode
-from graphbraid.ops.dropout import given_seeds
+from graphbraid.ops.rng import given_seeds
 from graphbraid.sampling.config import part_of
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Status

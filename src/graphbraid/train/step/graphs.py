@@ -17,7 +17,7 @@ from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.reading.calling import DATA, Calling, parameters_of
 from graphbraid.graph.graph_set import GRAPHS, NODES, GraphBatch, GraphSet
 from graphbraid.nn import PooledModel, module_traits
-from graphbraid.ops.dropout import given_rows
+from graphbraid.ops.rng import given_rows
 from graphbraid.sampling.config import as_epoch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import ModelRunner

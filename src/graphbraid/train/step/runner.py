@@ -38,8 +38,8 @@ from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import ShardedEmbedding, module_traits
-from graphbraid.ops.dropout import given_rows
 from graphbraid.ops.library import stored_loops
+from graphbraid.ops.rng import given_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
 from graphbraid.sampling.rows.by_id import bytes_of, link_of
@@ -129,7 +129,7 @@ class ModelRunner:
             self.node_type = learned_type(graph, node_type)
         self._bind(model, Given.of(graph))
         self._prepare(model, graph, place, rows, lists)
-        self.source()  # refuses rows and lists of another graph
+        self.source().check_tiers()
         self.uses_degrees = self.native and normalises_by_degree(model)
         if (divided := divided_graph(graph)) is not None:
             self._check_drawn_from_parts(divided)

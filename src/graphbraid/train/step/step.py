@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 
 from graphbraid.errors import TrainingError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.ops.dropout import given_seeds
-from graphbraid.sampling import rng
+from graphbraid.ops import rng
+from graphbraid.ops.rng import given_seeds
 from graphbraid.sampling.config import part_of
 from graphbraid.train.callbacks import StepRecord
 from graphbraid.train.config import TrainConfig

@@ -19,9 +19,9 @@ from graphbraid.fullgraph.step.tasks import Constant, FirstRows, Mask, MaskSeed,
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 from graphbraid.ops.kernels import backend
+from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.linear import tall_gram, tall_product
 
 EpilogueOfRows = Callable[[FirstRows], RowEpilogue | None]
