@@ -33,13 +33,13 @@ BUDGETS = {
     ("fullgraph",): 29_350,
     ("distributed",): 7_715,
     ("synth",): 5_890,
-    ("train",): 11_040,
-    ("estimates",): 4_475,
+    ("train",): 10_995,
+    ("estimates",): 4_455,
     ("report.py",): 445,
-    ("cli",): 4_900,
+    ("cli",): 4_895,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_295, 409, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_225, 409, 95_300
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

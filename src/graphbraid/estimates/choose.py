@@ -114,8 +114,7 @@ def choose(
         if comm is not None:
             name = memory_name(config.device, passed.accelerator)
             memory = memory_of_rank(comm, memory.device, name)
-        share = ALONE if comm is None else Share(comm.rank, comm.size)
-        config, tiers_reason, reads = _with_sizes(model, graph, config, memory, share)
+        config, tiers_reason, reads = _with_sizes(model, graph, config, memory, Share.of(comm))
     in_tiers = (passed.tiers, passed.topology, config.host, config.hot or None)
     if config.mode == "auto" and any(one is not None for one in in_tiers):
         mode_reason = "the graph is in tiers, and mini-batches read only what they need"

@@ -29,7 +29,7 @@ from graphbraid.train.step.step import ALONE, Share, make_loader
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
-    from graphbraid.collective.run.stages import Accelerator, BatchDevice
+    from graphbraid.collective.run.stages import Accelerator
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change the time of a stage."""
@@ -75,7 +75,6 @@ def profile_run(
     nodes: Tensor,
     accelerator: Accelerator | None = None,
     *,
-    effort: Effort | None = None,
     share: Share = ALONE,
 ) -> Profile:
     """Measure the run's stages on copies of model and optimizer, or read an earlier measurement.
@@ -94,14 +93,17 @@ def profile_run(
         threads = torch.get_num_threads()
         try:
             with runtime.random_state_kept(), make_loader(runner, config, nodes, share=share) as loader:
-                profile = _stages(
-                    loader,
-                    device,
-                    workers,
-                    train=TrialStep.on_copy(runner, task, config),
-                    before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
-                    effort=effort,
-                )
+                train = TrialStep.on_copy(runner, task, config)
+
+                def before(count: int) -> None:
+                    if on_cpu:
+                        set_training_threads(config, count)
+
+                if loader.graph.is_typed or loader.starts_from_inputs:
+                    profile = measure_typed(loader, workers, train=train, before_training=before)
+                else:
+                    context = dataclasses.replace(loader.context(1), device=device)
+                    profile = measure(context, workers, train=train, before_training=before)
                 if not on_cpu:
                     return profile
                 trials = try_arrangements(
@@ -123,20 +125,12 @@ def profile_run(
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
 
 
-def _stages(loader: BatchLoader, device: BatchDevice, workers: Sequence[int], **how: Any) -> Profile:
-    """Measure the stages of a loader's mini-batches up to the device."""
-    if loader.graph.is_typed or loader.starts_from_inputs:
-        return measure_typed(loader, workers, **how)
-    return measure(dataclasses.replace(loader.context(1), device=device), workers, **how)
-
-
 def measure_typed(
     loader: BatchLoader,
     workers: Sequence[int],
     *,
     train: Callable[[Any], object],
     before_training: Callable[[int], None],
-    effort: Effort | None = None,
 ) -> Profile:
     """Measure the times of sampling threads and model for mini-batches without stage operators.
 
@@ -147,9 +141,8 @@ def measure_typed(
         workers: numbers of sampling threads to measure with, in increasing order.
         train: a training step on copies of model and optimizer.
         before_training: function called with each number of workers before ``train`` is measured.
-        effort: number of batches and seconds. If None, the defaults of :class:`Effort`.
     """
-    effort = effort or Effort()
+    effort = Effort()
     share = effort.seconds / (2 * len(workers))
     found, largest = [], 0
     for count in workers:

@@ -88,7 +88,7 @@ class PartSeconds:
 
     @property
     def known(self) -> float:
-        """Make the record of a part that was tried."""
+        """The time in seconds, where it is known."""
         assert self.seconds is not None, self.how
         return self.seconds
 

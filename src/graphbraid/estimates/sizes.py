@@ -21,8 +21,8 @@ from graphbraid.estimates.trial import Trial
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, given_row_bytes
-from graphbraid.loader import LoaderSettings
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.runtime import place_of
 from graphbraid.train.step.links.runner import EndsRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
 from graphbraid.train.step.step import make_loader
@@ -79,21 +79,10 @@ def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Batc
         config: options of the sampling.
         nodes: ``(n,)`` int64 seeds, or positions of links.
     """
-    settings = LoaderSettings(
-        num_neighbors=config.fanouts,
-        batch_size=config.batch_size,
-        input_nodes=nodes,
-        shuffle=True,
-        replace=config.replace,
-        layout=config.layout,
-        seed=config.seed,
-        return_edge_id=False,
-        gather=False,
-    )
     encoder = runner.encoder_runner() if isinstance(runner, EndsRunner) else runner
     has_types = encoder.graph.is_typed  # whose rows differ in width
     found, row_bytes = [], 0 if has_types else given_row_bytes(runner.graph.x)
-    with runner.loader(settings) as loader:
+    with make_loader(runner, config, nodes, gather=False, src_degree=False, num_workers=1) as loader:
         steps, inputs = len(loader), loader.schedule.seeds.numel()  # such as the questions that links ask
         seeds = min(inputs, loader.schedule.batch_size)
         # Full batches only: the last of an epoch may be small.
@@ -165,7 +154,8 @@ def forward_bytes(trial: Trial) -> int:
 
     def forward(graph: Graph) -> int:
         with trial.evaluating():
-            return allocation_of(trial.runner_on(graph).on_graph, trial.device).resident
+            runner = ModelRunner(trial.model_on(graph), graph, place_of(trial.config))
+            return allocation_of(runner.on_graph, trial.device).resident
 
     return _scaled(trial.graph, forward)
 

@@ -147,10 +147,6 @@ class Trial:
         of_nodes = [t for t in held if t.shape[:1] == (self.graph.num_nodes,)]
         return copy_of(model, {id(t): _first_rows(t, count) for t in of_nodes})
 
-    def runner_on(self, graph: Graph) -> ModelRunner:
-        """Return a runner of :meth:`model_on` a graph of the first nodes."""
-        return ModelRunner(self.model_on(graph), graph, runtime.place_of(self.config))
-
     def step(self, batch: Batch) -> None:
         """Make one training step."""
         if self._step is None:

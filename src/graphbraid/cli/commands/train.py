@@ -33,7 +33,6 @@ from graphbraid.files.progress import listening
 from graphbraid.train.config import RUN
 
 if TYPE_CHECKING:
-    from graphbraid.distributed.ranks.joining import CommName
     from graphbraid.estimates.records import Estimate
     from graphbraid.graph import Graph
     from graphbraid.train import Callback, RunResult, Trainer
@@ -104,20 +103,15 @@ def train(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from graphbraid import distributed
     from graphbraid.cli.run.saved_run import resolve_given
+    from graphbraid.distributed.ranks.joining import CommName
 
-    with distributed.init(_checked_comm(comm)) as joined:
+    way = "auto" if comm is None else comm
+    check_choice(way, "--comm", get_args(CommName))
+    with distributed.init(cast("CommName", way)) as joined:
         if joined.rank == 0:
             _train_alone(given, quiet=quiet, json_output=json_output)
         else:  # only the first rank shows results and has a folder
             _train_in(None, resolve_given(given), quiet=True, json_output=False)
-
-
-def _checked_comm(name: str | None) -> CommName:
-    from graphbraid.distributed.ranks.joining import CommName
-
-    found = "auto" if name is None else name
-    check_choice(found, "--comm", get_args(CommName))
-    return cast("CommName", found)
 
 
 def _train_alone(given: GivenOptions, *, quiet: bool, json_output: bool) -> None:
@@ -283,8 +277,6 @@ def estimate(
 
 
 def _save(path: Path, *, json_output: bool) -> None:
-    import dataclasses
-
     from graphbraid.estimates.machine import this_machine
 
     machine = this_machine()

@@ -357,7 +357,8 @@ def build_encoder(graph: Graph, settings: RunSettings, options: dict[str, Any], 
 
     if len(graph.node_types) == 1:
         refuse_learned(graph)
-    return (_by_type if len(graph.node_types) > 1 else _encoder)(name, graph, options)
+        return _encoder(name, graph, options)
+    return _encoder_by_type(graph, options)
 
 
 def refuse_learned(graph: Graph) -> None:
@@ -387,7 +388,7 @@ def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
     return NodeEmbedding(nodes.num_nodes, width, encoder) if nodes.x is None else encoder
 
 
-def _by_type(_name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
+def _encoder_by_type(graph: Graph, options: dict[str, Any]) -> nn.Module:
     """Make the encoder of a graph of several node types, which returns rows of each of them."""
     nodes = {name: graph.nodes_of(name) for name in graph.node_types}
     width = options["hidden_channels"]

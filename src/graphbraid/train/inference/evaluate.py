@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
 from graphbraid.train.step.links.data import EdgeLabels
 from graphbraid.train.step.links.runner import EdgeRunner, EndsRunner, LinkRunner
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import make_loader
 from graphbraid.train.task import Task
 
 EvalMode = Literal["sampled", "exact"]
@@ -150,20 +151,12 @@ def _sampled_chunks(
     steps: tuple[int, int] | None,
 ) -> Iterator[Chunk]:
     """Yield outputs on the batches of a fixed schedule's epoch 0, so that evaluations draw alike."""
-    from graphbraid.loader import LoaderSettings
-
-    settings = LoaderSettings(
-        num_neighbors=config.eval_fanouts or config.fanouts,
-        batch_size=config.eval_batch_size,
-        input_nodes=nodes,
-        replace=config.replace,
-        layout=config.layout,
-        seed=config.seed,
-        return_edge_id=False,
-        src_degree=runner.uses_degrees,
-        num_workers=config.workers,
-    )
-    with in_mode(runner.model, training=False), runner.loader(settings) as loader:
+    drawn: dict[str, Any] = {
+        "num_neighbors": config.eval_fanouts or config.fanouts,
+        "batch_size": config.eval_batch_size,
+        "shuffle": False,
+    }
+    with in_mode(runner.model, training=False), make_loader(runner, config, nodes, **drawn) as loader:
         first, last = steps or (0, len(loader))
         start = first * config.eval_batch_size
         for batch in loader.batches(0, first, last):

@@ -36,6 +36,7 @@ from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.reach import agree, depth
 from graphbraid.train.step.runner import ModelRunner, divided_graph
+from graphbraid.train.step.step import make_loader
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.layer_wise import LayerWise
@@ -141,11 +142,12 @@ def whole_bytes(runner: ModelRunner) -> int:
     graph, widest = runner.graph, runner.widest
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
-        rows += runner.features_bytes
+        rows += runner.float32_bytes(lambda _: True)
     rows += runner.widened_bytes  # a copy, for the pass
     if runner.native:
         return rows
-    return rows + graph.num_edges * _edge_bytes(runner) + runner.made_dense_bytes
+    made_dense = runner.float32_bytes(lambda x: isinstance(x, SparseFeatures))
+    return rows + graph.num_edges * _edge_bytes(runner) + made_dense
 
 
 def _edge_bytes(runner: ModelRunner) -> int:
@@ -184,7 +186,6 @@ def _by_ranks(
     nodes takes part with the first one, whose output nobody asked for.
     """
     from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
-    from graphbraid.loader import LoaderSettings
 
     hops = (module_traits.num_layers(runner.model) if runner.by_blocks else None) or (
         depth(runner.model, config) + 1
@@ -193,16 +194,9 @@ def _by_ranks(
     seeds = nodes if nodes.numel() else known[:1]
 
     def loader(part: Tensor, batch_size: int, hops: int) -> BatchLoader:
-        settings = LoaderSettings(
-            num_neighbors=[-1] * hops,
-            batch_size=batch_size,
-            input_nodes=part,
-            layout="blocks" if runner.by_blocks else "subgraph",
-            src_degree=runner.uses_degrees,
-            return_edge_id=False,
-            num_workers=config.workers,
-        )
-        return runner.loader(settings)
+        drawn: dict[str, Any] = {"num_neighbors": [-1] * hops, "shuffle": False, "replace": False}
+        layout = "blocks" if runner.by_blocks else "subgraph"
+        return make_loader(runner, config, part, batch_size=batch_size, layout=layout, **drawn)
 
     first, outputs, needed = seeds[:_TRIED], list[Tensor](), 0
     # Once more, beside others and with one hop more: a model that reads more than its hops shows by it.

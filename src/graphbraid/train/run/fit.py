@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -120,7 +121,10 @@ class FitRun:
         self._trainer, self._listeners, self._folder = trainer, listeners, folder
         self._guard, self._ranks = guard, ranks
         self._config, self._runner = trainer.config, trainer.runner
-        self._resumes = of_first(ranks, self._decide)
+        # Only the rank with the run's folder can say so.
+        self._resumes = of_first(
+            ranks, lambda: folder is not None and folder.decide(self._config.resume, self._config.overwrite)
+        )
         every = self._config.checkpoint_every_steps  # others write with it if ranks divide learned rows
         self._save_every = of_first(ranks, lambda: every) if self._runner.learned else every
         self._monitor, self._maximize = trainer.monitored
@@ -163,11 +167,6 @@ class FitRun:
             result = self._end(started)
         self._listeners.call(Callback.on_fit_end, result)
         return result
-
-    def _decide(self) -> bool:
-        """Return whether to resume, which only the rank with the run's folder can say."""
-        folder, config = self._folder, self._config
-        return folder is not None and folder.decide(config.resume, config.overwrite)
 
     def _start(self) -> None:
         runtime.seed_everything(self._config.seed)
@@ -457,7 +456,7 @@ class Saving:
             "scheduler": self._parts.schedule.state_dict(),
             "callbacks": self._listeners.state_dict(),
             "random": runtime.random_state(),
-            "progress": self._trainer.progress.to_dict(),
+            "progress": dataclasses.asdict(self._trainer.progress),
             "log_position": log.position(),
             "config": self._trainer.config.to_json(),
             "model_identity": model_identity(self._trainer.runner.model),

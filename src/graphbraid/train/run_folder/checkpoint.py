@@ -127,15 +127,6 @@ class _Checkpoint(BaseModel):
 _ADAPTER = TypeAdapter(_Checkpoint)
 
 
-def check_contents(contents: Mapping[str, Any], path: Path) -> None:
-    """Check the types and ranges of a checkpoint's contents.
-
-    Raises:
-        DataError: a field is missing or invalid; the message names it.
-    """
-    checked(_ADAPTER, dict(contents), lambda text: DataError(f"{path} is no sound checkpoint: {text}"))
-
-
 def check_fits(
     contents: Mapping[str, Any],
     model: nn.Module,
@@ -318,7 +309,7 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
         )
     if missing := [key for key in _KEYS if key not in contents]:
         raise DataError(f"{path} is damaged or of another version: it lacks {', '.join(missing)}.")
-    check_contents(contents, path)
+    checked(_ADAPTER, contents, lambda text: DataError(f"{path} is no sound checkpoint: {text}"))
     return contents
 
 

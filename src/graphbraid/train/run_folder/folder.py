@@ -184,7 +184,9 @@ class RunFolder:
     ) -> None:
         if error is not None and self._was_empty and self._is_locked:
             self._remove_empty()
-        self._release()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock, self._is_locked = None, False
 
     def _remove_empty(self) -> None:
         """Remove the files of a run that failed before it wrote any of its own, while it is locked."""
@@ -288,12 +290,9 @@ class RunFolder:
             content = lock.read_bytes()
         except OSError as error:
             raise self._cannot_write(error) from error
-        # A process that is killed right at the start leaves an empty lock file.
-        return content == _OURS or (content == b"" and (empty or self.last.is_file() or self._is_begun()))
-
-    def _is_begun(self) -> bool:
-        """Return whether the folder holds only what a run creates at its start."""
-        return self._names() == {self.checkpoints.name}
+        # A process that is killed right at the start leaves an empty lock file, and what it creates first.
+        is_begun = self.last.is_file() or self._names() == {self.checkpoints.name}
+        return content == _OURS or (content == b"" and (empty or is_begun))
 
     def _names(self) -> set[str]:
         return {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
@@ -348,11 +347,6 @@ class RunFolder:
             with atomic_write(folder / _PROBE) as temporary:
                 temporary.write_bytes(b"ok")
             (folder / _PROBE).unlink()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock, self._is_locked = None, False
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError, Program
     from graphbraid.loader.batch_loader import BatchLoader, LoaderSettings
     from graphbraid.sampling.cpu import HostPipeline
-    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
     from graphbraid.sampling.sample import NeighborLists
     from graphbraid.train.runtime import ModelPlace
@@ -254,21 +253,11 @@ class ModelRunner:
         return f"features per node by type: {', '.join(told)}"
 
     @property
-    def features_bytes(self) -> int:
-        """Bytes of all feature rows if they were float32 and dense."""
-        return self._float32_bytes(lambda _: True)
-
-    @property
     def widened_bytes(self) -> int:
         """Bytes of the float32 copies that a pass over the whole graph makes of narrower features."""
-        return self._float32_bytes(is_widened)
+        return self.float32_bytes(is_widened)
 
-    @property
-    def made_dense_bytes(self) -> int:
-        """Bytes of the rows of sparse features that a pass over the whole graph makes dense."""
-        return 0 if self.native else self._float32_bytes(lambda x: isinstance(x, SparseFeatures))
-
-    def _float32_bytes(self, counts: Callable[[Features], bool]) -> int:
+    def float32_bytes(self, counts: Callable[[Features], bool]) -> int:
         """Return the bytes as float32 of the feature rows of those node types whose features count."""
         held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
         return sum(4 * x.shape[0] * x.shape[1] for x in held if x is not None and counts(x))

@@ -67,11 +67,13 @@ def make_loader(
     accelerator: Accelerator | None = None,
     *,
     share: Share = ALONE,
+    **changed: Any,
 ) -> BatchLoader:
     """Make the loader of a run's shuffled mini-batches, or of a rank's share of each.
 
     Without a device, a plan only determines how many threads sample, which the loader's own pipeline does
-    best; if a trace is requested, the executor runs the plan.
+    best; if a trace is requested, the executor runs the plan. ``changed`` are settings in place of those of
+    ``config``.
     """
     from graphbraid.loader import LoaderSettings
 
@@ -95,7 +97,7 @@ def make_loader(
         num_parts=share.num_ranks,
         reach=None if share.num_ranks == 1 else runner.reach(config),
     )
-    return runner.loader(settings)
+    return runner.loader(dataclasses.replace(settings, **changed) if changed else settings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -329,10 +331,6 @@ class Progress:
         else:
             self.evaluations_since_best += 1
         return better
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a checkpoint."""
-        return dataclasses.asdict(self)
 
 
 _LONE_ROW = ("more than 1 value per channel", "more than one row")
