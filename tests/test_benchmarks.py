@@ -182,7 +182,15 @@ TINY = {
 }
 """Entry points at tiny sizes; those with peers need their environment."""
 PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
-COLD = ("fullgraph.floor", "fullgraph.growth", "training.checks", "distributed", "tiers")
+COLD = (
+    "fullgraph.floor",
+    "fullgraph.growth",
+    "fullgraph.without",
+    "training.checks",
+    "memory",
+    "distributed",
+    "tiers",
+)
 """Whole benchmarks, which start many processes: they compare contenders, and their parts have tests."""
 
 

@@ -1,17 +1,11 @@
 """train, predict and convert from end to end, on small graphs."""
 
 import csv
-import json
-import signal
-import subprocess
-import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 import torch
-from tests.extras import PATIENCE
 from tests.suites import few_of
 
 from graphbraid import datasets
@@ -103,46 +97,6 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(graphbraid, store, tmp_
     resumed = graphbraid("train", "--resume", "--out", tmp_path / "parts", "--epochs", 4, "--quiet", "--json")
     assert numbers(resumed) == numbers(whole)
     assert resumed.json["result"]["test"] == whole.json["result"]["test"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_saves_and_leaves_no_half_written_file(store, tmp_path, graphbraid):
-    run_dir = tmp_path / "run"
-    arguments = (
-        "train",
-        "--data",
-        store,
-        "--out",
-        run_dir,
-        "--epochs",
-        100_000,
-        "--hidden",
-        8,
-        "--batch-size",
-        8,
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "graphbraid", *map(str, arguments), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = run_dir / "metrics.csv"
-    deadline = time.monotonic() + PATIENCE
-    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
-        assert time.monotonic() < deadline, "no epoch was finished"
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err
-    assert json.loads(out)["result"]["status"] == "interrupted"
-    assert f"graphbraid train --resume --out {run_dir}" in err
-    assert "Traceback" not in err
-    assert not list(tmp_path.rglob("*.tmp"))
-    epochs = len(metrics.read_text().splitlines())
-    done = graphbraid("train", "--resume", "--out", run_dir, "--epochs", epochs + 1, "--quiet", "--json")
-    assert done.json["result"]["status"] == "finished"
 
 
 def test_runs_without_a_folder_get_a_new_one_each(graphbraid, store, tmp_path, monkeypatch):

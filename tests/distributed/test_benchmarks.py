@@ -226,7 +226,7 @@ def test_blocking_calls_are_over_and_nothing_is_sent_where_it_is_left_out():
     assert [total[0] for _, total, _ in left_out] == [1.0, 2.0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_behind_shaped_links_are_measured(tmp_path, capsys):
     if why := why_not():
         pytest.skip(f"links cannot be shaped here: {why}")

@@ -99,6 +99,7 @@ def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
         "result.json",
         "steps.jsonl",
     }
+    assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
     resumed = CliRunner().invoke(
         app, ["train", "--resume", "--out", str(run), "--epochs", str(epochs), "--quiet", "--json"]
     )
