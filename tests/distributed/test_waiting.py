@@ -1,13 +1,17 @@
 """Who waits for a message leaves the core to what moves it, and goes on as soon as it is there."""
 
 import threading
+import time
 
 import pytest
 import torch
+from tests.distributed.threads import run_threads
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks import transport
 from graphbraid.distributed.ranks.transport import Alone, Finished
+from graphbraid.distributed.ranks.watch import Watch
+from graphbraid.errors import ConfigError
 
 
 class Work:
@@ -63,3 +67,26 @@ def test_a_communicator_rests_until_an_operation_is_done():
     pending = Third()
     Communicator(Alone())._wait(pending, "test")
     assert pending.rests == 2
+
+
+def test_the_holder_of_the_meeting_point_leaves_after_others_have_read_a_fault():
+    """It left at once, and they told that the meeting point was lost, and not which rank."""
+    store = torch.distributed.HashStore()
+    first, _, last = (Watch(store, rank, 3, limit_seconds=60.0, host="here") for rank in range(3))
+    first.start(), last.start()
+    time.sleep(0.1)  # its first look is over
+    first._lost("rank 1 is lost")
+    first.close()
+    assert last.knows_a_fault()
+    last.close()
+
+
+def test_a_rank_that_has_left_its_job_asks_no_other():
+    """It waited for them until its patience was over."""
+
+    def on_rank(comm):
+        comm.close(), comm.close()
+        with pytest.raises(ConfigError, match="this rank has left its job, and share"):
+            comm.share(1)
+
+    run_threads(2, on_rank)

@@ -83,7 +83,7 @@ class Communicator:
         self.transport = transport
         """Library that moves the bytes, with its operations."""
         self._watch = watch or NoWatch()
-        self._patience_seconds, self._checks = patience_seconds, checks
+        self._patience_seconds, self._checks, self._has_left = patience_seconds, checks, False
         self.rank = transport.rank
         """Number of this rank, from 0."""
         self.size = transport.size
@@ -214,18 +214,21 @@ class Communicator:
         """Tell the other ranks that this one has failed, so that they end, and close the transport."""
         if not isinstance(error, RankError):
             self._watch.report(f"rank {self.rank} failed: {str(error) or type(error).__name__}")
+        self._has_left = True
         self._watch.close()
         self.transport.abort()
 
     def close(self) -> None:
-        """Leave the job after all ranks have come here.
+        """Leave the job after all ranks have come here; later operations are refused, but not another close.
 
         Raises:
             RankError: a rank was lost on the way.
         """
-        self.barrier()
-        self._watch.leave()
-        self.transport.close()
+        if not self._has_left:
+            self.barrier()
+            self._has_left = True
+            self._watch.leave()
+            self.transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,14 +267,27 @@ class Communicator:
         self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int], received: Tensor
     ) -> Handle[Tensor]:
         width = row_bytes(send)
+        self._begun("all_to_all")
         pending = self.transport.all_to_all(
             as_bytes(send),
             [rows * width for rows in send_rows],
             as_bytes(received),
             [rows * width for rows in receive_rows],
         )
-        self._watch.begun("all_to_all")
         return self._handle(pending, "all_to_all", lambda: received)
+
+    def _begun(self, what: str) -> None:
+        """Note that an operation begins.
+
+        Raises:
+            ConfigError: this rank has left the job, so that no other rank would answer.
+        """
+        if self._has_left and self.size > 1:
+            raise ConfigError(
+                f"this rank has left its job, and {what} needs the other ranks. Close the communicator (or "
+                "end its with block) after all that ranks do together: a process joins one job"
+            )
+        self._watch.begun(what)
 
     def _gather(self, value: Any) -> list[Any]:
         data = packed(value)
@@ -282,7 +298,7 @@ class Communicator:
 
     def _agree(self, what: str, tensor: Tensor | None = None, shape: tuple[int, ...] = ()) -> None:
         """Note that a collective operation begins; with ``checks``, compare it with the other ranks'."""
-        self._watch.begun(what)
+        self._begun(what)
         if not self._checks:
             return
         mine = what if tensor is None else f"{what} of {tensor.dtype} {list(shape)}"

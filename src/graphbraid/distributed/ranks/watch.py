@@ -162,7 +162,14 @@ class Watch:
                 time.sleep(ROUND_SECONDS / 25)
 
     def close(self) -> None:
-        """Stop the thread; first tell the others an error of the main thread."""
+        """Stop the thread; first tell the others an error of the main thread.
+
+        After a fault, the rank that holds the meeting point waits a moment: the others read the fault there.
+        """
+        if self._rank == 0 and self._fault is not None:
+            until = time.monotonic() + 3 * ROUND_SECONDS  # a rank that is lost takes no note
+            while time.monotonic() < until and not self._all_noted():
+                time.sleep(ROUND_SECONDS / 5)
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(4 * ROUND_SECONDS)  # it may hang on a store that does not answer
