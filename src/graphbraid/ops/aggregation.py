@@ -158,26 +158,13 @@ def run_spmm(
     if out.numel() == 0:
         return
     dtype = sum_dtype(x.dtype)
-    weight, src, dst, loop = [
+    factors = [
         None if factor is None else plain(factor).to(dtype).contiguous()
         for factor in (how.weight, how.src_scale, how.dst_scale, how.loop)
     ]
-    backend(x).spmm(
-        csc.indptr,
-        csc.indices,
-        row_contiguous(plain(x)),
-        weight,
-        src,
-        dst,
-        loop,
-        how.loop_scale,
-        how.num_loops,
-        how.skip_loops,
-        mean,
-        None if addend is None else row_contiguous(plain(addend)),
-        plain(out),
-        after,
-    )
+    loops = how.loop_scale, how.num_loops, how.skip_loops
+    rows, added = row_contiguous(plain(x)), None if addend is None else row_contiguous(plain(addend))
+    backend(x).spmm(csc.indptr, csc.indices, rows, *factors, *loops, mean, added, plain(out), after)
 
 
 def follow_up(out: Tensor, after: RowEpilogue | None) -> None:

@@ -353,15 +353,9 @@ class FusedMessages:
         """A float32 tensor where the rows are."""
         self._walks_at_nodes = dict[MessageOp, _Walk]()
         self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
-        self._message = _Message.of(
-            tuple(steps),
-            tuple(parameter.numel() == 1 for parameter in parameters),
-            kinds_of(reduction),
-            tuple(
-                self.like.device.type == "cpu" and csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side]
-                for side in SIDES
-            ),
-        )
+        on_cpu, are_numbers = self.like.device.type == "cpu", tuple(p.numel() == 1 for p in parameters)
+        hoists = tuple(on_cpu and csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side] for side in SIDES)
+        self._message = _Message.of(tuple(steps), are_numbers, kinds_of(reduction), hoists)
         # Triton has no kernel of its own for dot products: there they are a message's steps like others.
         has_kernel = hasattr(backend(self.like), "dot_forward")
         self._attends = dot_products(steps) if reduction == "sum" and has_kernel else None
@@ -625,25 +619,12 @@ class FusedMessages:
         """
         sums = torch.zeros_like(given.parameters) if program.has_totals else None
         to = out if in_order else [out[place] for place in program.places]
-        backend(given.parameters).reduce_messages(
-            walk.indptr,
-            walk.indices,
-            walk.perm,
-            walk.by_source,
-            self._heads,
-            program.steps,
-            program.numbers,
-            *_filled(given.sources, MOST_MATRICES),
-            *_filled(given.destinations, _PASSED_DESTINATIONS),
-            given.edges,
-            given.weight,
-            given.parameters,
-            program.results,
-            adds,
-            *_filled(to, MOST_MATRICES),
-            count,
-            sums,
-        )
+        edges = walk.indptr, walk.indices, walk.perm, walk.by_source
+        nodes = *_filled(given.sources, MOST_MATRICES), *_filled(given.destinations, _PASSED_DESTINATIONS)
+        read = *nodes, given.edges, given.weight, given.parameters
+        written = *_filled(to, MOST_MATRICES), count, sums
+        how = self._heads, program.steps, program.numbers
+        backend(given.parameters).reduce_messages(*edges, *how, *read, program.results, adds, *written)
         if totals is not None and sums is not None:
             totals += sums
 

@@ -99,6 +99,14 @@ def batch_norm(
     return _batch_norm(x, weight, bias, mean, rstd, from_rows)
 
 
+def settings_of(norm: Any) -> dict[str, Any]:
+    """Return the arguments of :func:`batch_norm` that say what a :class:`torch.nn.BatchNorm1d` does now."""
+    tracks = norm.track_running_stats or not norm.training
+    running = {name: getattr(norm, name) if tracks else None for name in ("running_mean", "running_var")}
+    own = ("training", "momentum", "eps", "num_batches_tracked")
+    return running | {name: getattr(norm, name) for name in own}
+
+
 @recorded_whole
 def batch_statistics(
     x: Tensor,
@@ -213,22 +221,11 @@ class _LayerNorm(torch.autograd.Function):
             torch.zeros(x.shape[1], dtype=mean.dtype, device=x.device) if needed else None
             for needed in ctx.needs_input_grad[1:3]
         )
-        backend(x).layer_norm_backward(
-            grad.to(x.dtype).contiguous(),
-            x.detach(),
-            as_factors(weight, x.dtype),
-            mean,
-            rstd,
-            grad_x,
-            grad_weight,
-            grad_bias,
-        )
-        return (
-            grad_x,
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(ctx.bias_dtype),
-            None,
-        )
+        rows = grad.to(x.dtype).contiguous(), x.detach()
+        grads = grad_x, grad_weight, grad_bias
+        backend(x).layer_norm_backward(*rows, as_factors(weight, x.dtype), mean, rstd, *grads)
+        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_x, grad_weight, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None
 
 
 _layer_norm = operator("layer_norm", _LayerNorm, lambda a: a.x.new_empty(a.x.shape))
@@ -247,9 +244,8 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Tensor:
         x = x.contiguous()
         out = new_rows(x, *x.shape)
-        backend(x).batch_norm(
-            x.detach(), mean, rstd, as_factors(weight, x.dtype), as_factors(bias, x.dtype), out
-        )
+        factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
+        backend(x).batch_norm(x.detach(), mean, rstd, *factors, out)
         ctx.save_for_backward(x, weight, mean, rstd)
         ctx.from_rows, ctx.bias_dtype = from_rows, None if bias is None else bias.dtype
         return out
@@ -260,25 +256,12 @@ class _BatchNorm(torch.autograd.Function):
         x, weight, mean, rstd = ctx.saved_tensors
         grad_x = new_rows(x, *x.shape) if ctx.needs_input_grad[0] else None
         grad_weight, grad_bias = torch.zeros_like(mean), torch.zeros_like(mean)
-        backend(x).batch_norm_backward(
-            grad.to(x.dtype).contiguous(),
-            x.detach(),
-            mean,
-            rstd,
-            as_factors(weight, x.dtype),
-            ctx.from_rows,
-            grad_x,
-            grad_weight,
-            grad_bias,
-        )
-        return (
-            grad_x,
-            grad_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None,
-            grad_bias.to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None,
-            None,
-            None,
-            None,
-        )
+        rows, grads = (grad.to(x.dtype).contiguous(), x.detach()), (grad_x, grad_weight, grad_bias)
+        how = as_factors(weight, x.dtype), ctx.from_rows
+        backend(x).batch_norm_backward(*rows, mean, rstd, *how, *grads)
+        of_weight = grad_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None
+        of_bias = grad_bias.to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None
+        return grad_x, of_weight, of_bias, None, None, None
 
 
 _batch_norm = operator("batch_norm", _BatchNorm, lambda a: a.x.new_empty(a.x.shape))

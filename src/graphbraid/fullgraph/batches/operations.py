@@ -44,6 +44,7 @@ from graphbraid.ops import (
 from graphbraid.ops.attention import AttendedFeatures, head_dot, scored_attention
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
+from graphbraid.ops.norm import settings_of
 from graphbraid.ops.rng import mask_type
 from graphbraid.ops.spmm import largest
 
@@ -240,25 +241,14 @@ def _messages(op: ir.Messages, run: BatchRun) -> Tensor:
             of_edges.append(computed[place])
         else:
             of_edges.append(run.edge_weight(op, dtype))
-    how: dict[str, Any] = {
-        "sources": tuple(sources),
-        "destinations": tuple(destinations),
-        "edges": tuple(of_edges),
-        "parameters": op.used,
-        "ties": op.ties,
-    }
+    how: dict[str, Any] = {"sources": tuple(sources), "destinations": tuple(destinations)}
+    how |= {"edges": tuple(of_edges), "parameters": op.used, "ties": op.ties}
     learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in of_edges)
     if not learns_edges and _runs_as_steps(op, (*sources, *destinations, *of_edges, *op.used)):
         how |= {"reduction": op.several or op.reduction, "width": op.edge_width, "heads": op.heads}
         return aggregate_steps(csc, op.steps, **how, width_out=op.width_out)
-    how |= {
-        "reduction": op.reduction,
-        "shape": (op.width_out,),
-        "by_destination": op.by_destination,
-        "draws": op.draws,
-    }
-    how["edge_width"] = op.edge_width
-    return aggregate_messages(csc, op.run, **how)
+    how |= {"reduction": op.reduction, "shape": (op.width_out,), "edge_width": op.edge_width}
+    return aggregate_messages(csc, op.run, by_destination=op.by_destination, draws=op.draws, **how)
 
 
 def _runs_as_steps(op: ir.Messages, read: Sequence[Tensor]) -> bool:
@@ -277,12 +267,8 @@ def _gine(op: ir.Gine, run: BatchRun) -> Tensor:
 
 def _attention(op: ir.Attention, run: BatchRun) -> Tensor:
     csc, rows = run.edges(op).csc, run.read(op)
-    how: dict[str, Any] = {
-        "negative_slope": op.negative_slope,
-        "self_loops": op.self_loops,
-        "dropout": op.dropout,
-    }
-    last = run.read(op, -1)
+    how: dict[str, Any] = {"negative_slope": op.negative_slope, "self_loops": op.self_loops}
+    how["dropout"], last = op.dropout, run.read(op, -1)
     own = last[: csc.num_dst]
     if op.kind == "gat":
         if op.own_rows:
@@ -357,18 +343,7 @@ def normalised(x: Tensor, norm: Any, node_type: int) -> Tensor:
     if len(x) == 1:
         refused: Tensor = norm(x)  # PyTorch's own error
         return refused
-    tracks = norm.track_running_stats or not norm.training
-    return batch_norm(
-        x,
-        norm.running_mean if tracks else None,
-        norm.running_var if tracks else None,
-        norm.weight,
-        norm.bias,
-        training=norm.training,
-        momentum=norm.momentum,
-        eps=norm.eps,
-        num_batches_tracked=norm.num_batches_tracked,
-    )
+    return batch_norm(x, weight=norm.weight, bias=norm.bias, **settings_of(norm))
 
 
 def _break(op: ir.Break, run: BatchRun) -> Tensor:

@@ -351,16 +351,12 @@ def typed_blocks(
     blocks = []
     for number in range(num_blocks):
         before, after = (tuple(level.sizes[-1 - number - i] for level in levels) for i in range(2))
-        blocks.append(
-            TypedBlock(
-                {relation: some[number] for relation, some in by_relation.items()},
-                whole,
-                before,
-                after,
-                tuple(level.nodes[:count] for level, count in zip(levels, before, strict=True)),
-                tuple(level.nodes[:count] for level, count in zip(levels, after, strict=True)),
-            )
+        edges = {relation: some[number] for relation, some in by_relation.items()}
+        sources, destinations = (
+            tuple(level.nodes[:count] for level, count in zip(levels, counts, strict=True))
+            for counts in (before, after)
         )
+        blocks.append(TypedBlock(edges, whole, before, after, sources, destinations))
     return tuple(blocks)
 
 

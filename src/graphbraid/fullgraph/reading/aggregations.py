@@ -266,22 +266,12 @@ WEIGHTED = ("x", "edge_index", "edge_weight")
 """Arguments of PyG's layers that read edge weights."""
 SIZES: dict[str, Allowed] = {"in_channels": anything, "out_channels": count}
 """Numbers of columns, which most layers hold; the input's stays -1 in a lazily initialised layer."""
-MESSAGE_PASSING: dict[str, Allowed] = {
-    "aggr": one_of("add", "sum"),
-    "flow": one_of("source_to_target"),
-    "node_dim": one_of(-2, 0),
-    "fuse": flag,
-    "_explain": one_of(None, False),
-    "_edge_mask": one_of(None),
-    "_loop_mask": one_of(None),
-    "_apply_sigmoid": anything,
-    "_decomposed_layers": one_of(1),
-    "inspector": anything,
-    "_user_args": anything,
-    "_fused_user_args": anything,
-    "_edge_user_args": anything,
-}
+MESSAGE_PASSING: dict[str, Allowed] = {"aggr": one_of("add", "sum"), "flow": one_of("source_to_target")}
 """Attributes of PyG's ``MessagePassing``; its hooks must be empty, which is checked for every module."""
+MESSAGE_PASSING |= {"node_dim": one_of(-2, 0), "fuse": flag, "_decomposed_layers": one_of(1)}
+MESSAGE_PASSING |= {"_explain": one_of(None, False), "_edge_mask": one_of(None), "_loop_mask": one_of(None)}
+_INSPECTED = ("inspector", "_apply_sigmoid", "_user_args", "_fused_user_args", "_edge_user_args")
+MESSAGE_PASSING |= dict.fromkeys(_INSPECTED, anything)
 _HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
 MESSAGE_PASSING |= {f"_{name}_forward{pre}_hooks": anything for name in _HOOKS for pre in ("", "_pre")}
 

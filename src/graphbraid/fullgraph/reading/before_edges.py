@@ -35,16 +35,8 @@ _PRODUCTS = (operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
 _JOINS: tuple[Any, ...] = (torch.cat, torch.concat, torch.stack, operator.getitem, torch.chunk, torch.split)
 _JOINS += ("chunk", "split", "repeat", "expand")
 """Calls that move columns to other places, which no step of a kernel does."""
-_SHAPES: tuple[Any, ...] = (
-    torch.reshape,
-    torch.flatten,
-    torch.unsqueeze,
-    torch.squeeze,
-    "view",
-    "reshape",
-    "flatten",
-)
-_SHAPES += ("squeeze", "unsqueeze", "contiguous")
+_SHAPES: tuple[Any, ...] = (torch.reshape, torch.flatten, torch.unsqueeze, torch.squeeze)
+_SHAPES += ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous")
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,11 +113,8 @@ def _gcn(call: LayerCall, fill: float) -> str:
 
 # ---- GraphSAGE
 
-_SAGE: dict[str, Allowed] = SIZES | {
-    "aggr": one_of("mean", "sum", "add", "max"),
-    "normalize": flag,
-    "root_weight": flag,
-}
+_SAGE: dict[str, Allowed] = SIZES | dict.fromkeys(("normalize", "root_weight"), flag)
+_SAGE |= {"aggr": one_of("mean", "sum", "add", "max")}
 _NONE = one_of(None)
 
 
@@ -227,17 +224,9 @@ def _gine(call: LayerCall) -> str:
 
 OWN_MODELS = (GCN, GraphSAGE, GIN, GAT, GATv2, MLP)
 _GRAPH_MODEL = Known(
-    {
-        "in_channels": count,
-        "hidden_channels": count,
-        "out_channels": count,
-        "num_layers": count,
-        "dropout": probability,
-        "input_dropout": probability,
-        "act": one_of(*ACTIVATIONS),
-        "norms": one_of(None),
-        "ends_hidden": flag,
-    },
+    dict.fromkeys(("in_channels", "hidden_channels", "out_channels", "num_layers"), count)
+    | dict.fromkeys(("dropout", "input_dropout"), probability)
+    | {"act": one_of(*ACTIVATIONS), "norms": one_of(None), "ends_hidden": flag},
     children=("convs", "norms"),
 )
 
@@ -288,13 +277,8 @@ def own_activation(writer: Writer, act: str, x: str) -> str:
     return writer.epilogue(x, act=act)
 
 
-_ATTENTION: dict[str, Allowed] = SIZES | {
-    "heads": count,
-    "concat": flag,
-    "negative_slope": number,
-    "dropout": probability,
-    "add_self_loops": flag,
-}
+_ATTENTION: dict[str, Allowed] = SIZES | dict.fromkeys(("concat", "add_self_loops"), flag)
+_ATTENTION |= {"heads": count, "negative_slope": number, "dropout": probability}
 _PYG_ATTENTION = _ATTENTION | {
     "edge_dim": lambda value: value is None or count(value),
     "fill_value": anything,  # checked only if there are edge features

@@ -96,22 +96,12 @@ class Known:
 
 
 _BEFORE = "_forward_pre_hooks"
-_RUNS_SOMETHING = (
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks",
-    "_forward_pre_hooks",
-)
+_RUNS_SOMETHING = tuple(f"_{way}{pre}_hooks" for way in ("backward", "forward") for pre in ("", "_pre"))
 TORCH_OWN = frozenset(vars(nn.Module()))
 _OURS = ("torch", "torch_geometric", "graphbraid")
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that every step updates and that no program depends on."""
-GLOBAL_HOOKS = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in _RUNS_SOMETHING)
 
 
 def is_own_method(module: nn.Module, key: str) -> bool:

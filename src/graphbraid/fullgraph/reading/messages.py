@@ -357,21 +357,10 @@ def read_messages(
     if not (values := [value for value in rows.values() if isinstance(value, str)]):
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
     at_level: dict[Any, Any] = dict(zip(values, writer.on_one_level(*values), strict=True))
-    message = with_maps_moved(
-        TracedMessage(
-            graph=of.graph,
-            tensors=of.tensors,
-            rows={key: at_level.get(value, value) for key, value in rows.items()},
-            shapes=shapes,
-            shape=found.shape,
-        ),
-        of,
-        writer,
-        takes_last=reduction in ("sum", "mean"),
-    )
-    rows = {
-        key: at_level.get(value, value) for key, value in rows.items() if key in of.takes[1]
-    } | message.rows
+    rows = {key: at_level.get(value, value) for key, value in rows.items()}
+    traced = TracedMessage(graph=of.graph, tensors=of.tensors, rows=rows, shapes=shapes, shape=found.shape)
+    message = with_maps_moved(traced, of, writer, takes_last=reduction in ("sum", "mean"))
+    rows = {key: value for key, value in rows.items() if key in of.takes[1]} | message.rows
     shapes, shape, takes = shapes | message.shapes, message.shape, of.takes
     if message.is_moved or of.is_plain:
         takes = tuple(str(node.target) for node in message.graph.find_nodes(op="placeholder")), of.takes[1]

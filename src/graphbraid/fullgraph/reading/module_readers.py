@@ -71,13 +71,8 @@ def _dropout(call: LayerCall) -> str:
 @reads(
     f"{_TORCH}.batchnorm.BatchNorm1d",
     known=Known(
-        {
-            "num_features": count,
-            "eps": number,
-            "momentum": lambda value: value is None or number(value),
-            "affine": flag,
-            "track_running_stats": flag,
-        },
+        {"num_features": count, "eps": number, "affine": flag, "track_running_stats": flag}
+        | {"momentum": lambda value: value is None or number(value)},
         AFFINE,
         buffers=_STATISTICS,
     ),
@@ -150,15 +145,9 @@ def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, num_nodes
 
 
 _EMBEDDING = Known(
-    {
-        "num_embeddings": anything,
-        "embedding_dim": count,
-        "padding_idx": one_of(None),
-        "max_norm": one_of(None),
-        "norm_type": anything,
-        "scale_grad_by_freq": one_of(False),
-        "sparse": one_of(False),
-    },
+    {"num_embeddings": anything, "embedding_dim": count, "norm_type": anything}
+    | dict.fromkeys(("padding_idx", "max_norm"), one_of(None))
+    | dict.fromkeys(("scale_grad_by_freq", "sparse"), one_of(False)),
     ("weight",),
 )
 

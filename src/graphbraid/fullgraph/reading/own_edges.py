@@ -102,15 +102,10 @@ class CallOnEdges:
             raise ir.NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
         writer, values = self._inputs(name, [*several, *others.values()])
         channels = None if self._features is None else int(self._result_of(self._features).shape[1])
-        call = LayerCall(
-            writer,
-            name,
-            module,
-            values[0],
-            Edges(weighted=self._weight is not None, channels=channels),
-            {key: NodeRows(value) for key, value in zip(others, values[len(several) :], strict=True)},
-            tuple(values[: len(several)]) if len(several) > 1 else (),
-        )
+        own = Edges(weighted=self._weight is not None, channels=channels)
+        more = {key: NodeRows(value) for key, value in zip(others, values[len(several) :], strict=True)}
+        pair = tuple(values[: len(several)]) if len(several) > 1 else ()
+        call = LayerCall(writer, name, module, values[0], own, more, pair)
         return self._made(name, module, writer, reader.read(call))
 
     def _of_messages(self, of: Propagation) -> LayerOnEdges:

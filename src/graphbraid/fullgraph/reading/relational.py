@@ -52,19 +52,13 @@ def _count_or_none(value: Any) -> bool:
     return value is None or count(value)
 
 
+_OPTIONAL = ("comp", "root", "bias")
 OWN_CONV = Known(
-    {
-        "in_channels": count,
-        "out_channels": count,
-        "num_relations": count,
-        "num_bases": _count_or_none,
-        "aggr": one_of("mean", "sum"),
-        "comp": one_of(None),
-        "root": one_of(None),
-        "bias": one_of(None),
-    },
+    dict.fromkeys(("in_channels", "out_channels", "num_relations"), count)
+    | {"num_bases": _count_or_none, "aggr": one_of("mean", "sum")}
+    | dict.fromkeys(_OPTIONAL, one_of(None)),
     ("weight",),
-    optional=("comp", "root", "bias"),
+    optional=_OPTIONAL,
 )
 """The attributes that graphbraid's own layer may hold."""
 
@@ -114,15 +108,9 @@ def _mapped(writer: Writer, conv: Any, x: str, number: int) -> str:
     "rgcn_conv.RGCNConv",
     "rgcn_conv.FastRGCNConv",
     attributes=SIZES
-    | {
-        "aggr": one_of("mean", "add", "sum"),
-        "num_relations": count,
-        "num_bases": _count_or_none,
-        "num_blocks": _count_or_none,
-        "is_sorted": flag,
-        "in_channels_l": anything,
-        "_use_segment_matmul_heuristic_output": anything,
-    },
+    | {"aggr": one_of("mean", "add", "sum"), "num_relations": count, "is_sorted": flag}
+    | dict.fromkeys(("num_bases", "num_blocks"), _count_or_none)
+    | dict.fromkeys(("in_channels_l", "_use_segment_matmul_heuristic_output"), anything),
     parameters=("weight", "comp", "root", "bias"),
     takes=_TAKES,
 )
@@ -177,26 +165,14 @@ _MADE = MadeOfTensors()
 """Graphs made of edge lists, and of several relations. Layers, and steps on a whole graph, share them."""
 
 _HGT = pyg_layer(
-    {
-        "in_channels": anything,
-        "out_channels": count,
-        "heads": count,
-        "node_types": anything,
-        "edge_types": anything,
-        "edge_types_map": anything,
-        "dst_node_types": anything,
-    },
+    SIZES
+    | {"heads": count}
+    | dict.fromkeys(("node_types", "edge_types", "edge_types_map", "dst_node_types"), anything),
     children=("kqv_lin", "out_lin", "k_rel", "v_rel", "skip", "p_rel"),
 )
 _BY_RELATION = Known(
-    {
-        "in_channels": count,
-        "out_channels": count,
-        "num_types": count,
-        "is_sorted": one_of(True),
-        "kwargs": anything,
-        "_timing_cache": anything,
-    },
+    dict.fromkeys(("in_channels", "out_channels", "num_types"), count)
+    | {"is_sorted": one_of(True), "kwargs": anything, "_timing_cache": anything},
     parameters=("weight",),
     optional=("bias",),
 )
@@ -510,16 +486,8 @@ def _input(writer: Writer, model: Any, one: ir.NodeType, types: Types) -> str:
 
 
 _OWN_MODEL = Known(
-    {
-        "num_layers": count,
-        "dropout": probability,
-        "act": one_of(*ACTIVATIONS),
-        "node_types": anything,
-        "edge_types": anything,
-        "node_type": anything,
-        "hidden_channels": count,
-        "out_channels": count,
-        "ends_hidden": anything,
-    },
+    dict.fromkeys(("num_layers", "hidden_channels", "out_channels"), count)
+    | {"dropout": probability, "act": one_of(*ACTIVATIONS)}
+    | dict.fromkeys(("node_types", "edge_types", "node_type", "ends_hidden"), anything),
     children=("inputs", "convs"),
 )

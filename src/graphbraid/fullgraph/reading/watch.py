@@ -53,15 +53,8 @@ _BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__"})
 _LISTS = (list, tuple, set, frozenset, deque)
 _VALUES = (int, float, complex, str, bytes, range, slice, types.NoneType, np.generic)
 _CONSTANT = (*_VALUES, types.BuiltinFunctionType, torch.dtype, torch.device)
-_HOLDERS = (
-    types.MethodType,
-    staticmethod,
-    classmethod,
-    property,
-    functools.partial,
-    functools.cached_property,
-    functools.partialmethod,
-)
+_WRAPPED = (functools.partial, functools.cached_property, functools.partialmethod)
+_HOLDERS = (types.MethodType, staticmethod, classmethod, property, *_WRAPPED)
 _HELD = ("__func__", "__self__", "fget", "func", "args", "keywords")
 _OPAQUE = (Iterator, bytearray, memoryview, array, ContextVar, threading.local)
 """Classes of objects whose values change and cannot be compared."""
@@ -356,18 +349,9 @@ class ModelWatch:
 
     def _values(self) -> Iterator[Any]:
         """Yield what is watched beside ``_held``, then an end mark: no sequence is a prefix of another."""
-        return chain(
-            map(type, self._modules),
-            (
-                one
-                for held, computed in self._parts
-                for item in held.items()
-                if item[0] not in computed
-                for one in item
-            ),
-            chain.from_iterable(now() for now in self._others),
-            _END,
-        )
+        items = (item for held, computed in self._parts for item in held.items() if item[0] not in computed)
+        others = chain.from_iterable(now() for now in self._others)
+        return chain(map(type, self._modules), chain.from_iterable(items), others, _END)
 
     def _read_numbers(self) -> list[Any]:
         """Versions of tensors, and bytes of arrays, whose numbers a forward may read but no program holds."""

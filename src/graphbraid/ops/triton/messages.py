@@ -465,22 +465,11 @@ def reduce_messages(a: Any) -> None:
                     more = a.count[:, counted : counted + out.shape[1]]
                 counted += out.shape[1]
             results.append((_KIND_NAMES[kind], at[step], out, more))
-    run_steps(
-        a.indptr,
-        a.indices,
-        steps,
-        results,
-        width=width,
-        heads=a.heads,
-        perm=a.perm,
-        by_source=a.by_source,
-        sources=(a.x, a.x2, a.x3, a.x4),
-        destinations=(a.y, a.y2, a.y3, a.y4, a.y5, a.y6, a.y7, a.y8, a.y9, a.y10),
-        edges=(a.edges,),
-        weight=a.weight,
-        parameters=a.parameters,
-        adds=a.adds,
-    )
+    destinations = (a.y, a.y2, a.y3, a.y4, a.y5, a.y6, a.y7, a.y8, a.y9, a.y10)
+    read: dict[str, Any] = {"sources": (a.x, a.x2, a.x3, a.x4), "destinations": destinations}
+    read |= {"edges": (a.edges,), "weight": a.weight, "parameters": a.parameters}
+    how = {"width": width, "heads": a.heads, "perm": a.perm, "by_source": a.by_source, "adds": a.adds}
+    run_steps(a.indptr, a.indices, steps, results, **how, **read)
     for sums in logs:
         sums.log_()
     for place, rows in totals:

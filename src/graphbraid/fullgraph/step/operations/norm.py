@@ -20,7 +20,7 @@ from graphbraid.fullgraph.program import DestinationRows, Normalise
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import FirstRows
 from graphbraid.ops.kernels import backend, recorded_whole, sum_dtype
-from graphbraid.ops.norm import Moments, as_factors, batch_statistics, column_moments
+from graphbraid.ops.norm import Moments, as_factors, batch_statistics, column_moments, settings_of
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
@@ -147,17 +147,8 @@ class PlannedBatchNorm(_Norm):
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Return the statistics that :class:`torch.nn.BatchNorm1d` would use, and update the running ones."""
-        module = self._module
-        tracks = module.track_running_stats or not module.training
-        return batch_statistics(
-            x,
-            *((module.running_mean, module.running_var) if tracks else (None, None)),
-            training=module.training,
-            momentum=module.momentum,
-            eps=module.eps,
-            num_batches_tracked=module.num_batches_tracked,
-            moments=None if self._columns is None else self._columns.moments,
-        )
+        moments = None if self._columns is None else self._columns.moments
+        return batch_statistics(x, **settings_of(self._module), moments=moments)
 
     def _run_backward(self, grad: Tensor, x: Tensor, grad_x: Tensor | None) -> _Gradients:
         assert self._last is not None
