@@ -152,11 +152,7 @@ class TierTable:
     """
 
     def __init__(
-        self,
-        tiers: Sequence[Tier],
-        positions: Tensor | None = None,
-        *,
-        device: torch.device | None = None,
+        self, tiers: Sequence[Tier], positions: Tensor | None = None, *, device: torch.device | None = None
     ) -> None:
         _check_tiers(tiers)
         first = tiers[0].parts[0]

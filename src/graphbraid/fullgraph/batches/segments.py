@@ -463,12 +463,7 @@ class NativeSegment:
         return True
 
     def _outs(
-        self,
-        run: BatchRun,
-        values: Sequence[Tensor],
-        operands: Sequence[Tensor | None],
-        *,
-        learns: bool,
+        self, run: BatchRun, values: Sequence[Tensor], operands: Sequence[Tensor | None], *, learns: bool
     ) -> Sequence[Tensor] | None:
         """Return the rows that are read after the segment; None if it cannot run here.
 

@@ -89,13 +89,13 @@ class Ledger:
 
     def forward(self, op: ir.Operation) -> Work:
         """Return the work of the pass that computes ``op``'s value."""
-        return _FORWARD.get(type(op), Ledger._rowwise)(self, op)
+        return _COUNTS.get(type(op), _BY_ROWS)[0](self, op)
 
     def backward(self, op: ir.Operation) -> Work:
         """Return the work of computing the gradients of ``op``'s inputs and parameters from its value's."""
         if not self._program.learns(op.out):
             return Work()
-        return _BACKWARD.get(type(op), Ledger._rowwise_backward)(self, op)
+        return _COUNTS.get(type(op), _BY_ROWS)[1](self, op)
 
     def outputs(self, num_nodes: int) -> Work:
         """Return the work of copying out the training nodes' outputs."""
@@ -321,26 +321,17 @@ class Ledger:
         return Work(cached_bytes=max(rows, streams + once), **other)
 
 
-_Count = Callable[[Ledger, Any], Work]
-_FORWARD: dict[type[ir.Operation], _Count] = {
-    ir.DestinationRows: Ledger._nothing,
-    ir.Hoisted: Ledger._nothing,
-    ir.Linear: Ledger._linear,
-    ir.Aggregate: Ledger._aggregate,
-    ir.Attention: Ledger._attention,
-    ir.Maximum: Ledger._maximum,
-    ir.Messages: Ledger._aggregate,
-    ir.Gine: Ledger._gine,
+_Counts = tuple[Callable[[Ledger, Any], Work], Callable[[Ledger, Any], Work]]
+_BY_ROWS: _Counts = Ledger._rowwise, Ledger._rowwise_backward
+_COUNTS: dict[type[ir.Operation], _Counts] = {
+    ir.DestinationRows: (Ledger._nothing, Ledger._nothing),
+    ir.Hoisted: (Ledger._nothing, Ledger._nothing),
+    ir.Add: (Ledger._rowwise, Ledger._nothing),
+    ir.Linear: (Ledger._linear, Ledger._linear_backward),
+    ir.Aggregate: (Ledger._aggregate, Ledger._aggregate_backward),
+    ir.Attention: (Ledger._attention, Ledger._attention_backward),
+    ir.Maximum: (Ledger._maximum, Ledger._maximum_backward),
+    ir.Messages: (Ledger._aggregate, Ledger._messages_backward),
+    ir.Gine: (Ledger._gine, Ledger._gine_backward),
 }
-_BACKWARD: dict[type[ir.Operation], _Count] = {
-    ir.DestinationRows: Ledger._nothing,
-    ir.Hoisted: Ledger._nothing,
-    ir.Add: Ledger._nothing,
-    ir.Linear: Ledger._linear_backward,
-    ir.Aggregate: Ledger._aggregate_backward,
-    ir.Attention: Ledger._attention_backward,
-    ir.Maximum: Ledger._maximum_backward,
-    ir.Messages: Ledger._messages_backward,
-    ir.Gine: Ledger._gine_backward,
-}
-"""Counting methods of operations on edges and products; all others read and write their rows once."""
+"""Methods that count an operation's work, forward and backward; all others read and write their rows once."""

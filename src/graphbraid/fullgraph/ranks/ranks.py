@@ -25,13 +25,7 @@ from graphbraid.fullgraph.lowering.lower_program import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.program import Decision, Program
-from graphbraid.fullgraph.ranks.distribute import (
-    RankPart,
-    Weigh,
-    as_decided,
-    divided_program,
-    weighed,
-)
+from graphbraid.fullgraph.ranks.distribute import RankPart, Weigh, as_decided, divided_program, weighed
 from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, steady_link, values_that_may_travel
 from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
 from graphbraid.fullgraph.step.plan import WhenWhole

@@ -379,10 +379,7 @@ def _view(call: FunctionCall) -> Any:
 
 
 @reads_calls(
-    torch.flatten,
-    takes={"input": NEEDED, "start_dim": 0, "end_dim": -1},
-    methods=("flatten",),
-    views=True,
+    torch.flatten, takes={"input": NEEDED, "start_dim": 0, "end_dim": -1}, methods=("flatten",), views=True
 )
 def _flatten(call: FunctionCall) -> str:
     call.constant("start_dim", one_of(1))

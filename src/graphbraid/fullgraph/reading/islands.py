@@ -344,16 +344,11 @@ class Islands:
             args: Any = plain(fx.node.map_arg(layer.args, argument))
             name = f"{name} on its own edges, lowered"
             return made(target=layer.layer, args=args, kwargs={}, name=name)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), argument)
+        args, kwargs = (plain(one) for one in fx.node.map_arg((node.args, node.kwargs), argument))
+        made = partial(made, target=target, args=args, kwargs=kwargs, name=name)
         why = written.why
-        return made(
-            target=target,
-            args=plain(args),
-            kwargs=plain(kwargs),
-            name=name,
-            code="" if why is None else why.code,
-            why="" if why is None else f"{why.part}: {why.reason}",
-            needed="" if why is None else why.needed,
+        return (
+            made() if why is None else made(code=why.code, why=f"{why.part}: {why.reason}", needed=why.needed)
         )
 
     def check_all_run(self) -> None:

@@ -480,10 +480,7 @@ def _reduced_bias(
 
 
 def _shape_of_own(
-    of: Propagation,
-    message: tuple[int, ...],
-    constants: dict[str, Any],
-    shapes: dict[str, tuple[int, ...]],
+    of: Propagation, message: tuple[int, ...], constants: dict[str, Any], shapes: dict[str, tuple[int, ...]]
 ) -> tuple[int, ...]:
     """Return the shape of a row that ``aggregate`` makes, by running it on a few edges of three nodes.
 

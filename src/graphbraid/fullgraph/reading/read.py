@@ -219,11 +219,7 @@ class Source:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        data: Any = None,
-        node_type: str | None = None,
-        why: NotLoweredError | None = None,
+        self, graph: Graph, data: Any = None, node_type: str | None = None, why: NotLoweredError | None = None
     ) -> None:
         if node_type is None and data is not None and not (hasattr(data, "get") and hasattr(data, "keys")):
             raise DataError(f"data must be the PyG Data that the graph was made of; got {shown(data)}")

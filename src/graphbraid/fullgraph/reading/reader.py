@@ -156,13 +156,7 @@ class Writer:
         return self.add(ir.Break, x, calls=(call,), width_out=columns, couples_rows=couples_rows)
 
     def epilogue(
-        self,
-        x: str,
-        *,
-        bias: Any = None,
-        bias_at: tuple[int, ...] = (),
-        act: str = "none",
-        p: float = 0.0,
+        self, x: str, *, bias: Any = None, bias_at: tuple[int, ...] = (), act: str = "none", p: float = 0.0
     ) -> str:
         """Append bias, activation and dropout, each as an operation of its own if it is there."""
         if bias is not None:

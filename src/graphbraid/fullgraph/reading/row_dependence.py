@@ -222,10 +222,7 @@ for _rule, _names in (
     ),
     (lambda run: run.given["dims"][0] % run.out.ndim == 0, "permute"),
     (_of("self"), "mm mv"),
-    (
-        lambda run: run.by_row in ({"mat1"}, {"mat"}) and run.shares([run.given["self"]]),
-        "addmm addmv",
-    ),
+    (lambda run: run.by_row in ({"mat1"}, {"mat"}) and run.shares([run.given["self"]]), "addmm addmv"),
     (_of("self", "mat2"), "bmm"),
     (lambda run: bool(run.by_row) and run.by_row <= {"i1", "i3"}, "_trilinear"),
     # Divided by how often an id is read, the gradient of one row depends on the others.

@@ -41,12 +41,7 @@ from graphbraid.fullgraph.reading.messages import (
     read_messages,
 )
 from graphbraid.fullgraph.reading.module_readers import learned_rows, run_by_torch
-from graphbraid.fullgraph.reading.plain_messages import (
-    WHY,
-    PlainMessages,
-    PlainPropagation,
-    find_messages,
-)
+from graphbraid.fullgraph.reading.plain_messages import WHY, PlainMessages, PlainPropagation, find_messages
 from graphbraid.fullgraph.reading.reader import (
     FUNCTIONS,
     METHODS,

@@ -84,11 +84,7 @@ class TracedCalls:
 
 
 def traced(
-    model: nn.Module,
-    calling: Calling,
-    given: Given,
-    *,
-    whole: dict[str, NotLoweredError] | None = None,
+    model: nn.Module, calling: Calling, given: Given, *, whole: dict[str, NotLoweredError] | None = None
 ) -> TracedCalls:
     """Trace a call of the model.
 
@@ -152,11 +148,7 @@ class _Root(nn.Module):
     """The module that is traced: it makes the placeholders and calls the model as a user would."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        calling: Calling,
-        given: Given,
-        whole: dict[str, NotLoweredError] | None,
+        self, model: nn.Module, calling: Calling, given: Given, whole: dict[str, NotLoweredError] | None
     ) -> None:
         super().__init__()
         self.model = model

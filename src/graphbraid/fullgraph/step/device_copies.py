@@ -113,10 +113,7 @@ class Picker:
         """Time both kernels on scratch rows; return the seconds and the matrix, or why there are none."""
         try:
             matrix = csr_of(how)
-            runs = {
-                OURS: lambda: how.forward(x, out=out),
-                SPARSE: lambda: multiply(matrix, x, None, out),
-            }
+            runs = {OURS: lambda: how.forward(x, out=out), SPARSE: lambda: multiply(matrix, x, None, out)}
             return {name: self._seconds(run) for name, run in runs.items()}, matrix, ""
         except RuntimeError as error:  # torch was built without it, or there is too little memory after all
             return {}, None, f"torch.sparse failed: {str(error).splitlines()[0]}"

@@ -166,13 +166,7 @@ def sddmm(
 
 
 def gine(
-    indptr: Indptr,
-    indices: Indices,
-    x: Matrix,
-    edges: Matrix,
-    loop_scale: float,
-    num_loops: int,
-    out: Matrix,
+    indptr: Indptr, indices: Indices, x: Matrix, edges: Matrix, loop_scale: float, num_loops: int, out: Matrix
 ) -> None:
     """Twin of ``gine.inl``, which gives the formula."""
     x, edges = (rows.to(sum_dtype(rows.dtype)) for rows in (x, edges))

@@ -247,8 +247,7 @@ FUNCTIONS: dict[str, RowFunctionKernels] = {
         lambda grad, x, ends, to: torch.mul(grad, (x >= float(ends[0])) & (x <= float(ends[1])), out=to),
     ),
     "pow": _by_rule(
-        torch.pow,
-        lambda grad, x, n, to: torch.pow(x, float(n[0]) - 1, out=to).mul_(grad).mul_(float(n[0])),
+        torch.pow, lambda grad, x, n, to: torch.pow(x, float(n[0]) - 1, out=to).mul_(grad).mul_(float(n[0]))
     ),
     "exp": _by_rule(torch.exp, lambda grad, y, _, to: torch.mul(grad, y, out=to), reads_result=True),
     "log": _by_rule(torch.log, lambda grad, x, _, to: torch.div(grad, x, out=to)),

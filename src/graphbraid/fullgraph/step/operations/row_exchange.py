@@ -263,11 +263,7 @@ def source_split(plan: StepPlan, csc: Csc, maker: Exchange) -> SourceSplit:
 
 
 def plan_by_source(
-    plan: StepPlan,
-    maker: Exchange,
-    split: SourceSplit,
-    run: Callable[[SourcePart], None],
-    *touches: Rows,
+    plan: StepPlan, maker: Exchange, split: SourceSplit, run: Callable[[SourcePart], None], *touches: Rows
 ) -> None:
     """Plan a gradient of exchanged rows: the halo's part, which departs, then own rows' while it travels.
 
