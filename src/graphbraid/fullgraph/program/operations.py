@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,7 @@ class Operation:
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        return tuple(parameter for name in self.learned for parameter in _parameters_in(getattr(self, name)))
+        return tuple(_parameters_in([getattr(self, name) for name in self.learned]))
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -148,12 +148,13 @@ class Operation:
         )
 
 
-def _parameters_in(held: Any) -> Iterable[nn.Parameter]:
-    if held is None or isinstance(held, nn.Parameter):
-        return () if held is None else (held,)
-    if isinstance(held, tuple):
-        return (parameter for one in held for parameter in _parameters_in(one))
-    found: Iterable[nn.Parameter] = held.parameters()
+def _parameters_in(fields: Iterable[Any]) -> list[nn.Parameter]:
+    found: list[nn.Parameter] = []
+    for held in fields:
+        if isinstance(held, Tensor):
+            found.append(cast("nn.Parameter", held))
+        elif held is not None:
+            found += _parameters_in(held) if isinstance(held, tuple) else held.parameters()
     return found
 
 
