@@ -90,7 +90,7 @@ def split(budget: int, curves: Sequence[Curve]) -> list[int]:
     is_open = list(range(len(curves)))
     while is_open:
         kind, size = _merged([curves[k] for k in is_open], [counts[k] for k in is_open])
-        taken = int(torch.searchsorted(size.cumsum(0), left, right=True))
+        taken = int(torch.searchsorted(size.cumsum(0), left, right=True))  # as many of the best as fit
         left -= int(size[:taken].sum())
         for place, count in enumerate(torch.bincount(kind[:taken], minlength=len(is_open)).tolist()):
             counts[is_open[place]] += count
@@ -179,12 +179,12 @@ def host_budget(
     return chosen(left, f"{format_bytes(left)} for {parts}: {words}", reserve)
 
 
-_NOTES_BYTES = 40  # of each row and list, in memory or not
+_NOTES_BYTES = 40  # of bookkeeping for each row and list, in memory or not
 _LEAST_BYTES = 1 << 20  # buffers of requests, and some rows
 
 
-_SLOT_BYTES = 32  # noted of each row in memory: csrc/disk/row_cache.cpp, and what it was filled with
-_SCALE_BYTES = 4  # noted of each row of int8, in memory or not
+_SLOT_BYTES = 32  # of bookkeeping for each row in memory: csrc/disk/row_cache.cpp, and what filled it
+_SCALE_BYTES = 4  # the scale of each row of int8, in memory or not
 _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 
 
@@ -277,7 +277,7 @@ def cache_in(
     all_rows = rows.shape[0]
     num_rows = host_rows_in(host, rows, ranked=score is not None, scaled=scale is not None)
     if num_rows == all_rows:
-        policy = "static"  # nothing ever goes
+        policy = "static"  # never evicts
     elif policy == "static" and num_rows and score is None:
         raise ConfigError(
             "policy='static' keeps the rows of the highest score; give score=, or another policy"
@@ -285,7 +285,7 @@ def cache_in(
     ranking = score
     if score is not None and hot_ids.numel():
         ranking = score.clone()
-        ranking[hot_ids] = score.min()  # the host is asked for them by evaluations at most
+        ranking[hot_ids] = score.min()  # only evaluations may read them from the host
     cache = RowCache(rows, num_rows, policy=policy, score=ranking, scale=scale)
     cache.fill(_first_rows(score, num_rows, all_rows, len(hot_ids)))
     return cache
@@ -345,7 +345,7 @@ def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = 
     Returns:
         ``(num_nodes,)`` float64; 0 for empty lists.
     """
-    # A list begins anywhere in a block: it lies in as many as it would fill, and the rest of one more.
+    # A list may begin anywhere in a block, and each block boundary inside it adds one: this is the mean.
     spans = ((degrees - 1) * itemsize / block_bytes + 1.0).clamp(min=0.0) * (degrees > 0)
     if fanout < 0:
         return spans

@@ -138,7 +138,7 @@ def push_draws(
         drawn = _chance_by_weight(rows, weight.double(), indptr.numel() - 1, fanout, replace)
     nats = -torch.log1p(-(chance[rows] * drawn).clamp(max=1.0))
     units = (nats.clamp(max=MOST_NATS) * UNITS_PER_NAT).round().long()
-    sums.index_add_(0, sources, units)  # may wrap, where the next line says that it is far too much
+    sums.index_add_(0, sources, units)  # may wrap: sums that are too large for that are replaced below
     is_full = torch.zeros_like(missed).index_add_(0, sources, units.double()) >= _MOST_UNITS
     sums[is_full] = _MOST_UNITS
     missed *= torch.exp(-sums.double() / UNITS_PER_NAT)

@@ -1,7 +1,7 @@
 """Sums of a file's blocks, by which a few rows are checked without reading the rest of the file.
 
-The sum of a block of 4096 bytes is its XXH64, the last block's of as many bytes as it has. They take 8 bytes
-a block, 0.2 % of the file.
+The sum of a block of 4096 bytes is its XXH64; the last block may be shorter. Sums take 8 bytes a block, 0.2 %
+of the file.
 """
 
 from __future__ import annotations

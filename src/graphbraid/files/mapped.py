@@ -55,7 +55,7 @@ def header_bytes(header: dict[str, Any], least: int) -> bytes:
 def without_padding(file: io.BufferedReader) -> io.BytesIO:
     """The header's length and text from where ``file`` stands, without the spaces that fill a block.
 
-    With something else among them NumPy's parser would take seconds to refuse it.
+    If something else were among the spaces, NumPy's parser would take seconds to refuse it.
 
     Raises:
         ValueError: the text is longer than any array's.
@@ -104,8 +104,8 @@ def remember(
     """Note that ``num_bytes`` from ``address`` on are a file's, from its first byte, while ``mapping`` lives.
 
     Args:
-        mapping: whose end is that of the memory.
-        address: of the file's first byte.
+        mapping: object that keeps the memory mapped; with it the note ends.
+        address: address of the file's first byte.
         num_bytes: mapped from there on.
         path: the file.
         sums: gives the sums of its blocks, if it has some.
@@ -122,7 +122,7 @@ def file_id_of(path: Path) -> tuple[int, int]:
 
 def find(address: int, num_bytes: int) -> Mapped | None:
     """The file's part that lies in ``num_bytes`` from ``address`` on; None where no file was mapped there."""
-    for begin, mapping in _MAPPINGS.copy().items():  # a list of items may collect garbage, and so mappings
+    for begin, mapping in _MAPPINGS.copy().items():  # one step: collecting garbage may remove mappings
         offset = address - begin
         if offset >= 0 and offset + num_bytes <= mapping.num_bytes:
             return Mapped(mapping.path, offset, mapping.file_id, mapping.sums)

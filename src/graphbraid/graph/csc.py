@@ -281,7 +281,7 @@ def _first_unsorted_row(csc: Csc) -> int:
 
 
 def _reference_coo_to_csc(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    by_source = torch.argsort(src, stable=True)
+    by_source = torch.argsort(src, stable=True)  # the next sort, also stable, keeps this order among equals
     perm = by_source[torch.argsort(dst[by_source], stable=True)]
     return _count_to_indptr(dst, num_dst), src[perm], perm
 
@@ -300,7 +300,7 @@ def indptr_of(counts: Tensor) -> Tensor:
 
 def ranges(begins: Tensor, counts: Tensor) -> Tensor:
     """Return the int64 numbers ``[begin, begin + count)`` of each row, one row after the other."""
-    places = (begins - (counts.cumsum(0) - counts)).repeat_interleave(counts)
+    places = (begins - (counts.cumsum(0) - counts)).repeat_interleave(counts)  # less the elements before
     return places.add_(torch.arange(places.numel(), device=places.device))
 
 
@@ -407,6 +407,7 @@ def neighbor_partitions(csc: Csc, size: int) -> NeighborPartitions:
     row = torch.arange(csc.num_dst, dtype=csc.indices.dtype).repeat_interleave(counts)
     number = torch.arange(row.numel()) - first[:-1].repeat_interleave(counts)
     begin = csc.indptr[:-1].repeat_interleave(counts) + number * size
+    # A slice ends where the next begins, since rows without edges have no slice.
     indptr = torch.cat([begin, csc.indptr[-1:]])
     return NeighborPartitions(row=row, indptr=indptr, first=first, size=size)
 

@@ -180,7 +180,7 @@ def _reference_merge(
     first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     weight = None
     if csc.weight is not None:
-        group = first.cumsum(0) - 1
+        group = first.cumsum(0) - 1  # each edge's run of equal edges, by number
         weight = _reference_combine(csc.weight[origin], group, int(first.sum()), weights)
     ids = ids_of(origin[first], edge_id) if keep_edge_id else None
     return Edited(csc=_from_sorted_list(csc, src[first], dst[first], weight), edge_id=ids)

@@ -20,7 +20,7 @@ def invert_order(order: Tensor, inverse: Tensor) -> int:
     if wild.numel():
         return int(wild[0])
     inverse[order.long()] = torch.arange(order.numel(), dtype=inverse.dtype, device=order.device)
-    by_node = order.argsort(stable=True)
+    by_node = order.argsort(stable=True)  # of equal nodes the earlier position comes first
     again = by_node[1:][order[by_node[1:]] == order[by_node[:-1]]]
     return int(again.min()) if again.numel() else -1
 

@@ -147,6 +147,7 @@ def _scales(rows: Tensor) -> Tensor:
     if not rows.shape[1]:
         return torch.zeros(len(rows), device=rows.device)
     most, info = rows.abs().amax(1).double(), torch.finfo(torch.float32)
+    # Bits of positive floats rise with the floats: without the spare bits it is rounded down, plus one up.
     bits = (most / STEPS).float().view(torch.int32) >> _SPARE_BITS
     below, above = ((part << _SPARE_BITS).view(torch.float32) for part in (bits, bits + 1))
     # A product of the larger one may be beyond float32; 127 steps of the smaller one are then near enough.

@@ -263,14 +263,14 @@ def return_freed_blocks() -> None:
 
 
 LEAST_BYTES = 96 << 20
-"""Free memory that a command needs once the interpreter has its libraries. Less is exhausted by late imports,
-heaps of threads and the count of what a run needs, before anything can be said."""
+"""Free memory that a command needs once the interpreter has its libraries. With less, late imports, heaps of
+threads and the estimate of a run use it up before an error can be shown."""
 _LIBRARIES_BYTES = 160 << 20
 """Memory of a process for PyTorch and its imports."""
 
 
 def require_least(what: str) -> None:
-    """Check that there is as much free memory as no count can do without.
+    """Check that there is the free memory that every run needs, whatever its estimate says.
 
     Args:
         what: name of the run, for the message.

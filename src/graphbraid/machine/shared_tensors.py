@@ -61,7 +61,7 @@ def check_reads(device: torch.device, other: torch.device, instead: str) -> None
         return
     if not torch.cuda.can_device_access_peer(device, other):
         raise ConfigError(f"{device} cannot read the memory of {other}, as peers must; {instead}")
-    # PyTorch lets a copy's source access its destination, and not the other way round.
+    # A copy enables access one way: PyTorch lets its source's device access its destination.
     torch.empty(1, device=other).copy_(torch.empty(1, device=device))
 
 

@@ -385,7 +385,7 @@ def first_keys(num_dst: int) -> Tensor | None:
     return None if ids is None else ids << _EDGE_BITS
 
 
-_EDGE_BITS = 20
+_EDGE_BITS = 20  # rows of up to 2**20 edges: no two edges have one key
 
 
 def _forward(  # noqa: PLR0917 - as the kernels take them

@@ -408,6 +408,7 @@ def _targets(local: NeighborPartitions, remote: NeighborPartitions) -> tuple[Ten
     rest = (counts != 1).nonzero().squeeze(1)
     rest_first = torch.zeros(rest.numel() + 1, dtype=torch.int64)
     torch.cumsum(counts[rest], 0, out=rest_first[1:])
+    # A row of one partition is the target of its sum; a place among the partial sums is stored as -1 - place.
     before = torch.zeros_like(counts)
     before[rest] = rest_first[:-1]
     targets = []

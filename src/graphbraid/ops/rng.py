@@ -94,7 +94,7 @@ def wide_draw(keys: U64, index: int) -> U64:
 
 
 def wide_bounded(bits: U64, bound: int) -> npt.NDArray[np.int64]:
-    """Map draws of 64 bits to ``[0, bound)``; ``bound`` must be below 2**32."""
+    """Map draws of 64 bits to ``[0, bound)``: ``bits * bound >> 64`` by halves; ``bound`` is below 2**32."""
     low = (bits & np.uint64(0xFFFFFFFF)) * np.uint64(bound) >> np.uint64(32)
     return (((bits >> np.uint64(32)) * np.uint64(bound) + low) >> np.uint64(32)).astype(np.int64)
 
@@ -209,7 +209,7 @@ def keep_mask(rows: Tensor, columns: int | Tensor, p: float, seed: int | Tensor)
     """
     keys = _shift(_mix_tensor(rows * (PHI - (1 << 64)) + seed), 32)
     at = torch.arange(columns, device=rows.device) if isinstance(columns, int) else columns.long()
-    h = (keys[:, None] + at * _PHI32) & 0xFFFFFFFF
+    h = (keys[:, None] + at * _PHI32) & 0xFFFFFFFF  # below, products may wrap: their low 32 bits are right
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     return (h ^ (h >> 16)) >= int(p * 2**32)

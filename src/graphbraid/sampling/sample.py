@@ -224,7 +224,7 @@ def keep_share(whole: Sampled, ends: Sequence[tuple[int, int]], own: list[Tensor
             positions = place + (first - (degree.cumsum(0) - degree)).repeat_interleave(degree)
             found = edges[number].indices[positions].long()
             earliest = torch.full((num_nodes[source],), place.numel(), device=device)
-            earliest.scatter_reduce_(0, found, place, "amin")
+            earliest.scatter_reduce_(0, found, place, "amin")  # a new node is numbered at its first edge
             new = found[(earliest[found] == place) & (local[source][found] < 0)]
             local[source][new] = names[source].numel() + torch.arange(new.numel(), device=device)
             names[source] = torch.cat((names[source], new))

@@ -222,7 +222,7 @@ def both_ways(edges: SampledEdges, num_nodes: int) -> SampledEdges:
 
 def _once(src: Tensor, dst: Tensor, positions: Tensor | None, num_src: int, num_dst: int) -> SampledEdges:
     """Return the first edge of each pair of nodes, by destination and then by source."""
-    key, order = torch.sort(dst * max(num_src, 1) + src, stable=True)
+    key, order = torch.sort(dst * max(num_src, 1) + src, stable=True)  # equal pairs in the order of edges
     is_first = torch.ones_like(key, dtype=torch.bool)
     torch.ne(key[1:], key[:-1], out=is_first[1:])
     kept = order[is_first]

@@ -185,7 +185,7 @@ def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
     sectors = row_sectors(x, torch.arange(csc.num_dst))
     by_row = Curve.of(reads * (sectors * SECTOR_BYTES), row_bytes)
     num_lists, num_rows = split(room - notes - rows_notes, (by_list, by_row))
-    if not num_lists:  # nor is anything noted of them
+    if not num_lists:  # then they need no bookkeeping, and there is room for more rows
         [num_rows] = split(room - rows_notes, [by_row])
     if not num_rows:
         [num_lists] = split(room - notes, [by_list])

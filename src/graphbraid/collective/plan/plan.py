@@ -83,7 +83,7 @@ class Plan(SavedRecord):
         if self.num_cpu < self.num_batches and self.times.uva is None:
             raise ConfigError(
                 f"{self.num_batches - self.num_cpu} batches are for the device to prepare, but times.uva is "
-                "None: it cannot"
+                "None: the device cannot"
             )
 
     @property

@@ -100,8 +100,7 @@ class StageTimes(StrictRecord):
     model: Duration
     """T_model: time of forward pass, backward pass and optimizer step."""
     uva: Duration | None = None
-    """T_uva: time in which the device prepares a batch, reading over the link what it needs. None if it
-    cannot."""
+    """T_uva: time of the device to prepare a batch, its reads over the link included. None if it cannot."""
     gpu: Duration | None = None
     """T_gpu: the part of T_uva that remains if graph and features are in device memory. None if unknown."""
     lookahead: bool = False

@@ -98,7 +98,7 @@ class DualBuffer:
         position = self._next_transfer
         if not self._link_free or position >= self.num_steps or self._routes[position] != GPU:
             return None
-        return position if position - self.trained <= self.gbs else None
+        return position if position - self.trained <= self.gbs else None  # one will be free then
 
     def put_on_device(self, position: int, batch: MiniBatch) -> None:
         """Record that a transfer has ended, which frees the link and its host buffer."""

@@ -65,8 +65,8 @@ class Directory:
             int32.
         """
         found = gather_rows(self._position.unsqueeze(1), n_id).squeeze(1)
-        # Appending rows drops as many old ones. The first pass assumes that all rows are appended, the second
-        # that only those are which the first found missing.
+        # Appending rows overwrites as many old ones: all of the batch's in the first pass, in the second only
+        # those that the first found missing. The second finds no others missing, so what it finds stays.
         margin = n_id.numel()
         for _ in range(2):
             is_missing = found < max(self.head + margin - self.capacity, 0)
@@ -225,6 +225,7 @@ class RowBuffer:
         if ring is None:
             moved.send_whole()
             return
+        # Memory may run out here, before the ring changes. A retry writes the same rows to the same places.
         x = ring.new_empty(part.slots.numel() if hot is None else 0, ring.shape[1])
         begin, count = part.first % len(ring), len(part.rows)
         straight = min(count, len(ring) - begin)

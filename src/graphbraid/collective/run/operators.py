@@ -69,9 +69,9 @@ class RowsAhead:
         self._changed = threading.Condition()  # every use of what follows holds it, and never for long
         self._steps: dict[Key, _ClaimedStep] = {}  # in the order of their announcements
         self._unannounced: deque[Key] = deque()
-        self._latest: Key = (-1, -1)  # of those to announce
-        self._claims: deque[Key] = deque()  # not gathered yet
-        self._until: dict[Key, Key] = {}  # of a claim: the last step to announce before it is gathered
+        self._latest: Key = (-1, -1)  # the last step that was put behind those to announce
+        self._claims: deque[Key] = deque()  # claimed steps whose rows are not gathered yet
+        self._until: dict[Key, Key] = {}  # by claim: the last step to announce before its rows are gathered
         self._announcing = threading.Lock()
         self._gather_seconds = 0.0
 
@@ -90,7 +90,7 @@ class RowsAhead:
         """Say that a step is about to be prepared, and which will be after it, in the order of their use."""
         key = (epoch, step)
         with self._changed:
-            if key in self._until:  # a second one, as a profiler claims; it prepares unannounced
+            if key in self._until:  # a second claim, as by a profiler: its batch is not announced
                 return
             keys = [key, *((epoch, later) for later in coming)]
             for each in keys:
@@ -164,7 +164,8 @@ class RowsAhead:
             known.batch = batch
             if batch is None:
                 known.number = _UNANNOUNCED
-        with self._announcing:  # in order; not under the condition, as rows may be busy with a gather
+        # Taken before the condition, never while it is held: announcing may have to wait for a gather.
+        with self._announcing:
             while (first := self._next_sampled()) is not None:
                 next_key, step = first
                 if step.batch is not None:

@@ -52,7 +52,7 @@ class Accelerator(Protocol):
 class ReportsMemory(Accelerator, Protocol):
     """Optional protocol of an accelerator that says how much memory it has free, and its link's rate.
 
-    By these ``tiers="auto"`` of a Trainer chooses how many feature rows stay on it.
+    From these ``tiers="auto"`` of a Trainer chooses how many feature rows stay on it.
     """
 
     link_bytes_per_second: float | None
@@ -157,8 +157,7 @@ class Context:
     gather: bool = True
     """Whether to gather dense features while sampling."""
     hot_bytes: int | None = None
-    """Bytes of device memory for graph and features if the device prepares batches. If None, half of what is
-    free."""
+    """Device memory for graph and features if the device prepares batches. If None, half of what is free."""
     lookahead: bool = False
     """Whether to leave out of copies the rows that earlier ones brought, if possible (:mod:`.lookahead`)."""
     row_buffer: RowBuffer | None = None

@@ -97,7 +97,7 @@ def trace_events(ops: Sequence[StageRun], predicted: Sequence[StageRun]) -> dict
 def lanes(ops: Sequence[StageRun]) -> dict[str, list[StageRun]]:
     """Return the operations by lane: workers, link, device. Batching on the device is on the last two.
 
-    Without a device a batch is handed over, which takes no link: then the model has a lane of its name.
+    Without a device there is no link, and the model has a lane of its own.
     """
     found: dict[str, list[StageRun]] = {}
     workers = sorted({op.worker for op in ops if op.stage == "cpu"})

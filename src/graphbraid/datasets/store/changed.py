@@ -186,7 +186,7 @@ def bucketed_rows(
             end = min(begin + rows_in_part, len(rows))
             bucket = torch.empty(end - begin, rows.shape[1], dtype=torch.uint8)
             _read(file.fileno(), bucket, begin * rows.shape[1])
-            # A bucket's rows come in the order of the source.
+            # A bucket's rows come in the order of their old ids; argsort twice gives the rank of each id.
             place = torch.argsort(torch.argsort(renumbering.order[begin:end]))
             yield gather_rows(bucket, place, trusted=True).view(values.dtype).view(-1, *values.shape[1:])
 

@@ -260,7 +260,7 @@ class RowCache:
         """Add a coming batch."""
         check_ids(ids, self._disk.num_rows)
         with self._turns:
-            is_whole = len(self._rows) == self._disk.num_rows  # nothing will go
+            is_whole = len(self._rows) == self._disk.num_rows  # no row will be evicted
             return self._announce(ids) if self._looks_ahead and not is_whole else -1
 
     def _announce(self, ids: Tensor) -> int:

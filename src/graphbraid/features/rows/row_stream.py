@@ -231,7 +231,7 @@ class RowStream:
                     ahead = self._begin(next(missing, None))
                 yield part, rows
         finally:
-            if ahead is not None:  # left early: its buffer must be at rest before it is read into again
+            if ahead is not None:  # left early: the read must end before its buffer is used again
                 ahead.exception()
 
     def _begin(self, number: int | None) -> Future[Tensor] | None:

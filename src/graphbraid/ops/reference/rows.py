@@ -362,7 +362,7 @@ def bit_gram(a: Matrix32, bits: WordMatrix, factors: Vector | None, out: Matrix3
 
 def _unpacked(bits: Tensor, depth: int, dtype: torch.dtype) -> Tensor:
     """Unpack to ``(num_rows, depth)`` zeros and ones: bit j of ``bits[w, i]`` is row i, column 32 w + j."""
-    octets = bits.t().clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    octets = bits.t().clone(memory_format=torch.contiguous_format).view(torch.uint8)  # little-endian
     each = octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device) & 1
     return each.flatten(1)[:, :depth].to(dtype)
 
