@@ -86,7 +86,7 @@ def read_npz(file: Path) -> dict[str, Array]:
             members = {info.filename: info for info in archive.infolist()}
             if len(members) < len(archive.infolist()):
                 raise ValueError("it holds an array twice")
-            if _told_members(file) not in (len(members), 0xFFFF):  # 0xFFFF: too many for the field
+            if _stated_members(file) not in (len(members), 0xFFFF):  # 0xFFFF: too many for the field
                 raise ValueError("its directory does not list as many arrays as it says")
             edges = members.get("edge_index.npy")  # at least four bytes per id
             building = 0 if edges is None else edges.file_size // 8 * EDGE_BYTES
@@ -119,7 +119,7 @@ def read_npz(file: Path) -> dict[str, Array]:
         raise ResourceError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
-def _told_members(file: Path) -> int:
+def _stated_members(file: Path) -> int:
     """Return the number of files that a zip file's last record states; a damaged directory may list fewer."""
     with open_file(file) as stream:
         stream.seek(max(0, file.stat().st_size - _ZIP_END_BYTES - 0xFFFF))

@@ -56,9 +56,9 @@ class Csc(Versioned):
     """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, not counting
     self-loops; layers that normalise by degree use them, not the block's own. None on a whole graph."""
     src_loop: Tensor | None = None
-    """``(num_src,)`` float32 weights of the sources' self-loops in that graph, of several the last's (without
-    weights, their number); NaN for a source without one; goes with ``src_degree``. None if no source has one,
-    or if this is not known."""
+    """``(num_src,)`` float32 weight of each source's last self-loop in that graph; without weights, how many
+    it has; NaN for a source without one. Given with ``src_degree``. None if no source has one, or if this is
+    not known."""
     trusted: InitVar[bool] = False
     """Skip the checks. Only for arrays known to be valid: kernels index with them and do not check again."""
     _kept_indptr: ClassVar[Tensor]  # each instance's own, without a look at its changes: for sizes
@@ -387,7 +387,7 @@ class NeighborPartitions:
 
 @typed
 def neighbor_partitions(csc: Csc, size: int) -> NeighborPartitions:
-    """Cut each row of an adjacency into slices of ``size`` edges, its last one as many as are left.
+    """Cut each row of an adjacency into slices of ``size`` edges; the last slice of a row may be shorter.
 
     The workload-aware neighbour split of Wang et al., "MGG": a hub is the work of many warps. No slice holds
     edges of two rows, so that a slice has one partial sum.

@@ -39,12 +39,12 @@ class JoinedAttribute:
     values: Tensor
     """The attribute of all graphs, one after the other."""
     starts: Tensor
-    """``(num_graphs + 1,)`` int64: where that of each graph begins along :attr:`dim`."""
+    """``(num_graphs + 1,)`` int64: where the attribute of each graph begins along :attr:`dim`."""
     dim: int = 0
     """Dimension that graphs are joined along."""
     steps: Tensor | None = None
-    """``(num_graphs,)`` int64: by how much the attribute's ids rise from one graph to the next, as those of
-    ``edge_index`` by the number of nodes. None for an attribute without ids."""
+    """``(num_graphs,)`` int64: how much is added to the ids of the next graph; for ``edge_index`` the number
+    of nodes. None for an attribute without ids."""
 
     def counts(self, ids: Tensor) -> Tensor:
         """Return how many entries the graphs ``ids`` have along :attr:`dim`, ``(len(ids),)`` int64."""

@@ -43,7 +43,7 @@ def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
         return cls
 
     def set_state(self: Any, state: Any) -> None:
-        """Make a copy of an instance, whose arrays are counted anew: those of a copied tensor begin at 0."""
+        """Make a copy of an instance. Changes are counted anew, since a copied tensor's count begins at 0."""
         held = state if isinstance(state, dict) else {**(state[0] or {}), **state[1]}
         for key, value in held.items():
             if key != "_versions":

@@ -35,7 +35,7 @@ def read_only(values: Tensor) -> np.ndarray:
 
 
 def keep_shared(matrix: Any, *parts: Tensor | None) -> None:
-    """Make those arrays of a ``scipy.sparse`` matrix read-only whose memory some tensors share."""
+    """Make arrays of a ``scipy.sparse`` matrix read-only if one of the tensors shares their memory."""
     shared = {one.data_ptr() for one in parts if one is not None and one.numel()}
     for array in (matrix.indptr, matrix.indices, matrix.data):
         if array.ctypes.data in shared:

@@ -44,7 +44,7 @@ def pyg_layer(layer: nn.Module, name: str = "", **options: Any) -> nn.Module:
         ConfigError: the layer holds other weights than PyG's, as after weight normalisation.
     """
     kind = getattr(pyg_nn(layer), name or type(layer).__name__)
-    with torch.random.fork_rng([]):  # whoever trains goes on with the same random numbers
+    with torch.random.fork_rng([]):  # training goes on with the same random numbers
         made: nn.Module = kind(**options)
     first = next(layer.parameters(), None)
     if first is not None:

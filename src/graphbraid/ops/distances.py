@@ -1,4 +1,4 @@
-"""distances: of each query from each row, without a number in memory for each of them and each column."""
+"""distances: the distance of each query from each row, without memory for each query, row and column."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def epilogue_gradients(
         overwrites: whether the gradient of the rows may be written over ``grad``.
     """
     grad = row_contiguous(grad.contiguous() if out is None else grad.to(out.dtype).contiguous())
-    out = grad if out is None else out  # whose values are then not looked at
+    out = grad if out is None else out  # without an activation, its values are not read
     grad_x = grad if overwrites else new_rows(out, *out.shape)
     grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype)) if needs_bias else None
     backend(out).epilogue_backward(grad, plain(out), *how, grad_x, grad_bias, ids)

@@ -333,7 +333,7 @@ def add_rows(rows: Tensor, ids: Tensor, out: Tensor) -> None:
 
     Args:
         rows: ``(num_rows, width)``.
-        ids: ``(num_rows,)`` int32 or int64 rows of ``out``, each as often as it likes.
+        ids: ``(num_rows,)`` int32 or int64 rows of ``out``, repeated or not.
         out: ``(num_out, width)`` of the same dtype, contiguous, written.
     """
     if rows.dtype != torch.float32 or rows.device.type != "cpu":

@@ -2,9 +2,9 @@
 
 Dense float32 rows on the CPU run in graphbraid's own kernels, whose results do not depend on the number of
 threads, bit for bit; every other dtype and device runs in PyTorch. Rows that never lie in memory as a whole
-come in rounds: a gram sums some parts of the rows one by one (:func:`tall_gram`), so that threads may share
-it; a round has a piece of every part, the sums go on where the round before left them, and the result has
-the bits of a gram of all rows at once.
+come in rounds. A gram sums several parts of the rows, each by itself (:func:`tall_gram`), so that threads may
+share it. A round has a piece of each part and continues the part's sum, so the result has the bits of a gram
+of all rows at once.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ _FLOAT32 = torch.float32
 _LEAST_SHARE = 256
 """Least rows of a share of a product: fewer take little memory, and each call takes some microseconds."""
 _MOST_EDGES_AGAIN = 5
-"""Edges for each row up to which backward sums again, which takes 1 to 8 % of a step with 4 of them (GIN 64
-takes most).
+"""Most edges per row for which backward sums again. With 4 edges per row, that takes 1 to 8 % of a step (GIN
+64 takes most).
 
 With more edges sums take longer, and the rows are little beside a row for each edge, which PyG holds.
 """
@@ -202,7 +202,7 @@ def _end_epilogue(ctx: Any, grad: Tensor, out: Tensor | None, place: int) -> tup
 def _last_product(ctx: Any, grad: Tensor, weight: Tensor) -> Tensor:
     """Compute ``grad @ weight`` where nothing reads ``grad`` afterwards: in its memory, if that is ours.
 
-    A share of the rows at a time goes through memory beside it. The bits are those of :func:`tall_product`.
+    Some rows at a time go through other memory. The bits are those of :func:`tall_product`.
     """
     is_ours = ctx.epilogue is not None or owns_gradient(ctx)
     step = max(_LEAST_SHARE, -(-len(grad) // 8))

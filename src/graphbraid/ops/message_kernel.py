@@ -39,7 +39,7 @@ from graphbraid.ops.spmm import Ties
 _PASSED_DESTINATIONS = 10
 """Matrices of destinations that the kernel takes: backward reads gradients and results, too."""
 _EDGES_TO_HOIST = 4
-"""Edges for each node from which on steps of one end are computed once for each node."""
+"""Least edges per node for which steps that read one end alone run once per node, not once per edge."""
 _OP = MessageOp
 _SUM, _MAX, _MIN, _LOG_SUM_EXP, _OVER_ALL = range(5)
 """Kinds of results, by the number that the kernels take."""
@@ -56,7 +56,7 @@ class _Program:
     numbers: Tensor
     results: Tensor
     places: tuple[int, ...]
-    """The number of the matrix that each row result is of."""
+    """For each row result, the number of its matrix."""
     has_totals: bool
     """Whether any result is a sum over all edges."""
 
@@ -477,7 +477,7 @@ class FusedMessages:
     ) -> None:
         """Add the gradients of what the message reads; see :meth:`.BlockedMessages.backward`.
 
-        ``into`` has none of edges. ``kept`` are those of :meth:`forward`. A softmax needs ``out``, too.
+        ``into`` has no gradients of edges. ``kept`` comes from :meth:`forward`. A softmax needs ``out``, too.
         """
         if self._attends is not None:
             assert out is not None
@@ -674,7 +674,7 @@ def aggregate_steps(
         reduction: ``sum``, ``mean``, ``max`` or ``min``, or several.
         ties: see :class:`.BlockedMessages`.
         width: columns of a message.
-        width_out: columns of the result; None for as many.
+        width_out: columns of the result. If None, ``width``.
         heads: see :class:`FusedMessages`.
 
     Returns:

@@ -324,7 +324,7 @@ def _note_verified(folder: Path, files: Sequence[Path], before: dict[str, list[i
         with atomic_write(path) as aside:
             aside.write_text(json.dumps(sealed({"store": os.path.realpath(folder), "files": now}), indent=1))
     except (OSError, ResourceError) as error:
-        _log.warning("that %s was verified cannot be noted, every open verifies it: %s", folder, error)
+        _log.warning("the verification of %s cannot be recorded, so every open repeats it: %s", folder, error)
 
 
 def _state(files: Sequence[Path]) -> dict[str, list[int]]:

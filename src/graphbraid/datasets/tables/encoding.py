@@ -103,12 +103,12 @@ def _quantiles(numbers: EncodedRows, count: int) -> tuple[float, ...]:
 def _fit_buckets(numbers: EncodedRows) -> tuple[float, ...]:
     """Return the bounds of buckets, then mean and deviation of how far rows have come through each."""
     bounds = _quantiles(numbers, _BUCKETS + 1)
-    each = [_mean_and_deviation(come) for come in _come_through(numbers, bounds).T]
+    each = [_mean_and_deviation(passed) for passed in _passed_shares(numbers, bounds).T]
     return (*bounds, *(mean for mean, _ in each), *(deviation for _, deviation in each))
 
 
-def _come_through(numbers: EncodedRows, bounds: Sequence[float]) -> EncodedRows:
-    """Return how far each number has come through each bucket, from 0 to 1.
+def _passed_shares(numbers: EncodedRows, bounds: Sequence[float]) -> EncodedRows:
+    """Return the share of each bucket that each number has passed, from 0 to 1.
 
     This is the piecewise linear encoding of Gorishniy et al., "On Embeddings for Numerical Features in
     Tabular Deep Learning".
@@ -119,17 +119,17 @@ def _come_through(numbers: EncodedRows, bounds: Sequence[float]) -> EncodedRows:
 
 
 def _in_buckets(encoder: Encoder, numbers: EncodedRows) -> EncodedRows:
-    """Return how far each number has come through each bucket, as standard scores; 0 where there is none.
+    """Return the share of each bucket that each number has passed, as standard scores; 0 for NaN.
 
-    Not centred, most of these numbers are alike in all rows, and a model takes long to tell rows apart.
+    Without centring, most of these numbers are equal in all rows, and models are slow to tell rows apart.
     """
     if len(encoder.numbers) != 3 * _BUCKETS + 1:
         raise DataError(
             f"column {encoder.column!r} was encoded by an earlier version; convert its tables and train again"
         )
     mean, deviation = np.asarray(encoder.numbers[_BUCKETS + 1 :]).reshape(2, _BUCKETS)
-    come = _come_through(numbers, encoder.numbers[: _BUCKETS + 1])
-    found: EncodedRows = np.nan_to_num((come - mean) / deviation, nan=0.0)
+    passed = _passed_shares(numbers, encoder.numbers[: _BUCKETS + 1])
+    found: EncodedRows = np.nan_to_num((passed - mean) / deviation, nan=0.0)
     return found
 
 

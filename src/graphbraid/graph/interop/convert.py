@@ -44,7 +44,7 @@ def as_tensor(values: Any, what: str, *, exact: bool = False) -> Tensor:
         raise DataError(f"{what} must hold numbers; got dtype {array.dtype} of type {type(values).__name__}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)  # the widest that torch has
-    if array.dtype == np.uint64:  # NumPy has two types of that name, of which torch knows one
+    if array.dtype == np.uint64:  # NumPy has two types of this name; torch knows only one
         array = array.view(np.uint64)
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = np.array(array, dtype=array.dtype.newbyteorder("="))
