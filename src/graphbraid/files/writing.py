@@ -159,7 +159,7 @@ def restore(path: str | os.PathLike[str]) -> None:
     if os.path.lexists(target):
         return
     for aside, _ in _left_beside(target, "old"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # another process may have given the name back meanwhile
             aside.rename(target)
 
 
@@ -323,7 +323,7 @@ def _left_beside(target: Path, end: str) -> Iterator[tuple[Path, float]]:
     except OSError:
         return
     for left in found:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # its writer may have renamed or removed it meanwhile
             descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 if lock(descriptor):

@@ -85,7 +85,7 @@ def cross_entropy(
         return out
     try:
         return F.cross_entropy(logits, labels, weight=weight, ignore_index=ignore_index)
-    except IndexError as error:
+    except IndexError as error:  # PyTorch's, if a label names no column
         raise _no_column(logits, labels, ignore_index) from error
 
 

@@ -190,7 +190,7 @@ def _that_travels(error: Exception) -> Exception:
     """Return the error, or a ``RuntimeError`` with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # a class's own pickling may raise anything
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
 

@@ -196,7 +196,7 @@ class _StageTimer:
         def work(index: int) -> None:
             try:
                 found.extend(self.durations(run, first=index * self._effort.samples))
-            except BaseException as error:
+            except BaseException as error:  # raised on the caller's thread
                 errors.append(error)
 
         threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(workers)]

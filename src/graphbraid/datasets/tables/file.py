@@ -78,7 +78,7 @@ class TableFile:
         """Columns that stand for a column of lists of numbers: ``x[0]``, ``x[1]``, ... for a column ``x``."""
         try:
             self.types: dict[str, Any] = self._read_types()
-        except Exception as error:
+        except Exception as error:  # of whatever library reads it; _clear returns unknown ones unchanged
             raise self._clear(self._located(error, None, {})) from error
 
     @property
@@ -362,7 +362,7 @@ class TableFile:
             with self._open_csv(columns, types, threads=False) as reader:
                 for _ in reader:
                     pass
-        except Exception as located:
+        except Exception as located:  # the same mistake, now with its row
             return located
         return error
 
