@@ -235,5 +235,5 @@ def test_wrong_arguments_are_named() -> None:
         DataError, match=r"nodes of type 'author' need features of shape \(num_rows, 7\); got none"
     ):
         model({"paper": x_dict["paper"]}, relations)
-    with pytest.raises(DataError, match="of type 'paper', of which there are 10 rows"):
+    with pytest.raises(DataError, match="of type 'paper', but there are 10 rows"):
         model(x_dict | {"paper": x_dict["paper"][:10]}, relations)

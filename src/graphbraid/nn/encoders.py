@@ -310,7 +310,7 @@ class BasisRGCNConv(RGCNConv):
         assert self.root is not None
         assert self.bias is not None
         csc, relation = _by_destination(edge_index, edge_type, x.shape[0], self.num_relations)
-        weight = F.embedding(relation, self.comp) / _alike(csc, relation, self.num_relations).unsqueeze(1)
+        weight = F.embedding(relation, self.comp) / _divisors(csc, relation, self.num_relations).unsqueeze(1)
         columns = weighted_columns(csc, x, weight, own=True)
         return torch.addmm(self.bias, columns, torch.cat([self.weight.flatten(0, 1), self.root]))
 
@@ -350,14 +350,14 @@ def _arrays_of(edges: Tensor, relation: Tensor, num_nodes: int) -> tuple[Tensor,
 
 
 @opaque("edges_alike", lambda a: a.relation.new_empty(a.relation.shape))
-def _traced_alike(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
-    return _alike(csc, relation, num_relations)
+def _traced_divisors(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
+    return _divisors(csc, relation, num_relations)
 
 
-def _alike(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
-    """Return for each edge how many its destination has of its relation, which a mean divides by."""
+def _divisors(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
+    """Return for each edge how many edges of its relation lead to its destination: a mean's divisors."""
     if tracing():
-        return _traced_alike(csc, relation, num_relations)
+        return _traced_divisors(csc, relation, num_relations)
     keys = csc.destinations().long() * num_relations + relation
     _, group, counts = torch.unique(keys, return_inverse=True, return_counts=True)
     found: Tensor = counts[group]

@@ -1,7 +1,7 @@
 """Models: stacks of layers that run on a whole graph or on the blocks of a mini-batch, also by their names.
 
-The command line and configuration files use the names. PooledModel makes one row per graph of the rows
-that a model gives its nodes.
+The command line and configuration files use the names. PooledModel joins the rows that a model gives the
+nodes of a graph into one row.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ Readout = Literal["sum", "mean", "max"]
 
 
 class PooledModel(nn.Module):
-    """A model of graphs: an encoder gives each node a row, and a readout makes one of those of each graph.
+    """A model of graphs: an encoder gives each node a row, and a readout joins the rows of each graph.
 
     ``Trainer(model, graphs, task="graph")`` trains it, as it does any module that returns a row per graph.
 
@@ -371,8 +371,8 @@ def pool(rows: Tensor, ptr: Tensor, readout: Readout) -> Tensor:
     """Return the sum, mean or largest entries of the rows of each graph, ``(num_graphs, width)``.
 
     Args:
-        rows: ``(num_nodes, width)`` rows, those of a graph one after the other.
-        ptr: ``(num_graphs + 1,)`` int64: where those of each graph begin.
+        rows: ``(num_nodes, width)`` rows of nodes, graph by graph.
+        ptr: ``(num_graphs + 1,)`` int64: where the rows of each graph begin.
         readout: ``sum``, ``mean`` or ``max``.
 
     Raises:

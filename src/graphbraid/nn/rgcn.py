@@ -134,7 +134,7 @@ class RGCNConv(nn.Module):
         Args:
             xs: ``(num_rows, in_channels)`` for each type.
             relations: the layer's aggregations between the types.
-            numbers: which of the layer's relations each of them is.
+            numbers: for each aggregation, the number of its relation in the layer.
 
         Returns:
             For each type ``(num_dst, out_channels)``.

@@ -315,7 +315,7 @@ class RGCN(nn.Module):
             if len(read) > 1 or len(made) > 1 or max(read | made, default=0) > x.shape[0]:
                 raise DataError(
                     f"relations have {sorted(read)} sources and {sorted(made)} destinations of type "
-                    f"{name!r}, of which there are {x.shape[0]} rows"
+                    f"{name!r}, but there are {x.shape[0]} rows of it"
                 )
             num_src.append(next(iter(read), x.shape[0]))
             num_dst.append(next(iter(made), num_src[-1]) if name in wanted else 0)
