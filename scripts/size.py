@@ -33,13 +33,13 @@ BUDGETS = {
     ("fullgraph",): 29_350,
     ("distributed",): 7_740,
     ("synth",): 5_890,
-    ("train",): 10_995,
+    ("train",): 10_990,
     ("estimates",): 4_455,
     ("report.py",): 445,
-    ("cli",): 4_895,
+    ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_225, 409, 95_300
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_190, 409, 95_285
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -242,7 +242,14 @@ def plan_ranks(
     counts = parse_ranks(ranks)
     cluster, source = _cluster(hardware)
     if run.is_sampled:
-        found = _of_mini_batches(run, counts, cluster, validates=validates)
+        from graphbraid.cli.run.build import learning
+        from graphbraid.estimates.ranks import forecast_sampled
+
+        made = learning(run)
+        graph, train = cast("Graph", made.graph), made.run.train
+        found = forecast_sampled(
+            made.model, graph, train, counts=counts, cluster=cluster, validates=validates
+        )
     else:
         found = _of_whole_graph(run, counts, cluster)
     if json_output:
@@ -265,23 +272,6 @@ def _cluster(file: Path | None) -> tuple[Cluster, str]:
         return cluster, "as the file says"
     cluster = dataclasses.replace(cluster, byte_processor_seconds=TYPICAL_BYTE_SECONDS / threads)
     return cluster, f"as is typical of TCP, divided among {threads} core{'s' * (threads > 1)}"
-
-
-def _of_mini_batches(
-    run: ResolvedRun, counts: list[int], cluster: Cluster, *, validates: bool
-) -> RanksForecast:
-    from graphbraid.cli.run.build import learning
-    from graphbraid.estimates.ranks import forecast_sampled
-
-    made = learning(run)
-    return forecast_sampled(
-        made.model,
-        cast("Graph", made.graph),
-        made.run.train,
-        counts=counts,
-        cluster=cluster,
-        validates=validates,
-    )
 
 
 def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> RanksForecast:
@@ -307,12 +297,7 @@ def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> Ra
     wire_bytes = 2 if run.train.wire == "bfloat16" else 4
     try:
         return forecast_full(
-            graph,
-            engines,
-            counts=counts,
-            cluster=cluster,
-            spare_bytes=spare_bytes,
-            wire_bytes=wire_bytes,
+            graph, engines, counts=counts, cluster=cluster, spare_bytes=spare_bytes, wire_bytes=wire_bytes
         )
     except NotLoweredError as why:
         raise ConfigError(f"several ranks cannot train this model together: {why}") from why

@@ -49,19 +49,6 @@ if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
 
 _Kind = TypeVar("_Kind", bound=nn.Module)
-_PREPARATION = frozenset(
-    {
-        "symmetrize",
-        "add_self_loops",
-        "dedupe",
-        "normalize_features",
-        "split_seed",
-        "split",
-        "target",
-        "root",
-        "name_or_path",
-    }
-)
 _MODEL_OPTIONS = frozenset(
     {
         "hidden_channels",
@@ -88,9 +75,6 @@ def load_graph(settings: RunSettings) -> Graph:
         DataError: no dataset or file has that name, or it is broken.
     """
     options = settings.data_options | ({"verify": True} if settings.verify else {})
-    if taken := _PREPARATION & set(options):
-        name = min(taken)
-        raise ConfigError(f"data_options: {name} is an option of its own (--set {name}=...)")
     changes: dict[str, Any] = {
         "symmetrize": settings.symmetrize,
         "add_self_loops": settings.add_self_loops,
@@ -100,6 +84,9 @@ def load_graph(settings: RunSettings) -> Graph:
         "split": settings.split,
         "target": settings.target,
     }
+    if taken := {*changes, "root", "name_or_path"} & set(options):
+        name = min(taken)
+        raise ConfigError(f"data_options: {name} is an option of its own (--set {name}=...)")
     if _holds_parts(expanded(settings.data)):
         from graphbraid.distributed import ShardedGraph  # here: few runs have parts
 

@@ -16,7 +16,7 @@ from graphbraid.estimates.machine import COPIED_BYTES, copy_rate, least_known, l
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets import order_of
 from graphbraid.features.scores.walks import out_degree
-from graphbraid.features.tiers.device_sizing import PeerSplit, ReadRates, split_over_peers
+from graphbraid.features.tiers.device_sizing import ReadRates, split_over_peers
 from graphbraid.features.tiers.tier_report import ReadShareCurve
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes
@@ -87,18 +87,12 @@ class HotSharing:
         if not split.shared:
             self._keep_apart(tiers, group, f"every rank keeps its own: {split.reason}")
             return
-        self._share(
-            tiers, hot, score, split, PeerPlace(group.place, len(group.ranks), device, group.exchange)
-        )
-
-    def _share(
-        self, tiers: TieredFeatures, hot: DeviceCache, score: Tensor, split: PeerSplit, place: PeerPlace
-    ) -> None:
-        ids = order_of(score)[: split.own + split.shared]
+        place = PeerPlace(group.place, len(group.ranks), device, group.exchange)
+        ids = order[: split.own + split.shared]
         shared = self._shared = SharedDeviceCache(hot, ids, split.own, place)
         shared.reason = split.reason
         tiers.take_hot(shared, score)
-        shared.table_on(place.device)  # so that memory that is not there is missed before the first step
+        shared.table_on(device)  # so that memory that is not there is missed before the first step
         _log.info("%s", split.reason)
 
     def _keep_apart(self, tiers: TieredFeatures | None, group: ReadingGroup, reason: str) -> None:
