@@ -197,7 +197,7 @@ def test_counts_have_bounds(name, arguments, message):
 def test_rows_that_share_memory_are_not_written(calls):
     arguments = list(calls["spmm"])
     arguments[12] = torch.zeros(1, 4).expand(5, 4)
-    with pytest.raises(ValueError, match="out must have rows of its own"):
+    with pytest.raises(ValueError, match="out must have rows that do not overlap"):
         native.kernels().spmm(*arguments)
 
 

@@ -10,7 +10,7 @@
 //   grad_edges[e, :] = grad[v, :] where x[u, :] + edges[e, :] > 0, else 0
 //   grad_x[u, :] = loop_scale * grad[u, :] + sum of grad_edges[e, :] over u's out-edges
 //
-// The last from grad and the rows that were summed, or where grad_edges was made from that. A NaN stays one.
+// grad_x is made from grad_edges if that was made, else from grad and the rows that were summed. A NaN stays.
 // Sums run in order, by destination or over the transpose by source. Arguments: gine.h.
 //
 // Bound by reading num_edges rows of x at random and of edges in sequence; by source also the edges' at
@@ -20,14 +20,14 @@ namespace gb::GB_VARIANT {
 
 #include "variants/simd.inl"
 
-// The first `n` elements of vector i of a tile of NV; all but the last are full.
+// Vector i of a tile of NV vectors, of which the last holds `last` elements.
 template <int NV, typename T>
 GB_INLINE Vec<T> tile_vector(const T* row, int i, int last) {
   constexpr int L = kLanes<T>;
   return i < NV - 1 ? load(row + i * L) : load_n(row + i * L, last);
 }
 
-// row(matrix, i): row i of a matrix of T from `column` on.
+// Row i of a matrix of T, from `column` on.
 template <typename T>
 GB_INLINE const T* row_of(const Rows& rows, int64_t i, int64_t column) {
   return static_cast<const T*>(rows.data) + i * rows.stride + column;
@@ -37,7 +37,7 @@ template <typename V>
 GB_INLINE V rectified(const V& z) {
   return z < 0 ? V{} : z;
 }
-// What the gradient of a rectified sum z is to the sum.
+// The gradient of z, from the gradient of rectified(z).
 template <typename V>
 GB_INLINE V through(const V& z, const V& grad) {
   return z <= 0 ? V{} : grad;

@@ -20,7 +20,7 @@ class MessageCompiler {
   int second(int i) const { return static_cast<int>(steps_[4 * i + 2]); }
   bool narrow(int i) const { return steps_[4 * i + 3] != 0; }
 
-  // Whether a step's row may be read as a narrow or wide one; those that are alike in all columns as either.
+  // Whether a step's row may be read with this width. Numbers, weights and parameters may be read with both.
   bool fits(int i, bool as_narrow) const {
     const MessageOp what = op(i);
     return what == MessageOp::kNumber || what == MessageOp::kWeight || what == MessageOp::kParameter ||
@@ -37,6 +37,7 @@ class MessageCompiler {
       int& own = phase[static_cast<size_t>(i)];
       own = phase[static_cast<size_t>(first(i))];
       if (reads_two(op(i))) own = std::max(own, phase[static_cast<size_t>(second(i))]);
+      // These run before all others of their phase, so what they read must be of an earlier one.
       if (changes_width(op(i)) && !is_leaf(op(first(i)))) ++own;
       last = std::max(last, own);
     }

@@ -93,6 +93,7 @@ __attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& 
         const VecF32 m = held[i], old = get(best, i);
         const VecI32 shared = get(count, i), equal = m == old, better = is_better(m, old), none = m != m;
         put(best, i, (better | none) != 0 ? m : old);
+        // A lane of `equal` is -1 where it holds, so that subtracting it counts one more.
         put(count, i, none != 0 ? VecI32{} : better != 0 ? splat<VecI32>(1) : shared - equal);
       });
     };
@@ -181,7 +182,7 @@ __attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& 
         float* sum = rows.terms[static_cast<size_t>(it->step)] + column;
         unroll<NV>([&](auto i) GB_LAMBDA {
           const VecF32 old = get(most, i), m = held[i], top = m > old || m != m ? m : old;
-          const VecF32 shift = top == -INFINITY ? VecF32{} : top;
+          const VecF32 shift = top == -INFINITY ? VecF32{} : top;  // -inf less -inf would be NaN
           put(sum, i, get(sum, i) * exp_lanes(old - shift) + exp_lanes(m - shift));
           put(most, i, top);
         });

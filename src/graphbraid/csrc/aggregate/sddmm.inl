@@ -15,7 +15,7 @@ namespace gb::GB_VARIANT {
 
 constexpr int64_t kEdgesTogether = 256;
 
-// Both ends of some edges, and those of src a few edges on.
+// Both ends of some edges, and the sources of a few edges behind them, to prefetch their rows.
 struct EdgeEnds {
   static constexpr int64_t kAhead = 32;
   int64_t dst[kEdgesTogether], src[kEdgesTogether + kAhead];
@@ -46,6 +46,7 @@ void sddmm_typed(const SddmmArgs& a) {
   parallel_dynamic(
       a.num_edges, std::max<int64_t>(kEdgesTogether, (1 << 16) / lines), [&](int64_t first, int64_t last) {
         EdgeEnds ends;
+        // The row of edge `first`: the one before the first row that begins behind it.
         int64_t v = row_at_work(a.indptr, a.num_dst + 1, 0, first + 1) - 1;
         for (int64_t begin = first; begin < last; begin += kEdgesTogether) {
           const int64_t end = std::min(begin + kEdgesTogether, last), count = end - begin;

@@ -48,7 +48,7 @@ std::string shape_of(int64_t rows, int64_t columns) {
 
 std::string as_text(const nb::object& object) { return nb::str(nb::handle(object)).c_str(); }
 
-// What was given where no array of ours could be read.
+// Describes an argument that could not be read as an array.
 std::string told(nb::handle given) {
   const std::string type = as_text(given.type().attr("__name__"));
   if (!nb::hasattr(given, "device")) return "got " + type;
@@ -60,7 +60,7 @@ std::string told(nb::handle given) {
 // ---- Tensors by DLPack's table of C functions ----
 //
 // Tensor.__dlpack__ is Python, and costs more than a kernel on a small batch. Newer PyTorch has a table of C
-// functions. That which lends memory and sizes makes no object.
+// functions. The one that lends memory and sizes makes no Python object.
 
 struct ExchangeTable {  // the first members of DLPackExchangeAPI
   uint32_t major, minor;
@@ -84,10 +84,12 @@ struct TensorClass {
   }
 };
 
-// Looks at a plain tensor, which goes on owning its memory and sizes. False if it must go the slower way,
+// Borrows a plain tensor's memory and sizes, which the tensor still owns. False if it must go the slower way,
 // which says what is wrong with it.
 bool borrow(nb::handle given, nb::dlpack::dltensor& tensor) {
-  static const TensorClass* tensors = nullptr;  // guarded by the GIL: a lock of C++ could wait for it
+  // Guarded by the GIL. The lock of a C++ static could deadlock: its holder may wait for the GIL in an
+  // import.
+  static const TensorClass* tensors = nullptr;
   if (tensors == nullptr) tensors = new TensorClass();
   const PyTypeObject* type = Py_TYPE(given.ptr());
   if (tensors->table == nullptr || (type != tensors->type && type != tensors->parameter)) return false;
@@ -199,12 +201,12 @@ void AnyArray::need_layout(const ArrayKind& kind) const {
     const bool is_free = kind.layout == Layout::kRows && d == 0;
     is_laid_out = is_laid_out && (extent(d) == 1 || is_free || stride(d) == dense);
   }
-  if (dense == 0) return;  // of no elements
+  if (dense == 0) return;  // no elements: any strides will do
   if (!is_laid_out)
     refuse(kind.layout == Layout::kRows ? "each row of " + std::string(name_) + " must be contiguous"
                                         : std::string(name_) + " must be contiguous");
   if (kind.is_written && kind.layout == Layout::kRows && num_rows() > 1 && stride(0) < num_columns())
-    refuse(std::string(name_) + " must have rows of its own");
+    refuse(std::string(name_) + " must have rows that do not overlap, since they are written");
 }
 
 DType dtype_of(const AnyArray& array) {

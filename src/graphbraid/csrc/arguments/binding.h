@@ -62,7 +62,7 @@ struct DTypesOf<Id> {
 template <>
 struct DTypesOf<Anything> {
   static constexpr auto kNames = nb::detail::const_name("any");
-  static constexpr nb::dlpack::dtype kAll[] = {{}};  // of no bits: every dtype is right
+  static constexpr nb::dlpack::dtype kAll[] = {{}};  // zero bits: need_dtype accepts every dtype
 };
 
 // What an array must be, whatever the other arguments are.
@@ -188,7 +188,7 @@ void need_count(int64_t count, int64_t least, int64_t most, const char* name);
 // More of anything than memory has bytes for; its products with a size of a few bytes stay below 2^63.
 inline constexpr int64_t kMostItems = int64_t{1} << 56;
 
-// How many rows an indptr has, which must run from 0 to num_edges. That it never falls was seen when the
+// How many rows an indptr has. It must run from 0 to num_edges; that it never falls was checked when the
 // graph was made.
 int64_t rows_between(const Indptr& indptr, int64_t num_edges);
 int64_t rows_between(const Array1<int64_t>& indptr, int64_t num_edges);
@@ -212,7 +212,7 @@ auto with_ids(const Array<Element, 1>& ids, const F& f) {
 
 // ---- Definitions ----
 
-// Looks at an argument once it has its name. Numbers come as they are.
+// Checks an argument, now that its name is known. Numbers need no check here.
 template <typename Argument>
 void take(Argument&, const char*) {}
 template <typename Element, int kDimensions, Layout kLayout>

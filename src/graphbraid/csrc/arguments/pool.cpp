@@ -27,7 +27,7 @@ constexpr int64_t kPage = int64_t{1} << 21;
 constexpr int64_t kLeastBytes = int64_t{1} << 20;
 constexpr int64_t kMostBytes = int64_t{1} << 28;
 constexpr int64_t kBlocksRemembered = 4096;
-constexpr int64_t kShare = 4;  // one in so many bytes of the machine may be the pool's
+constexpr int64_t kShare = 4;  // the pool may take one in four bytes of the machine's memory
 
 class Pool {
  public:
@@ -74,6 +74,7 @@ class Pool {
     void* found = mmap(nullptr, static_cast<size_t>(size + kPage), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (found == MAP_FAILED) return false;
+    // Rounds up to a page: (-address) mod page is what is missing. One page more was mapped for it.
     base_ = static_cast<char*>(found) + (-reinterpret_cast<intptr_t>(found) & (kPage - 1));
     size_ = size;
     return true;

@@ -5,8 +5,8 @@
 //   src, src_logit, dst_logit and what the             grad_dst_logit   (num_dst, heads)
 //   forward kept: out, lse, above, share               grad_edge_logit  (num_edges + num_loops, heads)
 //
-// the last where edges have numbers of their own. A logit's gradient passes the leaky ReLU, whose slope is 1
-// where z > 0. Because a softmax's gradients add up to 0 over a row,
+// grad_edge_logit only where edges add numbers of their own. A logit's gradient passes the leaky ReLU, whose
+// slope is 1 where z > 0. Because a softmax's gradients add up to 0 over a row,
 //
 //   grad_dst_logit[v, h] = (1 - slope) * sum over v's edges with z > 0 of g[e, h]
 //                        = (1 - slope) * (<grad[v, h, :], above[v, h, :]> - D[v, h] * share[v, h])

@@ -5,8 +5,8 @@
 //   kept: out, lse                             grad_att          (heads, channels)
 //                                              grad_edge_weight  (edge_channels, heads * channels)
 //
-// the last where edges have features and it is asked for. Two walks, each of which computes the coefficients
-// again. With z = src[u] + dst[v] and leaky' its slope there, by destination and by source
+// grad_edge_weight only where edges have features and it is asked for. Two walks; each computes the
+// coefficients again. With z = src[u] + dst[v] and leaky' its slope there, by destination and by source
 //
 //   grad_dst[v, h, :] = att[h, :] * sum over v's edges of g[e, h] * leaky'(z[h, :])
 //   grad_att[h, :]    = sum over all edges of g[e, h] * leaky(z[h, :])

@@ -67,7 +67,7 @@ struct EdgeMap {
   void multiply(const A* const* from, int64_t count, const A* own, A* to) const {
     for (int64_t i = 0; i < count; i += kTogether) {
       const int live = static_cast<int>(std::min<int64_t>(kTogether, count - i));
-      const A* edge[kTogether];  // behind the last it is repeated, and let go
+      const A* edge[kTogether];  // the last edge fills the tile up; its extra sums are not stored
       for (int j = 0; j < kTogether; ++j) edge[j] = from[i + std::min(j, live - 1)];
       column_tiles<A>(width, [&](int64_t c, auto nv, auto n) GB_LAMBDA {
         constexpr int NV = decltype(nv)::value;

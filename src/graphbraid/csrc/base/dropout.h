@@ -1,5 +1,5 @@
-// Dropout by counter: whether element (row, column) is kept is a function of the seed and the two, so a
-// backward pass draws the same mask again instead of storing it. The twin is `keep_mask` in ops/rng.py.
+// Dropout by counter: whether an element is kept is a function of seed, row and column, so a backward pass
+// draws the same mask again instead of storing it. The twin is `keep_mask` in ops/rng.py.
 #pragma once
 
 #include <cstdint>

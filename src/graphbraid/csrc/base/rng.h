@@ -24,7 +24,9 @@ inline uint64_t row_key(uint64_t batch_key, uint64_t hop, uint64_t node) {
   return mix(batch_key ^ mix((hop << 56) + node));
 }
 
-// The key of the row of a node and a relation; that of relation 0 is the node's. Nodes are below 2^40.
+// The key of the row of a node and a relation. Nodes are below 2^40 and relations below 2^16, so together
+// they stay below the hop's bits (56 and up), and no two rows share a key. Relation 0 has the untyped row's
+// key.
 inline uint64_t typed_row_key(uint64_t batch_key, uint64_t hop, uint64_t relation, uint64_t node) {
   return row_key(batch_key, hop, (relation << 40) + node);
 }

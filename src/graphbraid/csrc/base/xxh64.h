@@ -1,6 +1,6 @@
-// XXH64 of a block of bytes with seed 0: the xxHash library's function of that name, which Python's xxhash
-// computes when a store is written. The library's header is not among what the build may ask for, and the
-// function is these lines; a test compares both.
+// XXH64 of a block of bytes with seed 0, as the xxHash library defines it. Python's xxhash computes it when a
+// store is written; a test compares both. Written out here, since the build must not need the library's
+// header.
 #pragma once
 
 #include <cstdint>

@@ -55,6 +55,7 @@ GB_INLINE void fill_tables(const SummedRows& rows, int64_t first, float* tables)
       VecF32 sums[kTableEntries] = {};
       unroll<kTableBits>([&](auto j) GB_LAMBDA {
         const VecF32 row = load_summed<NV>(rows, first + j, i);
+        // Subsets with bit j and none above it are all subsets of the bits below, each plus row j.
         unroll<(1 << j)>([&](auto s) GB_LAMBDA { sums[(1 << j) + s] = sums[s] + row; });
       });
       unroll<kTableEntries>([&](auto s) GB_LAMBDA { store(tables + s * entry + i * GB_LANES_F32, sums[s]); });

@@ -149,8 +149,8 @@ void DiskReader::read(std::vector<WantedRow>& wanted, char* out) {
   try {
     ring_ != nullptr ? read_by_ring(requests, wanted, out) : read_by_threads(requests, wanted, out);
   } catch (const std::system_error& error) {
-    // Reads may be under way that nobody can wait for: their memory stays theirs, and threads read from now
-    // on.
+    // Reads may be under way that nobody can wait for, and the kernel may still write to their memory: it is
+    // never freed, nor is the ring. Threads read from now on.
     static_cast<void>(memory_.release());
     static_cast<void>(ring_.release());
     options_.uring = false;
@@ -199,19 +199,19 @@ bool DiskReader::take(Slot& slot, int64_t result, const std::vector<WantedRow>& 
   if (result == 0)
     throw FileDamaged(table_.path + " was truncated while it was open: it ends" + where() +
                       "; its rows end at " + std::to_string(table_.end_byte()));
-  if (is_direct_) slot.done -= slot.done % kDiskBlock;
+  if (is_direct_) slot.done -= slot.done % kDiskBlock;  // O_DIRECT goes on at the start of a block only
   slot.stalls = slot.done > before ? 0 : slot.stalls + 1;
   if (slot.stalls > kMostStalls)
     throw FileRefused(table_.path + " cannot be read" + where() + ": reads end early again and again");
   return false;
 }
 
-// Once a request's bytes are there: the rows, from blocks that are what was written.
+// Checks the blocks of a request whose bytes have been read, and copies its rows.
 void DiskReader::finish(const Slot& slot, const std::vector<WantedRow>& wanted, char* out) const {
   const Request& request = slot.request;
   if (table_.sums != nullptr)
     for (int64_t block = request.begin; block < request.end; ++block) check_block(slot, block, wanted);
-  const char* const base = slot.memory - request.begin * kDiskBlock;
+  const char* const base = slot.memory - request.begin * kDiskBlock;  // base + b is byte b of the file
   for (int64_t i = request.first; i < request.last; ++i) {
     const WantedRow& row = wanted[static_cast<size_t>(i)];
     std::memcpy(out + row.place * table_.row_bytes, base + row_at(row.id),

@@ -27,7 +27,7 @@ inline constexpr int64_t kDiskBlock = 4096;
 struct FileDamaged : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
-// The system does not read. Python's RuntimeError.
+// The system refuses to open or read the file. Python's RuntimeError.
 struct FileRefused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -43,8 +43,8 @@ struct DiskOptions {
   bool uring = true;                  // false: threads
   bool direct = true;                 // false: through the page cache
   int depth = 128;                    // requests under way at a time
-  int64_t longest = 16 * kDiskBlock;  // bytes of a request that is for several rows
-  int64_t gap = 0;                    // blocks nobody asked for that may be read to make one request of two
+  int64_t longest = 16 * kDiskBlock;  // most bytes of a request for several rows
+  int64_t gap = 0;                    // most unwanted blocks read to make one request of two
 };
 
 // A row and where it goes: the place-th of the result.

@@ -23,7 +23,9 @@ class LookAhead {
     for (int64_t i = 0; i < count; ++i) {
       uint32_t& last = last_place_[static_cast<size_t>(rows[i])];
       const uint32_t place = first_place_ + static_cast<uint32_t>(reads_.size());
-      const uint32_t index = last - first_place_;  // wraps round; the row's own read says whether it is meant
+      // Modulo 2^32. A row with reads in the queue has the place of its latest. For any other row the index
+      // is arbitrary: it lies behind the queue, or at a read of another row.
+      const uint32_t index = last - first_place_;
       if (index < reads_.size() && reads_[index].row == rows[i])
         reads_[index].next = batch;
       else

@@ -77,7 +77,7 @@ class Belady : public Replacement {
     if (lists_.empty()) return -1;
     const auto& [last, list] = *lists_.rbegin();
     const int64_t key = key_of(row, next);
-    // Of equals the older goes where nothing is known of either, and stays where both are read at once.
+    // Equal keys: evict the older row if no announced batch reads either; keep it if one batch reads both.
     if (key > last || (key == last && next != kNever)) return -1;
     const int32_t slot = list.oldest;
     drop(slot);
@@ -86,7 +86,8 @@ class Belady : public Replacement {
   void take(int32_t slot, int64_t row, int64_t next) override { put(slot, key_of(row, next)); }
 
  private:
-  // Rises with the wish to let a row go.
+  // The row with the largest key is evicted: the batch that reads it next. Rows that none reads come behind
+  // all batches, those of lower rank further behind.
   int64_t key_of(int64_t row, int64_t next) const {
     return next != kNever || rank_ == nullptr ? next : kNever - rank_[row];
   }
@@ -106,7 +107,7 @@ class Belady : public Replacement {
 
   Links links_;
   std::vector<int64_t> key_;
-  std::map<int64_t, SlotList> lists_;  // as many as there are announced batches and ranks
+  std::map<int64_t, SlotList> lists_;  // by key: at most one for each announced batch and each rank
   const uint8_t* const rank_;
 };
 

@@ -190,7 +190,7 @@ void RowCache::look_up(const int64_t* ids, int64_t count, int64_t first, int64_t
   }
 }
 
-// Brings an announced batch to the front; those before it never came.
+// Drops the announced batches before this one: they never came. Returns whether `ids` is what it announced.
 bool RowCache::begin_batch(const int64_t* ids, int64_t count, int64_t batch) {
   if (ahead_ == nullptr || !ahead_->holds(batch)) return false;
   while (ahead_->first_batch() < batch) drop_first();
@@ -205,7 +205,7 @@ void RowCache::drop_first() {
   ahead_->drop_first();
 }
 
-// Gives a row a slot, of which another row may go, and returns it; -1: the policy gives none.
+// Gives a row a slot, evicting another row if none is free, and returns it; -1: the policy evicts none.
 int32_t RowCache::take_slot(int64_t row, int64_t next) {
   int32_t slot;
   if (num_kept_ < capacity_) {
@@ -226,7 +226,7 @@ void RowCache::keep(int64_t row, const char* from, int64_t next) {
   if (slot >= 0) std::memcpy(at(slot), from, static_cast<size_t>(reader_.row_bytes()));
 }
 
-// Ends what a policy and announced batches are asked, if no row will go any more.
+// Fixes the cache if no row will be evicted any more: from then on neither policy nor look-ahead is asked.
 void RowCache::fix_if_full() {
   if (num_kept_ < capacity_ || capacity_ == 0 || is_fixed_.load(std::memory_order_relaxed)) return;
   if (policy_->replaces() && capacity_ < reader_.num_rows()) return;
@@ -234,7 +234,7 @@ void RowCache::fix_if_full() {
   int64_t slot = 0;
   while (slot < capacity_ && row_in_[static_cast<size_t>(slot)] == slot) ++slot;
   is_prefix_ = slot == capacity_;
-  is_fixed_.store(true, std::memory_order_release);
+  is_fixed_.store(true, std::memory_order_release);  // last: gather then reads all of this without the lock
 }
 
 }  // namespace gb

@@ -2,10 +2,10 @@
 //
 //   ids (num_ids,)  --->  out[i, :] = row ids[i], from memory where it is kept, else from the file
 //
-// Reads of one cache follow one another, each with the disk's whole queue: so no row is read twice at a time,
-// and what a batch brought is there for the next. What is kept is for a policy to say (replacement.h). Where
-// nothing will go any more, threads copy what is kept at the same time; and where these are the first rows of
-// the file in their order, as of a graph that was renumbered by score or of one that is kept whole, a
+// Reads of one cache take turns, each with the disk's whole queue: no row is read twice at a time, and the
+// rows that a batch read are kept for the next. A policy decides which rows stay (replacement.h). Once no row
+// will be evicted any more, the cache is fixed, and threads copy kept rows at the same time. If a fixed cache
+// holds the first rows of the file in their order (a graph renumbered by score, or one kept whole), a
 // comparison says where a row is, and the map is not read.
 #pragma once
 
@@ -32,7 +32,7 @@ class RowCache {
   RowCache(RowReader& reader, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead);
   ~RowCache();
 
-  // Reads rows into free slots, as many as there are; rows that are there already are passed over.
+  // Reads rows into free slots until none is free; skips rows that have a slot.
   void fill(const int64_t* ids, int64_t count);
   // Says what a coming batch will read; returns the number to gather it by. Batches come in this order.
   int64_t announce(const int64_t* ids, int64_t count);

@@ -80,7 +80,7 @@ void Ring::queue_read(int file, char* to, int64_t num_bytes, int64_t offset, uin
   request.len = static_cast<uint32_t>(num_bytes);
   request.user_data = tag;
   sq_array_[place] = place;
-  __atomic_store_n(sq_tail_, tail + 1, __ATOMIC_RELEASE);
+  __atomic_store_n(sq_tail_, tail + 1, __ATOMIC_RELEASE);  // after the request: the kernel reads it from now
   ++num_queued_;
 }
 
@@ -105,7 +105,7 @@ int Ring::take_completed(const std::function<void(uint64_t, int64_t)>& done) {
   int count = 0;
   for (; head != tail; ++count) {
     const io_uring_cqe completed = static_cast<io_uring_cqe*>(completions_)[head & cq_mask_];
-    __atomic_store_n(cq_head_, ++head, __ATOMIC_RELEASE);
+    __atomic_store_n(cq_head_, ++head, __ATOMIC_RELEASE);  // after the copy: the kernel may reuse the place
     done(completed.user_data, completed.res);
   }
   return count;

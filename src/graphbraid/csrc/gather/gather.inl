@@ -95,6 +95,8 @@ void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, 
       std::memcpy(to, from, static_cast<size_t>(row_bytes));
   }
 #ifdef __x86_64__
+  // Streaming stores are not ordered with later ones: without the fence, the thread that is told that the
+  // rows are ready could read old bytes.
   if (stream) _mm_sfence();
 #endif
 }

@@ -1,4 +1,4 @@
-// Spreading rows, what gathering them is the other way round, and adding them by id.
+// Spreads rows to their places (the reverse of a gather), adds rows by id, and copies rows by slot.
 //
 // Spreading:
 //
@@ -11,13 +11,13 @@
 // Adding, out[ids[i], :] += rows[i, :] in the order of i:
 //
 //   rows   (num_rows, width)  float
-//   ids    (num_rows,)        int32 or int64, rows of out, each as often as it likes
+//   ids    (num_rows,)        int32 or int64, rows of out; repeats are allowed
 //   out    (num_out, width)   float, added to; must not overlap rows
 //
 // A thread owns some rows of out and passes over all ids, so no two write one row, and each row's terms are
 // added in the order of i by any number of threads. ops/gather.py describes the operators.
 //
-// Copying rows of any dtype by slots, of which -1 stands for none:
+// Copying rows of any dtype by slots; slot -1 copies nothing:
 //
 //   take_rows   out[i, :] = table[slots[i], :]     several tables in turn fill the rows of one out
 //   put_rows    table[slots[i], :] = rows[i, :]    in the order of i
@@ -38,7 +38,7 @@ static void spread_rows(const Array2<const float>& rows, const Array1<const int3
                         const Array2<float>& out) {
   const int64_t num_rows = rows.num_rows(), width = rows.num_columns(), num_out = place.length();
   need_shape(out, num_out, width);
-  if (width == 0) return;  // nor is there a row to point at
+  if (width == 0) return;  // nothing to copy, and `zeros` would have no address
   const int32_t* at = place.data();
   const float* from = rows.data();
   float* to = out.data();

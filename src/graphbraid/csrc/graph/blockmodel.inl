@@ -19,6 +19,7 @@ inline void block_model_features(const int32_t* class_of, const int32_t* centre,
     const uint64_t start = static_cast<uint64_t>(v * num_features);
     for (int64_t f = 0; f < num_features; ++f) {
       const uint64_t bits = mix(key + (start + static_cast<uint64_t>(f)) * kPhi);
+      // Adds two pairs of 16-bit parts at once: each sum has 17 bits of its half's 32.
       const uint64_t pairs = (bits & 0x0000FFFF0000FFFFull) + ((bits >> 16) & 0x0000FFFF0000FFFFull);
       const int32_t sum =
           static_cast<int32_t>(static_cast<uint32_t>(pairs) + static_cast<uint32_t>(pairs >> 32));

@@ -156,7 +156,7 @@ class Weights {
   float max_ = 0, first_ = 0;
 };
 
-// The transpose of an adjacency, or nothing of it.
+// Checks that a transpose, if there is one, fits the adjacency.
 void need_back(const Rewrite& rewrite, const OptionalIds& back_indptr, const std::optional<Ids>& back_indices,
                const std::optional<Ids>& back_perm) {
   const int64_t num_edges = rewrite.indices.length();

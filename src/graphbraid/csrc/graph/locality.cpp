@@ -78,7 +78,7 @@ class Communities {
 
   Node community(Node v) {
     while (state_[v].root != v) {
-      state_[v].root = state_[state_[v].root].root;
+      state_[v].root = state_[state_[v].root].root;  // path halving: later searches are shorter
       v = state_[v].root;
     }
     return v;
@@ -181,8 +181,8 @@ class Communities {
   std::vector<Node> met_;
 };
 
-// A cache of rows: 16 places to a set, the least recently read leaves. Only one set in `every` is simulated,
-// which rows fall into by a hash: their share of hits stands for all.
+// A cache of rows: sets of 16 places, which evict the least recently read row. A hash gives each row its set.
+// Only one set in `every` is simulated, and its share of hits stands for all.
 class RowCache {
  public:
   RowCache(int64_t capacity, int64_t every)

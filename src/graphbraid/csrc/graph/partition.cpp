@@ -72,6 +72,7 @@ class Lightest {
  private:
   void play(int64_t at) {
     const int32_t a = winner_[2 * at], b = winner_[2 * at + 1];
+    // -1 fills the places right of all parts, so a < 0 only where b < 0.
     winner_[at] = b < 0 || load_[a] <= load_[b] ? a : b;
   }
 

@@ -28,7 +28,7 @@ void need_wide(bool wide, int64_t num_edges) {
   if (!wide) need_count(num_edges, 0, std::numeric_limits<uint32_t>::max(), "edges with 32-bit counters");
 }
 
-// A thread less than this is not worth waking.
+// Fewer edges are not worth waking a thread for.
 constexpr int64_t kEdgesWorthAThread = 1 << 18;
 
 const auto kNoCursor = [](int64_t) { return 0; };

@@ -234,6 +234,7 @@ void Pipeline::parallel_for(int64_t count, const std::function<void(int64_t)>& t
   std::exception_ptr error = region.run();
   {
     std::unique_lock<std::mutex> lock(mutex_);
+    // The region and its task are on this stack: none may join any more, and those inside must leave.
     std::erase(regions_, &region);
     ready_.wait(lock, [&] { return region.helpers == 0; });
     if (region.error) error = region.error;
@@ -253,7 +254,8 @@ void Pipeline::gather(const FeatureRows& rows, const int64_t* ids, int64_t count
   has_help ? parallel_for(32, gather_part) : gather_part(0);
 }
 
-// Samples for the step's seeds; of a share, for those of the whole step, and keeps what its own ones read.
+// Samples for the step's seeds. For a share it samples for all seeds of the step, and keeps what its own
+// read.
 void Pipeline::sample(Run::State& run, Batch& batch, SampleScratch& scratch, const Team* team) {
   const uint64_t key = batch_key(run.schedule.seed, run.schedule.epoch, static_cast<uint64_t>(batch.step));
   Schedule schedule = run.schedule;
@@ -276,6 +278,7 @@ void Pipeline::sample(Run::State& run, Batch& batch, SampleScratch& scratch, con
   const int64_t num_own = static_cast<int64_t>(own.size());
   keep_share(scratch.whole, own.data(), num_own, share.reach, config_.keep_edges, graph_.types, seeds.data(),
              scratch, batch.sampled);
+  // In place: `own` rises, so own[i] >= i.
   for (int64_t i = 0; i < num_own; ++i) batch.input_id[i] = batch.input_id[own[static_cast<size_t>(i)]];
 }
 

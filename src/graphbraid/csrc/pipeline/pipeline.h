@@ -62,7 +62,7 @@ struct StageSeconds {
 
 class Pipeline;
 
-// Seeds whose shares a run's batches are: of the whole step's sample what is within `reach` edges of them.
+// A run whose batches are shares: the part of the whole step's sample within `reach` edges of its own seeds.
 struct ShareOf {
   int64_t reach = 0;
   const int64_t* own =

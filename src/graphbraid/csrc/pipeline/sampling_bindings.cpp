@@ -84,13 +84,13 @@ class PyPipeline {
   std::unique_ptr<Pipeline> pipeline_;
 };
 
-// What the threads read by index must be there; the values of indptr and indices were seen when the graph was
-// made.
+// Arrays that the threads read by index must be long enough. The values of indptr and indices were checked
+// when the graph was made.
 void check_inputs(const Inputs& inputs, const SampleConfig& config) {
   const int64_t num_nodes = rows_between(inputs.indptr, inputs.indices.length());
   if (const PyTypes* types = inputs.types) {
     need(types->num_nodes() == num_nodes && !inputs.x && inputs.lists == nullptr,
-         "types must be those of indptr, and have x and the lists' place");
+         "types must be those of indptr; with types, x and lists must be None");
     types->check(inputs.indices.length(), config.fanouts.size());
   }
   need_length(inputs.weight, inputs.indices.length());
@@ -149,7 +149,7 @@ class PyRun {
 
 constexpr int64_t kMostParts = 1 << 16;
 
-// The steps in which a part has seeds: all, or all but a last one of few seeds.
+// The number of steps in which a part has seeds. It may have none in a last step of few seeds.
 int64_t steps_of_part(const Schedule& schedule) {
   const int64_t rest = schedule.num_seeds % schedule.batch_size;
   const int64_t num_steps = schedule.num_seeds / schedule.batch_size + (rest != 0);

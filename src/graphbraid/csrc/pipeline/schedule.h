@@ -9,7 +9,8 @@
 namespace gb {
 
 // A permutation of [0, n) from a Feistel network over the next even number of bits; positions that fall
-// outside are sent through again (cycle walking), at most four times on average. Twin: sampling/config.py.
+// outside are sent through again (cycle walking), at most four times on average. That ends: the network is a
+// permutation, so a position's cycle leads back to it. Twin: sampling/config.py.
 class KeyedPermutation {
  public:
   KeyedPermutation(uint64_t n, uint64_t key) : n_(n), key_(key) {

@@ -13,7 +13,9 @@ constexpr int64_t kMostFanout = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostNodes = int64_t{1} << 40;  // what a draw's key has room for
 constexpr int64_t kMostRelations = int64_t{1} << 16;
 
-// Where the rows of each relation stand, from the relations' ends alone; returns how many rows there are.
+// Where the rows of each relation stand: type by type and node by node, one row for each relation into the
+// node. Until the types' first rows are known, first_row counts the earlier relations into its type. Returns
+// the number of rows.
 int64_t place_relations(TypedGraph& graph) {
   std::vector<int64_t> stride(graph.num_nodes.size(), 0), first_row, first_source;
   for (TypedRelation& relation : graph.relations) relation.first_row = stride[relation.destination]++;

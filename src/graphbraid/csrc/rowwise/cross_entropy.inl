@@ -3,7 +3,7 @@
 //   logits, grad  (num_rows, num_classes)      labels  (num_rows,)      weights  (num_classes,)
 //
 //   loss[v]    = w[v] * (log(sum of exp(logits[v] - max)) + max - logits[v, label]),  w[v] = weights[label]
-//   grad[v, c] = w[v] / mass * (softmax(logits[v])[c] - (c == label ? 1 : 0)),  0 in rows that do not count
+//   grad[v, c] = w[v] / mass * (softmax(logits[v])[c] - (c == label ? 1 : 0)),  0 in ignored rows
 //
 // with rows[v] in place of v as the row of logits and grad where there are `rows`.
 //

@@ -2,8 +2,8 @@
 //
 //   grad_x = grad * mask * act'(x + bias),  grad_bias = column sums of grad_x
 //
-//   x, out, grad, grad_x  (num_rows, width)      bias, grad_bias  (width,): every row adds it, all rows sum
-//   to it
+//   x, out, grad, grad_x  (num_rows, width)      bias, grad_bias  (width,): added to, or summed over, all
+//   rows
 //
 // act' is found from the output, the mask from the output (ReLU) or drawn again, so nothing more is kept. May
 // run in place. Bound by reading and writing each row once.
@@ -37,7 +37,7 @@ void add_columns(const T* grad, int64_t stride, int64_t first, int64_t last, int
   for (int i = 0; i < kVectors; ++i) store_n(sum + i * L, total[i], lanes(i));
 }
 
-// Adds all columns, for which nothing but the gradient is read, and that once where they are few.
+// Adds all columns to `sum`, a few vectors of columns at a time, which stay in registers over all rows.
 template <typename T>
 void add_rows(const Rows& grad, int64_t width, int64_t first, int64_t last, Acc<T>* sum) {
   constexpr int64_t kBlock = 4 * kLanes<T>;
@@ -66,7 +66,7 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
   constexpr int L = kLanes<T>;
   const Epilogue& e = a.how;
   const A scale = static_cast<A>(e.keep_scale), slope = static_cast<A>(e.slope);
-  // A bias alone, in place: only its sums are asked for.
+  // Only a bias, and in place: grad_x is grad already, so only the column sums are missing.
   const bool unchanged = e.act == Act::kNone && e.threshold == 0 && a.out == a.grad.data;
   std::vector<A> sums(static_cast<size_t>(a.grad_bias ? kParts * a.width : 0));
   parallel_if_worth(
@@ -91,7 +91,7 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
               } else {
                 const Vec<T> mask =
                     e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});
-                g *= mask * slope_at(y / scale, e.act, slope);
+                g *= mask * slope_at(y / scale, e.act, slope);  // y / scale: act's output, or dropped by mask
               }
               store_n(grad_x + c, g, n);
               if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);

@@ -19,7 +19,7 @@ namespace gb::GB_VARIANT {
 
 #include "variants/simd.inl"
 
-// Numbers that are worth a task of their own, and those of a block whose strip stays in the first-level
+// Rows that are worth a task of their own; and bytes of a block of rows, whose strips stay in the first-level
 // cache.
 inline int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, 8192 / width); }
 constexpr int64_t kNormBlockBytes = 65536;

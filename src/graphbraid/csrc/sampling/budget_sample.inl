@@ -169,7 +169,7 @@ struct BudgetSampler {
       nodes.count = 0;
       nodes.ids.reserve(num_seeds + 1);
     }
-    // Of a repeated seed every copy keeps a row; edges from it name the first.
+    // Every copy of a repeated seed keeps a row; edges from it name the first copy.
     for (int64_t i = 0; i < num_seeds; ++i) {
       const size_t type = *types.seed_type;
       NodeIds& nodes = out.by_type[type];

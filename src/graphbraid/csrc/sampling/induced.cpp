@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kRowsPerChunk = 64;
 constexpr int64_t kMostNodes = std::numeric_limits<int32_t>::max();
 
-// Finds the first of the sources that is a node, in a tree.
+// Finds the first source that is a given node in a given tree.
 class SourceTable {
  public:
   SourceTable(const int64_t* node, const int64_t* tree, int64_t num_nodes)

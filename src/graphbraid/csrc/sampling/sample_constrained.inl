@@ -18,8 +18,8 @@ inline uint64_t tree_key(uint64_t batch_key, int64_t tree) {
   return mix(batch_key + (static_cast<uint64_t>(tree) + 1) * kPhi);
 }
 
-// The nodes of a type, or of a graph without types, that a batch has so far: their ids, and what tells them
-// apart, which are their trees as well where these are disjoint.
+// The nodes of a type, or of a graph without types, that a batch has so far. Where trees are disjoint, a node
+// is another one in each tree: its key tells them apart.
 struct KnownNodes {
   Buffer<int64_t>& ids;
   Buffer<int64_t>& trees;  // only where trees are disjoint
@@ -35,7 +35,7 @@ struct KnownNodes {
     if (disjoint) trees.reserve(count + more, count);
   }
 
-  // Of a repeated seed every copy keeps a row; neighbours point at the first, where trees are not disjoint.
+  // Every copy of a repeated seed keeps a row. Where trees are not disjoint, neighbours point at the first.
   void add_seed(int64_t id, int64_t tree, bool disjoint) {
     const int64_t key = (disjoint ? tree * num_nodes : 0) + id;
     find_or_insert(table, static_cast<uint64_t>(key), static_cast<uint32_t>(count));
@@ -115,6 +115,8 @@ struct ConstrainedHop {
       return draw_row(graph, config, key, start + earlier, allowed - earlier, fanout, scratch, positions);
     SampleGraph row = graph;
     if (graph.weight != nullptr) row.weight = allowed_weights(start, end, first, last);
+    // Draws among the allowed edges, numbered from 0. Each excluded edge at or before a position moves it on
+    // by one; `excluded` rises, so the first one behind the position ends the loop.
     const int64_t count = draw_row(row, config, key, earlier, allowed - earlier, fanout, scratch, positions);
     for (int64_t i = 0; i < count; ++i) {
       int64_t position = start + positions[i];
@@ -169,11 +171,12 @@ struct ConstrainedHop {
       const int64_t tree = tree_of(r), first_key = tree * sources.num_nodes;
       for (int64_t e = adjacency.indptr[r]; e < adjacency.indptr[r + 1]; ++e) {
         const int64_t id = scratch.ids[0][e - first_edge], key = first_key + id;
-        if (e + kEdgesAhead < first_edge + num_edges) {  // of the next tree it may be another slot
+        if (e + kEdgesAhead < first_edge + num_edges) {  // the wrong slot if that edge is in the next tree
           const int64_t ahead = first_key + scratch.ids[0][e + kEdgesAhead - first_edge];
           __builtin_prefetch(table.slots.data() + slot_of(static_cast<uint64_t>(ahead), table.bits), 1);
         }
         const uint32_t local = find_or_insert(table, static_cast<uint64_t>(key), next);
+        // Without a branch: if the node was known, the next new one overwrites this entry.
         sources.keys[next] = key;
         sources.ids[next] = id;
         if (constraints.disjoint) sources.trees[next] = tree;

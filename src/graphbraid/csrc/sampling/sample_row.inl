@@ -137,6 +137,7 @@ inline int64_t invert_by_weight(uint64_t key, const float* weight, int64_t start
   }
   if (!(total > 0.0)) return 0;
   for (int64_t i = 0; i < k; ++i) {
+    // 0 < target < total. The first sum above it belongs to an edge of positive weight: others raise no sum.
     const double target = (static_cast<double>(draw(key, i)) + 0.5) * 0x1p-32 * total;
     out[i] = start + (std::upper_bound(running, running + d, target) - running);
   }

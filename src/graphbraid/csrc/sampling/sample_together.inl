@@ -31,7 +31,7 @@ inline void grow_shard(IdShard& shard) {
 inline uint32_t find_or_insert(IdShard& shard, int64_t id, uint32_t value) {
   grow_shard(shard);
   const uint32_t found = find_or_insert(shard.table, static_cast<uint64_t>(id), value);
-  if (found != value) return found;
+  if (found != value) return found;  // each call brings another value: only a new id has this one
   shard.keys.reserve(shard.count + 1, shard.count);
   shard.values.reserve(shard.count + 1, shard.count);
   shard.keys[shard.count] = id;
@@ -120,7 +120,7 @@ struct SharedHop {
       shard.first_new = shard.count;
       for (int64_t e = 0; e < num_edges; ++e) {
         const int64_t id = scratch.drawn[e];
-        if (shard_of(id, scratch.shards.size()) == static_cast<size_t>(s))
+        if (shard_of(id, scratch.shards.size()) == static_cast<size_t>(s))  // so one shard writes local[e]
           local[e] = static_cast<int32_t>(find_or_insert(shard, id, static_cast<uint32_t>(known + e)));
       }
     });

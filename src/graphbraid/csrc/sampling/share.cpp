@@ -36,7 +36,8 @@ struct BatchGraph {
   int64_t num_edges = 0;
 };
 
-// The edges of each relation one after another, with a row for each node of its destinations' type.
+// The edges of each relation one after another, with a row for each node of its destinations' type, and an
+// empty row behind them: between the end of one relation and the start of the next.
 void join_relations(SampledBatch& whole, const TypedGraph& graph, int64_t reach, BatchGraph& out) {
   int64_t first = 0, num_rows = 0;
   for (const NodeIds& nodes : whole.by_type) {

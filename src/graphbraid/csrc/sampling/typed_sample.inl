@@ -81,6 +81,8 @@ struct TypedHop {
   void read_ids(Block& block) {
     scratch.ids[block.which].reserve(block.num_edges);
     block.ids = scratch.ids[block.which].data();
+    // Room for the three blocks in flight: if the table grew before they are inserted, prefetches were
+    // wasted.
     grow_table(table, sources.ids.data(), sources.count, 3 * block.num_edges);
     const Id* indices = static_cast<const Id*>(graph.indices);
     for (int64_t e = 0; e < block.num_edges; ++e) {
@@ -105,7 +107,7 @@ struct TypedHop {
     for (int64_t e = 0; e < block.num_edges; ++e) {
       if (e + kSlotsAhead < block.num_edges) prefetch_slot(table, block.ids[e + kSlotsAhead]);
       const uint32_t id = find_or_insert(table, static_cast<Key>(block.ids[e]), next);
-      ids[next] = block.ids[e];
+      ids[next] = block.ids[e];  // without a branch: if the id was known, the next new one overwrites it
       next += id == next;
       local[e] = static_cast<int32_t>(id);
     }
@@ -189,7 +191,7 @@ void sample_typed(const SampleGraph& graph, const SampleConfig& config, uint64_t
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch,
                   std::vector<IdTable<Key>>& tables, SampledBatch& out) {
   begin_typed(graph, config, seeds, num_seeds, tables, out);
-  // Of a repeated seed every copy keeps a row; neighbours point at the first.
+  // Every copy of a repeated seed keeps a row; neighbours point at the first copy.
   for (int64_t i = 0; i < num_seeds; ++i) {
     const auto [type, id] = typed_seed(*graph.types, seeds[i]);
     NodeIds& nodes = out.by_type[type];

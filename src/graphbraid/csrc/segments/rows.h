@@ -48,7 +48,8 @@ inline FloatMatrix matrix_of(const FloatRows& array) {  // which is only read
   return {const_cast<float*>(array.data()), array.num_rows(), array.num_columns(), array.stride(0)};
 }
 
-// The rows themselves if they stand one after the other, else a copy: the gradient of a sum is one number.
+// The rows themselves if they stand one after the other, else a copy: the gradient of sum() is one number
+// that is read for all elements, with strides of 0.
 inline FloatMatrix by_row(const StridedFloats& array) {
   const int64_t rows = array.num_rows(), width = array.num_columns(), stride = array.stride(0);
   if (array.stride(1) == 1 && stride >= width) return {const_cast<float*>(array.data()), rows, width, stride};

@@ -337,8 +337,8 @@ class Pass {
     steps_.push_back(step);
   }
 
-  // ops/linear.py's _may_sum_again. Rows that are held in any case are those that backward of the operation
-  // before reads, and rows without gradients from before the segment, as features are.
+  // ops/linear.py's _may_sum_again. Only where x is held in any case: backward of an earlier operation reads
+  // it, or it comes from before the segment and wants no gradient, as features do.
   bool may_sum_again(const Operation& op) const {
     constexpr int64_t most_edges = 5;                  // ops/linear.py's _MOST_EDGES_AGAIN
     constexpr int64_t least_bytes = int64_t{1} << 20;  // smaller sums are kept, which saves their time
@@ -395,6 +395,7 @@ class Pass {
     FloatMatrix& out = rows_[op.out];
     if (out.data != nullptr) return out;
     const FloatMatrix& x = rows_[op.x];
+    // In place if nobody else reads these rows: no later operation, not backward, and no view of them.
     const bool overwrites =
         op.kind == Kind::kEpilogue && is_last_read(op.x, place) && !kept_[op.x] && x.own.use_count() == 1;
     if (overwrites || op.kind == Kind::kFirstRows)

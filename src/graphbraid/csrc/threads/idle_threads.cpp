@@ -1,4 +1,4 @@
-// Lets OpenMP's threads sleep while they wait for work: docs/decisions/0009 says why, and why so.
+// Lets OpenMP's threads sleep while they wait for work: docs/decisions/0009 says why, and why in this way.
 #include "threads/idle_threads.h"
 
 #ifndef GB_STD_THREADS
@@ -22,7 +22,7 @@ bool let_idle_threads_sleep() { return false; }
 
 #else
 
-// Whether the process may have so many threads more: OpenMP ends it where one cannot be created.
+// Whether the process may start `count` more threads. If OpenMP cannot start one, it ends the process.
 static bool can_have_threads(int count) {
   std::vector<std::thread> threads;
   std::atomic<bool> may_end{false};
@@ -52,7 +52,7 @@ static void park(int count, std::promise<int>& parked) {
 }
 
 bool let_idle_threads_sleep() {
-  const int count = omp_get_num_procs() + 1;
+  const int count = omp_get_num_procs() + 1;  // with more threads than processors, libgomp hardly spins
   if (!can_have_threads(count)) return false;
   std::promise<int> parked;
   std::future<int> started = parked.get_future();

@@ -3,8 +3,8 @@
 
 namespace gb {
 
-// How many of `wanted` threads OpenMP can have: where it is refused one, its runtime ends the process. So as
-// many plain threads are started first, once per thread that asks, and fewer are used where they cannot be.
+// How many of `wanted` threads OpenMP can have. If the system refuses it one, its runtime ends the process.
+// So as many plain threads are started first, once per calling thread; if some are refused, fewer are used.
 int startable_threads(int wanted);
 
 }  // namespace gb

@@ -1,5 +1,5 @@
-// Starting threads where the system may refuse one: that is an error to tell, or a reason to use fewer, never
-// the end of the process.
+// Starting threads. If the system refuses one, that is an error to report, or a reason to use fewer; it never
+// ends the process.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace gb {
 
-// Threads that are needed are not to be had. Python sees it as graphbraid's ResourceError.
+// The system refuses threads that are needed. Python sees it as graphbraid's ResourceError.
 struct ThreadsRefused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -18,8 +18,8 @@ struct ThreadsRefused : std::runtime_error {
 // More than any machine has cores for.
 inline constexpr int kMostThreads = 1024;
 
-// Adds `count` threads that run `body` to `threads`; returns what the system said where it refused one, else
-// an empty text.
+// Adds `count` threads that run `body` to `threads`. Returns an empty text, or the system's message if it
+// refused one.
 std::string start_threads(std::vector<std::thread>& threads, int count, const std::function<void()>& body);
 
 }  // namespace gb

@@ -1,5 +1,5 @@
-// Whether work is worth waking threads for: those that sleep while they wait (decision 0009) take some 60
-// microseconds to come, in which one thread alone does as much.
+// Whether work is worth waking threads for. A sleeping thread (decision 0009) takes some 60 microseconds to
+// wake; small work is done by one thread meanwhile.
 #pragma once
 
 #include <cstdint>

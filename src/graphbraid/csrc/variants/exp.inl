@@ -15,7 +15,7 @@ GB_INLINE VecF32 exp_polynomial(VecF32 r) {
 
 #if GB_LANES_F32 == 16
 GB_INLINE VecF32 exp_lanes(VecF32 x) {
-  // The second operand where it is NaN.
+  // min_ps gives its second operand if one is NaN: a NaN in x passes through.
   const VecF32 at_most =
       reinterpret_cast<VecF32>(_mm512_min_ps(_mm512_set1_ps(89.0f), reinterpret_cast<__m512>(x)));
   const VecF32 n = reinterpret_cast<VecF32>(_mm512_roundscale_ps(
@@ -33,10 +33,11 @@ GB_INLINE VecF32 exp_lanes(VecF32 x) {
   const VecF32 clamped = x < -87.0f ? splat<VecF32>(-87.0f) : x > 88.0f ? splat<VecF32>(88.0f) : x;
   const VecF32 magic = splat<VecF32>(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const VecF32 n = (clamped * 1.44269504088896f + magic) - magic;
+  // r = x - n log(2), with log(2) in two parts: the first has 9 bits, so that n times it is exact.
   VecF32 r = clamped - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   const VecF32 p = exp_polynomial(r);
-  const VecI32 power = __builtin_convertvector(n, VecI32) << 23;
+  const VecI32 power = __builtin_convertvector(n, VecI32) << 23;  // adds n to the exponent of p
   const VecF32 result = reinterpret_cast<VecF32>(reinterpret_cast<VecI32>(p) + power);
   return x < -87.0f ? VecF32{} : x != x ? x : result;
 }

@@ -212,7 +212,8 @@ struct HeadLanes {
     }
   }
 
-  // Gives each lane op over all lanes of its head.
+  // Gives each lane op over all lanes of its head. If the number of edges is a power of two, each turn of v
+  // doubles the edges that a lane has seen; else the vector as it came is turned on by one edge at a time.
   template <typename Op>
   GB_INLINE Vec<A> over_edges(Vec<A> v, const Op& op) const {
     Vec<A> turned = v;

@@ -130,7 +130,7 @@ GB_INLINE VecI32 load_n(const int32_t* p, int n) {
   return reinterpret_cast<VecI32>(
       _mm256_maskload_epi32(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n)));
 }
-// Pairs by a mask of 32 bits, and the last element, which may have none beside it.
+// Pairs by a masked load of 32-bit lanes, then the last element alone: there may be none beside it to read.
 GB_INLINE VecU16 load_n(const uint16_t* p, int n) {
   if (n == GB_LANES_F32) return load(p);
   const __m128i is_pair = _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3));
@@ -246,7 +246,8 @@ GB_INLINE VecF32 widened(VecU16 v, const F16*) {
   constexpr int rebias = 112 << 23;  // the exponent, from 15 to 127
   const VecI32 normal = (magnitude << 13) + rebias;
   const VecF32 subnormal = __builtin_convertvector(magnitude, VecF32) * 0x1p-24f;
-  VecI32 out = magnitude >= 0x7C00 ? normal + rebias : normal;  // infinity and NaN
+  // Infinity and NaN get the exponent 31 + 2 * 112 = 255.
+  VecI32 out = magnitude >= 0x7C00 ? normal + rebias : normal;
   out = magnitude < 0x0400 ? reinterpret_cast<VecI32>(subnormal) : out;
   return reinterpret_cast<VecF32>(out | (bits & 0x8000) << 16);
 }

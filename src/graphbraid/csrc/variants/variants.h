@@ -33,7 +33,7 @@ bool is_compiled(Variant variant);
 
 }  // namespace gb
 
-// The last of the variants that there are needs no question: only one in the build is ever made active.
+// The last variant of the build is picked without a test: only variants of the build are ever made active.
 #if defined(GB_HAS_PORTABLE)
 #define GB_LAST(f) &::gb::portable::f
 #elif defined(GB_HAS_AVX2)
