@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +33,8 @@ class Routed:
     """
 
     def __init__(self, comm: Communicator, owners: Tensor) -> None:
-        self._comm, self.order = comm, owners.argsort(stable=True)
+        by_owner = owners.numpy().astype(np.uint16).argsort(kind="stable")  # of 16 bits: a radix sort
+        self._comm, self.order = comm, torch.from_numpy(by_owner)
         """``(num_ids,)`` int64: in the order of the owners, the i-th id stood at ``order[i]``."""
         self.counts: list[int] = torch.bincount(owners, minlength=comm.size).tolist()
         """Number of ids that each rank owns."""
