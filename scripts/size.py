@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 3_095,
     ("graph",): 5_080,
-    ("ops",): 10_945,
+    ("ops",): 10_875,
     ("sampling",): 6_775,
     ("features",): 4_420,
     ("datasets",): 6_975,
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_350,
+    ("fullgraph",): 29_130,
     ("distributed",): 7_740,
     ("synth",): 5_890,
     ("train",): 10_990,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_190, 409, 95_285
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_920, 409, 95_285
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
