@@ -1,5 +1,6 @@
 """Segments in compiled code have the bits of the same operations run one by one, in results and gradients."""
 
+import contextlib
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -405,3 +406,15 @@ def test_levels_with_types_have_the_bits_of_their_operations(name, monkeypatch):
     for one, other in zip(*results, strict=True):
         assert (one is None) == (other is None)
         assert one is None or torch.equal(one, other)
+
+
+@pytest.mark.parametrize("why", ["rows", "torch.float64", "not one dense matrix"])
+def test_rows_that_do_not_fit_are_seen_after_batches_that_ran(why):
+    model = MODELS["GCN"]()
+    engine, batch = graphbraid.compile(model), sampled(data_of("untidy"), num_neighbors=(3, 2, 2))
+    assert runs_compiled(engine(batch))
+    batch.x = {"rows": batch.x[:-1], "torch.float64": batch.x.double()}.get(why, batch.x.to_sparse())
+    refused = contextlib.suppress(RuntimeError, IndexError)  # PyG's own layers take the sparse one alone
+    with pytest.warns(graphbraid.errors.RunsAsWrittenWarning), refused:
+        engine(batch)
+    assert why in str(engine.why)

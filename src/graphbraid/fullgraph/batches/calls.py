@@ -273,6 +273,18 @@ class BatchCall:
             )
         return self._why_not_edges(dtype, device)
 
+    def fits(self, parameter: Tensor | None) -> bool:
+        """Return whether a glance says that :meth:`why_not` is None: ``x`` fits a batch's edges as drawn."""
+        given, drawn = self.given, None if self._sampled is None else self.drawn
+        of_edges = given.typed or given.weights or given.edge_channels is not None
+        if drawn is None or parameter is None or of_edges or given.takes_matrix(self.calling):
+            return False
+        x = self.values[X]
+        if not is_plain(x) or x.ndim != 2 or x.shape[0] != len(drawn.n_id_by_type[0]):
+            return False
+        vars(self).update(x={ONLY_NODE_TYPE: x}, num_nodes={ONLY_NODE_TYPE: x.shape[0]})
+        return x.is_floating_point() and (x.dtype, x.device) == (parameter.dtype, parameter.device)
+
     def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
         drawn = None if self._sampled is None else self.drawn
         if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
@@ -321,7 +333,10 @@ class BatchCall:
         is_drawn = not num_relations and self.given.matrix is None
         sampled, numbers = self._sampled if is_drawn else None, list(counts)
         in_blocks = sampled is not None and batch.layout == "blocks"
-        hops = _hops_of(batch, counts, typed=self.given.typed)
+        if sampled is None or self.drawn is None or not self.drawn.by_hop or self.given.typed:
+            hops = _hops_of(batch, counts, typed=self.given.typed)
+        else:
+            hops = [[*accumulate(self.drawn.nodes_by_type[0])]]
         relations = []
         if num_relations:
             [num_nodes] = counts.values()

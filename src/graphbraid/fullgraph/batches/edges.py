@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import aggregation
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
@@ -336,9 +337,17 @@ class Levels:
             return self.edges(level, number).map_fields(adjacency)
         if (key := (number, adjacency)) not in self._drawn:  # levels differ in the sizes alone
             # Drawn edges end before nodes without in-edges, whose degrees are known.
-            how = plain or aggregation(adjacency, csc, torch.float32)
-            weight = csc.weight if plain is not None and adjacency.weighted else how.weight
-            self._drawn[key] = map_fields(how, csc, 0, 0, weight)
+            if self.are_drawn and plain is None and csc.weight is None and adjacency.scale == 1:
+                # gcn_norm's factors, without its checks and without what it keeps for another call
+                kernels: Any = native.kernels()
+                scale, loops = torch.empty(csc.num_src, dtype=torch.float32), adjacency.loop_scale
+                skips = kernels.gcn_scale(csc.indptr, csc.indices, loops, scale)
+                fields = 0, 0, False, skips, loops, None, scale, scale, None
+                self._drawn[key] = csc.indptr, csc.indices, *fields
+            else:
+                how = plain or aggregation(adjacency, csc, torch.float32)
+                weight = csc.weight if plain is not None and adjacency.weighted else how.weight
+                self._drawn[key] = map_fields(how, csc, 0, 0, weight)
         fields = self._drawn[key]
         return *fields[:2], self.sizes[level][of.source], num_dst, *fields[4:]
 

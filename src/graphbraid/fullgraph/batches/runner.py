@@ -175,7 +175,7 @@ class BatchRunner:
         first = _first_parameter(self.model)
         is_half = multiplies_in_half(first)
         why = why_not_now("cpu" if first is None else first.device.type, in_half=is_half)
-        if (why := why or call.why_not(first)) is not None:
+        if (why := why or (None if call.fits(first) else call.why_not(first))) is not None:
             return why
         with self._lock, plain_tensors():
             form = self._form()
