@@ -253,6 +253,14 @@ def _max(call: FunctionCall) -> tuple[NodeRows]:
     return (NodeRows(call.writer.largest(*_stacked(call))),)
 
 
+@reads_calls(torch.min, takes=_REDUCED, methods=("min",))
+def _min(call: FunctionCall) -> tuple[NodeRows]:
+    """Read the first of the pair that ``torch.min`` returns."""
+    writer = call.writer
+    largest = writer.largest(*(writer.combine((-1.0, value)) for value in _stacked(call)))
+    return (NodeRows(writer.combine((-1.0, largest))),)
+
+
 # ---- lengths of rows
 
 

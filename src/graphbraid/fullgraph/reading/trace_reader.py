@@ -603,8 +603,8 @@ class _TraceReader:
         if argument in self._values:
             return NodeRows(self._values[argument])
         other = self._others.get(argument, argument)
-        if self._typed and argument.target is torch.max and isinstance(other, tuple):
-            return other[0]  # HeteroConv takes the pair that torch.max returns for its first
+        if self._typed and argument.target in (torch.max, torch.min) and isinstance(other, tuple):
+            return other[0]  # HeteroConv takes the pair that these return for its first
         return other
 
     def _value(self, name: str, argument: Any) -> str:
