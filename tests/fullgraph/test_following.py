@@ -420,13 +420,42 @@ def test_two_losses_of_one_forward_pass():
         torch.testing.assert_close(a, b, **CLOSE)
 
 
-def test_parameters_changed_before_the_backward_pass_are_refused():
+@pytest.mark.parametrize("change", ["in place", "data"])
+def test_parameters_changed_before_the_backward_pass_are_refused(change):
     model, _, engine = compiled(lambda: Stack(GCN))
-    out = engine()
+    out, weight = engine(), model.second.lin.weight
     with torch.no_grad():
-        model.second.lin.weight.mul_(2)
+        if change == "data":
+            weight.data = 2 * weight
+        else:
+            weight.mul_(2)
     with pytest.raises(RuntimeError, match="changed in place between"):
         out.sum().backward()
+
+
+def test_outputs_may_be_written_over():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    expected, out = model(data.x, data.edge_index)[data.train_mask], engine()
+    found = [
+        torch.autograd.grad(one.relu_().square().sum(), [*model.parameters()]) for one in (out, expected)
+    ]
+    torch.testing.assert_close(*found, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:.*parts of the model run as they are written")
+def test_parameters_of_a_graph_break_may_be_frozen_before_the_backward_pass():
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Stack(GCN, nn.GroupNorm(2, HIDDEN))
+    engine, frozen, found = engine_of(model, data), model.between, []
+    for run in (engine, lambda: model(data.x, data.edge_index)[data.train_mask]):
+        model.zero_grad()
+        out = run()
+        frozen.requires_grad_(requires_grad=False)
+        out.square().sum().backward()
+        frozen.requires_grad_()
+        assert all(p.grad is None for p in frozen.parameters())
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*found, **CLOSE)
 
 
 # ---- what it is called in

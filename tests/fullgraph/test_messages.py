@@ -439,3 +439,51 @@ def test_a_plain_forward_s_segments_of_torch_scatter_are_lowered_and_its_maximum
     assert "scatter_max: its gradient goes to the first of equal messages" in engine.explain()
     assert "segment_csr" not in engine.explain()
     assert_alike(model, twin, data, engine)
+
+
+@pytest.mark.parametrize("layer", ["attention", "network"])
+def test_parameters_may_be_frozen_before_the_backward_pass_of_a_batch(layer):
+    """As where two models learn from each other in turns: only features get gradients."""
+    torch.manual_seed(0)
+    data, network = data_of("untidy"), nn.Sequential(nn.Linear(2 * CHANNELS, 8), nn.ReLU(), nn.Linear(8, 8))
+    convs = {"attention": pyg.TransformerConv(CHANNELS, 8, beta=True), "network": pyg.EdgeConv(network)}
+    model = pyg.Sequential("x, edge_index", [(convs[layer], "x, edge_index -> x"), nn.Linear(8, CLASSES)])
+    engine, found = graphbraid.compile(model, strict=True), []
+    for run in (engine, model):
+        x = data.x.clone().requires_grad_()
+        out = run(x, data.edge_index)
+        model.requires_grad_(requires_grad=False)
+        out.square().sum().backward()
+        assert all(p.grad is None and not p.requires_grad for p in model.parameters())
+        model.requires_grad_()
+        found.append(x.grad)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_messages_with_a_softmax_have_gradients_on_a_batch_without_rows():
+    model = pyg.Sequential(
+        "x, edge_index", [(pyg.AGNNConv(), "x, edge_index -> x"), nn.Linear(CHANNELS, CLASSES)]
+    )
+    engine = graphbraid.compile(model, strict=True)
+    engine(torch.empty(0, CHANNELS), torch.empty(2, 0, dtype=torch.int64)).sum().backward()
+    assert not any(p.grad is None or p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:.*runs? as (it is|they are) written")
+def test_parameters_that_a_call_is_given_get_its_gradients():
+    """torch.func.functional_call puts plain tensors in the places of parameters."""
+    torch.manual_seed(0)
+    data = data_of("untidy")
+    model = pyg.Sequential(
+        "x, edge_index",
+        [
+            (pyg.PNAConv(CHANNELS, 8, ["mean"], ["identity"], torch.tensor([1, 2])), "x, edge_index -> x"),
+            nn.Linear(8, CLASSES),
+        ],
+    )
+    given, found = {name: (2 * p).detach() for name, p in model.named_parameters()}, []
+    for run in (graphbraid.compile(model), model):
+        parameters = {name: p.clone().requires_grad_() for name, p in given.items()}
+        out = torch.func.functional_call(run, parameters, (data.x, data.edge_index))
+        found.append(torch.autograd.grad(out.square().sum(), [*parameters.values()]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

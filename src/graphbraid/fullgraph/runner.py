@@ -81,18 +81,18 @@ class _Run(Function):
     ) -> Tensor:
         ctx.step, ctx.rows, ctx.when_whole, ctx.parameters = step, rows, when_whole, parameters
         ctx.behind = behind
-        ctx.versions = [p._version for p in parameters]
+        ctx.states = _states_of(parameters)
         with step.lock:
             out = step.forward()
             ctx.was = step.last_pass()
-            return copied(out, pool, rows)
+            return copied(out, pool, rows).detach()  # no view of the pool's, so that it may be written over
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.versions != [p._version for p in ctx.parameters]:
+        if ctx.states != _states_of(ctx.parameters):
             raise RuntimeError(
-                "a parameter was changed in place between engine() and this backward pass; call backward() "
-                "before optimizer.step()"
+                "a parameter was changed in place between engine() and this backward pass, or given other "
+                "data; call backward() before optimizer.step()"
             )
         if ctx.behind.has_changed():
             raise RuntimeError(
@@ -108,6 +108,11 @@ class _Run(Function):
             found = step.backward(grad, ctx.rows, ctx.when_whole)
         # Popped from the dict, since autograd stores a tensor without a copy if nothing else refers to it.
         return None, None, None, None, None, *[found.pop(id(p), None) for p in ctx.parameters]
+
+
+def _states_of(parameters: Sequence[nn.Parameter]) -> list[Any]:
+    """Return versions, addresses and strides: new ``data`` leave the version."""
+    return [(p._version, p.data_ptr(), p.stride()) for p in parameters]
 
 
 def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -490,7 +490,7 @@ class FusedMessages:
             assert out is not None
             dot = more[0] * out
             if self._message.softmax_is_narrow:
-                dot = dot.view(len(dot), self._heads, -1).sum(2)
+                dot = dot.view(len(dot), self._heads, dot.shape[1] // self._heads).sum(2)
             given = self._with_sums(given, kept or None, written=bool(kept))
             places = given.destinations
             given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))

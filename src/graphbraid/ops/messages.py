@@ -184,7 +184,9 @@ class AggregateMessages(torch.autograd.Function):
             is_new=is_new,
         )
         more = {"kept": kept} if kept else ctx.drawn
-        ctx.how.backward(_edge_rows(ctx.sizes, tensors), grad, to, out=out, count=count, **more)
+        learned = [t for t, needed in zip(tensors[c:], needs[c:], strict=True) if needed]
+        with as_learned(learned):
+            ctx.how.backward(_edge_rows(ctx.sizes, tensors), grad, to, out=out, count=count, **more)
         return None, None, None, None, *into
 
 
@@ -263,17 +265,24 @@ def divide_by_counts(grad: Tensor, count: Tensor) -> Tensor:
 
 
 @contextmanager
-def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Set hooks on gradients aside: autograd calls them once more, for the gradient of the whole."""
-    held: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in tensors if one.is_leaf]
-    held = [(one, hooks) for one, hooks in held if hooks]
+def as_learned(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Make leaves that were frozen after the forward pass require gradients; set hooks on gradients aside.
+
+    Autograd calls these hooks once more, for the gradient of the whole.
+    """
+    held: list[tuple[Any, Any, bool]] = [
+        (one, one._backward_hooks, one.requires_grad) for one in tensors if one.is_leaf
+    ]
+    held = [(one, hooks, learns) for one, hooks, learns in held if hooks or not learns]
     try:
-        for one, _ in held:
+        for one, _, _ in held:
             one._backward_hooks = None
+            one.requires_grad_()
         yield
     finally:
-        for one, hooks in held:
+        for one, hooks, learns in held:
             one._backward_hooks = hooks
+            one.requires_grad_(learns)
 
 
 class BlockedMessages:
@@ -405,7 +414,7 @@ class BlockedMessages:
                 )
             wanted = [leaf for leaf, target in leaves if target is not None]
             wanted += [parameter for parameter, _ in learned]
-            with without_hooks(self._parameters):
+            with as_learned(self._parameters):
                 grads = iter(torch.autograd.grad(found, wanted, given.view_as(found), allow_unused=True))
             for _, target in leaves:
                 if target is not None and (one := next(grads)) is not None:

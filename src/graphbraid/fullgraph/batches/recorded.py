@@ -32,7 +32,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
 from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.message_steps import MessageOp, MessageStep
-from graphbraid.ops.messages import without_hooks
+from graphbraid.ops.messages import as_learned
 from graphbraid.ops.rng import draw_seed, given_rows, given_seeds, rows_given
 
 _MOST_SIZES = 4
@@ -280,7 +280,7 @@ class _Passes:
         found: tuple[Tensor | None, ...] = ()
         if self.parameters:
             how: dict[str, bool] = {"allow_unused": True, "retain_graph": True}
-            with without_hooks(self.parameters):
+            with as_learned(self.parameters):
                 found = torch.autograd.grad(self._out, self.parameters, self.grad, **how)
         self._grads = found
 

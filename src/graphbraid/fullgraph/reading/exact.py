@@ -112,7 +112,7 @@ def is_own_method(module: nn.Module, key: str) -> bool:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse hooks, and methods replaced on an instance, which a trace of the model would not show.
+    """Refuse hooks, other parameters and methods of an instance, which a trace of the model would not show.
 
     Raises:
         NotLoweredError: there is such a thing; the message names the module.
@@ -124,6 +124,8 @@ def check_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise NotLoweredError(name, "it is made by the model's first run", "a run of the model before")
+        if not isinstance(parameter, nn.Parameter):  # torch.func.functional_call has put it there
+            raise NotLoweredError(name, f"it is a {type(parameter).__name__}", "a plain torch.nn.Parameter")
     for name, module in model.named_modules():
         part = name or type(module).__name__
         if not computed_weights(module):  # a graph break runs these as they are written

@@ -21,7 +21,7 @@ from graphbraid.fullgraph.program import Break, FromBreak, Prelu, RowFunction, m
 from graphbraid.fullgraph.step.operations.rowwise import PlannedRows
 from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import FirstRows
-from graphbraid.ops.messages import without_hooks
+from graphbraid.ops.messages import as_learned
 
 
 class PlannedByPyTorch(PlannedOperation[Op]):
@@ -105,7 +105,7 @@ class PlannedByPyTorch(PlannedOperation[Op]):
         if not given or not leaves:
             return [None] * len(leaves)
         outputs, grads = zip(*given, strict=True)
-        with without_hooks(self._parameters):
+        with as_learned(self._parameters):
             return [*torch.autograd.grad(outputs, leaves, grads, allow_unused=True)]
 
 

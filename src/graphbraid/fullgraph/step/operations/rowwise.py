@@ -12,7 +12,7 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import FirstRows, Rows
 from graphbraid.ops.kernels import recorded_whole
-from graphbraid.ops.messages import without_hooks
+from graphbraid.ops.messages import as_learned
 
 
 class PlannedDestinationRows(PlannedOperation[ir.DestinationRows]):
@@ -341,10 +341,10 @@ class PlannedRowOfParameters(PlannedRows[ir.RowOfParameters]):
             rows = grad.tensor
             if x is not None and products is not None:
                 rows = torch.mul(rows, x.tensor, out=products.tensor)
-            with torch.enable_grad():
-                row = op.row.tensor()
-            of_row = rows.sum() if row.numel() == 1 else rows.sum(0)
-            with without_hooks(wanted):
+            with as_learned(wanted):
+                with torch.enable_grad():
+                    row = op.row.tensor()
+                of_row = rows.sum() if row.numel() == 1 else rows.sum(0)
                 found = torch.autograd.grad(row, wanted, of_row.view(row.shape))
             for parameter, gradient in zip(wanted, found, strict=True):
                 plan.parameters.give(parameter, gradient.clone())  # of p + q both are one tensor
