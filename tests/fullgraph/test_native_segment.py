@@ -255,6 +255,70 @@ def test_parameters_whose_memory_is_moved_are_read_where_they_are(how, name):
         before.sum().backward()
 
 
+class Summed(nn.Module):
+    """Sums with weights of edges alone, which backward reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = pyg.GraphConv(CHANNELS, 8), pyg.GraphConv(8, CLASSES)
+
+    def forward(self, x, edge_index, edge_weight):
+        return self.last(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("change", ["in place", "data", "moved"])
+def test_backward_reads_the_weights_of_edges_that_forward_read(change, layout):
+    torch.manual_seed(0)
+    engine, batch = graphbraid.compile(Summed(), strict=True), sampled(data_of("untidy"), layout=layout)
+    weight, wanted = batch.edge_weight, [*engine.parameters()]
+    expected, out = torch.autograd.grad(engine(batch).sum(), wanted), engine(batch)
+    assert runs_compiled(out)
+    if change == "in place":
+        weight.mul_(2)
+    elif change == "data":
+        weight.data = 2 * weight
+    else:
+        weight.share_memory_()
+    others = [torch.full_like(weight, 7) for _ in range(20)]
+    if change == "data":
+        for one, other in zip(torch.autograd.grad(out.sum(), wanted), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    else:
+        with pytest.raises((RuntimeError, ValueError), match=r"inplace operation|memory .* was moved"):
+            out.sum().backward()
+    assert len(others) == 20
+
+
+@pytest.mark.parametrize("name", ["SAGE that widens", "GAT"])
+@pytest.mark.parametrize("moved", ["x", "out", "nothing"])
+def test_rows_that_backward_reads_may_not_be_moved(moved, name):
+    torch.manual_seed(0)
+    data = data_of("untidy")
+    model = pyg.Sequential("x, edge_index", [(MODELS[name](), "x, edge_index -> x"), nn.ReLU()])
+    x = data.x.float().clone()
+    out = graphbraid.compile(model.eval(), strict=True)(x, data.edge_index)
+    assert runs_compiled(out)
+    if moved != "nothing":
+        {"x": x, "out": out.detach()}[moved].share_memory_()
+        with pytest.raises(ValueError, match=r"memory .* was moved"):
+            out.sum().backward()
+    else:
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["SAGE", "GCN", "GAT"])
+def test_a_batch_without_rows_has_gradients_of_zero(name):
+    """As the model has: an optimizer passes over parameters without any."""
+    model, edges = MODELS[name](), torch.empty(2, 0, dtype=torch.int64)
+    x = torch.empty(0, CHANNELS, requires_grad=True)
+    out = graphbraid.compile(model, strict=True)(x, edges)
+    assert runs_compiled(out)
+    out.square().sum().backward()
+    assert x.grad.shape == x.shape
+    assert not any(p.grad.any() for p in model.parameters())
+
+
 def test_threads_pass_back_through_one_graph_at_a_time():
     torch.manual_seed(0)
     batch = sampled(data_of("untidy"), num_neighbors=(3, 2))

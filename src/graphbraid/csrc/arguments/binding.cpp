@@ -1,6 +1,7 @@
 #include "arguments/binding.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gb {
 namespace {
@@ -136,7 +137,6 @@ void refuse(const std::string& message) { throw nb::value_error(message.c_str())
 void AnyArray::take(const char* name, const ArrayKind& kind) {
   name_ = name;
   read(kind);
-  given_ = nb::handle();
   need_dtype(kind);
   if (num_dimensions_ != kind.num_dimensions)
     refuse(std::string(name) + " must be " + std::to_string(kind.num_dimensions) + "-dimensional; got " +
@@ -169,7 +169,15 @@ void AnyArray::read(const ArrayKind& kind) {
   tensor.shape = const_cast<int64_t*>(array.shape_ptr());
   tensor.strides = const_cast<int64_t*>(array.stride_ptr());
   describe(tensor);
-  owner_ = std::make_shared<nb::ndarray<nb::ro>>(std::move(array));
+  using Kept = std::pair<nb::ndarray<nb::ro>, std::shared_ptr<void>>;
+  owner_ = std::make_shared<Kept>(std::move(array), kept(given_));
+}
+
+bool AnyArray::is_in_place() const {
+  nb::dlpack::dltensor now;
+  if (borrow(given_, now)) return static_cast<char*>(now.data) + now.byte_offset == data_;
+  const nb::object address = nb::getattr(given_, "data_ptr", nb::none());
+  return address.is_none() || nb::cast<uintptr_t>(address()) == reinterpret_cast<uintptr_t>(data_);
 }
 
 void AnyArray::describe(const nb::dlpack::dltensor& tensor) {

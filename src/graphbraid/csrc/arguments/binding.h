@@ -90,6 +90,9 @@ class AnyArray {
   int64_t stride(int dimension) const { return strides_[dimension]; }
   nb::dlpack::dtype element() const { return element_; }
   int64_t element_bytes() const { return element_.bits * element_.lanes / 8; }
+  // Whether the memory is still where it was taken: Tensor.share_memory_ moves it, and so does a storage that
+  // gets another size. With the GIL.
+  bool is_in_place() const;
 
  protected:
   // Reads what was given, or refuses it.
@@ -104,7 +107,7 @@ class AnyArray {
 
   static constexpr int kMostDimensions = 3;
 
-  nb::handle given_;  // the caller's reference: until the array is taken
+  nb::handle given_;  // the caller's reference; once the array is taken, the owner's
   const char* name_ = "";
   void* data_ = nullptr;
   std::shared_ptr<void> owner_;  // of the memory; freed by any thread

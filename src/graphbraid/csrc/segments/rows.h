@@ -52,7 +52,8 @@ inline FloatMatrix matrix_of(const FloatRows& array) {  // which is only read
 // that is read for all elements, with strides of 0.
 inline FloatMatrix by_row(const StridedFloats& array) {
   const int64_t rows = array.num_rows(), width = array.num_columns(), stride = array.stride(0);
-  if (array.stride(1) == 1 && stride >= width) return {const_cast<float*>(array.data()), rows, width, stride};
+  const bool is_laid_out = array.stride(1) == 1 && stride >= width;
+  if (is_laid_out && rows > 0) return {const_cast<float*>(array.data()), rows, width, stride};
   const FloatMatrix copy = FloatMatrix::make(rows, width);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < width; ++j)
@@ -83,13 +84,10 @@ struct Operand {
     }
   }
 
-  // Whether the tensor's memory is still where it was read: Module.share_memory moves it, and so does a
-  // storage that gets another size.
   bool is_in_place() const {
-    const void* read = num_dimensions == 1   ? vector.data()
-                       : num_dimensions == 3 ? by_head.data()
-                                             : matrix.data();
-    return nb::cast<uintptr_t>(tensor.attr("data_ptr")()) == reinterpret_cast<uintptr_t>(read);
+    return num_dimensions == 1   ? vector.is_in_place()
+           : num_dimensions == 3 ? by_head.is_in_place()
+                                 : matrix.is_in_place();
   }
   int64_t rows() const { return matrix.num_rows(); }
   int64_t columns() const { return matrix.num_columns(); }
@@ -110,6 +108,10 @@ struct Map {
 
   int64_t num_edges() const { return indptr.data()[num_dst]; }
   int64_t num_loops() const { return loop_scale != 0 ? std::min(num_src, num_dst) : 0; }
+  bool is_in_place() const {
+    const auto are = [](const auto&... arrays) { return ((!arrays || arrays->is_in_place()) && ...); };
+    return indptr.is_in_place() && indices.is_in_place() && are(weight, src_scale, dst_scale, loop);
+  }
 };
 using MapFields = std::tuple<Indptr, Ids, int64_t, int64_t, bool, bool, double, OptionalFloats,
                              OptionalFloats, OptionalFloats, OptionalFloats>;

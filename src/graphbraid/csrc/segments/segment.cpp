@@ -113,8 +113,8 @@ class Pass {
   }
 
   // Computes the values. draws: seed and ids of each operation with dropout, in order; of_values and
-  // of_operands: which of them want gradients. Returns the numbers of those of the values, operands and
-  // outs, counted in this order, that backward reads; and of the outs that have no gradients.
+  // of_operands: which of them want gradients. Returns the numbers of those of the values, operands, outs and
+  // maps, counted in this order, that backward reads; and of the outs that have no gradients.
   std::tuple<std::vector<int>, std::vector<int>> forward(std::vector<Draw> draws,
                                                          const std::vector<bool>& of_values,
                                                          const std::vector<bool>& of_operands) {
@@ -140,7 +140,7 @@ class Pass {
     std::vector<int> constant;
     for (size_t i = 0; i < outs_.size(); ++i)
       if (!wants_[plan_->writes[i]]) constant.push_back(static_cast<int>(i));
-    return {std::move(reads_), std::move(constant)};
+    return {reads_, std::move(constant)};
   }
 
   // Of the values and operands those that want gradients; None for the others.
@@ -156,13 +156,8 @@ class Pass {
   // The maps, by number, that backward transposes.
   std::vector<int> transposed_maps() const {
     std::vector<int> found;
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      const Step& step = steps_[i];
-      const Operation& op = plan_->operations[i];
-      const bool attends = op.kind == Kind::kAttention && step.wants_any();
-      if (op.edges >= 0 && (attends || step.of_x || (step.transforms_first && step.of_weight)))
-        found.push_back(op.edges);
-    }
+    for (size_t i = 0; i < steps_.size(); ++i)
+      if (transposes(plan_->operations[i], steps_[i])) found.push_back(plan_->operations[i].edges);
     return found;
   }
 
@@ -175,8 +170,8 @@ class Pass {
                             const std::vector<nb::object>& made, bool gives_up) {
     need(steps_.size() == plan_->operations.size(), "forward comes before backward");
     need(!has_given_up_, "what backward reads has been freed");
-    for (const auto& one : operands_)
-      need(one == nullptr || one->is_in_place(), "a parameter's memory was moved after the forward pass");
+    const bool stays = std::all_of(reads_.begin(), reads_.end(), [this](int i) { return is_in_place(i); });
+    need(stays, "memory that backward reads was moved after the forward pass, as share_memory() does");
     need(grads.size() == outs_.size(), "there is a gradient for each value that is written");
     need(made.size() == values_.size() + operands_.size(), "there is memory for each gradient");
     std::vector<FloatMatrix> held(rows_.size());
@@ -244,6 +239,20 @@ class Pass {
     Counted& operator=(const Counted&) = delete;
     int& of;
   };
+
+  // Whether one of the values, operands, outs and maps, by its number, lies where it did.
+  bool is_in_place(int number) const {
+    auto i = static_cast<size_t>(number);
+    if (i < values_.size()) return values_[i].is_in_place();
+    if ((i -= values_.size()) < operands_.size()) return operands_[i]->is_in_place();
+    return (i -= operands_.size()) < outs_.size() ? outs_[i].is_in_place()
+                                                  : maps_[i - outs_.size()].is_in_place();
+  }
+
+  static bool transposes(const Operation& op, const Step& step) {
+    const bool attends = op.kind == Kind::kAttention && step.wants_any();
+    return op.edges >= 0 && (attends || step.of_x || (step.transforms_first && step.of_weight));
+  }
 
   const Operand* operand(int number) const { return number < 0 ? nullptr : operands_[number].get(); }
 
@@ -373,6 +382,8 @@ class Pass {
     const auto note_operand = [&](int number) {
       if (operand(number) != nullptr) reads_.push_back(static_cast<int>(values_.size()) + number);
     };
+    if (transposes(op, step) || step.sums_again)
+      reads_.push_back(static_cast<int>(values_.size() + operands_.size() + outs_.size()) + op.edges);
     if (op.act != 0) note_value(op.out);
     if (op.kind == Kind::kAttention) {
       note_value(op.x);
@@ -679,8 +690,8 @@ class Pass {
   std::vector<bool> wants_, operand_wants_;
   std::vector<Draw> draws_;
   std::vector<Step> steps_;
-  std::vector<int> reads_;
-  int num_running_ = 0;  // backward passes; the GIL guards both
+  std::vector<int> reads_;  // the numbers that forward returns
+  int num_running_ = 0;     // backward passes; the GIL guards both
   bool has_given_up_ = false;
   std::mutex reversing_;
   std::vector<std::unique_ptr<Reversed>> reversed_;  // by map; those that were needed
@@ -733,10 +744,10 @@ class Segment {
       operands_.resize(operands.size());
       for (size_t i = 0; i < operands.size(); ++i) {
         if (operands[i].is_none()) continue;
-        const Operand* last = operands_[i].get();
+        const std::shared_ptr<const Operand> last = operands_[i];  // another thread may replace it
         const bool is_known =
             last != nullptr && are_same_memory(operands[i], last->tensor) && last->is_in_place();
-        read[i] = is_known ? operands_[i] : std::make_shared<const Operand>(operands[i]);
+        read[i] = is_known ? last : std::make_shared<const Operand>(operands[i]);
       }
       operands_ = read;
       return new Pass(plan_, values, std::move(read), maps, counts, std::move(outs));

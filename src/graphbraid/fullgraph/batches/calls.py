@@ -351,7 +351,9 @@ class BatchCall:
                     relations.append(_of_blocks(records, ends, of_hops, weight))
                     continue
                 [edges] = records
-                csc = Csc(edges.indptr, edges.indices, counts[source], weight, trusted=True)
+                # Detached, they are the same where `weight.data` is replaced before backward.
+                own = None if weight is None else weight.detach()
+                csc = Csc(edges.indptr, edges.indices, counts[source], own, trusted=True)
                 relations.append(RelationEdges(csc=csc, source=ends[0], destination=ends[1]))
         else:
             matrix = self.given.matrix

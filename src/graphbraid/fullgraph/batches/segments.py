@@ -501,7 +501,8 @@ class NativeSegment:
             keys = first_keys if isinstance(op, ir.Attention) else row_ids
             draws.append((seed_of_call(), keys(run.num_rows(op))))
         if learns:
-            how = self, begun, levels, draws, outs
+            weights = [None if one[7] is None or one[7].is_inference() else one[7] for one in maps]
+            how = self, begun, levels, draws, outs, weights
             # autograd's own `apply` is that of Function's base; Function adds only what torch.func needs.
             in_transform = torch._C._are_functorch_transforms_active()
             function: Any = _NativePass if in_transform else super(torch.autograd.Function, _NativePass)
@@ -551,12 +552,12 @@ class NativeSegment:
 class _NativePass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        segment, begun, levels, draws, outs = how
+        segment, begun, levels, draws, outs, weights = how
         ctx.set_materialize_grads(False)
         needs, num_values = ctx.needs_input_grad[1:], len(segment._reads)
         reads, constant = begun.forward(draws, needs[:num_values], needs[num_values:])
-        held: tuple[Any, ...] = (*tensors, *outs)
-        ctx.read = [held[place] for place in reads]
+        held: tuple[Tensor | None, ...] = (*tensors, *outs, *weights)
+        ctx.read = [one for place in reads if (one := held[place]) is not None]
         ctx.versions = [one._version for one in ctx.read]
         ctx.segment, ctx.begun, ctx.levels = segment, begun, levels
         # Other objects than backward keeps, since the results refer to this context.
