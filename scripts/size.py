@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 3_095,
     ("graph",): 5_080,
-    ("ops",): 10_875,
+    ("ops",): 10_880,
     ("sampling",): 6_775,
     ("features",): 4_420,
     ("datasets",): 6_975,
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_155,
+    ("fullgraph",): 29_170,
     ("distributed",): 7_740,
     ("synth",): 5_890,
     ("train",): 10_990,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_945, 409, 95_285
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_975, 409, 95_470
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
