@@ -10,8 +10,8 @@ trimmed and compiled have the same weights, and their losses must agree. PyG's `
 fewer edges to count degrees of, so its loss there is another. DGL runs the models that it has in a process
 of its own, on blocks of the same batches. Last come the geometric means of all rows.
 
-``--batch-size 1 --fanouts 3 2 2 --hidden 16 --batches 64 --repeats 20`` shows Python's time: kernels take
-little of a step on such batches.
+``--batch-size 1 --fanouts 3 2 2 --hidden 16 --batches 64 --repeats 20 --typed`` shows Python's time: kernels
+take little of a step on such batches.
 
 ``--typed`` adds models over node types and relations, on a share of a graph like ogbn-mag
 (:mod:`benchmarks.sampling.typed_models`), beside DGL (:mod:`benchmarks.peers.typed_steps`).
@@ -132,6 +132,7 @@ OURS: dict[str, Maker] = {
 DGLS = ("GCN", "SAGE", "SAGE max", "GIN", "GAT", "GATv2")
 TYPED = ("R-GCN", "to_hetero SAGE", "to_hetero SAGE, adj_t", "HGT")
 Run = Callable[[Any], Tensor]
+SEEDS = 1024
 WRITTEN, TRIMMED, DGL, LOWERED, OWN = "as written", "trim_to_layer", "DGL", "compiled", "graphbraid.nn"
 
 
@@ -272,7 +273,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.05, help="of ogbn-mag's nodes and edges")
     parser.add_argument("--hidden", nargs="+", type=int, default=[64, 256])
     parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--batch-size", type=int, default=SEEDS)
     parser.add_argument("--fanouts", nargs="+", type=int, default=[15, 10, 5], help="of models without types")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -287,6 +288,9 @@ def main() -> None:
     def enter(graph_name: str, hidden: int, found: dict[str, Any]) -> None:
         key, ms = f"{graph_name}, {found['model']}, hidden {hidden}", found["ms"]
         row = {"graph": graph_name, "hidden": hidden, **found}
+        if options.batch_size != SEEDS:
+            key = f"{key}, {options.batch_size} seeds"
+            row |= {"seeds": options.batch_size, "fanouts": options.fanouts}
         rows.append(ms)
         write_rows("sampled_models", {key: row}, repeats=options.repeats, out=options.out)
         factors = (f"{ms[who] / ms[LOWERED]:.1f}" if who in ms else "" for who in (WRITTEN, TRIMMED, DGL))

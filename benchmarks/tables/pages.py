@@ -38,6 +38,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches": ("sampling", sampled.batches),
     "scaling": ("sampling", sampled.scaling),
     "models on batches": ("sampled_models", sampled.models),
+    "models on tiny batches": ("sampled_models", sampled.tiny_models),
     "batches with types": ("typed_sampling", typed.batches),
     "temporal batches": ("temporal_sampling", typed.temporal_batches),
     "epoch": ("epoch", sampled.epoch),

@@ -36,10 +36,18 @@ def batches() -> str:
     return "\n\n".join([table(heads, lines), note, where(rows, COMMAND)])
 
 
+MODEL_WAYS = {
+    "as written": "PyG as written",
+    "trim_to_layer": "PyG, `trim_to_layer`",
+    **{way: way for way in ("DGL", "compiled", "graphbraid.nn")},
+}
+"""Who takes a step -> the head of their column."""
+
+
 def models() -> str:
     """Steps of PyG's models, as written, trimmed and compiled, and those of graphbraid.nn."""
-    rows = read_rows("sampled_models")
-    ways = ("as written", "trim_to_layer", "DGL", "compiled", "graphbraid.nn")
+    rows = [row for row in read_rows("sampled_models") if "seeds" not in row]
+    ways = tuple(MODEL_WAYS)
     lines = []
     for row in rows:
         ms = row["ms"]
@@ -56,7 +64,7 @@ def models() -> str:
         for way in ways[:3]
         if any(way in row["ms"] for row in rows)
     ]
-    heads = ("a step", "PyG as written", "PyG, `trim_to_layer`", "DGL", "compiled", "graphbraid.nn", "memory")
+    heads = ("a step", *MODEL_WAYS.values(), "memory")
     note = (
         "Forward, loss and backward of three layers; 1,024 seeds, fanouts 15,10,5; on graphs with types two "
         "layers, fanouts 10,10 for each relation. "
@@ -65,6 +73,24 @@ def models() -> str:
         "DGL runs in a process of its own, on blocks of the same batches. "
         f"The leads' geometric means are {', '.join(f'{mean:.1f}x' for mean in means)}."
     )
+    return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])
+
+
+def tiny_models() -> str:
+    """Steps on batches so small that they show the time of Python and of torch."""
+    rows = [row for row in read_rows("sampled_models") if "seeds" in row]
+    lines = []
+    for row in rows:
+        ms = row["ms"]
+        leads = {way: f" ({ms[way] / ms['compiled']:.1f}x)" for way in [*MODEL_WAYS][:3] if way in ms}
+        times = [f"{1e3 * ms[way]:,.0f} us{leads.get(way, '')}" if way in ms else "-" for way in MODEL_WAYS]
+        lines.append([f"{row['model']} {row['hidden']}", *times])
+    fanouts = ",".join(map(str, rows[0]["fanouts"]))
+    note = (
+        f"Gradients set to None, forward, loss and backward of three layers on {rows[0]['graph']}. "
+        f"Seeds: {rows[0]['seeds']}, fanouts {fanouts}. Processor time of one thread, the least of a batch's turns."
+    )
+    heads = ("a step", *MODEL_WAYS.values())
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])
 
 
