@@ -88,7 +88,8 @@ def tiny_models() -> str:
     fanouts = ",".join(map(str, rows[0]["fanouts"]))
     note = (
         f"Gradients set to None, forward, loss and backward of three layers on {rows[0]['graph']}. "
-        f"Seeds: {rows[0]['seeds']}, fanouts {fanouts}. Processor time of one thread, the least of a batch's turns."
+        f"Seeds: {rows[0]['seeds']}, fanouts {fanouts}. "
+        "Processor time of one thread, the least of a batch's turns."
     )
     heads = ("a step", *MODEL_WAYS.values())
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])

@@ -201,7 +201,7 @@ def test_a_cache_that_cannot_be_written_costs_reading_again(
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path / "cache"))
     store = save_store(graph(), tmp_path / "store")
     open_store(store)
-    assert "every open verifies it" in caplog.text
+    assert "every open repeats it" in caplog.text
 
 
 def test_checksums_go_by_content_not_by_form() -> None:

@@ -13,6 +13,7 @@ from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures
+from graphbraid.machine import shared_tensors
 from graphbraid.ops.gather import gather_tiered
 from graphbraid.sampling.rows import shared_cache
 from graphbraid.sampling.rows.device_cache import DeviceCache
@@ -219,3 +220,26 @@ def test_a_peer_without_a_row_shares_nothing(num_shared, monkeypatch):
     assert shared.own_rows == 0
     shared.abandon()
     assert shared.nbytes == 0
+
+
+@pytest.mark.parametrize("answer", ["late", "never", "error"])
+def test_memory_is_shared_by_a_manager_that_answers_late(answer, monkeypatch):
+    """PyTorch waits one second for the process that keeps shared memory; other errors are said at once."""
+    tries = []
+
+    def dumps(tensor):
+        tries.append(tensor)
+        if answer == "error":
+            raise RuntimeError("unable to open shared memory")
+        if answer == "never" or len(tries) < 3:
+            raise RuntimeError("Shared memory manager connection has timed out")
+        return b"handle"
+
+    monkeypatch.setattr(shared_tensors.ForkingPickler, "dumps", dumps)
+    if answer == "late":
+        assert shared_tensors.handle_of(rows()) == b"handle"
+    else:
+        with pytest.raises(RuntimeError, match="timed out" if answer == "never" else "unable"):
+            shared_tensors.handle_of(rows())
+    assert len(tries) == {"late": 3, "never": 1 + shared_tensors._TRIES, "error": 1}[answer]
+    assert multiprocessing.get_sharing_strategy() != "file_system"

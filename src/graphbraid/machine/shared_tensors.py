@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import platform
 import uuid
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, multiprocessing
@@ -13,6 +15,7 @@ from torch.multiprocessing import reductions
 
 from graphbraid.errors import ConfigError
 
+_TRIES = 30
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -30,7 +33,7 @@ def handle_of(tensor: Tensor) -> bytes:
     before = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
     multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
     try:
-        return bytes(ForkingPickler.dumps(tensor))
+        return bytes(_patiently(ForkingPickler.dumps, tensor))
     finally:
         multiprocessing.set_sharing_strategy(before)  # type: ignore[no-untyped-call]
 
@@ -41,9 +44,24 @@ def opened(handle: bytes) -> Tensor:
     Raises:
         RuntimeError, OSError: the memory cannot be opened.
     """
-    tensor = ForkingPickler.loads(handle)
+    tensor = _patiently(ForkingPickler.loads, handle)
     assert isinstance(tensor, Tensor)
     return tensor
+
+
+def _patiently(call: Callable[[Any], Any], argument: Any) -> Any:
+    """Return what a call returns that shares memory of the host.
+
+    PyTorch gives the process that keeps such memory one second to answer, which is little on a busy machine.
+    An answer that comes later is read as that of the next try.
+    """
+    for _ in range(_TRIES):
+        try:
+            return call(argument)
+        except RuntimeError as error:
+            if "connection has timed out" not in str(error):
+                raise
+    return call(argument)
 
 
 def check_reads(device: torch.device, other: torch.device, instead: str) -> None:
