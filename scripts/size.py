@@ -21,7 +21,7 @@ BUDGETS = {
         "files",
         "figures.py",
         "machine",
-    ): 3_095,
+    ): 3_110,
     ("graph",): 5_080,
     ("ops",): 10_880,
     ("sampling",): 6_775,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_975, 409, 95_470
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_990, 409, 95_490
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
