@@ -111,7 +111,7 @@ class _Run(Function):
 
 
 def _states_of(parameters: Sequence[nn.Parameter]) -> list[Any]:
-    """Return versions, addresses and strides: new ``data`` leave the version."""
+    """Return versions, addresses and strides: the version stays where a parameter is given new ``data``."""
     return [(p._version, p.data_ptr(), p.stride()) for p in parameters]
 
 

@@ -157,7 +157,7 @@ class Context:
     gather: bool = True
     """Whether to gather dense features while sampling."""
     hot_bytes: int | None = None
-    """Device memory for graph and features if the device prepares batches. If None, half of what is free."""
+    """Memory for graph and features of a device that prepares batches. If None, half of its free memory."""
     lookahead: bool = False
     """Whether to leave out of copies the rows that earlier ones brought, if possible (:mod:`.lookahead`)."""
     row_buffer: RowBuffer | None = None

@@ -219,7 +219,9 @@ class Communicator:
         self.transport.abort()
 
     def close(self) -> None:
-        """Leave the job after all ranks have come here; later operations are refused, but not another close.
+        """Leave the job after all ranks have come here; a second call does nothing.
+
+        Later operations are refused.
 
         Raises:
             RankError: a rank was lost on the way.

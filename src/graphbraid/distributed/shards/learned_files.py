@@ -57,7 +57,7 @@ class Piece(BaseModel):
     begin: Count
     num_bytes: Count
     checksum: str
-    """Of these bytes."""
+    """XXH3 of these ``num_bytes`` bytes of the file, 128 bits in hexadecimal."""
 
 
 class Record(BaseModel):
@@ -255,11 +255,8 @@ def _rows_of(folder: Path, piece: Piece, like: Tensor) -> Tensor:
         ) from error
     is_as_written = xxh3_128_hexdigest(data) == piece.checksum
     rows: Any = torch.load(io.BytesIO(data), weights_only=True) if is_as_written else None
-    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != (
-        piece.count,
-        *like.shape[1:],
-        like.dtype,
-    ):
+    form = (piece.count, *like.shape[1:], like.dtype)
+    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != form:
         raise DataError(
             f"{file} is damaged: its rows are not those that were written. Take another checkpoint."
         )

@@ -63,10 +63,10 @@ def split_over_peers(
         if seconds < best[0] * (1 - 1e-9) - 1e-30:
             best = (seconds, own, shared)
     _, own, shared = best
-    return PeerSplit(own, shared, _said(own, shared, num_peers, rates))
+    return PeerSplit(own, shared, _reason(own, shared, num_peers, rates))
 
 
-def _said(own: int, shared: int, num_peers: int, rates: ReadRates) -> str:
+def _reason(own: int, shared: int, num_peers: int, rates: ReadRates) -> str:
     if rates.peer is None or rates.host is None:
         known = "how fast a peer's rows are read is not known, so none are left to peers"
     else:

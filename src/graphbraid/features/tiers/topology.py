@@ -372,7 +372,7 @@ class HostTiers:
         return cls(
             features=TieredFeatures.build(graph, host=notes + kept * max(num_rows, 1), **features),
             topology=parts.hold(None if holds_all else curves[0].order[:num_lists], curves[0]),
-            reason=_said(budget, curves, (num_lists, num_rows)),
+            reason=_reason(budget, curves, (num_lists, num_rows)),
         )
 
     def explain(self) -> str:
@@ -438,7 +438,7 @@ def _divided(room: int, parts: ListParts, curves: tuple[Curve, Curve]) -> tuple[
     return num_lists, num_rows
 
 
-def _said(budget: int, curves: Iterable[Curve], counts: tuple[int, int]) -> str:
+def _reason(budget: int, curves: Iterable[Curve], counts: tuple[int, int]) -> str:
     held = [
         f"{format_bytes(curve.num_bytes(count))} to {count:,} of {len(curve):,} {name} "
         f"({curve.share(count):.1%} of the expected cost of reads)"

@@ -274,7 +274,10 @@ class BatchCall:
         return self._why_not_edges(dtype, device)
 
     def fits(self, parameter: Tensor | None) -> bool:
-        """Return whether a glance says that :meth:`why_not` is None: ``x`` fits a batch's edges as drawn."""
+        """Return True only where :meth:`why_not` is None, by a few checks of the most common case.
+
+        That is a drawn batch of one node type, without weights or features of edges, whose ``x`` fits.
+        """
         given, drawn = self.given, None if self._sampled is None else self.drawn
         of_edges = given.typed or given.weights or given.edge_channels is not None
         if drawn is None or parameter is None or of_edges or given.takes_matrix(self.calling):
@@ -351,7 +354,7 @@ class BatchCall:
                     relations.append(_of_blocks(records, ends, of_hops, weight))
                     continue
                 [edges] = records
-                # Detached, they are the same where `weight.data` is replaced before backward.
+                # A detached tensor keeps its memory where `weight.data` is replaced before backward.
                 own = None if weight is None else weight.detach()
                 csc = Csc(edges.indptr, edges.indices, counts[source], own, trusted=True)
                 relations.append(RelationEdges(csc=csc, source=ends[0], destination=ends[1]))

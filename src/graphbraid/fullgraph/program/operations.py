@@ -109,7 +109,7 @@ class Operation:
     moves: ClassVar[bool] = False
     """Whether the result belongs to the level after the inputs'."""
     learned: ClassVar[tuple[str, ...]] = ()
-    """Names of the fields with parameters: one, several, what is computed of some, a module, or None."""
+    """Names of the fields with parameters: each holds one, a tuple, an object that has any, or None."""
     shown: ClassVar[str] = ""
     """The text to print after the inputs, with fields of ``op`` in braces."""
 

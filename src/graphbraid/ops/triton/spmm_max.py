@@ -21,7 +21,7 @@ _NO_POSITION = tl.constexpr(0x7FFFFFFF)
 def ordered_key(x):
     """Return int32 keys in the order of float32 ``x``: equal for both zeros, largest for every NaN."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
-    return tl.where(x != x, NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))  # < 0: order reversed
+    return tl.where(x != x, NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))  # negative: reversed
 
 
 @triton.jit

@@ -155,7 +155,7 @@ class _Writer:
             case syntax.Leave():
                 return statement.word
             case syntax.Say():
-                return f"say({', '.join(self._said(value) for value in statement.values)})"
+                return f"say({', '.join(self._printed(value) for value in statement.values)})"
             case syntax.Train(what="update", rate=rate) if rate is not None:
                 return f"{gnn}.optimizer({self._placed(statement, self._as(rate, 'float'))})"
             case syntax.Train(what="forward"):
@@ -214,7 +214,7 @@ class _Writer:
         """Return an expression of a wanted type; an integer may stand for a float."""
         return _converted(self._text(value), wanted).code
 
-    def _said(self, value: syntax.Expression) -> str:
+    def _printed(self, value: syntax.Expression) -> str:
         """Return a value that is printed; plain numbers as their texts."""
         if isinstance(value, syntax.Literally):
             return _quoted(shown(value.value))
