@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_510,
-    ("fullgraph",): 29_170,
+    ("fullgraph",): 29_175,
     ("distributed",): 7_740,
     ("synth",): 5_890,
     ("train",): 10_990,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_990, 409, 95_490
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_995, 409, 95_490
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
