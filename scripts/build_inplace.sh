@@ -7,6 +7,6 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 launcher=$(command -v ccache || true) # where it is installed, an unchanged kernel is not compiled again
 cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE="$(realpath -s "$python")" -DCMAKE_BUILD_TYPE=Release \
-  -DGB_VARIANTS="${GB_VARIANTS:-all}" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DGB_PRECOMPILE_HEADERS="$([ -n "$launcher" ] && echo OFF || echo ON)" >/dev/null
+  -DGB_VARIANTS="${GB_VARIANTS:-all}" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >/dev/null
 cmake --build build/inplace
 cp build/inplace/_native*.so src/graphbraid/

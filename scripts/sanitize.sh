@@ -35,7 +35,7 @@ build() {
   cmake -S . -B "$folder" -G Ninja -DGB_VARIANTS="$variants" -DPython_EXECUTABLE="$python" -DCMAKE_CXX_COMPILER="$compiler" \
     -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
     -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE="${optimize[$name]}" -DCMAKE_CXX_FLAGS="$debug -fno-omit-frame-pointer $flags" >/dev/null
-  cmake --build "$folder" --parallel "$(nproc)" | tail -n 1
+  cmake --build "$folder" --parallel "$(nproc)" >"$folder/build.log" || { tail -n 20 "$folder/build.log"; return 1; }
   # Tests that run beside it may be writing bytecode, which is copied below.
   [ -z "${GB_SANITIZE_BUILD:-}" ] || return 0
   rm -rf "$folder/python"
