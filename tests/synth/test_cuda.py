@@ -209,7 +209,7 @@ def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
     assert "train: there is no GPU that CUDA can use: no CUDA-capable device is detected" in said
     file = sorted((folder / "plan").glob("*.npy"))[0]
     flip_a_byte(file, -1)
-    assert f"train: {file}: its values are others" in run_on_host(folder, "--data", str(store), code=1)
+    assert f"train: {file}: its values are different" in run_on_host(folder, "--data", str(store), code=1)
 
 
 @pytest.mark.slow

@@ -210,7 +210,7 @@ def test_another_partitions_folder_is_refused(folder: Path, tmp_path: Path):
     (copy / "plan" / "rank-1").rename(copy / "plan" / "rank-0")
     (copy / "plan" / "rank-2").rename(copy / "plan" / "rank-1")
     said = run_ranks(copy, 2, code=1)
-    assert "plan/rank-0/numbers.npy: its values are others; take what this program was written for" in said
+    assert "plan/rank-0/numbers.npy: its values are different; take the file that this program was" in said
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_damaged_or_missing_array_of_one_rank_is_named(folder: Path, tmp_path:
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = sorted((copy / "plan" / "rank-1").glob("rows*.npy"))[0]
     flip_a_byte(file, -1)
-    assert f"train: rank 1: {file}: its values are others" in run_ranks(copy, 2, code=1)
+    assert f"train: rank 1: {file}: its values are different" in run_ranks(copy, 2, code=1)
     file.unlink()
     assert f"train: rank 1: {file}: No such file" in run_ranks(copy, 2, code=1)
     shutil.rmtree(copy / "plan")

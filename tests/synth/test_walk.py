@@ -162,13 +162,13 @@ def test_another_graph_of_the_same_sizes_is_refused(copy: tuple[Path, Path], tmp
     graph = graph.replace(x=graph.x.flip(0))
     datasets.save_store(graph, tmp_path / "other")
     said = run(copy[0], "--data", str(tmp_path / "other"), code=1)
-    assert "x.npy: its values are others; take what this program was written for" in said
+    assert "x.npy: its values are different; take the file that this program was written for" in said
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda content: content.__setitem__(-1, content[-1] ^ 1), "its values are others"),
+        (lambda content: content.__setitem__(-1, content[-1] ^ 1), "its values are different"),
         (lambda content: content.__delitem__(slice(-8, None)), "its end is missing"),
         (lambda content: content.append(0), "there are bytes behind its values"),
         (lambda content: content.__delitem__(slice(5, None)), "it is no .npy file"),

@@ -27,10 +27,10 @@ STUCK = (
     "nothing in it changes its condition; train in it, or leave it by break"
 )
 TWICE = "function int twice(int x) { return 2 * x; }\n"
-KNOWN = "values that describe the layers must be known before"
+KNOWN = "values that describe the layers must be known before training"
 FINITE = "it is a finite number of at least 0"
 LONG = "known are totalEpoch, g, gnn, n, d"
-OF_LAYER = "rows of nodes are those of an own layer: a function with propNode<float> parameters is one"
+OF_LAYER = "only own layers have rows of nodes: a function with propNode<float> parameters is one"
 LAYERS = (8, 16, 4)
 
 
@@ -42,7 +42,7 @@ def body(text: str) -> str:
 OWN = "function Own(Graph g, propNode<float> x, propNode<float> out) {"
 EACH, NEAR = "forall (v in g.nodes()) {", "forall (u in g.neighbors(v)) {"
 SHAPE = "as in forall (v in g.nodes()) { forall (u in g.neighbors(v)) { v.out += u.x; } }"
-REDUCED = "v.out += ...; or v.out = Max(v.out, ...);"
+REDUCED = "write v.out += ...; or v.out = Max(v.out, ...);"
 
 
 def layer(message: str, behind: str = "", use: str = "") -> str:
@@ -125,7 +125,7 @@ WRONG = [
     (body("bool b = !3;"), '2:10: "!" of int: it takes bool'),
     (body("int x = d[0];"), '2:9: "d" is String, not a container'),
     (body("int x = n[1.0];"), "2:11: an index must be int; this is float"),
-    (body("break;"), '2:1: "break" outside of a loop: a loop has it in its block'),
+    (body("break;"), '2:1: "break" outside of a loop: write it in the block of a loop'),
     (
         "function A(GNN gnn) {}",
         '1:1: "A" has no Graph parameter: it begins as function Name(Graph g, GNN gnn, ...)',
@@ -156,7 +156,7 @@ WRONG = [
     (body("gnn.dropout(0, true);"), "2:16: the probability must be float; this is bool"),
     (body("gnn.seed(1);"), "2:5: seed before initializeLayers: initialise the layers first"),
     (body('gnn.initializeLayers(n, "xavier");'), "2:5: initializeLayers before load: load the graph first"),
-    (body("gnn.load(g, d); gnn.load(g, d);"), "2:21: the graph is loaded already: take it out"),
+    (body("gnn.load(g, d); gnn.load(g, d);"), "2:21: load is called twice: take one out"),
     (body(START), "1:1: the program trains nothing: call forwardPass, backPropagation, optimizer"),
     (
         body(START + 'gnn.forwardPass(1, "GCN");'),
@@ -218,7 +218,7 @@ WRONG = [
     ),
     (
         program(before="gnn.heads(3);", model="GAT"),
-        "7:26: 16 columns cannot be shared by 3 heads: take a multiple",
+        "7:26: 16 columns cannot be shared by 3 heads: take a multiple of 3",
     ),
     (
         program(after_epoch="").replace('"adam", 0.01', "epoch > 3, 0.01"),
@@ -230,8 +230,7 @@ WRONG = [
     ),
     (
         program(after_layer="if (l == 0 && epoch > 5) { gnn.dropout(l, 0.5); }"),
-        '8:21: "epoch" is known only while the program trains: values that describe the layers must be known '
-        "before",
+        f'8:21: "epoch" is known only while the program trains: {KNOWN}',
     ),
     (body(START + "for (;;) { }"), "3:1: the loop has run 1,000,000 statements and goes on: does it end?"),
     (body(START + "int x = 1 / (2 - 2);"), "3:11: division by zero"),
@@ -239,7 +238,7 @@ WRONG = [
         body(START + "int x = 1; for (int i = 0; i < 99; i++) { x *= 3; }"),
         "3:43: the integer is too large: at most 9223372036854775807",
     ),
-    (program("SAGE", before="gnn.heads(4);"), "4:7: SAGE has no heads: take it out, or use GAT or GATv2"),
+    (program("SAGE", before="gnn.heads(4);"), "4:7: SAGE has no heads: take heads out, or use GAT or GATv2"),
     (
         body('if (d == "cora") { gnn.seed(1); }'),
         '2:7: "==" between String and String: it joins int and float, or two bool',
@@ -298,7 +297,7 @@ WRONG = [
     ),
     (
         program(after_layer='gnn.evaluate("val");'),
-        '8:7: "evaluate" runs only while the program trains: a loop over layers runs before',
+        '8:7: "evaluate" runs only while the program trains: a loop over layers runs before training',
     ),
     (program(after_epoch="gnn.loss();"), "14:9: the value of loss is not used"),
     (
@@ -312,8 +311,8 @@ WRONG = [
             + PASSES.replace("gnn.backPropagation(1)", TURNED + "gnn.backPropagation(1)")
             + 'gnn.optimizer("sgd", 0.1);'
         ),
-        "3:177: break where an epoch is further than at the loop's beginning: leave the loop there, or "
-        "begin an epoch in it",
+        "3:177: break after passes of an epoch that began before the loop: leave the loop before these "
+        "passes, or begin the epoch in it",
     ),
     (
         program().replace('gnn.optimizer("adam", 0.01);', ""),
@@ -321,7 +320,7 @@ WRONG = [
     ),
     (
         program(optimizer='"sgd", 0.1, gnn.loss()'),
-        '13:31: "loss" runs only while the program trains: a loop over layers runs before',
+        '13:31: "loss" runs only while the program trains: a loop over layers runs before training',
     ),
     (
         program(after_layer="if (totalEpoch > 3 && l == 0) { gnn.dropout(l, 0.5); }"),
@@ -335,8 +334,8 @@ WRONG = [
             before='gnn.minimize("mean squared"); gnn.earlyStop("val", 3);',
             after_epoch='gnn.evaluate("val");',
         ),
-        "4:37: earlyStop looks for a higher accuracy: compare the result of evaluate, and leave the loop "
-        "by break",
+        "4:37: earlyStop needs an accuracy; mean squared has none: compare the result of evaluate, and leave "
+        "the loop by break",
     ),
     (
         program(before='gnn.minimize("hinge");'),
@@ -414,7 +413,7 @@ WRONG = [
     (OWN.replace("> x", "> out") + "}" + body(""), '1:60: "out" is declared already: rename one'),
     (
         "function Own(Graph g, propNode<float> out) {}" + body(""),
-        '1:1: the layer "Own" has one property: the last property is the result, those before it are read',
+        '1:1: the layer "Own" has too few properties: it needs one to read, and the last one is the result',
     ),
     (
         "function Own(Graph g, int a, propNode<float> out) {}" + body(""),
@@ -423,21 +422,21 @@ WRONG = [
     ),
     ("function Own(propNode<int> out) {}" + body(""), "1:23: a property of int: properties hold float"),
     (OWN.replace("Own", "gat") + "}" + body(""), '1:1: "gat" is the name of a model: rename the function'),
-    (layer("") + OWN + "}", "3:1: no message: the block ends as v.out += ..."),
-    (layer("int i = 1; v.out += u.x;"), "4:1: a statement that is no part of a message: float name = ...;"),
+    (layer("") + OWN + "}", "3:1: the block has no message: end it with v.out += ..."),
+    (layer("int i = 1; v.out += u.x;"), "4:1: not a statement of a message: write float name = ...;"),
     (layer("float u = 1; v.out += u.x;"), '4:7: "u" is declared already: rename one'),
     (layer("u.out += u.x;"), "4:1: u.out is changed: only v.out is written"),
     (layer("v.x += u.x;"), "4:1: v.x is changed: only v.out is written"),
-    (layer("v.out = Max(u.x, v.x);"), f"4:1: a message is reduced in another way: {REDUCED}"),
+    (layer("v.out = Max(u.x, v.x);"), f"4:1: not a reduction of a message: {REDUCED}"),
     (layer("v.out = Man(v.out, u.x);"), '4:9: unknown reduction "Man": did you mean Mean?'),
     (layer("v.out += 1;"), "4:1: the message reads no property: as in u.x"),
-    (layer("v.out += u.x * v.out;"), '4:18: the result "out" is read: its messages come in no order'),
+    (layer("v.out += u.x * v.out;"), '4:18: the result "out" is read: messages have no fixed order'),
     (layer("v.out += u.y;"), '4:12: unknown property "y": known are x'),
     (layer("v.out += w.x;"), '4:10: unknown node "w": known are v, u'),
     (layer("v.out += m * u.x;"), '4:10: unknown name "m": known are v.x, u.x'),
     (
         layer("v.out += u.x * g.weight(v, u);"),
-        "4:16: a call that is no part of a message: an edge has g.weight(u, v)",
+        "4:16: not a call of a message: the edge's weight is g.weight(u, v)",
     ),
     (layer("v.out += rleu(u.x);"), '4:10: unknown function "rleu": did you mean relu?'),
     (layer("v.out += relu(u.x, 1);"), "4:10: relu of 2 values: it takes one value"),
@@ -447,14 +446,14 @@ WRONG = [
     ),
     (
         layer("v.out += u.x > 0;"),
-        "4:14: a value that is no part of a message: it has numbers, rows, + - * / and relu, "
+        "4:14: not a value of a message: a message has numbers, rows, + - * / and relu, "
         "leaky_relu, sigmoid, tanh, exp, abs",
     ),
     (layer("v.out += u.x" + " + u.x" * 48 + ";"), "4:1: a message of 97 steps: at most 48 are possible"),
     (layer("v.out += u.x;", "v.out += u.x;"), '6:10: unknown node "u": known are v'),
     (
         layer("v.out += u.x;", "v.out = v.x;"),
-        "6:1: behind the neighbours only own rows are added: v.out += v.x;",
+        "6:1: after the neighbours only own rows can be added: write v.out += v.x;",
     ),
     (
         OWN.replace("> x,", "> x, propNode<float> y,") + EACH + NEAR + "v.out += u.x; } } }" + body(""),

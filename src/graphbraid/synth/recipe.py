@@ -1,8 +1,9 @@
-"""Recipe: a model's layers and its training, the same record for programs and for models; and its Recorder.
+"""Recipe: how a model is made and trained; and the Recorder, which makes a recipe of a program's calls.
 
-The Recorder takes a program's calls in the order they run, and makes a recipe of them. The calls of one epoch
-are the forward passes of all layers in order, each with its normalisation, activation and dropout; the
-backward passes in reverse order; and the optimizer. Epochs may differ in the learning rate.
+Programs and models have the same record. The Recorder takes a program's calls in the order they run. The
+calls of one epoch are the forward passes of all layers in order, each with its normalisation, activation and
+dropout; the backward passes in reverse order; and the optimizer. Only the learning rate may change from one
+epoch to the next.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ class Script:
     gnn: str = "gnn"
     """Name of the parameter that is trained."""
     reads_total: bool = True
-    """Whether ``totalEpoch`` matters."""
+    """Whether a statement reads ``totalEpoch``."""
     is_written: bool = False
-    """Whether it comes from a program's text, whose lines errors name."""
+    """Whether it comes from a program's text. If so, errors name the line."""
 
     @property
     def splits(self) -> list[str]:
@@ -139,8 +140,8 @@ class Recipe:
     """Epochs from one evaluation to the next."""
     early_stop: EarlyStop | None = None
     loss: str = "cross entropy"
-    """``cross entropy`` of classes; ``binary cross entropy`` or ``mean squared`` of a number for each output
-    column. Evaluations then give the share of right signs, or the mean squared error."""
+    """``cross entropy`` needs classes; ``binary cross entropy`` and ``mean squared`` need a number for each
+    output column. An evaluation gives the accuracy, the share of right signs, or the mean squared error."""
     seed: int = 0
     """Seed of the first weights and of dropout."""
     script: Script | None = None
@@ -148,11 +149,11 @@ class Recipe:
     is a step, followed by its evaluations."""
 
     def __post_init__(self) -> None:
-        """Check that its names can stand in source code.
+        """Check the loss, ``evaluate_every``, and that all names can stand in source code.
 
         Raises:
-            ConfigError: one has other characters than letters, digits and ``_``; there is no such loss; or
-                ``evaluate_every`` is no number of epochs.
+            ConfigError: a name has other characters than letters, digits and ``_``; the loss is unknown; or
+                ``evaluate_every`` is not a positive integer.
         """
         check_choice(self.loss, "loss", LOSSES)
         as_count(self.evaluate_every, "evaluate_every", least=1)
@@ -171,7 +172,7 @@ class Recipe:
 
 
 def _usual_script(recipe: Recipe) -> Script:
-    """Return a loop over epochs, each a step and its evaluations."""
+    """Return a loop over epochs. Each epoch is a step, followed by its evaluations."""
     every = recipe.evaluate_every
     body = " ".join(f'gnn.evaluate("{split}");' for split in recipe.evaluated)
     if body and every > 1:
@@ -229,7 +230,7 @@ class Recorder:
         Args:
             call: the call.
             arguments: the values.
-            is_looped: whether it may run several times or not at all, as training decides.
+            is_looped: whether it is inside a loop or condition that training decides.
         """
         method = call.method.name
         if method not in ("load", "initializeLayers") and not self._initialiser:
@@ -241,7 +242,7 @@ class Recorder:
         pairs = zip(METHODS["GNN"][method].arguments, arguments, strict=False)
         taken = [self._taken(call, at, argument, value) for at, (argument, value) in enumerate(pairs)]
         _CALLS[method](self, call, *taken)
-        # the pass of one layer completes that of all if it is the last
+        # The pass of the last layer completes the pass of all layers.
         if self.progress[:2] != before and self.progress[:2] in ((every, 0), (every, every)):
             return [Train(call.place, "backward" if self._num_back else "forward")]
         return []
@@ -264,7 +265,7 @@ class Recorder:
 
         Args:
             call: ``loss`` or ``evaluate``.
-            is_looped: whether it is in a loop of epochs, so that an earlier round may have given one.
+            is_looped: whether it is in a loop of epochs. Then an earlier round may have computed the value.
         """
         place, has_begun = call.method.place, self._epoch is not None or is_looped
         if call.method.name == "evaluate":
@@ -304,7 +305,8 @@ class Recorder:
         stop = recipe.early_stop
         if stop is not None and recipe.loss == "mean squared":
             hint = "compare the result of evaluate, and leave the loop by break"
-            raise ProgramError(self._once_at["earlyStop"], "earlyStop looks for a higher accuracy", hint)
+            message = "earlyStop needs an accuracy; mean squared has none"
+            raise ProgramError(self._once_at["earlyStop"], message, hint)
         if stop is not None and stop.split not in self._evaluated:
             message = f'earlyStop looks at "{stop.split}", which is never evaluated'
             raise ProgramError(end, message, f'call evaluate("{stop.split}") in each epoch')
@@ -314,14 +316,14 @@ class Recorder:
 
     def _load(self, call: Call, *_: Any) -> None:
         if "load" in self.once:
-            raise ProgramError(call.method.place, "the graph is loaded already", "take it out")
+            raise ProgramError(call.method.place, "load is called twice", "take one out")
         self.once["load"] = True
 
     def _initialize(self, call: Call, _: Any, initialiser: str) -> None:
         if "load" not in self.once:
             raise ProgramError(call.method.place, "initializeLayers before load", "load the graph first")
         if self._initialiser:
-            raise ProgramError(call.method.place, "the layers are initialised already", "take it out")
+            raise ProgramError(call.method.place, "initializeLayers is called twice", "take one out")
         self._initialiser = initialiser
         where, widths = call.arguments[0].place, self._widths
         if not 1 <= self.num_layers <= MOST_LAYERS:
@@ -353,7 +355,7 @@ class Recorder:
         width, heads = self._widths[layer + 1], self.once.get("heads", 1)
         if kind in ATTENTION and layer < self.num_layers - 1 and width % heads:
             message = f"{width} columns cannot be shared by {heads} heads"
-            raise ProgramError(call.arguments[1].place, message, "take a multiple")
+            raise ProgramError(call.arguments[1].place, message, f"take a multiple of {heads}")
         own = self._own.get(kind)
         reduction = (aggregation or USUAL[kind]) if own is None else own.reduction
         self._forward.append((kind, reduction.lower()))
@@ -388,7 +390,7 @@ class Recorder:
         self._num_back += 1
 
     def update(self, call: Call, kind: str, learning_rate: float, settings: list[float]) -> None:
-        """Take a call of the optimizer; 0 for a learning rate that is known only while it trains."""
+        """Take a call of the optimizer. A learning rate that is known only in training is given as 0."""
         self._last = call.method.place
         if not self._initialiser or self._num_back != self.num_layers:
             message = f"optimizer after {self._num_back} of {self.num_layers} backward passes"
@@ -400,7 +402,7 @@ class Recorder:
             raise ProgramError(call.method.place, "the optimizer changes between epochs", hint)
         if "heads" in self.once and all(kind not in ATTENTION for kind, _ in self._forward):
             kind, _ = self._forward[0]
-            hint = "take it out, or use GAT or GATv2"
+            hint = "take heads out, or use GAT or GATv2"
             raise ProgramError(self._once_at["heads"], f"{kind} has no heads", hint)
         epoch = tuple(
             LayerRecipe(

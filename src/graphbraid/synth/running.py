@@ -1,4 +1,4 @@
-"""Interpreter: runs statements of a program; a host takes their calls of the model."""
+"""Interpreter: runs statements of a program. A host takes their calls of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphbraid.synth.language.parsing import MOST
 from graphbraid.synth.language.syntax import Place, ProgramError, trains_in, walk
 
 MOST_STATEMENTS = 1_000_000
-"""Most statements that may run before training; a program that ends needs fewer."""
+"""Most statements that may run before training. A program that runs more is taken to be endless."""
 MOST_ROUNDS = 1_000_000
 """Most rounds of a counted loop, and of loops without training between two forward passes."""
 Number = int | float | bool
@@ -21,7 +21,7 @@ _Left = Literal["", "break", "continue", "return"]
 
 
 class CallHost(Protocol):
-    """The receiver of a program's calls: the record of its layers, or the engine that trains them."""
+    """The receiver of a program's calls: the recorder of its layers, or the engine that trains them."""
 
     def call(self, call: syntax.Call, arguments: tuple[Any, ...]) -> Any:
         """Take a call with the values of its arguments; return its value."""
@@ -34,7 +34,7 @@ class CallHost(Protocol):
 
 
 class Interpreter:
-    """The variables of a running program; no visible name is declared twice, so one table holds them all.
+    """Runs statements. One table holds all variables, since no visible name is declared twice.
 
     Args:
         host: receiver of the calls.
@@ -185,7 +185,7 @@ class Interpreter:
         return _joined(value.operator, self._number(left), right, value.place)
 
     def _number(self, value: Any) -> Any:
-        """Return a container's number of layers; any other value as it is."""
+        """Return the number of layers for a container, and any other value as it is."""
         return len(value) - 1 if isinstance(value, tuple) else value
 
 
@@ -199,7 +199,7 @@ def shown(value: str | Number) -> str:
 def speaking(helpers: Sequence[syntax.Function]) -> set[str]:
     """Return the names of the functions that print, or call one that does."""
     found = set[str]()
-    for helper in helpers:  # each calls those before it
+    for helper in helpers:  # a function can call only those before it, so one pass finds all
         if any(
             isinstance(n, syntax.Say) or (isinstance(n, syntax.Apply) and n.function in found)
             for n in walk(helper)
@@ -230,7 +230,8 @@ def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
     elif right == 0:
         raise ProgramError(place, "division by zero")
     elif isinstance(left, int):
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)  # as in C: towards zero
+        # C rounds towards zero, Python's // downwards: so the magnitudes are divided, then the sign is set.
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         found = quotient if symbol == "/" else left - quotient * right
     else:
         found = left / right
@@ -243,7 +244,7 @@ def checked_setting(kind: str, name: str, value: Number) -> Number:
     """Return the value of a setting in its type.
 
     Raises:
-        ProgramError: it is of another type, or no finite number.
+        ProgramError: the value is of another type, or is not finite.
     """
     types: dict[str, Any] = {"bool": bool, "int": int, "float": int | float}
     is_right = isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool")

@@ -30,7 +30,7 @@ from graphbraid.synth.running import MOST_ROUNDS, Interpreter, Number, checked_s
 
 USUAL_EPOCHS = 200
 _COUNTED_ROUNDS = 1000
-"""Rounds that are counted one by one."""
+"""Rounds that :meth:`_Specializer._check_ends` counts one by one."""
 
 
 def specialize(
@@ -89,7 +89,8 @@ class _Specializer:
     """Walks a program once, in the order of its text.
 
     A variable is settled if its value depends neither on training nor on ``totalEpoch``, an option of the
-    written program. Other variables may still have a value here, which serves to count the rounds of loops.
+    written program. A variable that is not settled may still have a value here, by which the rounds of loops
+    are counted.
     """
 
     def __init__(self, function: syntax.Function, recorder: Recorder, values: dict[str, Any]) -> None:
@@ -99,8 +100,8 @@ class _Specializer:
         self._values = self._interpreter.values
         self._speakers = speaking(function.helpers)
         self._open = {TOTAL_EPOCHS}  # names that are not settled
-        self._depth = 0  # number of loops and conditions around that are not settled
-        self._at_loop: list[Any] = []  # the recorder's progress where each loop around began
+        self._depth = 0  # number of enclosing loops and conditions that are not settled
+        self._at_loop: list[Any] = []  # the recorder's progress at the beginning of each enclosing loop
 
     def block(self, statements: Sequence[syntax.Statement]) -> tuple[syntax.Statement, ...]:
         """Return the statements that remain for training."""
@@ -119,10 +120,11 @@ class _Specializer:
             case syntax.If():
                 return self._choice(statement)
             case syntax.Leave():
-                # A loop that begins between epochs may be left anywhere: the next forward pass begins anew.
+                # A loop that begins between epochs may be left anywhere: the next forward pass begins a new
+                # epoch. A loop that begins within an epoch must be left where that epoch stood then.
                 if self._at_loop and self._at_loop[-1] not in (_BETWEEN_EPOCHS, self.recorder.progress):
-                    message = f"{statement.word} where an epoch is further than at the loop's beginning"
-                    hint = "leave the loop there, or begin an epoch in it"
+                    message = f"{statement.word} after passes of an epoch that began before the loop"
+                    hint = "leave the loop before these passes, or begin the epoch in it"
                     raise ProgramError(statement.place, message, hint)
             case syntax.Say(values=values):
                 return [replace(statement, values=tuple(self._rest(value) for value in values))]
@@ -143,7 +145,7 @@ class _Specializer:
         except ProgramError:
             if self._depth == 0:
                 raise
-            self._forget({name})  # it may never run
+            self._forget({name})  # the statement may never run
             return
         (self._open.add if is_open else self._open.discard)(name)
 
@@ -157,7 +159,12 @@ class _Specializer:
         return not self._at_run_time(value) and names_in(value) <= self._values.keys()
 
     def _at_run_time(self, part: object, *, alone: bool = False) -> bool:
-        """Return whether a part, or anything in it, acts or has a value only while the program trains."""
+        """Return whether a part acts, or has a value, only while the program trains.
+
+        Args:
+            part: a node, or a tuple of nodes.
+            alone: whether to look at this node alone, not at those inside it.
+        """
         return any(
             isinstance(node, syntax.Say)
             or (isinstance(node, syntax.Apply) and node.function in self._speakers)
@@ -194,34 +201,35 @@ class _Specializer:
         return self.recorder.call(call, arguments, is_looped=self._depth > 0)
 
     def _settled(self, value: syntax.Expression) -> Any:
-        """Return the value of an expression, which must be known before training."""
+        """Return the value of an expression; refuse one that is known only while the program trains."""
         self._require_settled(value)
         return self._interpreter.value(value)
 
     def _require_settled(self, part: object, inside: Collection[str] = ()) -> None:
         for node in walk(part):
-            message, hint = "", "values that describe the layers must be known before"
+            message, hint = "", "values that describe the layers must be known before training"
             if isinstance(node, syntax.Name) and node.name in self._open and node.name not in inside:
                 message = f'"{node.name}" is known only while the program trains'
             elif self._at_run_time(node, alone=True):
                 name = node.function if isinstance(node, syntax.Apply) else "print"
                 name = node.method.name if isinstance(node, syntax.Call) else name
                 message = f'"{name}" runs only while the program trains'
-                hint = "a loop over layers runs before"
+                hint = "a loop over layers runs before training"
             if message:
                 raise ProgramError(node.place, message, hint)
 
     def _rest(self, value: syntax.Expression, *, repeats: bool = False) -> syntax.Expression:
-        """Return an expression in which the numbers of layers are filled in.
+        """Return an expression in which the number of layers and entries of the container are filled in.
 
-        A loss before a forward pass is refused, and an accuracy before an epoch.
+        Refuses a loss before a forward pass, and an accuracy before an epoch.
 
         Args:
             value: the expression.
-            repeats: whether it is a loop's condition.
+            repeats: whether it is a loop's condition. Its part after ``&&`` or ``||`` may be computed for the
+                first time in a later round, when there is a loss.
         """
         joined = [node for node in walk(value) if isinstance(node, syntax.Binary)]
-        rests = [each.right for each in joined if each.operator in ("&&", "||")]  # may not run at first
+        rests = [each.right for each in joined if each.operator in ("&&", "||")]
         later = {id(node) for rest in rests for node in walk(rest)} if repeats else set[int]()
         for node in walk(value):
             if isinstance(node, syntax.Call) and node.method.name in AT_RUN_TIME:
@@ -295,7 +303,7 @@ class _Specializer:
                 except ProgramError:
                     if self._depth == 0 or _describes(loop):
                         raise
-                self._restore(kept)  # it may never run
+                self._restore(kept)  # the loop may never run
             if _calls(loop, "forwardPass") and _calls(loop, "backPropagation"):
                 raise ProgramError(loop.place, *_UNFINISHED)
             if _describes(loop):
@@ -313,7 +321,7 @@ class _Specializer:
         self._at_loop.pop()
         if self.recorder.progress != before:
             raise ProgramError(loop.place, *_UNFINISHED)
-        self._forget(assigned_in((loop.body, loop.step)))  # it may have run no round
+        self._forget(assigned_in((loop.body, loop.step)))  # the loop may have run no round
         step = None if loop.step is None else replace(loop.step, value=self._rest(loop.step.value))
         return [syntax.For(loop.place, first, condition, step, body)]  # type: ignore[arg-type]
 
@@ -328,14 +336,14 @@ class _Specializer:
         return left
 
     def _check_ends(self, loop: syntax.For) -> None:
-        """Refuse a loop that cannot end, as far as its condition and its step tell."""
+        """Refuse a loop whose condition and step show that it never ends."""
         asked, reads = loop.condition, names_in(loop.condition)
         trains = _calls(loop.body, "forwardPass")
         if leaves_loop(loop.body) or (
             "earlyStop" in self.recorder.once and trains and _calls(loop, "evaluate")
         ):
             return
-        if reads & assigned_in(loop.body):  # if it does not end, it is stopped while it runs
+        if reads & assigned_in(loop.body):  # not predictable: an endless one is stopped while it runs
             return
         if asked is not None and not self._value_of(asked):
             is_trained = trains and any(_calls(asked, method) for method in ("loss", "evaluate"))
@@ -356,7 +364,9 @@ class _Specializer:
             if {name: self._values[name] for name in reads} == before:
                 what = "it has no condition" if loop.condition is None else "nothing changes its condition"
                 raise ProgramError(loop.place, "the loop never ends", f"{what}, and no break leaves it")
-            if rounds == _COUNTED_ROUNDS and loop.condition is not None:  # the rest go on by the same steps
+            if rounds == _COUNTED_ROUNDS and loop.condition is not None:
+                # The other rounds are not counted one by one: each is taken to change the values as the last
+                # one did. If the condition still holds after all of them, the loop is too long.
                 for name, value in before.items():
                     self._values[name] += (MOST_ROUNDS - rounds) * (self._values[name] - value)
                 if self._interpreter.value(loop.condition):
@@ -370,13 +380,13 @@ _UNFINISHED = "the loop ends in the middle of an epoch", "call the optimizer in 
 
 
 def _numbers_layers(body: object, name: str) -> bool:
-    """Return whether calls that describe layers take a variable's value."""
+    """Return whether calls that describe layers have the variable in their arguments."""
     calls = (node for node in walk(body) if isinstance(node, syntax.Call))
     return any(name in names_in(call.arguments) for call in calls if call.method.name not in AT_RUN_TIME)
 
 
 def _describes(loop: syntax.For) -> bool:
-    """Return whether a loop that does nothing while the program trains calls methods for their effect."""
+    """Return whether a loop calls methods that describe layers, for one that does nothing in training."""
     calls = (node.method.name for node in walk(loop) if isinstance(node, syntax.Call))
     return any(name not in ("getLayers", "size") for name in calls)
 

@@ -1,4 +1,7 @@
-"""Synthesis: a model and its recipe, of a program, whose layers may be :class:`OwnConv`, or of a model."""
+"""Synthesis: a model and the recipe that trains it, made from a program's text or from a PyTorch model.
+
+An own layer of a program becomes an :class:`OwnConv`.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,15 @@ from graphbraid.synth.running import Number
 from graphbraid.synth.specializing import specialize
 
 _WEIGHT = "weight"
-"""The message's argument for the edges' weights; names of rows end in ``_j`` and ``_i``, as PyG's do."""
+"""The message's argument with the weights of edges. As in PyG, names of source rows end in ``_j``, names of
+destination rows in ``_i``."""
 
 
 class OwnConv(nn.Module):
-    """The layer of an own aggregation; each property that it reads is a linear map of the layer's rows.
+    """The layer of an own aggregation. Each property that the message reads is a linear map of the node rows.
 
     Args:
-        in_channels: columns of its rows.
+        in_channels: columns of the node rows.
         out_channels: columns of each property and of the result.
         form: the aggregation.
     """
@@ -185,7 +189,8 @@ class LayerStack(nn.Module):
         super().__init__()
         self.in_channels, self.out_channels = recipe.widths[0], recipe.widths[-1]
         sizes = list(zip(recipe.widths, recipe.widths[1:], strict=False))
-        # Each is a layer of a model of its kind; the last one is such a model's last layer, which may differ.
+        # Each layer is taken out of a model of its kind: a hidden layer is that model's first one, the last
+        # layer is that model's last one. These may differ: GAT's last layer takes the mean of its heads.
         self.convs = nn.ModuleList(
             OwnConv(rows, columns, one.own)
             if one.own is not None
@@ -221,8 +226,9 @@ def make_model(recipe: ModelRecipe, seed: int) -> nn.Module:
     """Make a model and draw its weights; torch's own random state does not change.
 
     Args:
-        recipe: the model. Hidden layers that are alike make a model of their kind.
-        seed: seed of the draws. Biases are drawn, or zero, as the model's class does.
+        recipe: the model. Where all layers are of one kind and the hidden ones are alike, it is that model of
+            :mod:`graphbraid.nn`; else it is a :class:`LayerStack`.
+        seed: seed of the draws. The recipe's initialiser draws matrices; the model's class sets the biases.
     """
     kinds = {(one.kind, one.aggregation, one.own is None) for one in recipe.layers}
     hidden = set(recipe.layers[:-1]), set(recipe.widths[1:-1])
@@ -232,7 +238,7 @@ def make_model(recipe: ModelRecipe, seed: int) -> nn.Module:
         alone = _model_of(recipe.layers[0], recipe.widths, recipe.heads) if is_alike else None
         model = LayerStack(recipe) if alone is None else alone
         for parameter in model.parameters():
-            if parameter.ndim >= 2:  # a matrix, or one for each attention head
+            if parameter.ndim >= 2:  # a matrix, or a matrix for each attention head
                 _INITIALISERS[recipe.initialiser](parameter)
     return model
 
@@ -244,7 +250,7 @@ def _model_of(layer: LayerRecipe, widths: Sequence[int], heads: int) -> GraphMod
         options["heads"] = heads
     return MODELS[layer.kind.lower()](
         widths[0],
-        widths[1] if len(widths) > 2 else heads,  # without a hidden layer it is not used
+        widths[1] if len(widths) > 2 else heads,  # hidden width; without a hidden layer it is not used
         widths[-1],
         len(widths) - 1,
         dropout=layer.dropout,
@@ -304,8 +310,8 @@ class Synthesis:
             ResourceError: the steps that are planned would not fit the free memory.
         """
         program = self.program(graph, input_path=input_path)
-        # The steps of training and of evaluation are both planned and allocated to be written. The features
-        # are written to a file: a container's limit counts its pages until the disk has them.
+        # Both steps, training and evaluation, are planned and allocated before they are written. The features
+        # go to a file: a container's memory limit counts the file's pages until they are on the disk.
         assert graph.x is not None
         needed = 2 * fullgraph.estimated_bytes(self.model, graph, HOST) + graph.x.nbytes
         advice = "Use a machine or container with more, or smaller layers"
@@ -323,7 +329,7 @@ def from_program(
         program: as :func:`.parse_program` returns it.
         layers: the entries of its container: columns of the features, of each hidden layer and of the
             output.
-        settings: values of ``totalEpoch`` and of the program's numbers among its parameters.
+        settings: values of ``totalEpoch`` and of those parameters that are numbers or truth values.
 
     Raises:
         ProgramError: the program asks for something impossible; the message names the place.
@@ -354,7 +360,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
     """Check that a graph has features, labels and the splits that a recipe names.
 
     Raises:
-        DataError: the graph lacks one of them, or its features are not as wide as the first weights.
+        DataError: the graph lacks one of them, or has another number of features than the first layer takes.
         ConfigError: the recipe has no epochs.
     """
     recipe, model = synthesis.recipe, synthesis.model
@@ -377,10 +383,14 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
 
 
 def check_width(width: int, targets: Tensor) -> None:
-    """Check that outputs of so many columns can be compared with targets of :func:`targets_of`.
+    """Check that outputs can be compared with the targets.
+
+    Args:
+        width: columns of the outputs.
+        targets: as :func:`targets_of` returns them.
 
     Raises:
-        DataError: they cannot.
+        DataError: the targets have another number of columns, or more classes than ``width``.
     """
     if targets.ndim == 2:
         wrong = f"{targets.shape[1]} targets a node" if targets.shape[1] != width else ""
@@ -405,8 +415,8 @@ def targets_of(graph: Graph, recipe: Recipe) -> Tensor:
     if recipe.loss == LOSSES[0]:
         if y.ndim != 1 or y.is_floating_point():
             raise DataError(
-                "training needs one class per node; the graph's labels are not. A program of numbers calls "
-                'gnn.minimize("binary cross entropy") or gnn.minimize("mean squared")'
+                "training needs one class per node; the graph's labels are something else. To learn numbers, "
+                'call gnn.minimize("binary cross entropy") or gnn.minimize("mean squared")'
             )
         return y
     if not y.is_floating_point():

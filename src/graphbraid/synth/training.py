@@ -1,4 +1,4 @@
-"""Training by a recipe in this process, through the full-graph engine; synthesised programs do the same."""
+"""Training by a recipe in this process, by the full-graph engine. A synthesised program does the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Trained:
     accuracies: tuple[dict[str, float], ...]
     """Accuracy of each split that the recipe evaluates, after each epoch."""
     said: tuple[str, ...] = ()
-    """The lines that the program prints, which are not printed here."""
+    """The lines of the program's ``print``. This process collects them and does not print them."""
 
 
 @typed
@@ -45,8 +45,8 @@ def train(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = N
     Raises:
         NotLoweredError: part of the model has no lowered form.
         DataError: the graph does not fit the model or the recipe.
-        ProgramError: a loss or a learning rate is not finite, or the program divides by zero, counts too far,
-            or goes on without training.
+        ProgramError: a loss or a learning rate is not finite; or the program divides by zero, computes too
+            large an integer, or loops too long without training.
     """
     check_fits(synthesis, graph)
     model, recipe = synthesis.model.train(), synthesis.recipe

@@ -35,12 +35,12 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 @typed
 def save_weights(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
-    """Write a model's weights to a folder, each to the file of its name; return the folder.
+    """Write a model's weights to a folder, one file for each; return the folder.
 
-    They are its parameters and the running statistics of batch normalisation.
+    The weights are the parameters and the running statistics of batch normalisation.
 
     Raises:
-        DataError: there is something else than a folder in its place, or a weight's name cannot be a file's.
+        DataError: the place of the folder is taken by a file, or a weight's name cannot name a file.
         ResourceError: a file cannot be written.
     """
     place, weights = Path(folder), weights_of(model)

@@ -4,7 +4,7 @@
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
-// step. What was decided before, for the graph in the store that this was written for:
+// step. The decisions of lowering, for the graph in the store that this was written for:
 //
 // Lowered for the outputs of 30 of 80 nodes on cpu, rows stored in float32
 //   weighed by 150 GFLOP/s, 15 GB/s in sequence, 12 at random, 60 in 8 MB of cache; 100% of the features are

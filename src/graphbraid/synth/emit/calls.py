@@ -1,4 +1,4 @@
-"""CallWriter: the recorded kernels as statements of C++, their arguments by name as in runtime/kernels.h."""
+"""CallWriter: writes recorded calls of kernels in C++, with the names of arguments in runtime/kernels.h."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Written:
     """Its name in the record."""
     statements: list[CppStatement]
     condition: str = ""
-    """C++ condition of a call that only some ranks make; else empty."""
+    """C++ condition, if only some ranks make the call; else empty."""
 
 
 class CallWriter:
-    """Writes the calls of one step; masks of dropout get their seeds in the order of their first use."""
+    """Writes the calls of one step. Masks of dropout get their seeds in the order of their first use."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -53,7 +53,7 @@ class CallWriter:
         """Return the calls of a task as statements.
 
         Raises:
-            NotLoweredError: a kernel that the target does not have.
+            NotLoweredError: the target lacks a kernel.
         """
         found: list[Written] = []
         for kernel, given in task.calls:
@@ -69,7 +69,7 @@ class CallWriter:
         return found
 
     def writer_of(self, kernel: str) -> Form | None:
-        """Return the way to write a kernel's calls; None if the target does not have the kernel."""
+        """Return the way to write a kernel's calls; None if the target lacks the kernel."""
         return _WRITERS.get(kernel)
 
     def call(self, form: str, at: int, a: SimpleNamespace) -> CppStatement:
@@ -97,7 +97,7 @@ class CallWriter:
     def _field(  # noqa: PLR0911 - one for each kind
         self, at: int, a: SimpleNamespace, name: str, kind: str
     ) -> Any:
-        """Return a field of one of the kinds below; any other kind is the role of an array."""
+        """Return a field of one of the kinds below. Any other kind is the role of an array."""
         value, memory = getattr(a, name, None), self.memory
         if kind in _MADE and value is not None:
             memory.make(value, _MADE[kind])
@@ -158,7 +158,7 @@ class CallWriter:
         )
 
     def _exchange(self, travel: RowExchange) -> str:
-        """Return an exchange's name; it has the own rows to send, and how many each rank gets and sends."""
+        """Return the name of an exchange. Its fields are the rows to send and each rank's numbers of rows."""
         if travel not in self.exchanges:
             route, memory = travel.route, self.memory
             arrays = {
@@ -209,11 +209,11 @@ _ARGUMENTS = {
     "begin_back": "travel halo returned",
     "wait": "travel",
 }
-"""Names of a recorded call's arguments, in order; other kernels have those of their twin in ops.reference."""
+"""Names of a call's arguments in order. Other kernels have the names of their twin in ops.reference."""
 
 
 def arguments_of(kernel: str, given: Sequence[Any]) -> SimpleNamespace:
-    """Return the arguments of a recorded call by their names; those that are not given are None."""
+    """Return the arguments of a recorded call by their names. An argument that is not given is None."""
     known = _ARGUMENTS.get(kernel)
     names = signature(getattr(reference, kernel)).parameters if known is None else known.split()
     named = given[-1] if given and isinstance(given[-1], dict) else {}
@@ -242,10 +242,10 @@ def _copy(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 def write_messages(
     w: CallWriter, at: int, a: SimpleNamespace, function: str = "reduce_messages", more: str = ""
 ) -> CppStatement:
-    """Write messages; ``more`` is the form of the function's further fields.
+    """Write messages. ``more`` is the form of the function's further fields.
 
     Raises:
-        NotLoweredError: they read edge features or parameters.
+        NotLoweredError: the messages read edge features or parameters.
     """
     if a.edges is not None or a.to_parameters is not None or len(a.parameters):
         raise NotLoweredError("synthesis", "messages read edge features or parameters", "rows and weights")
@@ -273,7 +273,7 @@ def _spread_heads(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 
 
 def _batch_statistics(w: CallWriter, at: int, a: SimpleNamespace) -> list[CppStatement]:
-    """Write batch statistics: those of the rows, which update the running ones; or the running ones."""
+    """Write the statistics of the rows, which update the running ones; in evaluation, the running ones."""
     if a.running_mean is None or a.momentum is None:
         what = "batch normalisation without running statistics, or with their plain average"
         raise NotLoweredError("synthesis", what, "track_running_stats=True and a momentum")

@@ -19,11 +19,11 @@ _TYPES = {"int": "Int", "float": "double", "bool": "bool"}
 _LEVELS = {"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4, "+": 5, "-": 5}
 _PRODUCT, _SIGNED, _ATOM = 6, 7, 8
 _PLACED = {"+": "plus", "-": "minus", "*": "times", "/": "quotient", "%": "remainder"}
-"""Operators -> functions of ``runtime/numbers.h`` that can fail: their errors name the line they are told."""
+"""Operators -> functions of ``runtime/numbers.h`` that may fail: they are given a line, which errors name."""
 _FAILS = re.compile(rf"({'|'.join(_PLACED.values())})\(")
 _INT_BITS, _COUNTER_BITS = 63, 56
-"""Bits that the magnitude of an integer has at most; of one that only counts, since a program does not count
-to 2^55 in a year."""
+"""Most bits of an integer's magnitude; and of a variable that only counts. This one begins below 2^55, and no
+program counts to another 2^55 within a year, so 56 bits hold it."""
 _TAKEN = re.compile(
     r"""
     alignas | alignof | and | and_eq | asm | assert | auto | bitand | bitor | case | catch | char | char8_t |
@@ -85,7 +85,7 @@ class _Writer:
         self._num_lifted = 0
 
     def main(self) -> Iterator[str]:
-        """Yield the lines of the function that trains; its parameters are constants."""
+        """Yield the lines of the function that trains. Its parameters are constants."""
         self._kinds = {TOTAL_EPOCHS: "int"}
         self._read, self._counters = _read(self._script.statements), self._counted(self._script.statements)
         for name, value in self._script.values.items():
@@ -105,7 +105,7 @@ class _Writer:
         return [line] if len(body) == 1 and len(line) <= WIDTH else [head, *body, "}"]
 
     def _counted(self, part: object) -> set[str]:
-        """Return the variables whose values are small plain numbers, or 1 more or less than before."""
+        """Return the variables that only count: they are set to small numbers, and go up or down by 1."""
         others = set[str]()
         for node in walk(part):
             if isinstance(node, syntax.Declare) or (isinstance(node, syntax.Assign) and not _is_step(node)):
@@ -211,18 +211,18 @@ class _Writer:
     # ---- expressions
 
     def _as(self, value: syntax.Expression, wanted: str) -> str:
-        """Return an expression of a wanted type; an integer may stand for a float."""
+        """Return an expression of a wanted type. An integer is converted if a float is wanted."""
         return _converted(self._text(value), wanted).code
 
     def _printed(self, value: syntax.Expression) -> str:
-        """Return a value that is printed; plain numbers as their texts."""
+        """Return a value to print. A number that is written in the program is printed as its text."""
         if isinstance(value, syntax.Literally):
             return _quoted(shown(value.value))
         text = self._text(value)
         return f"Int({text.code})" if text.is_literal and text.kind == "int" else text.code
 
     def _acts(self, value: object) -> bool:
-        """Return whether computing a value prints lines, or may end the training: then order matters."""
+        """Return whether computing a value prints lines or may end the training. If so, order matters."""
         return any(
             (isinstance(node, syntax.Call) and node.method.name == "evaluate")
             or (isinstance(node, syntax.Apply) and node.function in self._speakers)
@@ -236,9 +236,10 @@ class _Writer:
         return isinstance(node, syntax.Apply) or (isinstance(node, syntax.Call) and self._acts(node))
 
     def _lifted(self, part: _Part) -> tuple[list[str], _Part]:
-        """Return statements to run before, and a part that is left: C++ leaves the order inside one open.
+        """Return statements to run first, and the rest of the part.
 
-        If the order of two values matters, each that acts or may fail is computed by such a statement.
+        C++ does not fix the order in which the values inside one statement are computed. If the order of two
+        of them matters, each value that acts or may fail is computed by a statement of its own.
         """
         lines: list[str] = []
         risky = [node for node in walk(part) if self._is_risky(node)]
@@ -259,6 +260,7 @@ class _Writer:
                 left = self._lift(joined.left, lines)
                 if not any(map(self._is_risky, walk(joined.right))):
                     return replace(joined, left=left)
+                # The right side's statements run only if the left side leaves the result open.
                 value, inside = self._named("bool", self._text(left).code, lines, joined), list[str]()
                 right, name = self._as(self._lift(joined.right, inside), "bool"), cpp_variable(value.name)
                 sign = "" if joined.operator == "&&" else "!"
@@ -278,7 +280,7 @@ class _Writer:
         return self._named(text.kind, text.code, lines, part)
 
     def _named(self, kind: str, code: str, lines: list[str], value: syntax.Node) -> syntax.Name:
-        """Return the variable of a new statement, which has a value."""
+        """Add a statement that declares a variable with a value; return the variable."""
         name = str(self._num_lifted)
         self._num_lifted += 1
         self._kinds[name] = kind
@@ -320,7 +322,7 @@ class _Writer:
         return f"{gnn}.evaluate({given})"
 
     def _placed(self, node: syntax.Node, *given: str) -> str:
-        """Return arguments, the last of them the node's line, which errors name."""
+        """Return arguments. The last one is the node's line, which errors name, if there is a text."""
         return ", ".join((*given, str(node.place.line)) if self._script.is_written else given)
 
     def _binary(self, value: syntax.Binary) -> _Text:
@@ -330,10 +332,11 @@ class _Writer:
         level = _LEVELS.get(sign, _PRODUCT)
         joins = level >= _LEVELS["+"]
         if joins and left.kind == "int" and left.is_literal and right.is_literal:
-            left = _Text(f"Int({left.code})", "int")  # two plain integers of C++ would have 32 bits
+            left = _Text(f"Int({left.code})", "int")  # two literals would be joined in the 32 bits of int
         bits = _bits_of(sign, left.bits, right.bits) if left.kind == "int" else 0
-        is_divided = not (isinstance(value.right, syntax.Literally) and value.right.value)
-        if is_divided if sign in {"/", "%"} else joins and bits > _INT_BITS:
+        may_be_zero = not (isinstance(value.right, syntax.Literally) and value.right.value)
+        # A function checks what may divide by zero or overflow; the operator alone does for other numbers.
+        if may_be_zero if sign in {"/", "%"} else joins and bits > _INT_BITS:
             code = f"{_PLACED[sign]}({self._placed(value, left.code, right.code)})"
             return _Text(code, left.kind, bits=min(bits, _INT_BITS))
         sides = [
@@ -350,13 +353,23 @@ def _is_step(assigned: syntax.Assign) -> bool:
 
 
 def _bits_of(sign: str, left: int, right: int) -> int:
-    """Return the bits that the magnitude of two joined integers has at most."""
+    """Return the most bits of two joined integers.
+
+    A sum at most doubles the larger one. A product adds up the bits. A quotient or remainder is not larger
+    than the left side.
+    """
     return {"+": max(left, right) + 1, "-": max(left, right) + 1, "*": left + right}.get(sign, left)
 
 
 def _needs_brackets(inner: int, outer: int, side: int) -> bool:
-    """Return whether an operand needs brackets, or compilers would warn without them."""
-    if outer >= _LEVELS["+"]:
+    """Return whether an operand needs brackets, or compilers would warn without them.
+
+    Args:
+        inner: level of the operand's operator.
+        outer: level of the operator that joins it.
+        side: 0 for the left operand, 1 for the right one.
+    """
+    if outer >= _LEVELS["+"]:  # C++ groups to the left: on the right, an equal level needs brackets, too
         return inner < outer + side
     return inner <= _LEVELS["<"] if outer > _LEVELS["&&"] else inner <= _LEVELS["&&"] and inner != outer
 
@@ -370,7 +383,7 @@ def _converted(text: _Text, wanted: str) -> _Text:
 
 
 def _read(part: object) -> set[str]:
-    """Return the variables whose values are read, without those that are only assigned."""
+    """Return the variables whose values are read. One that is only assigned is not read."""
     names = [node.name for node in walk(part) if isinstance(node, syntax.Name)]
     for node in walk(part):
         if isinstance(node, syntax.Declare) or (isinstance(node, syntax.Assign) and not node.operator):
@@ -385,7 +398,7 @@ def _number(value: float) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text of C++; a question mark is escaped, since two of them begin a trigraph."""
+    """Return a text of C++. Question marks are escaped, since two of them begin a trigraph."""
     escaped = re.sub(r'[\\"?]', lambda found: f"\\{found[0]}", text)
     plain = (c if " " <= c <= "~" else "".join(f"\\{byte:03o}" for byte in c.encode()) for c in escaped)
     return f'"{"".join(plain)}"'

@@ -1,6 +1,6 @@
 """The CUDA target: a folder of CUDA C++ that trains on a GPU by the tasks of the full-graph engine.
 
-Long rows are divided among blocks, and scratch memory is counted.
+The edges of long rows are divided among blocks. The scratch memory of all kernels is counted here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphbraid.synth.emit.writer import TemplateWriter, whole
 from graphbraid.synth.synthesis import Synthesis
 
 LONG_ROW = 1024
-"""A row with more edges is summed in parts of so many edges."""
+"""A row with more edges is summed in parts of at most this many edges."""
 _MOST_PARTS = 512
 """Most parts of the rows when columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
 _CHUNK_FLOATS = 1 << 24
@@ -40,7 +40,7 @@ _WITH_NUMBER = (MessageOp.LEAKY_RELU, MessageOp.LEAKY_RELU_GRADIENT)
 
 
 def parts_of(indptr: Tensor, edges: int) -> tuple[Tensor, Tensor] | None:
-    """Divide rows with more than ``edges`` edges into parts of so many.
+    """Divide rows with more than ``edges`` edges into parts of at most ``edges``.
 
     Returns:
         As in ``LongRows`` of ``runtime/matrix.h``: ``(num_rows, 3)`` int64, a row, and begin and end of its
@@ -53,6 +53,7 @@ def parts_of(indptr: Tensor, edges: int) -> tuple[Tensor, Tensor] | None:
     counts = (degrees[rows] + edges - 1) // edges
     ends = counts.cumsum(0)
     number = torch.repeat_interleave(torch.arange(rows.numel()), counts)
+    # ends - counts is the position of each row's first part: less it, a part's position is that in its row.
     row, part = rows[number], torch.arange(number.numel()) - (ends - counts)[number]
     begin = indptr[row] + part * edges
     end = torch.minimum(begin + edges, indptr[row + 1])
@@ -60,7 +61,7 @@ def parts_of(indptr: Tensor, edges: int) -> tuple[Tensor, Tensor] | None:
 
 
 class GpuNeeds:
-    """What all calls of a program need: scratch memory, long rows, and types of messages, each once."""
+    """The needs of all calls of a program: scratch memory, long rows, and types of messages, each once."""
 
     def __init__(self) -> None:
         self.workspace = 0
@@ -89,7 +90,8 @@ class GpuNeeds:
             results: ``(num_results, 3)`` int64: kind, step and place.
 
         Raises:
-            NotLoweredError: rows are narrow, or a result is no sum, maximum or minimum of a row.
+            NotLoweredError: a row has one value for each head, or a result is not a row's sum, maximum or
+                minimum.
         """
         rows = [(MessageOp(op), first, second) for op, first, second, _ in steps.tolist()]
         wanted = results.tolist()
@@ -141,7 +143,7 @@ class GpuCallWriter(CallWriter):
 
     Args:
         memory: see :class:`.CallWriter`.
-        needs: those of the whole program.
+        needs: the needs of the whole program, which this writer adds to.
     """
 
     def __init__(self, memory: Memory, needs: GpuNeeds) -> None:
@@ -157,7 +159,7 @@ class GpuCallWriter(CallWriter):
         return super().written(task)
 
     def writer_of(self, kernel: str) -> Form | None:
-        """Return the way to write a kernel's calls; None if the target does not have the kernel."""
+        """Return the way to write a kernel's calls; None if the target lacks the kernel."""
         return _write_messages if kernel == "reduce_messages" else super().writer_of(kernel)
 
     def edges(self, indptr: Tensor, indices: Tensor) -> Fields:
@@ -175,11 +177,12 @@ class GpuCallWriter(CallWriter):
 
 
 def _write_messages(w: GpuCallWriter, at: int, a: SimpleNamespace) -> CppStatement:
-    """Write messages; their steps and results become a C++ type of the program."""
+    """Write messages. Their steps and results become a C++ type of the program."""
     return write_messages(w, at, a, f"reduce_messages<{w.needs.message(a.steps, a.numbers, a.results)}>")
 
 
 def _gathered(ids: Tensor | None, rows: int, columns: int) -> int:
+    """Return the floats of the rows that a product with ``ids`` gathers at a time."""
     return 0 if ids is None else min(rows, max(1, _CHUNK_FLOATS // columns)) * columns
 
 
@@ -267,17 +270,19 @@ def _workspace(needs: GpuNeeds, context: dict[str, Any]) -> int:
     counts: list[int] = [
         context["columns"] * int(of["nodes"]["count"]) for of in (context["loss"], *context["splits"])
     ]
+    # The values are added up to a double behind them: an even number of floats, and two for the double.
     return 4 * max(needs.workspace, *(count + count % 2 + 2 for count in counts))
 
 
 def _memory(context: dict[str, Any], files: Sequence[ArrayFile], workspace: int) -> dict[str, int]:
-    """Return the bytes of GPU memory that the program allocates, counted as in ``runtime_cuda``."""
+    """Return the bytes of GPU memory that the program allocates by use, counted as in ``runtime_cuda``."""
     floats = dict.fromkeys((True, False), 0)  # of weights that learn, and of others
     for weight in context["parameters"]:
         floats[weight["learns"]] += _aligned(weight["floats"], _WEIGHT_FLOATS)
     made = [count for step in context["steps"] for _, count in step["made"]]
     sizes = {
         "arrays": [array.tensor.numel() * array.tensor.element_size() for array in files],
+        # 4 bytes a float; a weight that learns has its value, its gradient and the optimizer's two averages
         "weights": [4 * (4 * floats[True] + floats[False])],
         "arena": [context["nbytes"]],
         "between tasks": [4 * count for count in made],

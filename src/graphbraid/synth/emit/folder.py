@@ -1,4 +1,4 @@
-"""The folder of a synthesised program: its files, from the templates and the sources that it takes along."""
+"""The folder of a synthesised program: files made from templates, and copies of the runtime's sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SOURCE_OF = {
     "batch_norm": ("kernels_norm.cpp", "kernels_norm.cu"),
     "layer_norm": ("kernels_norm.cpp", "kernels_norm.cu"),
 }
-"""Kernels -> sources for CPUs and for GPUs that only programs with these kernels need."""
+"""Kernels -> their sources for CPUs and for GPUs. Only programs with these kernels need them."""
 _CUDA = (
     *("gpu_memory.cu", "gpu_training.cu", "kernels_dense.cu", "kernels_elements.cu", "kernels_spmm.cu"),
     *("gemm.cu", "gemm_on_host.cpp", "on_host.cpp", "on_host_memory.cpp"),
@@ -57,7 +57,7 @@ class Sources:
     """A synthesised program that is not yet written."""
 
     language: str
-    """Ending of the file of ``main``: cpp or cu."""
+    """Ending of the file with ``main``: cpp or cu."""
     main: str
     cmake: str
     readme: str
@@ -72,8 +72,8 @@ def rendered(context: dict[str, Any], names: Iterable[str], plan: Mapping[str, T
 
     Args:
         context: the templates' values; by default there is one rank, no GPU, and one input path.
-        names: the sources that it takes along, without those that they include.
-        plan: its arrays.
+        names: the sources that the program needs; the files that they include are found here.
+        plan: the program's arrays by their files in ``plan/``.
     """
     sources = tuple(files_of(names))
     context = {"ranks": 0, "gpu": None, "inputs": None, "paths": [context]} | context
@@ -104,7 +104,7 @@ def write_folder(folder: str | os.PathLike[str], model: nn.Module, make: Callabl
     """Make a program and write it, whole or not at all; return its folder.
 
     Raises:
-        ResourceError: the folder exists, which is found out before, or cannot be written.
+        ResourceError: the folder exists, which is checked before the program is made, or cannot be written.
     """
     require_absent(folder)
     made = make()
@@ -129,7 +129,7 @@ def openmp_sources(kernels: Collection[str], inputs: Collection[str] = ()) -> li
 
     Args:
         kernels: names of the kernels that it calls.
-        inputs: names of the input paths among which it chooses.
+        inputs: names of the input paths among which the program chooses.
     """
     tried = [_CHOICE, *([_CHOICE_OF_BITS] if "bits" in inputs else [])] if len(inputs) > 1 else []
     return [
@@ -171,7 +171,7 @@ def _place(source: Path) -> str:
 
 
 def _in_one_line(value: Any) -> Any:
-    """Return the value that a template shows; a line break in a name would begin a new line of code."""
+    """Return the value that a template shows. Names with line breaks are refused: they would become code."""
     if isinstance(value, str) and not value.isprintable() and value.strip(" ,\n"):
         raise ConfigError(f"a program's files cannot hold {value!r}: rename it without line breaks")
     return value

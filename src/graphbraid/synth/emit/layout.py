@@ -1,7 +1,8 @@
-"""Layout: statements of C++ in lines of at most :data:`WIDTH` columns, as clang-format leaves them.
+"""Layout: statements of C++ in lines of at most :data:`WIDTH` columns, as clang-format lays them out.
 
-A program is written where there is no clang-format. Its text follows the project's ``.clang-format`` in calls
-and declarations with one structure in braces, in comments, and in the program's own statements.
+The machine that writes a program may have no clang-format. So these functions follow the project's
+``.clang-format`` for calls and declarations with one structure in braces, for comments, and for the program's
+own statements.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TypeAlias
 WIDTH = 110
 """Columns of a line at most, as in ``.clang-format``."""
 _SHORT, _MANY = 2, 4
-"""Most fields on one line with their call. A structure inside that does not fit there moves to the next line
-if it has at least :data:`_MANY` fields and fits there; else each of its fields gets a line."""
+"""A call with at most :data:`_SHORT` fields stays on one line if it fits there. An inner structure that does
+not fit behind its name moves to the next line if it has at least :data:`_MANY` fields and fits there. Else
+each of its fields gets a line."""
 
 Fields: TypeAlias = "dict[str, str | Fields]"
 """The fields of a structure by name, in their order; a field may be a structure itself."""
@@ -50,7 +52,7 @@ def lines_of(statement: CppStatement, indent: int) -> list[str]:
 
 
 def comment_lines(text: str, indent: int = 0) -> list[str]:
-    """Return a comment in as many lines as it takes."""
+    """Return a comment in as many lines as it needs."""
     begin = " " * indent + "// "
     inside = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(
@@ -94,13 +96,13 @@ def _field(name: str, value: str | Fields, column: int, end: str) -> list[str]:
 # ---- the program's own statements
 
 _LOOSEST_FIRST = ("; ", ", ", r" \|\| ", " && ", " [!=]= ", " [<>]=? ", " [-+] ", " [*/%] ")
-"""What a long line is broken behind."""
+"""Separators behind which a long line is broken: the first of these that it has."""
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(r'return |[^"(]* = ')
 
 
 def broken(lines: Iterable[str], margin: int = 0) -> list[str]:
-    """Return lines of code, those that are too long in several.
+    """Return lines of code; a line that is too long becomes several.
 
     Args:
         lines: the code: statements without structures and comments.
@@ -119,8 +121,8 @@ def _laid(text: str, column: int, behind: str, more: int = 0) -> list[str]:
     Args:
         text: the part.
         column: the column it begins at.
-        behind: what follows it on its last line.
-        more: columns by which the further lines begin later, where it is broken at an operator.
+        behind: the text that follows it on its last line.
+        more: further columns of indentation for lines after the first, if it is broken at an operator.
     """
     if column + len(text) + len(behind) <= WIDTH:
         return [text]
@@ -142,14 +144,14 @@ def _laid(text: str, column: int, behind: str, more: int = 0) -> list[str]:
 
 
 def _below(head: str, text: str, column: int, behind: str) -> list[str]:
-    """Return the lines of a head and of what stands beside and below it."""
+    """Return the lines of a head and of the text behind it, whose further lines begin below its first one."""
     more = 4 if head[-1] == "(" and len(_split(text, ", ")) > 1 else 0
     lines = _laid(text, column + len(head), behind, more)
     return [head + lines[0], *(" " * len(head) + line for line in lines[1:])]
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Return the parts of a text, each with the separator behind it; brackets and texts have none."""
+    """Return the parts of a text, each with its separator. Those in brackets and in quotes do not count."""
     parts, begin, depth = [], 0, 0
     for found in re.finditer(rf"{_TEXT}|[(\[]|[)\]]|{separator}", text):
         depth += (found[0] in ("(", "[")) - (found[0] in (")", "]"))
@@ -160,7 +162,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _filled(parts: list[str], column: int, behind: str, more: int) -> list[str]:
-    """Return parts in as few lines as hold them; one that takes several shares none with another."""
+    """Return parts in as few lines as possible. A part that takes several lines shares none of them."""
     lines: list[str] = []
     is_whole = False  # whether the last part is on one line
     for number, part in enumerate(parts, 1):
@@ -176,12 +178,13 @@ def _filled(parts: list[str], column: int, behind: str, more: int) -> list[str]:
 
 
 def _pieces(text: str, room: int, behind: int) -> list[str]:
-    """Return a text as several, broken behind blanks."""
+    """Return a quoted text as several, broken behind blanks."""
     lines = [""]
     for word in re.findall(r"[^ ]* *", text):
         if lines[-1] and len(lines[-1] + word) > room:
             lines.append("")
         lines[-1] += word
+    # The last piece leaves room for what follows it; if it cannot, its last word moves to a further piece.
     if len(lines[-1]) + behind > room and " " in lines[-1].rstrip():
         head, _, word = lines[-1].rstrip().rpartition(" ")
         lines[-1:] = [f"{head} ", word + lines[-1][len(lines[-1].rstrip()) :]]

@@ -36,7 +36,7 @@ class ArrayFile:
 
     @property
     def digest(self) -> str:
-        """XXH64 of its values, by which a program checks the file."""
+        """XXH64 of its values. The program checks the file by it."""
         return f"0x{digest_of(self.tensor):016x}"
 
 
@@ -47,7 +47,8 @@ def digest_of(tensor: Tensor) -> int:
 
 
 _Place = tuple[int, torch.dtype]
-"""Where an array begins, and its dtype: arrays without elements may all begin at the same place."""
+"""Where an array begins, and its dtype. Arrays without elements may begin at one place; dtypes tell them
+apart."""
 Content = tuple[torch.dtype, tuple[int, ...], int]
 """Dtype, shape and digest of an array."""
 
@@ -60,9 +61,9 @@ class Arrays:
     """The arrays of a program, each once.
 
     Args:
-        graph: the graph, whose own arrays are read from its store. If None, there is no store to read.
-        folder: the part of ``plan/`` that new files are put in, such as ``csr/``.
-        written: the files of other programs in the same folder, by content; equal ones are not written again.
+        graph: the graph. Its own arrays are read from its store. If None, there is no store to read.
+        folder: the part of ``plan/`` for new files, such as ``csr/``.
+        written: files of the program's other input paths, by content. Equal arrays share a file.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Arrays:
             self._stored = {_place(t): (n, t) for n, t in parts.items() if isinstance(t, Tensor)}
 
     def look_at(self, standing: Standing) -> None:
-        """Find the largest tensor at each address that a step reads; its prefixes are not stored again."""
+        """Find the largest tensor at each address that a step reads. Smaller ones are its beginnings."""
         for given in standing.recording.tensors():
             known = self._largest.get(_place(given))
             if known is None or known.numel() < given.numel():
@@ -100,7 +101,7 @@ class Arrays:
         return self._by_place[place]
 
     def _file(self, name: str, tensor: Tensor) -> str:
-        """Return the file that holds a tensor's values, one that is written already if possible."""
+        """Return the file for a tensor's values: one with equal values if there is one."""
         file = f"{self._folder}{name}.npy"
         if self._written is None:
             return file
@@ -112,7 +113,7 @@ class Memory:
 
     Args:
         standing: the recorded step.
-        arrays: the program's arrays, which grow.
+        arrays: the program's arrays. New ones are added.
         arena: name of the C++ structure whose members are the arena's buffers.
     """
 
@@ -124,13 +125,13 @@ class Memory:
         self.names = _unique(buffers)
         self._made: dict[int, str] = {}
         self.made: list[tuple[str, int]] = []
-        """Name and number of elements of each array that a call makes in every step for later ones."""
+        """Name and number of elements of each array that a call writes for later calls of the same step."""
         self.last_use: dict[str, int] = {}
-        """The last task that touches a parameter's gradient, by the parameter's name."""
+        """Parameter's name -> position of the last task that touches its gradient."""
         arrays.look_at(standing)
 
     def make(self, tensor: Tensor, role: str) -> None:
-        """Reserve memory in the program for a call's result, unless it has some already."""
+        """Reserve memory in the program for a call's result, unless the result has memory already."""
         address, standing = address_of(tensor), self.standing
         is_elsewhere = self._begin <= address < self._end or address in standing.gradients
         if is_elsewhere or address in standing.weights or address in self._made:
@@ -185,7 +186,7 @@ class Memory:
         return f"{self.array(tensor, role)}.{READERS[tensor.dtype]}()"
 
     def counter(self, tensor: Tensor) -> str:
-        """Return the counter of steps that is saved with the weights."""
+        """Return a counter of steps, which is saved with the weights."""
         return f"counter({cpp_name(self.standing.weights[address_of(tensor)])})"
 
     def array(self, tensor: Tensor, role: str) -> str:
@@ -193,7 +194,8 @@ class Memory:
         return f"plan.{self._arrays.add(tensor, role).name}"
 
     def _tensor(self, address: int, at: int) -> str:
-        """Return the buffer of the arena that is live at a task, or a place in it."""
+        """Return the arena's buffer at an address, or a place in it."""
+        # Buffers that are not live at the same time share memory: the task's position tells which one it is.
         offset = address - self._begin
         for buffer, name in self.names:
             size = buffer.nbytes + self.standing.step.gap

@@ -1,8 +1,8 @@
-"""The MPI target: the programs of several ranks become one, which reads their differences when it starts.
+"""The MPI target: the programs of several ranks become one. It reads its rank's numbers when it starts.
 
-Ranks run the same calls on other numbers of rows, at other places of their arenas, with other arrays. So
-their programs are the same text except for numbers and arrays. A number that differs becomes an entry of
-``sizes``. Arrays at the same place of the text become one name, which each rank reads from its own folder.
+Ranks run the same calls with different numbers of rows, places in their arenas, and arrays. So their programs
+have the same text except for numbers and names of arrays. A number that differs becomes an entry of
+``sizes``. Arrays at the same place of the text get one name; each rank reads the array from its own folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from graphbraid.synth.synthesis import Synthesis
 _TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")
 _AT_PLACE = re.compile(r"^(?:train|evaluate)\.\w+(?=\()")
 _MAY_LACK = "spmm"
-"""The kernel that a rank does not call if it would write no rows."""
+"""The kernel that a rank leaves out if it would write no rows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,7 +68,7 @@ class Merging:
         return list(self._arrays.values())
 
     def numbers(self, rank: int) -> Tensor:
-        """Return a rank's sizes and, behind them, the digests of its arrays, int64."""
+        """Return a rank's sizes and then the digests of its arrays, ``(num_sizes + num_arrays,)`` int64."""
         digests = np.array([digest_of(array.tensors[rank]) for array in self.arrays], np.uint64)
         sizes = np.array([of_ranks[rank] for of_ranks in self.sizes], np.int64)
         return torch.from_numpy(np.concatenate((sizes, digests.view(np.int64))))
@@ -76,7 +76,7 @@ class Merging:
     def merged(  # noqa: PLR0911 - one for each kind of value
         self, values: Sequence[Any], where: str = "the program"
     ) -> Any:
-        """Return a value of the template for all ranks, from that of each; None if a rank has no such value.
+        """Merge a value of the template: return one for all ranks from those of each rank.
 
         Raises:
             NotLoweredError: the ranks differ in more than numbers and arrays.
@@ -123,8 +123,9 @@ class Merging:
         return TaskText(_comment([task.comment for task in tasks]), calls, tasks[0].complete)
 
     def _text(self, texts: Sequence[str | None], where: str) -> str:
-        """Merge texts; None is that of a rank that does not make the call."""
-        if any(text is not None and ".behind(" in text for text in texts):  # others are 0 bytes behind it
+        """Merge texts. A rank that does not make the call has None."""
+        # A place at the beginning of its buffer is written without .behind(0); it gets one if others need it.
+        if any(text is not None and ".behind(" in text for text in texts):
             texts = _each(texts, lambda text: _AT_PLACE.sub(r"\g<0>.behind(0)", text))
         tokens = _each(texts, _TOKEN.findall)
         wanted = next(of_rank for of_rank in tokens if of_rank is not None)
@@ -176,9 +177,9 @@ def _each(values: Sequence[Any], part: Callable[[Any], Any]) -> list[Any]:
 
 
 def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Return the ranks' tensors; a missing or empty one gets the others' shape, without rows.
+    """Return the ranks' tensors. A missing or empty one becomes a tensor of 0 rows of the others' shape.
 
-    An empty one may come with a wrong shape: tensors are found by address, and empty ones may share one.
+    An empty tensor may have a wrong shape: tensors are found by address, and empty ones may share an address.
     """
     there = [tensor for tensor in tensors if tensor is not None]
     like = next((tensor for tensor in there if tensor.numel()), there[0])
@@ -187,20 +188,21 @@ def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
 
 
 def _aligned(wanted: Sequence[Written], calls: Sequence[Written], where: str) -> list[Written | None]:
-    """Return a rank's calls beside those of the rank with the most; None for a call that it lacks."""
+    """Align a rank's calls with those of the rank with the most. A call that it lacks is None."""
     left, found = list(calls), list[Written | None]()
     for call in wanted:
         is_there = bool(left) and left[0].kernel == call.kernel
         if not is_there and call.kernel != _MAY_LACK:
             raise _differ(where, call.kernel, "no such call")
         found.append(left.pop(0) if is_there else None)
+    # With several such calls in the task, the one that is missing cannot be told.
     if left or (None in found and sum(call.kernel == _MAY_LACK for call in wanted) > 1):
         raise _differ(where, f"{len(wanted)} calls", f"{len(calls)}")
     return found
 
 
 def _comment(texts: Sequence[str]) -> str:
-    """Return a comment with an n in place of each number that differs."""
+    """Return a comment in which each number that differs from rank to rank is an n."""
     tokens = [_TOKEN.findall(text) for text in texts]
     if len({len(of_rank) for of_rank in tokens}) > 1:
         return texts[0]
@@ -227,7 +229,7 @@ def write_mpi(
         synthesis: the model, whose weights the program begins from, and its recipe.
         graph: the graph.
         folder: the folder to make, with its own ``README.md`` and a folder of arrays for each rank.
-        partition: the owner of each node; the program runs on as many ranks as it has parts.
+        partition: the owner of each node. The program runs on as many ranks as there are parts.
         options: how to lower. If None, as :func:`graphbraid.compile` does.
 
     Returns:
@@ -235,8 +237,8 @@ def write_mpi(
 
     Raises:
         NotLoweredError: the target lacks something that the model needs, or an operation cannot be divided
-            among ranks; the message names it.
-        ConfigError: the partition is of another number of nodes.
+            among ranks. The message names it.
+        ConfigError: the partition has another number of nodes.
         DataError: the graph does not fit the model or the recipe.
         ResourceError: the folder exists or cannot be written.
     """

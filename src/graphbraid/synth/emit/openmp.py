@@ -32,10 +32,10 @@ from graphbraid.synth.emit.writer import TemplateWriter, whole
 from graphbraid.synth.synthesis import Synthesis
 
 LOWERED = {"dense": "dense", "csr": "sparse", "bits": "binary"}
-"""Paths -> their names in lowering."""
+"""Input paths -> their names in lowering."""
 MARGIN = 8.0
-"""A path is written if it is at most this many times slower than the fastest by this machine's rates. From
-machine to machine, ratios of rates differ less."""
+"""A path is written if, by this machine's rates, it is at most this many times slower than the fastest. The
+ratios of rates differ less than that from machine to machine."""
 MOST_DENSITY = 0.5
 """Above this share of nonzero features, CSR takes more memory than dense rows."""
 TRIED_VALUES = 1 << 18
@@ -45,7 +45,7 @@ LEAST_ROWS = 256
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InputPaths:
-    """The paths that a program is written with."""
+    """The input paths that a program has."""
 
     names: tuple[str, ...]
     why: str
@@ -59,27 +59,27 @@ class PathTrial:
     shape: tuple[int, int, int]
     """Rows and columns of the features, and columns of the weights that they are multiplied by."""
     dense_rows: int
-    """Rows that the dense path multiplies: fewer where these are aggregated features, computed once."""
+    """Rows that the dense path multiplies: fewer than all if these are features that are aggregated once."""
     density: float
     """Share of the features that are not zero."""
     rows: tuple[ArrayFile, ...]
     """``indptr``, ``indices`` and values of some rows in CSR."""
     spared: int
-    """Numbers that only the other paths read, in one direction: the dense path aggregates features once, they
-    aggregate in every step."""
+    """Numbers that the other paths read in each step's forward aggregations and the dense path does not: it
+    aggregates the features once, before the first step."""
 
 
 def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
-    """Return the paths that a program is to be written with.
+    """Return the input paths that a program gets.
 
     Args:
         program: the program as it was read from the model.
         lowered: the same, lowered as the engine does.
-        asked: names of paths; None for all that could be the fastest.
+        asked: names of paths. If None, all that could be the fastest.
 
     Raises:
         ConfigError: there is no such path, or it is named twice.
-        NotLoweredError: a path is asked for that the program or the features do not allow.
+        NotLoweredError: the program or the features do not allow a path that is asked for.
     """
     x = lowered.graph.x
     assert x is not None
@@ -93,6 +93,7 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
         return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero")
     seconds = _seconds(split(program, lowered.costs), replace(lowered.costs, is_binary=True))
     limit = MARGIN * min(seconds.values())
+    # is_binary reads all features: it is asked only if bits could be the fastest.
     if seconds["bits"] <= limit and not is_binary(x):
         del seconds["bits"]
         limit = MARGIN * min(seconds.values())
@@ -123,7 +124,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
 
 
 def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
-    """Return seconds per epoch by name; those that the dense path saves are added to all, to be above 0."""
+    """Return seconds per epoch by path, all above 0: what the dense path saves elsewhere is added to each."""
     seconds = input_seconds(program, costs)
     product = 2 * costs.rates.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
     spared = max(0.0, product - seconds["dense"])
@@ -168,7 +169,7 @@ def _aggregated(lowered: Lowered) -> int:
 
 
 def _dense_rows(lowered: Lowered) -> int:
-    """Return the most rows that a weight multiplies: of features, or of values computed from them once."""
+    """Return the most rows that a weight multiplies, of the features or of values computed from them once."""
     program, costs = lowered.program, lowered.costs
     constant = {INPUT, *(op.out for op in program.ops if isinstance(op, Hoisted))}
     products = [op for op in program.ops if isinstance(op, Linear) and constant & set(op.inputs)]
@@ -207,7 +208,7 @@ def write_openmp(
         folder: the folder to make, with its own ``README.md``.
         options: how to lower. If None, as :func:`graphbraid.compile` does.
         inputs: the forms in which the program can multiply the features, some of ``"dense"``, ``"csr"`` and
-            ``"bits"``; it takes the one that is the fastest where it runs. If None, all that could be.
+            ``"bits"``. It takes the fastest one where it runs. If None, all that could be the fastest.
 
     Returns:
         The folder.
@@ -235,7 +236,7 @@ def sources_of(
     lowered, contexts, plan = dict[str, Lowered](), list[dict[str, Any]](), dict[str, Tensor]()
     kernels, written = set[str](), dict[Content, str]()
     for name in paths.names:
-        path = None if is_alone else LOWERED[name]  # None: lowering chooses, for evaluation separately
+        path = None if is_alone else LOWERED[name]  # None: lowering chooses; evaluation may differ
         step = usual if is_alone else synthesis.lower(graph, options, input_path=path)
         arrays = Arrays(step.graph, "" if is_alone else f"{name}/", None if is_alone else written)
         read = synthesis.program(graph, training=False, input_path=path)

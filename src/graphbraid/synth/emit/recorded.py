@@ -1,8 +1,8 @@
-"""Recording: a planned step runs, and each kernel it calls is kept with the memory it was given.
+"""Recording: a planned step runs, and each call of a kernel is kept with the memory that it was given.
 
-The tasks are the engine's own, in its order and its arena. A step is recorded twice. Memory that both runs
-gave a kernel, and that is neither the arena's nor a weight's, stays as it is from step to step: it becomes
-an array of the program. A task that does more than kernels and copies of rows is refused by its name.
+The tasks are the engine's own, in its order and its arena. A step is recorded twice. If both runs give a
+kernel the same memory, and it is neither the arena's nor a weight's, then no step changes it: it becomes an
+array of the program. A task that does more than call kernels and copy rows is refused by its name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _VIEWS = frozenset(
 GAP = 64
 """Bytes after each buffer if there are several ranks."""
 _ASIDE = ("randint", "random", "_local_scalar", "empty", "new_empty")
-"""Names, or their beginnings, of functions that draw a mask's seed or allocate memory."""
+"""Functions of PyTorch that draw a mask's seed or allocate memory, by how their names begin: not recorded."""
 ROW_FUNCTIONS = frozenset({"add_", "addcmul_", "copy_", "div", "zero_"})
-"""PyTorch's functions that write rows; programs have them, too."""
+"""PyTorch's functions that write rows. Programs have functions for these, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RecordedTask:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A step's tasks, and the gradients that its backward pass gave, by the parameter's ``id``."""
+    """A step's tasks, and the gradients of its backward pass by the ``id`` of their parameter."""
 
     forward: tuple[RecordedTask, ...]
     backward: tuple[RecordedTask, ...] = ()
@@ -69,7 +69,7 @@ class RecordedStep(PlannedStep):
     """A planned step on the host that can be recorded.
 
     Args:
-        request: request of the step's plan; with ``comm``, that of one of several ranks. No transfer begins
+        request: the step to plan. With ``comm``, it is the step of one of several ranks. No transfer begins
             early.
 
     Raises:
@@ -82,7 +82,7 @@ class RecordedStep(PlannedStep):
             raise KernelError(f"synthesis records the compiled kernels' calls; {native.active().reason}")
         super().__init__(replace(request, begins_early=False))
         self.gap = 0
-        """Bytes after each buffer of the arena that belong to it, too."""
+        """Bytes that follow each buffer of the arena and belong to it."""
         if request.comm is not None:
             for op in self.program.ops:
                 if isinstance(op, Exchange) and op.out in self._plan.constants:
@@ -91,7 +91,7 @@ class RecordedStep(PlannedStep):
             self._keep_apart()
 
     def allocate(self) -> None:
-        """Allocate the memory; one of several ranks then holds only those features that it reads."""
+        """Allocate the memory. If there are several ranks, this one holds only the features that it reads."""
         super().allocate()
         if self._plan.comm is not None:
             self._plan.features[INPUT].gather()
@@ -141,9 +141,9 @@ class _WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         name = func._schema.name.removeprefix("aten::")
         given = kwargs or {}
-        if watching() is not self._calls:  # inside a function that the record shows as one call
+        if watching() is not self._calls:  # inside a kernel, which is recorded as one call
             return func(*args, **given)
-        if name in ROW_FUNCTIONS and (name != "div" or set(given) == {"out"}):
+        if name in ROW_FUNCTIONS and (name != "div" or set(given) == {"out"}):  # div writes rows only to out=
             self._calls.append((name, (*args, *given.values())))
         elif name not in _VIEWS and not name.startswith(_ASIDE):
             what = f"the task {self._task!r} runs PyTorch's {name}"
@@ -153,7 +153,7 @@ class _WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A recorded step whose memory is known."""
+    """A recorded step, and what its memory is."""
 
     step: RecordedStep
     recording: Recording
@@ -166,7 +166,7 @@ class Standing:
 
 
 def record(step: RecordedStep, model: nn.Module) -> Standing:
-    """Record a step and find out which of its memory stays.
+    """Record a step and find the memory that no step changes.
 
     Raises:
         NotLoweredError: a task does something that no program can.
@@ -174,7 +174,7 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
     with in_mode(model, training=step.request.training), _statistics_kept(model):
         step.allocate()
         step.forward()
-        if step.request.training:  # so that the recording finds cached values, such as a transpose
+        if step.request.training:  # values that the first step caches, such as a transpose, then exist
             step.backward(torch.zeros_like(step.output_grad))
         first, second = step.recorded(), step.recorded()
     names = {id(p): name for name, p in model.named_parameters()}
@@ -196,12 +196,12 @@ def _statistics_kept(model: nn.Module) -> Iterator[None]:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return where a tensor begins, also one without elements, whose ``data_ptr()`` is 0."""
+    """Return where a tensor begins. Unlike ``data_ptr()``, it is not 0 for a tensor without elements."""
     return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _flat(arguments: Sequence[Any]) -> list[Any]:
-    """Return the arguments of a call as one list, with those of its epilogue and those given by name."""
+    """Return a call's arguments as one flat list, with those of its epilogue and those given by name."""
     out: list[Any] = []
     for given in arguments:
         if isinstance(given, dict):

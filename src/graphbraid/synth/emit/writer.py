@@ -1,6 +1,6 @@
-"""TemplateWriter: describes recorded steps of training and evaluation to the template of ``main.cpp``.
+"""TemplateWriter: describes the recorded steps of training and evaluation to the template of ``main.cpp``.
 
-A rank trains and evaluates its share of a program; with one rank, that is the whole.
+A rank trains and evaluates its share of a program. With one rank, the share is the whole program.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class RankShare:
     blocks: Blocks
     """Its edges from each level to the next."""
     row_of: Tensor | None
-    """``(num_nodes,)`` int64 row of each node in an evaluation, -1 if another rank has it; None if row v is
+    """``(num_nodes,)`` int64 row of each node in an evaluation, -1 if another rank has it. None: row v is
     node v."""
     comm: Communicator | None = None
-    """The ranks; this process holds one of them. If None, there is one rank."""
+    """The ranks; the share is that of one of them. If None, there is one rank."""
 
 
 def whole(lowered: Lowered, read: Program) -> RankShare:
-    """Return the share of a rank that is alone.
+    """Return the share of the only rank.
 
     Args:
         lowered: the lowered program.
@@ -65,7 +65,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks.
-        ConfigError: the partition is of another number of nodes.
+        ConfigError: the partition has another number of nodes.
     """
     mine = distribute(lowered, partition, rank)
     program, blocks = divided(*lower_for_evaluation(lowered, read), partition, rank)
@@ -83,7 +83,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
 
 
 class Unheard(Alone):
-    """The transport of a rank whose step is recorded alone; it receives made-up values."""
+    """The transport of a rank whose step is recorded without the other ranks; it receives made-up values."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Unheard(Alone):
         return Unheard(self.rank, self.size)
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        """Add 1 for the other ranks, so that the number of all rows exceeds this rank's."""
+        """Add 1 for the other ranks, so that the sum of all ranks' rows is larger than this rank's number."""
         tensor.add_(1)
         return Finished()
 
@@ -199,8 +199,8 @@ class TemplateWriter:
         }
 
     def _weights(self) -> dict[str, Any]:
-        """Return the arrays saved with the model: floats (parameters have gradients, too) and counters."""
-        learned = set(self._steps[0].gradients.values())  # others PyTorch's optimizers leave as they are
+        """Return the arrays that are saved with the model: floats, with the parameters, and counters."""
+        learned = set(self._steps[0].gradients.values())  # PyTorch's optimizers leave the others as they are
         weights, of_dtype = weights_of(self._model), dict[torch.dtype, list[dict[str, Any]]]()
         for name, weight in weights.items():
             shape = f"{{{', '.join(map(str, weight.shape))}}}"
@@ -286,6 +286,6 @@ def _place(buffer: Buffer, name: str) -> dict[str, Any]:
 
 
 def operation_texts(program: Program) -> dict[str, str]:
-    """Return the lines of a program by the value that they compute."""
+    """Return the printed lines of a program by the name of the value that each computes."""
     lines = str(program).splitlines()[1:]
     return {line.split(" = ", 1)[0]: line for line in lines}

@@ -1,4 +1,4 @@
-"""An own layer: the two ``forall`` of a function of node properties become the steps of one message."""
+"""Own layers: a function with two nested ``forall`` loops becomes the steps of one message."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SHAPE = "forall (v in g.nodes()) { forall (u in g.neighbors(v)) { v.out += u.x;
 
 @dataclass(frozen=True, slots=True)
 class OwnAggregation:
-    """``out[v] = reduction over u of message(rows of u, rows of v, weight) + rows of v``."""
+    """``out[v] = reduction over u (message(rows of u, rows of v, weight)) + added rows of v``."""
 
     name: str
     sources: tuple[str, ...]
-    """Properties whose row of ``u`` the message reads; its steps number them in this order."""
+    """Properties whose row of ``u`` the message reads. The steps name them by their positions here."""
     destinations: tuple[str, ...]
-    """Properties whose row of ``v`` it reads, likewise."""
+    """Properties whose row of ``v`` the message reads, in the same way."""
     added: tuple[str, ...]
     """Properties whose row of ``v`` is added to the reduced messages."""
     steps: tuple[MessageStep, ...]
@@ -53,7 +53,7 @@ def aggregation_of(function: syntax.Function) -> OwnAggregation:
     """Check an own layer and return its aggregation.
 
     Raises:
-        ProgramError: it is anything else than one message, its reduction, and own rows that are added.
+        ProgramError: the function is not one message with its reduction, and own rows that are added.
     """
     return _Layer(function).aggregation()
 
@@ -73,8 +73,8 @@ class _Layer:
             if parameter.name in names[:number]:
                 _refuse(parameter.place, f'"{parameter.name}" is declared already', "rename one")
         if len(names) < 3:
-            hint = "the last property is the result, those before it are read"
-            _refuse(function.place, f'the layer "{function.name}" has one property', hint)
+            hint = "it needs one to read, and the last one is the result"
+            _refuse(function.place, f'the layer "{function.name}" has too few properties', hint)
         self._graph, *self._read, self._out = names
         self._nodes: list[str] = []
         self._rows: dict[str, int] = {}
@@ -86,15 +86,15 @@ class _Layer:
         inner = self._forall(outer.body[:1], outer.place, "neighbors")
         *declared, last = inner.body or (None,)
         if not isinstance(last, syntax.Put):
-            _refuse((last or inner).place, "no message", f"the block ends as v.{self._out} += ...")
+            _refuse((last or inner).place, "the block has no message", f"end it with v.{self._out} += ...")
         for statement in cast("Iterable[syntax.Statement]", declared):
             if not isinstance(statement, syntax.Declare) or statement.type != "float":
-                _refuse(statement.place, "a statement that is no part of a message", "float name = ...;")
+                _refuse(statement.place, "not a statement of a message", "write float name = ...;")
             self._declare(statement.name)
             self._rows[statement.name.name] = self._value(statement.value)
         reduction, message = self._reduced(last)
         made = self._value(message)
-        if made != len(self._steps) - 1:  # the kernel returns its last step
+        if made != len(self._steps) - 1:  # the kernel returns the last step, so 0 is added to make one
             self._entered(MessageOp.ADD, made, self._entered(MessageOp.NUMBER))
         sources, destinations = (tuple(self._of[op]) for op in self._of)
         if not sources and not destinations:
@@ -155,7 +155,7 @@ class _Layer:
                 self._side(row)
                 return row.name.name
         hint = f"{self._nodes[0]}.{self._out} += {self._nodes[0]}.{self._read[0]};"
-        return _refuse(statement.place, "behind the neighbours only own rows are added", hint)
+        return _refuse(statement.place, "after the neighbours only own rows can be added", f"write {hint}")
 
     def _reduced(self, last: syntax.Put) -> tuple[str, syntax.Expression]:
         self._put_to(last)
@@ -168,9 +168,8 @@ class _Layer:
                 if len(given) == 2 and isinstance(given[0], syntax.Property) and self._is_out(given[0]):
                     return name.lower(), given[1]
         out = f"{self._nodes[0]}.{self._out}"
-        return _refuse(
-            last.place, "a message is reduced in another way", f"{out} += ...; or {out} = Max({out}, ...);"
-        )
+        hint = f"write {out} += ...; or {out} = Max({out}, ...);"
+        return _refuse(last.place, "not a reduction of a message", hint)
 
     # ---- the message
 
@@ -197,8 +196,8 @@ class _Layer:
             case syntax.Call():
                 v, u = self._nodes
                 if not self._calls_graph(value, "weight", [u, v]):
-                    hint = f"an edge has {self._graph}.weight({u}, {v})"
-                    _refuse(value.place, "a call that is no part of a message", hint)
+                    hint = f"the edge's weight is {self._graph}.weight({u}, {v})"
+                    _refuse(value.place, "not a call of a message", hint)
                 return self._entered(MessageOp.WEIGHT)
             case syntax.Apply():
                 return self._applied(value)
@@ -210,8 +209,8 @@ class _Layer:
             case syntax.Binary(operator=operator) if operator in _OPERATORS:
                 left, right = self._value(value.left), self._value(value.right)
                 return self._entered(_OPERATORS[operator], left, right)
-        hint = f"it has numbers, rows, {' '.join(_OPERATORS)} and {', '.join(FUNCTIONS)}"
-        return _refuse(value.place, "a value that is no part of a message", hint)
+        hint = f"a message has numbers, rows, {' '.join(_OPERATORS)} and {', '.join(FUNCTIONS)}"
+        return _refuse(value.place, "not a value of a message", hint)
 
     def _applied(self, call: syntax.Apply) -> int:
         op = FUNCTIONS.get(call.function)
@@ -231,7 +230,7 @@ class _Layer:
         if node not in self._nodes:
             _refuse(row.node.place, f'unknown node "{node}"', hint_of(node, self._nodes))
         if name == self._out:
-            _refuse(row.name.place, f'the result "{name}" is read', "its messages come in no order")
+            _refuse(row.name.place, f'the result "{name}" is read', "messages have no fixed order")
         if name not in self._read:
             _refuse(row.name.place, f'unknown property "{name}"', hint_of(name, self._read))
         return MessageOp.DESTINATION if node == self._nodes[0] else MessageOp.SOURCE

@@ -1,4 +1,4 @@
-"""Reading a program: text or file becomes a syntax tree, whose names, types and calls are checked."""
+"""Reading a program: a text or file becomes a syntax tree. Its names, types and calls are checked here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from graphbraid.synth.language.syntax import (
 
 _NUMBERS = ("int", "float")
 _VARIABLES = ("int", "float", "bool")
-_OF_LAYERS = "rows of nodes are those of an own layer", "a function with propNode<float> parameters is one"
+_OF_LAYERS = "only own layers have rows of nodes", "a function with propNode<float> parameters is one"
 _LITERALS: dict[type, Type] = {bool: "bool", int: "int", float: "float", str: "String"}
 _ONCE = ("Graph", "GNN", "container<int>", "String")
 
@@ -65,13 +65,13 @@ def check(function: syntax.Function) -> None:
 
 
 class _Checker:
-    """Walks a function in the order of its text with the variables that are known there.
+    """Walks a function in the order of its text, and keeps the variables that are known at each place.
 
     Args:
         helpers: the functions that it can call, by name.
         returns: type of its value; None for the function that trains.
         layers: names of the own layers.
-        below: names of the functions that are not known yet, its own among them.
+        below: names of this function and of those below it in the text, which it cannot call.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class _Checker:
                 raise ProgramError(parameter.place, message, "a program has one")
             taken[parameter.type] = parameter.name
             if (parameter.name, parameter.type) == (TOTAL_EPOCHS, "int"):
-                continue  # it is known in any case
+                continue  # every program knows it
             self._declare(parameter.name, parameter.type, parameter.place)
             self._fixed.add(parameter.name)
         for needed in ("Graph", "GNN"):
@@ -135,7 +135,7 @@ class _Checker:
                 self._assignment(statement)
             case syntax.Call(method=called):
                 returned = self._call(statement)
-                if returned is not None and called.name != "evaluate":  # which prints what it gives
+                if returned is not None and called.name != "evaluate":  # evaluate also prints its value
                     raise ProgramError(called.place, f"the value of {called.name} is not used")
             case syntax.For():
                 self._loop(statement)
@@ -146,7 +146,7 @@ class _Checker:
                 self.block(statement.otherwise)
             case syntax.Leave():
                 if self._num_loops == 0:
-                    hint = "a loop has it in its block"
+                    hint = "write it in the block of a loop"
                     raise ProgramError(statement.place, f'"{statement.word}" outside of a loop', hint)
             case syntax.Give():
                 if self._returns is None:
@@ -279,7 +279,7 @@ class _Checker:
         return result  # type: ignore[return-value]
 
     def _operand(self, value: syntax.Expression, operator: str) -> Type:
-        """Return the type of an operand; a container counts as its number of layers."""
+        """Return the type of an operand. A container stands for the number of layers, an ``int``."""
         kind = self._type(value)
         return "int" if kind == "container<int>" and operator not in ("&&", "||") else kind
 
@@ -339,7 +339,7 @@ class _Checker:
 def _check_count(
     call: syntax.Call | syntax.Apply, place: Place, name: str, known: list[str], least: int | None = None
 ) -> None:
-    """Check the number of a call's arguments; those behind the first ``least`` may be left out."""
+    """Check the number of a call's arguments. All must be given; with ``least``, at least so many."""
     given, most = len(call.arguments), len(known)
     if (most if least is None else least) <= given <= most:
         return
@@ -381,10 +381,10 @@ def parse_program(text: str, *, source: str = "program") -> Function:
         source: name of the text in errors.
 
     Returns:
-        The syntax tree. Its ``notes`` name marks that the parser supplied, such as a missing brace.
+        The syntax tree. Its ``notes`` say where the parser added a missing brace.
 
     Raises:
-        ProgramError: the program is wrong; the message gives the line, the column and a hint.
+        ProgramError: the program has a mistake. The message gives its line, its column and a hint.
     """
     try:
         function = parse(text)
@@ -399,8 +399,8 @@ def read_program(path: str | os.PathLike[str]) -> Function:
     """Read a program's file like :func:`parse_program`.
 
     Raises:
-        ProgramError: the program is wrong.
-        DataError: the file cannot be read, or is no text in UTF-8.
+        ProgramError: the program has a mistake.
+        DataError: the file cannot be read, or is not text in UTF-8.
     """
     file = Path(path)
     try:
@@ -408,7 +408,7 @@ def read_program(path: str | os.PathLike[str]) -> Function:
             raise DataError(f"{file} is too large for a program: {file.stat().st_size:,} bytes")
         text = read_text(file).removeprefix("\ufeff")  # the byte order mark of files from Windows
     except UnicodeDecodeError as error:
-        what = f"byte {error.start} is none of a character's"
+        what = f"byte {error.start} belongs to no character"
         raise DataError(f"{file} is not text in UTF-8: {what}") from error
     except OSError as error:
         raise DataError(f"cannot read the program {file}: {error.strerror or error}") from error
@@ -434,7 +434,7 @@ function {kind}(Graph g, GNN gnn, container<int>& layers, String dataset) {{
 
 @typed
 def standard_program(model: str) -> Function:
-    """Return the program that trains a kind of model by Adam, without dropout; its ``text`` shows it.
+    """Return the program that trains a kind of model by Adam, without dropout. Its ``text`` is the source.
 
     Args:
         model: ``gcn``, ``sage``, ``gin``, ``gat`` or ``gatv2``.

@@ -1,9 +1,9 @@
-"""Parsing: the text of a program becomes its syntax tree, bottom up while the parser runs.
+"""Parsing: the text of a program becomes its syntax tree. The parser makes nodes bottom up while it runs.
 
-Brackets that are never closed, and programs that are too deep or too long, are refused first. The program
-that the language is modelled on (docs/synthesis.md) is printed with a brace missing: its loop over the layers
-is not closed before the next loop over the same variable. Nested loops cannot share a variable here, so the
-place of the brace is known, and it is supplied.
+Brackets that are never closed, and programs that are too deep or too long, are refused first. The language is
+modelled on a program that was printed with a brace missing (docs/synthesis.md): its loop over the layers is
+not closed before the next loop over the same variable. Nested loops cannot share a variable here. So the
+place of the missing brace is known, and the parser adds it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ def place_of(token: Token) -> Place:
 
 
 def closed(tokens: Sequence[Token]) -> tuple[list[Token], Notes]:
-    """Return a program's tokens with a missing brace supplied where its place is known, and a note if it was.
+    """Return a program's tokens, and a note if a missing brace was added because its place is known.
 
     Raises:
-        ProgramError: a bracket is not closed, or the program is nested too deeply or too long.
+        ProgramError: a bracket is not closed, brackets are nested too deeply, or a statement is too long.
     """
     depth = words = 0
-    is_open: list[
-        tuple[Token, int | None]
-    ] = []  # brackets that no other closes, and positions of their loops
+    # Brackets that are not closed yet, each with the position of the loop whose body it opens.
+    is_open: list[tuple[Token, int | None]] = []
     loop: int | None = None  # the position of the loop whose body comes next
-    twice: tuple[int, int] | None = None  # positions of the first nested loops over one name
+    twice: tuple[int, int] | None = None  # positions of the first two nested loops over one name
     for at, token in enumerate(tokens):
         words = 0 if token.type in ("SEMICOLON", "LBRACE", "RBRACE") else words + 1
         depth += (token.type in _CLOSES.values()) - (token.type in _CLOSES)
         _check_length(token, depth, words)
+        # "for", "(", type, name: the loop's variable is three tokens behind the word.
         if token.type == "FOR" and at + 3 < len(tokens) and tokens[at + 2].type == "TYPE":
             outer = is_open[-1][1] if is_open else None
             if twice is None and outer is not None and tokens[outer + 3] == tokens[at + 3]:
@@ -61,7 +61,7 @@ def closed(tokens: Sequence[Token]) -> tuple[list[Token], Notes]:
             is_open.append((token, loop if token.type == "LBRACE" else None))
             loop = None if token.type == "LBRACE" else loop
         elif token.type in _CLOSES and is_open and is_open[-1][0].type == _CLOSES[token.type]:
-            is_open.pop()  # the parser refuses a closing one without an open one
+            is_open.pop()  # a closing bracket without an open one is left to the parser, which refuses it
     if not is_open:
         return list(tokens), ()
     if len(is_open) > 1 or twice is None or is_open[0][0].type != "LBRACE":
@@ -120,7 +120,7 @@ def _program(*functions: syntax.Function) -> syntax.Function:
 
 
 def _holder(type_: Type, what: str, known: str, word: Token) -> Type:
-    """Return the type of what holds values, of a type that the program names."""
+    """Return the type of a container or property; refuse one whose values are of another type."""
     if f"<{_type(word)}>" not in type_:
         raise ProgramError(place_of(word), f"a {what} of {word}", known)
     return type_
@@ -145,12 +145,12 @@ def _decimal(word: Token) -> syntax.Literally:
 
 def _text(word: Token) -> syntax.Literally:
     if "\0" in word:
-        raise ProgramError(place_of(word), "a text with the character of number 0")
+        raise ProgramError(place_of(word), "a text has the NUL character")
     return syntax.Literally(place_of(word), str(word)[1:-1])
 
 
 def _given(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the parts without None, which the parser puts in place of an optional part that is missing."""
+    """Return the parts without None. The parser puts None where an optional part is missing."""
     return tuple(part for part in parts if part is not None)
 
 
@@ -196,7 +196,7 @@ _NODES: dict[str, Callable[..., Any]] = {
 
 class _Builder(Transformer[Token, Any]):
     def __default__(self, data: str, children: list[Any], meta: object) -> Any:
-        # Rules that are not in the table are Lark's own, for repetitions; Lark expects a tree of them.
+        # Rules that are not in the table are Lark's own, for repetitions. Lark expects a tree of each.
         return _NODES[data](*children) if data in _NODES else Tree(data, children)
 
 
@@ -205,7 +205,7 @@ _WORDS = (
     *("SEMICOLON", "LBRACE", "RPAR", "RSQB", "LPAR", "EQUAL", "DOT", "COMMA", "RBRACE"),
     *("FUNCTION", "LESSTHAN", "MORETHAN", "IF"),
 )
-"""The marks that errors show, the likeliest to be missing first."""
+"""The tokens that an error may call missing, the likeliest first."""
 _MARKS = {
     "?:": "write if (...) { ... } else { ... }",
     "'": 'a text is written "..."',
@@ -220,7 +220,7 @@ _KEYWORDS = (
     "container",
 )
 _LEAST_LIKE = 3
-"""Letters of a word that may be meant as another one."""
+"""Letters that a word needs at least, so that an error may propose another word."""
 _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNode")
 
 
@@ -311,7 +311,7 @@ def _near(word: Token, known: tuple[str, ...]) -> str:
 
 
 def _cut(word: Token) -> str:
-    """Return a word as errors show it: its beginning, if it is long."""
+    """Return a word as errors show it: a long one is cut."""
     return str(word) if len(word) <= MOST_SHOWN else f"{word[:MOST_SHOWN]}..."
 
 

@@ -1,4 +1,4 @@
-"""The syntax tree of a program: frozen typed nodes with their places, mistakes at a place, and the words."""
+"""The syntax tree of a program: frozen nodes with their places; errors at a place; the language's words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProgramError(ConfigError):
     """A mistake in a program.
 
     Args:
-        place: where it is; None if a value that the program was given is at fault.
+        place: where it is. None if a setting is wrong, which has no place in the text.
         message: what is wrong.
         hint: what would be right; empty if the message says it.
     """
@@ -61,7 +61,7 @@ class ProgramError(ConfigError):
 
 
 def hint_of(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the known name nearest to ``name``, or else all that are known."""
+    """Return a hint: the known name nearest to ``name``. If none is near, all known names."""
     names = list(known)
     near = nearest_name(name, names)
     return f"known are {', '.join(names)}" if near is None else f"did you mean {near}?"
@@ -122,7 +122,7 @@ class Unary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    """Two values joined by an operator; the node has the operator's place."""
+    """Two values joined by an operator. Its place is that of the operator."""
 
     operator: str
     left: Expression
@@ -162,7 +162,7 @@ class Declare(Node):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Node):
-    """A new value of a variable: ``=``, or an operator that joins it with the old one."""
+    """A new value of a variable, as in ``x = 3`` or ``x += 3``."""
 
     name: Name
     operator: str
@@ -171,7 +171,7 @@ class Assign(Node):
 
     @property
     def new(self) -> Expression:
-        """The new value; with an operator, it is computed from the old one."""
+        """The new value. With an operator, it is computed from the old value."""
         return Binary(self.place, self.operator, self.name, self.value) if self.operator else self.value
 
 
@@ -187,7 +187,7 @@ class For(Node):
 
 @dataclass(frozen=True, slots=True)
 class If(Node):
-    """Branches: the first one whose condition holds runs; ``otherwise`` alone is a plain block."""
+    """Branches: the first whose condition holds runs. Without branches, ``otherwise`` is a plain block."""
 
     branches: tuple[tuple[Expression, tuple[Statement, ...]], ...]
     otherwise: tuple[Statement, ...]
@@ -225,7 +225,7 @@ class Train(Node):
 
 @dataclass(frozen=True, slots=True)
 class Forall(Node):
-    """A block for each node that a method of the graph gives, in no order."""
+    """A block for each node that a method of the graph gives. The nodes have no fixed order."""
 
     name: Name
     over: Call
@@ -234,11 +234,11 @@ class Forall(Node):
 
 @dataclass(frozen=True, slots=True)
 class Put(Node):
-    """A new row of a node's property: ``=``, or an operator that joins it with the old one."""
+    """A new row of a node's property, as in ``v.out = u.x`` or ``v.out += u.x``."""
 
     to: Property
     operator: str
-    """As of :class:`Assign`."""
+    """As in :class:`Assign`."""
     value: Expression
 
 
@@ -258,7 +258,7 @@ class Parameter(Node):
 
 @dataclass(frozen=True, slots=True)
 class Function(Node):
-    """A function; the one that trains is the whole program, with the others that it calls."""
+    """A function. The function that trains is the whole program: it holds the other functions, too."""
 
     returns: Type | None
     """Type of its value; None if it trains, or is an own layer."""
@@ -270,14 +270,14 @@ class Function(Node):
     layers: tuple[Function, ...] = ()
     """The functions of node properties, each an own layer."""
     notes: tuple[tuple[Place, str], ...] = ()
-    """Notes on marks that the parser supplied, each with its place."""
+    """Notes on braces that the parser added, each with its place."""
     source: str = "program"
     """Name of the text in errors."""
     text: str = ""
 
 
 def walk(part: object) -> Iterator[Node]:
-    """Yield a node, or those of a tuple, with all nodes inside; names of methods are left out."""
+    """Yield a node and all nodes inside it; of a tuple, those of each entry. Methods' names are left out."""
     if isinstance(part, Call):
         inside: Iterable[object] = (part.receiver, part.arguments)
     elif isinstance(part, Node):
@@ -303,7 +303,7 @@ def declared_in(part: object) -> set[str]:
 
 
 def assigned_in(part: object) -> set[str]:
-    """Return the variables that a part changes and does not declare."""
+    """Return the variables that a part changes but does not declare."""
     return {node.name.name for node in walk(part) if isinstance(node, Assign)} - declared_in(part)
 
 
@@ -313,10 +313,12 @@ def trains_in(part: object) -> bool:
 
 
 def leaves_loop(body: tuple[Statement, ...], *, by_return: bool = True) -> bool:
-    """Return whether a ``return``, or a ``break`` of no loop inside, leaves a loop with this body.
+    """Return whether a ``break`` or ``return`` in this body leaves the loop.
+
+    A ``break`` of a loop inside the body leaves that inner loop, so it does not count.
 
     Args:
-        body: the loop's.
+        body: the loop's body.
         by_return: whether a ``return`` counts.
     """
     for statement in body:
@@ -333,13 +335,13 @@ def leaves_loop(body: tuple[Statement, ...], *, by_return: bool = True) -> bool:
 
 
 def is_endless(loop: For) -> bool:
-    """Return whether a loop has no condition, or one that is written as ``true``."""
+    """Return whether a loop has no condition, or the condition ``true``."""
     return loop.condition is None or (isinstance(loop.condition, Literally) and bool(loop.condition.value))
 
 
 MODELS = ("GCN", "SAGE", "GIN", "GAT", "GATv2")
 ATTENTION = ("GAT", "GATv2")
-"""The models that have heads."""
+"""The models that have attention heads."""
 AGGREGATIONS = ("Sum", "Mean", "Max")
 OF_MODEL: dict[str, tuple[str, ...]] = dict.fromkeys(MODELS, ("Sum",)) | {"SAGE": AGGREGATIONS}
 """The aggregations of each model: GCN's sum is weighted by degrees, GAT's and GATv2's by attention."""
@@ -352,10 +354,10 @@ NORMALIZATIONS = ("batch", "layer", "none")
 LOSSES = ("cross entropy", "binary cross entropy", "mean squared")
 SPLITS = ("train", "val", "test")
 SPELLINGS = {"xaviers": "xavier", "leakyrelu": "leaky_relu", "add": "sum"}
-"""Other spellings of known words, in small letters."""
+"""Other spellings of known words, in lower case."""
 
 TOTAL_EPOCHS = "totalEpoch"
-"""The number of epochs, a name that every program knows."""
+"""Name of the number of epochs; every program knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,9 +368,9 @@ class Argument:
     """Its name in errors."""
     type: Type
     choices: tuple[str, ...] = ()
-    """The words that it may be; empty if it is no choice."""
+    """The words to choose from; empty if it may be any text."""
     bounds: range = range(0)
-    """The integers that it may be; empty if it may be any."""
+    """The possible integers; empty if it may be any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +421,6 @@ METHODS: dict[Type, dict[str, Method]] = {"GNN": _GNN, "container<int>": {"size"
 
 
 def word_of(text: str, choices: tuple[str, ...]) -> str | None:
-    """Return the choice that a text spells, in letters of any case; None if it spells none."""
+    """Return the choice that a text spells, in upper or lower case; None if it spells none."""
     lower = SPELLINGS.get(text.lower(), text.lower())
     return next((choice for choice in choices if choice.lower() == lower), None)

@@ -6,7 +6,7 @@
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
 // step, for each of 2 ranks. A rank computes the rows of its own nodes and exchanges those that others
 // read (runtime_mpi/). All ranks run this program. Numbers that differ from rank to rank are sizes[i], which
-// each reads from its folder in plan/. What was decided before, for the graph that this was written for:
+// each reads from its folder in plan/. The decisions of lowering, for the graph that this was written for:
 //
 // Lowered for the outputs of 30 of 80 nodes on cpu, rows stored in float32
 //   weighed by 150 GFLOP/s, 15 GB/s in sequence, 12 at random, 60 in 8 MB of cache; 100% of the features are

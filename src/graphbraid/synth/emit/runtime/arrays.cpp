@@ -17,8 +17,8 @@ namespace program {
 namespace {
 
 constexpr int64_t kPrefix = 10;  // magic, version, and two bytes for the length of the text that follows
-constexpr int64_t kAlign = 8;    // bytes that an element takes at most
-constexpr const char* kOthers = "; take what this program was written for, or write the program anew";
+constexpr int64_t kAlign = 8;    // bytes of the largest element
+constexpr const char* kOthers = "; take the file that this program was written for, or write a new program";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw std::runtime_error(path + ": " + why);
@@ -35,7 +35,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-// The text of a header without the spaces and the line's end that fill it up.
+// The text of a header without the spaces and the newline that fill it up.
 std::string shown(const std::string& header) { return header.substr(0, header.find_last_not_of(" \n") + 1); }
 
 }  // namespace
@@ -59,7 +59,7 @@ Array::Array(const std::string& path) {
   file_bytes_ = about.st_size;
 }
 
-// What throws here leaves an array that is whole, so that its file is unmapped.
+// The delegated constructor has completed the array: if this one throws, the destructor unmaps the file.
 Array::Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape,
              std::optional<uint64_t> digest)
     : Array(path) {
@@ -78,7 +78,7 @@ Array::Array(const std::string& path, const std::string& dtype, const std::vecto
   if (kPrefix + header + size < file_bytes_) refuse(path, "there are bytes behind its values");
   values_ = bytes + kPrefix + header;
   if (digest && gb::xxh64(static_cast<const char*>(values_), size) != *digest)
-    refuse(path, std::string("its values are others") + kOthers);
+    refuse(path, std::string("its values are different") + kOthers);
 }
 
 Array::Array(Array&& other) noexcept
@@ -92,6 +92,7 @@ void write_array(const std::string& path, const std::string& dtype, const void* 
                  const std::vector<int64_t>& shape) {
   std::string header =
       "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': " + text_of(shape) + ", }";
+  // Spaces and a newline fill the header up, so that the values begin at a multiple of 64 bytes.
   header.resize((kPrefix + header.size() + 64) / 64 * 64 - kPrefix - 1, ' ');
   header += '\n';
   const unsigned char length[2] = {static_cast<unsigned char>(header.size() % 256),

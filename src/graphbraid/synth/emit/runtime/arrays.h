@@ -11,11 +11,11 @@ namespace program {
 // The product of an array's lengths.
 int64_t count_of(const std::vector<int64_t>& shape);
 
-// A file mapped into memory, never written to.
+// A file that is mapped into memory to be read.
 class Array {
  public:
-  // Maps an array whose dtype ("<f4", "<i4" or "<i8") and shape must be these, and the XXH64 of its values
-  // this one, if any; throws std::runtime_error.
+  // Maps an array. Throws std::runtime_error if its dtype ("<f4", "<i4" or "<i8") or shape is another one, or
+  // the XXH64 of its values, where one is given.
   Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape,
         std::optional<uint64_t> digest = std::nullopt);
   Array(Array&& other) noexcept;
@@ -37,7 +37,7 @@ class Array {
   const void* values_ = nullptr;
 };
 
-// A folder of arrays, each opened by its name, which is its file's without .npy.
+// A folder of arrays. The name of an array is that of its file without .npy.
 struct Folder {
   std::string path;
 
@@ -52,8 +52,7 @@ struct Folder {
   }
 };
 
-// Writes values as an array of this dtype and shape, in place of a file of that name once they are all
-// written; throws std::runtime_error.
+// Writes an array. A file of this name is replaced once all values are written. Throws std::runtime_error.
 void write_array(const std::string& path, const std::string& dtype, const void* values,
                  const std::vector<int64_t>& shape);
 

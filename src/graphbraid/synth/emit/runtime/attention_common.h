@@ -7,7 +7,7 @@
 
 namespace program {
 
-// Of the forward and the backward pass of GAT and of GATv2: what all four have in common.
+// The arguments that the forward and backward passes of GAT and of GATv2 have in common.
 template <typename Call>
 gb::AttentionArgs attention_args(const Call& c) {
   gb::AttentionArgs a;
@@ -24,7 +24,7 @@ gb::AttentionArgs attention_args(const Call& c) {
   a.src = c.x.data;
   a.out = c.out.data;
   a.lse = c.lse.data;
-  if constexpr (requires { c.src_logit; }) {  // GAT's
+  if constexpr (requires { c.src_logit; }) {  // GAT; GATv2 has no logits of rows
     a.src_logit = c.src_logit.data;
     a.dst_logit = c.dst_logit.data;
     a.above = c.above.data;
@@ -36,7 +36,7 @@ gb::AttentionArgs attention_args(const Call& c) {
   return a;
 }
 
-// What the gradients take beside it.
+// The same for the backward passes, with the arguments that these two have in common.
 template <typename Call>
 gb::AttentionBackwardArgs attention_backward_args(const Call& c) {
   gb::AttentionBackwardArgs b;

@@ -1,14 +1,14 @@
-// What a program for processors has beside the kernels of every target.
+// Functions that only programs for CPUs have, beside the kernels of every target.
 #pragma once
 
 #include "kernels.h"
 
 namespace program {
 
-// Takes the fastest kernels that this processor can run; call it first.
+// Chooses the fastest kernels that this processor can run. Call it first.
 void choose_variant();
 
-// Gives arguments of csrc/ the rows that a kernel walks, and their edges.
+// Fills the rows that a kernel walks, and their edges, into arguments of csrc/.
 template <typename Args>
 void take_edges(const Edges& edges, Args& a) {
   a.wide_indices = edges.wide;
@@ -20,8 +20,8 @@ void take_edges(const Edges& edges, Args& a) {
 
 // The mean and the biased variance of x's columns.
 void column_moments(ConstMatrix x, float* mean, float* variance);
-// Gives the running ones their share of a mean and a biased variance of num_rows rows; rstd holds the
-// variance and becomes 1 / sqrt(variance + eps).
+// Updates the running statistics by the mean and the biased variance of num_rows rows. a.rstd holds that
+// variance before, and 1 / sqrt(variance + eps) after.
 void track_statistics(const BatchStatistics& a, int64_t num_rows);
 
 }  // namespace program

@@ -1,4 +1,4 @@
-// The losses of a number and its target, which the kernels of every target have in common.
+// The losses of an output and its label, for the kernels of CPUs and of GPUs.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,8 @@ struct ElementLoss {
   float loss, grad;
 };
 
+// Binary cross entropy of a logit x and a label y: max(x, 0) - x y + log(1 + exp(-|x|)); its gradient is
+// sigmoid(x) - y.
 struct BinaryLoss {
   GB_EVERYWHERE static ElementLoss of(float output, float target) {
     const float small = expf(-fabsf(output));  // at most 1, so that nothing overflows

@@ -1,4 +1,4 @@
-// What the kernels of every target make of single elements.
+// Functions that compute single elements, for the kernels of CPUs and of GPUs.
 #pragma once
 
 #include "matrix.h"
@@ -73,7 +73,7 @@ struct Product {
   }
 };
 
-// (1 + factor) x, behind what is in `sum`, if it has data.
+// (1 + factor) x, added to `sum` if that has data.
 struct Scaled {
   ConstMatrix x, sum;
   const float* factor;
@@ -83,7 +83,7 @@ struct Scaled {
   }
 };
 
-// out[i, j] = x[i] in the rows and the column of its own head.
+// out[i, j] = x[i] if row i belongs to head j, else 0.
 struct Spread {
   const float* x;
   int64_t channels;

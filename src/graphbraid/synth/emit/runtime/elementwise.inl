@@ -1,5 +1,5 @@
-// The functions of single elements that all targets have in common. What includes this has a function
-// write(name, values, out) that runs out[row, column] = values(row, column).
+// The kernels that compute each element by itself, for all targets. The file that includes this defines
+// write(name, values, out), which sets out[row, column] = values(row, column).
 #include "elements.h"
 #include "kernels.h"
 

@@ -14,6 +14,7 @@ void require_finite(double loss, int64_t epoch, int line) {
                  ": the features or the weights are not finite, or the learning rate is too large");
 }
 
+// As PyTorch's randint(0, 2**63 - 1): two draws of 32 bits, the high half first, modulo the bound.
 uint64_t Seeds::draw() {
   const uint64_t high = bits_(), low = bits_();
   return ((high << 32) | low) % 0x7FFFFFFFFFFFFFFFull;

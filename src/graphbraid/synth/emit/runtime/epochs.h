@@ -1,4 +1,4 @@
-// What decides over the course of training: the seeds of dropout, a loss that ends it, an early stop.
+// The seeds of dropout, the check of the loss, and the early stop.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace program {
 
-// Throws std::runtime_error if the loss of a line's pass is infinite or no number: training cannot go on.
+// Throws std::runtime_error if the loss is not finite: training cannot go on. `line` is that of the program's
+// forward pass.
 void require_finite(double loss, int64_t epoch, int line);
 
-// The seeds of dropout's masks, which are those that PyTorch draws after torch.manual_seed(seed).
+// The seeds of dropout's masks: those that PyTorch draws after torch.manual_seed(seed).
 class Seeds {
  public:
   explicit Seeds(uint32_t seed) : bits_(seed) {}

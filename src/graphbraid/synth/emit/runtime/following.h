@@ -1,4 +1,4 @@
-// What the statements of a program act on while it trains: its passes, its update, its loss and accuracies.
+// The model that the statements of a program train: passes, the update, the loss and accuracies.
 #pragma once
 
 #include <chrono>
@@ -18,13 +18,13 @@ inline double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The split whose accuracy ends the training, and the evaluations without a better one after which it does.
+// Training ends after `patience` evaluations of `split` without a better accuracy.
 struct EarlyStop {
   std::string split;
   int64_t patience = 0;
 };
 
-// Thrown where the early stop ends the training; no error.
+// Thrown when the early stop ends the training. It is not an error.
 struct StoppedEarly {};
 
 template <typename Program>
@@ -63,7 +63,7 @@ class Training {
     return loss_;
   }
 
-  // The accuracy on a split after the latest update, which is printed.
+  // Prints and returns the accuracy on a split after the latest update.
   double evaluate(const char* split, const LabelledRows Program::* nodes, int line = 0) {
     if (num_epochs_ == 0) fail(line, "an accuracy is asked for before the first epoch");
     if (!is_predicted_) program_.predict();

@@ -9,8 +9,8 @@ namespace program {
 namespace {
 
 constexpr int64_t kWordBits = 32;
-constexpr int64_t kWidthAtOnce = 16;
-constexpr int64_t kTriedBits = 10'000'000;
+constexpr int64_t kWidthAtOnce = 16;        // columns of the weight that the kernel computes at once
+constexpr int64_t kTriedBits = 10'000'000;  // each once for so many columns: a few milliseconds
 constexpr int64_t kLeastRows = 64;
 
 int64_t words_of(int64_t bits) { return (bits + kWordBits - 1) / kWordBits; }
@@ -26,8 +26,10 @@ double bits_seconds(const InputShape& shape, const InputSample& sample) {
   const int64_t count = std::min(sample.rows, std::max(kLeastRows, kTriedBits / steps));
   std::vector<int32_t> by_row(static_cast<size_t>(words_of(shape.channels) * count));
   std::vector<int32_t> by_column(static_cast<size_t>(words_of(count) * shape.channels));
+  // The layouts of csrc/dense/bit_product.h: by_row has 32 columns of one row in a word, by_column 32 rows of
+  // one column.
   for (int64_t to = 0; to < count; ++to) {
-    const int64_t row = to * sample.rows / count;
+    const int64_t row = to * sample.rows / count;  // evenly spaced
     for (int64_t i = sample.indptr[row]; i < sample.indptr[row + 1]; ++i) {
       const int64_t column = sample.indices[i];
       set_bit(by_row, column / kWordBits * count + to, column % kWordBits);

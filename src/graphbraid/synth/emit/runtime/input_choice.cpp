@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kRuns = 3;
 constexpr int64_t kLeastRows = 64;
-constexpr int64_t kDenseProducts = 25'000'000;  // of two numbers, in each direction
-constexpr int64_t kDenseNumbers = 4'000'000;    // of the dense rows, which bounds their memory
+constexpr int64_t kDenseProducts = 25'000'000;  // multiplications in each direction
+constexpr int64_t kDenseNumbers = 4'000'000;    // most numbers in dense rows, which bounds their memory
 constexpr int64_t kGathered = 2'000'000;        // numbers that an aggregation reads
 constexpr int64_t kEdgesPerRow = 16;
 
-// The rows of features as columns: the edges of the weight's gradient.
+// The sample by column, made by a counting sort: the edges along which the weight's gradient is summed.
 struct ByColumn {
   std::vector<int64_t> indptr;
   std::vector<int32_t> rows;
@@ -43,7 +43,7 @@ void sum_edges(const Edges& edges, ConstMatrix x, const float* weight, Matrix ou
   spmm({.edges = edges, .x = x, .factors = {.weight = weight}, .out = out});
 }
 
-// Rows of ones with `columns` numbers in memory.
+// A matrix of ones with its memory.
 struct Rows {
   std::vector<float> numbers;
   int64_t rows, columns;
@@ -120,7 +120,8 @@ static double aggregation_seconds(int64_t sources, int64_t width, int64_t floats
   const int64_t num_sources = std::max<int64_t>(1, std::min(sources, kDenseNumbers / width));
   uint32_t random = 1;
   for (int32_t& id : from) {
-    random = random * 1664525u + 1013904223u;  // a linear congruence, whose high bits are good enough
+    random = random * 1664525u + 1013904223u;  // a linear congruence; its high bits are random enough
+    // random / 2**32 is below 1, so this is below num_sources.
     id = static_cast<int32_t>(static_cast<uint64_t>(random) * static_cast<uint64_t>(num_sources) >> 32);
   }
   const auto num_edges = static_cast<int64_t>(from.size());

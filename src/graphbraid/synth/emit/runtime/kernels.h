@@ -1,6 +1,6 @@
-// The kernels that programs for every target call. Each call is one kernel of csrc/ in the variant for this
-// processor, or a kernel of the same name and formula on a GPU, with pointers into its memory. A call names
-// its arguments: what it leaves out is null, empty or false.
+// The kernels that programs for every target call. On a CPU, each call is one kernel of csrc/ in the variant
+// for this processor. On a GPU, it is a kernel of the same name and formula, with pointers into the GPU's
+// memory. A call names its arguments. An argument that it leaves out is null, empty or false.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace program {
 
-// What kernels are told of an epilogue.
+// An epilogue as the kernels of csrc/ take it.
 gb::Epilogue epilogue_of(const RowEpilogue& how);
 
 struct Spmm {
@@ -25,8 +25,8 @@ struct Spmm {
 };
 void spmm(const Spmm& a);
 
-// Which of equal maxima get a gradient, and whether a zero from the beginning is one of them: in this order
-// in csrc/aggregate/spmm_max.h, too.
+// Which of equal maxima get the gradient: the first; all in equal shares; or all with a zero that counts as
+// one more. csrc/aggregate/spmm_max.h has the same order.
 enum class Ties { kFirst, kShared, kSharedWithZero };
 
 struct SpmmMax {
@@ -34,7 +34,7 @@ struct SpmmMax {
   ConstMatrix x = {};
   Ties ties = Ties::kFirst;
   Matrix out = {};
-  int32_t* found = nullptr;  // for the gradient; null: not asked for
+  int32_t* found = nullptr;  // written for the gradient, if not null
 };
 void spmm_max(const SpmmMax& a);
 
@@ -45,8 +45,8 @@ struct SpmmMaxBackward {
 };
 void spmm_max_shared_backward(const SpmmMaxBackward& a);
 
-// Messages made of steps, reduced by row. Of the sources x and the destinations y those are given that a step
-// reads. Steps and results are arrays for a processor, see csrc/aggregate/messages.h, and a type for a GPU.
+// Messages made of steps, reduced by row. Only those sources x and destinations y are given that a step
+// reads. On a CPU, steps and results are arrays: see csrc/aggregate/messages.h. On a GPU, they are a type.
 struct Messages {
   Edges edges = {};  // the walked rows and their edges
   const int64_t* perm = nullptr;
@@ -65,7 +65,7 @@ struct Messages {
   const int64_t* results = nullptr;
   int num_results = 0;
 };
-void reduce_messages(const Messages& a);  // on a GPU by the message's type: messages.cuh
+void reduce_messages(const Messages& a);  // on a GPU a template of the message's type: messages.cuh
 
 struct TallProduct {
   ConstMatrix a = {}, b = {};
@@ -117,8 +117,8 @@ struct EpilogueBackward {
 };
 void epilogue_backward(const EpilogueBackward& a);
 
-// Attention over the edges; above and share are kept for the backward pass, which takes the edges by source,
-// too. Without them nothing is kept.
+// Attention over the edges. above and share are written for the backward pass, if not null. The backward pass
+// also takes the edges by source.
 struct GatForward {
   Edges edges = {};
   ConstMatrix x = {}, src_logit = {}, dst_logit = {};
@@ -158,7 +158,7 @@ struct Gatv2Backward {
 };
 void gatv2_backward(const Gatv2Backward& a);
 
-// (heads, channels) to (heads * channels, heads): the numbers of each head in its own rows and column.
+// (heads, channels) to (heads * channels, heads): each head's numbers go to its own rows and column.
 struct SpreadHeads {
   const float* x = nullptr;
   int64_t heads = 0, channels = 0;
@@ -166,7 +166,7 @@ struct SpreadHeads {
 };
 void spread_heads(const SpreadHeads& a);
 
-// (heads, heads * channels) to (heads, channels): of each row the columns of its own head.
+// (heads, heads * channels) to (heads, channels): each row keeps the columns of its own head.
 struct OwnHeads {
   ConstMatrix x = {};
   float* out = nullptr;
@@ -177,10 +177,10 @@ struct Elements {
   ConstMatrix x = {};
   Matrix out = {};
 };
-// out = the mean of as many blocks of columns as x has of out's.
+// out = the mean of x's blocks of columns, each as wide as out.
 void mean_of_heads(const Elements& a);
 
-// out = x * factor in each block of its columns.
+// Each block of out's columns, as wide as x, = x * factor.
 struct RepeatHeads {
   ConstMatrix x = {};
   double factor = 1;
@@ -188,7 +188,8 @@ struct RepeatHeads {
 };
 void repeat_heads(const RepeatHeads& a);
 
-// The mean and 1 / sqrt(variance + eps) of x's columns, which get a share in the running mean and variance.
+// The mean and 1 / sqrt(variance + eps) of x's columns. The running mean and variance move towards them by
+// `share`.
 struct BatchStatistics {
   ConstMatrix x = {};
   float *running_mean = nullptr, *running_variance = nullptr;
@@ -197,7 +198,7 @@ struct BatchStatistics {
 };
 void batch_statistics(const BatchStatistics& a);
 
-// The same numbers of a running mean and variance, which stay.
+// The same two vectors for a running mean and variance, which do not change.
 struct RunningStatistics {
   const float *running_mean = nullptr, *running_variance = nullptr;
   int64_t width = 0;
@@ -222,7 +223,8 @@ struct BatchNormBackward {
 };
 void batch_norm_backward(const BatchNormBackward& a);
 
-// Rows normalised each by its own mean and variance, which are kept for the backward pass, if not null.
+// Normalises each row by its own mean and variance. mean and rstd are written for the backward pass, if not
+// null.
 struct LayerNorm {
   ConstMatrix x = {};
   const float *weight = nullptr, *bias = nullptr;
@@ -240,8 +242,8 @@ struct LayerNormBackward {
 };
 void layer_norm_backward(const LayerNormBackward& a);
 
-// The cross entropy of labelled rows, summed and divided by their number on all ranks; writes its gradient,
-// which is 0 elsewhere.
+// The cross entropy of labelled rows: the sum over this rank's rows, divided by the number of all ranks'
+// rows. Writes its gradient, which is 0 in all other rows.
 struct LossInput {
   ConstMatrix outputs = {};
   LabelledRows nodes = {};
@@ -251,11 +253,12 @@ double cross_entropy(const LossInput& a);
 // The number of labelled rows whose largest column is their label.
 int64_t num_right(ConstMatrix outputs, const LabelledRows& nodes);
 
-// The same of targets, one for each output of a row: losses are divided by `total` times the columns.
+// The same for targets, one for each output of a row. The sum is divided by `total` times the columns.
 double binary_cross_entropy(const LossInput& a);
 double mean_squared(const LossInput& a);
-// The number of outputs above 0 just where their target is above 1/2; the sum of squared differences.
+// The number of outputs whose sign is right: above 0 if the target is above 1/2, else not above 0.
 int64_t num_right_signs(ConstMatrix outputs, const LabelledRows& nodes);
+// The sum of squared differences of outputs and targets.
 double squared_errors(ConstMatrix outputs, const LabelledRows& nodes);
 
 // out = 0, out = x, out += x, out = x / divisor, element by element.
@@ -273,7 +276,7 @@ struct Divide {
 };
 void divide(const Divide& a);
 
-// out = x / the number of each row's edges, or x where there are none.
+// out = x / max(number of the row's edges, 1).
 struct DivideByDegrees {
   Edges edges = {};
   ConstMatrix x = {};
@@ -281,7 +284,7 @@ struct DivideByDegrees {
 };
 void divide_by_degrees(const DivideByDegrees& a);
 
-// out = x / count, as by 1 where it is 0.
+// out = x / max(count, 1), element by element.
 struct DivideByCounts {
   ConstMatrix x = {};
   const int32_t* count = nullptr;
@@ -296,7 +299,7 @@ struct AddProduct {
 };
 void add_product(const AddProduct& a);
 
-// out = (1 + factor) x, or that added to out; and the factor's gradient, the sum of grad * x.
+// out = (1 + factor) x, or out += (1 + factor) x. The factor's gradient is the sum of grad * x.
 struct Scale {
   ConstMatrix x = {};
   const float* factor = nullptr;

@@ -1,4 +1,4 @@
-// Bias, activation and dropout, compiled from csrc/rowwise/epilogue.inl, and the small functions of elements.
+// Bias, activation and dropout, compiled from csrc/rowwise/epilogue.inl, and the kernels of single elements.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -20,7 +20,7 @@
 namespace program {
 namespace {
 
-// Calls body(i) for each row, which takes `columns` numbers; threads share the rows.
+// Calls body(i) for each row. Threads share the rows; a row's work is that of `columns` numbers.
 template <typename Body>
 void each_row(int64_t rows, int64_t columns, const Body& body) {
   const int64_t grain = std::max<int64_t>(1, gb::kFloatsWorth / std::max<int64_t>(1, columns));
@@ -29,7 +29,7 @@ void each_row(int64_t rows, int64_t columns, const Body& body) {
   });
 }
 
-// Runs out(i, j) = values(i, j).
+// Sets out(i, j) = values(i, j).
 template <typename Values>
 void write(const char*, const Values& values, Matrix out) {
   each_row(out.rows, out.columns, [&](int64_t i) {
@@ -37,8 +37,9 @@ void write(const char*, const Values& values, Matrix out) {
   });
 }
 
-// The functions of heads take part in each step of attention. The numbers of a head stand side by side, so
-// that the compiler makes vectors of them. Each number is computed as by the values' own function.
+// Every step of attention runs the functions of heads, so these have loops of their own: over the numbers of
+// a head, which stand side by side, so that the compiler makes vectors of them. The order of each number's
+// operations is that of its element function, so the bits are the same.
 void write(const char* name, const MeanOfHeads& mean, Matrix out) {
   if (mean.x.column_stride != 1 || out.column_stride != 1) return write<MeanOfHeads>(name, mean, out);
   const int64_t columns = out.columns, num_heads = mean.x.columns / columns;
@@ -69,6 +70,7 @@ void write(const char* name, const Repeated& repeated, Matrix out) {
 }  // namespace
 
 void choose_variant() {
+  // The fastest one comes last, so the last one that fits stays active.
   for (const gb::Variant variant : {gb::Variant::kPortable, gb::Variant::kAvx2, gb::Variant::kAvx512})
     if (gb::is_supported(variant) && gb::is_compiled(variant)) gb::set_active_variant(variant);
 }

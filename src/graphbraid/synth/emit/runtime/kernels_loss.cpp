@@ -1,4 +1,4 @@
-// The loss, compiled from csrc/rowwise/cross_entropy.inl, and the number of right answers.
+// The losses, compiled from csrc/rowwise/cross_entropy.inl, and the number of right predictions.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -21,7 +21,7 @@
 namespace program {
 namespace {
 
-// The sum of a loss over the numbers of rows; its gradient, times `share`, goes to the rows of `grad`.
+// The sum of a loss over all outputs of the labelled rows. Its gradient times `share` is written to `grad`.
 template <typename Loss>
 double sum_of(const LossInput& a, float share) {
   double sum = 0;

@@ -35,6 +35,7 @@ void reduce_messages(const Messages& m) {
     const bool of_source = compiler.op(i) == gb::MessageOp::kSource;
     if (!of_source && compiler.op(i) != gb::MessageOp::kDestination) continue;
     const ConstMatrix& rows = (of_source ? sources : destinations)[compiler.first(i)];
+    // A walk by source has the sources at the walked end; otherwise the destinations are there.
     auto& to = of_source == m.by_source ? a.walked : a.reached;
     to.push_back({i, {rows.data, rows.row_stride}, rows.columns});
   }
@@ -49,6 +50,7 @@ void reduce_messages(const Messages& m) {
     wanted.emplace_back(kind, step);
     a.results.push_back({kind, compiler.narrow(step), to.data, to.columns});
     if (kind == gb::MessageResult::kLogSumExp) a.results.back().logs = targets[result[2] + 1].data;
+    // The counts of all maxima and minima stand side by side in one matrix with `counted` columns.
     if (kind == gb::MessageResult::kMax || kind == gb::MessageResult::kMin) {
       a.results.back().count = m.count ? m.count + counted : nullptr;
       counted += to.columns;

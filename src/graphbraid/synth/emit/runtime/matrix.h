@@ -1,4 +1,4 @@
-// What the kernels of every target are told of rows, edges, coefficients, attention and labels.
+// The rows, edges, coefficients, attention and labels that the kernels of every target take.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct MatrixOf {
   Float* data = nullptr;
   int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 1;
 
-  // To one that is only read.
+  // Converts to a matrix that is only read.
   template <typename Read, typename = std::enable_if_t<std::is_same_v<Read, const Float>>>
   operator MatrixOf<Read>() const {
     return {data, rows, columns, row_stride, column_stride};
@@ -48,27 +48,28 @@ MatrixOf<Float> transposed(const MatrixOf<Float>& m) {
   return {m.data, m.columns, m.rows, m.column_stride, m.row_stride};
 }
 
-// A place in a step's arena. Which shape stands there, each call says.
+// A place in a step's arena. Each use gives the shape of the tensor there.
 class Tensor {
  public:
   explicit Tensor(char* begin) : begin_(begin) {}
   Matrix operator()(int64_t rows, int64_t columns) const { return contiguous(floats(), rows, columns); }
-  // The first columns of rows that are so many floats apart.
+  // The first columns of rows that are row_stride floats apart.
   Matrix operator()(int64_t rows, int64_t columns, int64_t row_stride) const {
     return strided(floats(), rows, columns, row_stride, 1);
   }
   float* floats() const { return reinterpret_cast<float*>(begin_); }
   int32_t* int32s() const { return reinterpret_cast<int32_t*>(begin_); }
-  // What stands so many bytes behind its beginning.
+  // The place that many bytes behind this one.
   Tensor behind(int64_t bytes) const { return Tensor(begin_ + bytes); }
 
  private:
   char* begin_;
 };
 
-// The rows with more than `edges` edges, which a GPU sums in parts of so many edges, and the parts then in
-// order: rows (num_rows, 3) hold a row, its first part and the one behind its last; parts (num_parts, 3) a
-// row, its first edge and the one behind its last.
+// The rows with more than `edges` edges. A GPU sums such a row in parts of at most `edges` edges, and then
+// adds up the parts in order.
+//   rows (num_rows, 3): a row, its first part, and the part behind its last one
+//   parts (num_parts, 3): a row, the part's first edge, and the edge behind its last one
 struct LongRows {
   int64_t edges = 0;
   const int64_t* rows = nullptr;
@@ -94,14 +95,14 @@ struct Factors {
   const float* loop = nullptr;       // of the implicit self-loops
 };
 
-// What follows a kernel's sums, row by row: dropout(act(row + bias), p). Nothing, if all is left out.
+// An epilogue of each row that a kernel has summed: dropout(act(row + bias), p). By default it does nothing.
 struct RowEpilogue {
   const float* bias = nullptr;
   Act act = Act::kNone;
   double slope = 0.01;
   double p = 0;
   uint64_t seed = 0;
-  const int64_t* ids = nullptr;  // (rows,): the row that each row's mask is drawn for; null: itself
+  const int64_t* ids = nullptr;  // (rows,): number by which each row's mask is drawn; null: the row's own
 };
 
 inline bool is_empty(const RowEpilogue& how) {
@@ -117,8 +118,8 @@ struct Attention {
   const int64_t* first_keys = nullptr;
 };
 
-// Rows of the outputs, (count,), each another one, with their labels, (count,); `total` is the number of all
-// ranks' rows.
+// Different rows of the outputs, (count,), with their labels, (count,). `total` is the number of such rows of
+// all ranks.
 struct LabelledRows {
   const int64_t* rows = nullptr;
   const int64_t* labels = nullptr;  // one class for each row

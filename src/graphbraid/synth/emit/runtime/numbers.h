@@ -10,12 +10,12 @@
 
 namespace program {
 
-// Ends the program by what one of its lines does; 0 for none.
+// Ends the program with an error in one of its lines. Line 0 means no line.
 [[noreturn]] inline void fail(int line, const std::string& why) {
   throw std::runtime_error((line > 0 ? "line " + std::to_string(line) + ": " : "") + why);
 }
 
-// An integer of 64 bits, whose sums and products throw std::runtime_error where they would not fit.
+// An integer of 64 bits. A sum or product that does not fit throws std::runtime_error.
 class Int {
  public:
   constexpr Int(int64_t value) : value_(value) {}  // implicit: programs write plain numbers
@@ -59,7 +59,7 @@ class Int {
   }
 
  private:
-  // The smallest integer has no opposite, so that it counts as one that does not fit.
+  // The smallest integer counts as too large, since its negative does not fit.
   static Int fitting(bool overflows, int64_t value, int line) {
     if (overflows || value == INT64_MIN) fail(line, "the integer is too large: at most 9223372036854775807");
     return value;
@@ -100,7 +100,7 @@ template <typename... Parts>
 void say(const Parts&... parts) {
   std::string line;
   ((line += " " + shown(parts)), ...);
-  std::printf("%s\n", line.c_str() + !line.empty());
+  std::printf("%s\n", line.c_str() + !line.empty());  // without the space before the first part
 }
 
 }  // namespace program

@@ -1,4 +1,4 @@
-// The rules of PyTorch's SGD, Adam and AdamW, which programs for every target have in common.
+// The rules of PyTorch's SGD, Adam and AdamW, for the programs of every target.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ struct Update {
   bool is_first;
   float rate, momentum, beta1, rest1, beta2, rest2, root2, eps, decay, decay_rest;
 
-  // Changes a number by its gradient; first and second are what is kept of its earlier gradients.
+  // Updates a value by its gradient. first and second are averages of its earlier gradients.
   GB_EVERYWHERE void operator()(float grad, float& value, float& first, float& second) const {
     if (rule == Rule::kAdamW)
       value *= decay_rest;

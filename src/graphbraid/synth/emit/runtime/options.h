@@ -18,16 +18,16 @@ struct Options {
   bool help = false;
 };
 
-// What starts a program, and whether it reads a store or has all that it needs in plan/.
+// The words that start a program, and whether it reads a store or has all of its arrays in plan/.
 struct Command {
   std::string start;
   bool reads_store;
-  std::vector<std::string> inputs = {};  // the input paths it was written with, where that is told
+  std::vector<std::string> inputs = {};  // the input paths that --input takes; empty: there is no --input
 
   std::string usage() const;
 };
 
-// A command line that says what cannot be done.
+// A mistake in the command line.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -35,7 +35,7 @@ struct UsageError : std::runtime_error {
 // Reads the command line; throws UsageError. A program with usual_epochs < 0 counts its epochs itself.
 Options read_options(int count, char** words, const Command& command, int64_t usual_epochs);
 
-// Checks that the folders to read are there, and makes the one to write; throws std::runtime_error.
+// Checks that the folders to read exist, and makes the folder to write. Throws std::runtime_error.
 void prepare_folders(const Options& options, const Command& command);
 
 }  // namespace program

@@ -6,7 +6,7 @@
 namespace program {
 
 int64_t peak_memory() {
-  // Not from getrusage, whose peak a process inherits from the one that started it.
+  // getrusage would not do: a process inherits its peak from the process that started it.
   std::ifstream status("/proc/self/status");
   int64_t kilobytes = 0;
   for (std::string line; std::getline(status, line);)

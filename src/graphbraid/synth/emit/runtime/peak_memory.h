@@ -1,12 +1,11 @@
-// The most memory that a program has taken.
+// The largest memory that a program has taken.
 #pragma once
 
 #include <cstdint>
 
 namespace program {
 
-// Bytes that this process has had in memory at most, with pages of mapped files; 0 where the system does not
-// tell.
+// Most bytes that this process has had in memory, with pages of mapped files; 0 if the system does not tell.
 int64_t peak_memory();
 
 }  // namespace program

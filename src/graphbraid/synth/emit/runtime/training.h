@@ -1,4 +1,4 @@
-// What surrounds the kernels in training: the arena, and what its passes and updates read.
+// The memory of a step, and the headers of kernels, epochs, optimizer and weights.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace program {
 
-// Memory that begins at a page, in large pages where the system has them.
+// A step's memory. It begins at a page; its pages are large ones if the system has them.
 class Arena {
  public:
   explicit Arena(int64_t bytes);

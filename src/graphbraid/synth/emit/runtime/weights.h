@@ -1,4 +1,4 @@
-// What training changes: parameters and counters, in folders of .npy files.
+// The numbers that training changes: parameters and counters, kept in folders of .npy files.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace program {
 
-// A parameter with its gradient and what its optimizer keeps of earlier gradients; or numbers that are saved
-// with the parameters but have no gradient, such as running statistics.
+// A parameter with its gradient and the optimizer's averages of earlier gradients. Or numbers without a
+// gradient that are saved with the parameters, such as running statistics.
 struct Parameter {
-  // What a program says of it.
+  // Its description in the program.
   struct Described {
     std::string name;
     std::vector<int64_t> shape;
@@ -28,13 +28,13 @@ struct Parameter {
   bool learns() const { return !grad.empty(); }
 };
 
-// A number of steps that is saved with the parameters.
+// A count of steps that is saved with the parameters.
 struct Counter {
   std::string name;
   int64_t value = 0;
 };
 
-// All that training changes and a folder of weights holds, with one .npy file each.
+// All parameters and counters. A folder of weights has a .npy file for each.
 struct Weights {
   std::vector<Parameter> parameters;
   std::vector<Counter> counters;

@@ -3,17 +3,17 @@
 //   z[e, h] = src_logit[u, h] + dst_logit[v, h],  e = u -> v;  alpha: softmax of leaky(z) over v's edges
 //   out[v, h, :] = sum of mask[e, h] * alpha[e, h] * x[u, h, :]
 //
-// An implicit self-loop comes behind its row's edges, and stored ones are then left out. Kept for the
-// backward pass: the log-sum-exp of each row and head, and of the edges with z > 0 what they added to out
-// (above) and their part of the softmax (share). With D = <grad, out>, by csrc/attention/gat_backward.inl,
+// An implicit self-loop is the last edge of its row; stored self-loops are then left out. Kept for the
+// backward pass: the log-sum-exp of each row and head; and what the edges with z > 0 add to out (above) and
+// to the sum of the softmax, which is 1 (share). With D = <grad, out>, as in csrc/attention/gat_backward.inl,
 //
 //   grad_dst_logit[v, h] = (1 - slope) * (<grad[v, h, :], above[v, h, :]> - D[v, h] * share[v, h])
 //   grad_x[u, h, :] = S,  grad_src_logit[u, h] = <S * slope + S_above * (1 - slope), x[u, h, :]>
 //                                                - sum of alpha * D[v, h] * leaky'(z)
 //
 // with S, S_above the sums of mask * alpha * grad[v] over u's out-edges, and over those with z > 0. A warp
-// handles a row and a head: 32 edges at a time get their coefficients, a lane each, and then the lanes stand
-// for columns. Bound by reading num_edges rows.
+// handles a row and a head. It takes 32 edges at a time: first each lane computes the coefficient of one
+// edge, then each lane sums some columns over these edges. Bound by reading num_edges rows.
 #pragma once
 
 #include "rows.cuh"
@@ -38,18 +38,19 @@ struct AttentionTask {
   Matrix out, lse, above, share;
   // Backward:
   ConstMatrix grad;
-  bool narrow;  // each head's gradient is the same, given once
+  bool narrow;  // all heads have the same gradient, which is given once
   Matrix grad_x, grad_src_logit, grad_dst_logit;
   float* d;  // (rows, heads)
-  // GATv2's, see gatv2.cuh: instead of the logits, rows of destinations and the vectors of the heads.
+  // GATv2 has rows of destinations and vectors of heads instead of logits: see gatv2.cuh.
   ConstMatrix own, vectors;
   Matrix grad_own, of_vectors;
 
   __device__ int64_t heads() const { return lse.columns; }
   __device__ int64_t channels() const { return x.columns / lse.columns; }
   __device__ float leaky(float z) const { return z > 0 ? z : z * slope; }
-  // The factor of an edge's coefficient under dropout: 0 or 1 / (1 - p). The key of an edge's mask counts up
-  // from its row's first; the implicit self-loop's comes last.
+  // The factor of an edge's coefficient under dropout: 0 or 1 / (1 - p). The keys of a row's masks count up
+  // from first_keys[row]; the implicit self-loop has the last one. Without first_keys, a row's keys begin at
+  // indptr[row] + row, since each row before has one more key than edges.
   __device__ float mask(int64_t row, int64_t edge, int64_t head) const {
     if (threshold == 0) return 1.0f;
     const int64_t key = edge + (first_keys ? first_keys[row] - edges.indptr[row] : row);
@@ -57,18 +58,19 @@ struct AttentionTask {
   }
 };
 
-// What a warp's lanes know of 32 edges.
+// 32 edges, which the lanes of a warp share.
 struct WarpEdges {
   int64_t nodes[kWarp];
   float coefficients[kWarp], above[kWarp];  // above: of edges with z > 0, else 0
 };
 
-// Edge `place` of a row that has `count` edges and perhaps a loop behind them.
+// An edge of a row: its other node, its number, and whether there is one at this place.
 struct Edge {
   int64_t node, id;
   bool is_there;
 };
 
+// The edge at a place of a row. An implicit self-loop stands behind the row's edges.
 __device__ inline Edge edge_of(const AttentionTask& task, const Edges& edges, int64_t row, int64_t place) {
   const int64_t begin = edges.indptr[row], end = edges.indptr[row + 1];
   if (begin + place < end) {

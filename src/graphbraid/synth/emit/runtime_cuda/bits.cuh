@@ -3,14 +3,15 @@
 //   bit_product  out = diag(factors) * x * b (+ out)      bits (words of the depth, num_rows)
 //   bit_gram     out = aᵀ * diag(factors) * x             bits (words of the rows, columns of x)
 //
-// Lanes share a row of what is summed; bound by reading those rows.
+// Lanes share the columns of the rows that are summed. Bound by reading those rows.
 #pragma once
 
 #include "sums.cuh"
 
 namespace program {
 
-// Calls f(place) for the bits that are set, the first of `words` first; they stand `stride` apart.
+// Calls f(place) for each bit that is set, in order. The words stand `stride` apart. word & (word - 1) clears
+// the lowest set bit.
 template <typename F>
 __device__ void for_set_bits(const int32_t* words, int64_t num_words, int64_t stride, const F& f) {
   for (int64_t w = 0; w < num_words; ++w)

@@ -1,5 +1,5 @@
-// Sums of columns over all rows: in parts of rows, then the parts of a column by a tree. The bits depend on
-// the number of rows alone.
+// Sums of columns over all rows. First parts of the rows are summed, then a tree adds up the parts of a
+// column. The order, and so the bits, depends on the number of rows alone.
 #pragma once
 
 #include "gpu.cuh"
@@ -34,7 +34,8 @@ static __global__ void join_columns(const float* sums, int64_t columns, int64_t 
   if (threadIdx.x == 0) out[column] = of_thread[0];
 }
 
-// Calls with the workspace's part for the sums; `out`, (columns,), may lie behind it.
+// Sums the columns. The sums of the parts are the workspace's first kMostParts * columns floats. `out`,
+// (columns,), may stand behind them.
 template <typename Values>
 void sum_columns(const char* name, const Values& values, int64_t rows, int64_t columns, float* out) {
   int64_t parts = rows / kRowsOfPart;

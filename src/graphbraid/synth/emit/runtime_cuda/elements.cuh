@@ -35,8 +35,9 @@ struct GradientThrough {
   __device__ float operator()(int64_t row, int64_t column) const {
     const float g = at(grad, row, column), y = at(result, row, column);
     const float scale = static_cast<float>(how.keep_scale);
-    if (how.act == gb::Act::kRelu) return y > 0 ? g * scale : 0.0f;  // an output above 0 was kept
+    if (how.act == gb::Act::kRelu) return y > 0 ? g * scale : 0.0f;  // a result above 0 was kept by dropout
     const float mask = how.threshold ? mask_at(how, row, column) : 1.0f;
+    // y / scale is the activation's result: dropout has multiplied it by scale, or the mask is 0.
     return g * (mask * slope_at(how, y / scale));
   }
 };

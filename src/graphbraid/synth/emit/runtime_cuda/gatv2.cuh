@@ -12,16 +12,16 @@
 //   grad_x[u, h, :] = sum over u's out-edges of mask * alpha * grad[v, h, :]
 //                     + vectors[h, :] * sum of g * leaky'(z)
 //
-// A group of lanes has a row and a head. It takes one edge after the other, a lane some of the columns, so
-// that nothing is stored per edge. Bound by reading num_edges rows of x, and in the backward pass also of own
-// and grad.
+// A group of lanes handles a row and a head. It takes one edge after the other, and each lane some of the
+// columns, so that nothing is stored per edge. Bound by reading num_edges rows of x, and in the backward pass
+// also of own and grad.
 #pragma once
 
 #include "attention.cuh"
 
 namespace program {
 
-// A group's row and head, and what both passes compute of an edge.
+// A group's row and head, and what both passes compute for an edge.
 template <int Lanes>
 struct HeadOfRow {
   const AttentionTask& task;
@@ -52,7 +52,7 @@ struct HeadOfRow {
     for (int64_t c = lane; c < task.channels(); c += Lanes) sum += grad[begin + c] * row[begin + c];
     return sum_of_lanes<Lanes>(sum);
   }
-  // Calls f(edge, place) for the edges of the row, by the edges' destinations or sources.
+  // Calls f(edge, place) for the edges of the row, which are given by destination or by source.
   template <typename F>
   __device__ void for_edges(const Edges& edges, const F& f) const {
     const int64_t places = edges.indptr[row + 1] - edges.indptr[row] + 1;  // and one for a self-loop
@@ -77,6 +77,7 @@ __global__ void attend_both(const AttentionTask task) {
   for (int64_t first = own.lane; first - own.lane < task.channels(); first += kWarpTile * Lanes) {
     float top = -INFINITY, total = 0, sum[kWarpTile] = {};
     own.for_edges(task.edges, [&](const Edge& edge, int64_t) {
+      // A softmax in one walk: when a larger logit comes, the sums so far are scaled down to it.
       const float logit = own.logit(edge.node, v), larger = fmaxf(top, logit);
       const float before = expf(top - larger), power = expf(logit - larger);
       const float c = power * task.mask(v, edge.id, h);
@@ -93,7 +94,7 @@ __global__ void attend_both(const AttentionTask task) {
   }
 }
 
-// By destination: D, the gradient of its own row, and what its edges add to that of the vectors.
+// By destination: D, the gradient of its own row, and its edges' part of the vectors' gradient.
 template <int Lanes>
 __global__ void attend_both_back_to_destinations(const AttentionTask task) {
   const HeadOfRow<Lanes> own(task);

@@ -14,7 +14,7 @@ void require(cublasStatus_t status, const char* what) {
     throw std::runtime_error(std::string("cuBLAS failed at ") + what + ": " + cublasGetStatusString(status));
 }
 
-// Sums stay in float32: without a word to the contrary cuBLAS rounds nothing to TF32.
+// Sums stay in float32: cuBLAS uses TF32 only if it is asked to.
 cublasHandle_t handle() {
   static const cublasHandle_t made = [] {
     cublasHandle_t fresh = nullptr;
@@ -24,7 +24,8 @@ cublasHandle_t handle() {
   return made;
 }
 
-// What cuBLAS, whose matrices have contiguous columns, is told of a matrix that it takes for its transpose.
+// A matrix as cuBLAS takes it. Its matrices have contiguous columns, so it takes rows of ours for the columns
+// of the transpose.
 struct Operand {
   const float* data;
   cublasOperation_t how;

@@ -6,10 +6,11 @@
 
 namespace program {
 
-// out = a * b, or out += a * b. Of a and b each the rows or the columns are contiguous, of out the rows.
+// out = a * b, or out += a * b. a and b each have contiguous rows or contiguous columns; out has contiguous
+// rows.
 void gemm(ConstMatrix a, ConstMatrix b, Matrix out, bool add);
 
-// Makes what the products need.
+// Prepares the products. cuBLAS takes memory of its own here.
 void prepare_gemm();
 
 }  // namespace program

@@ -9,7 +9,7 @@
 namespace program {
 namespace {
 
-constexpr int64_t kAlign = 256;  // bytes at which each part begins
+constexpr int64_t kAlign = 256;  // each part begins at a multiple of so many bytes
 
 struct {
   void* begin = nullptr;

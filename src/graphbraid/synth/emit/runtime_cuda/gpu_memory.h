@@ -1,4 +1,4 @@
-// The GPU's memory: one allocation, whose size is known before anything is read, in parts.
+// The GPU's memory: one allocation, which is divided into parts. Its size is known before anything is read.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace program {
 // All that a program takes of the GPU's memory.
 class Memory {
  public:
-  // Takes it; throws std::runtime_error if there is no GPU, or too little memory.
+  // Allocates it. Throws std::runtime_error if there is no GPU, or too little memory.
   explicit Memory(int64_t bytes);
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -20,7 +20,7 @@ class Memory {
 
   // Returns the next part, whose values are not set.
   void* take(int64_t bytes);
-  // Says what was taken, and of which GPU.
+  // The bytes that were taken, and the GPU's name.
   std::string shown() const;
 
  private:
@@ -46,12 +46,12 @@ class DeviceArray {
   int64_t rows_;
 };
 
-// The long rows of some edges: rows of more than so many edges, and their parts.
+// The rows with more than `edges` edges, and their parts.
 inline LongRows long_rows(int64_t edges, const DeviceArray& rows, const DeviceArray& parts) {
   return {edges, rows.int64s(), rows.rows(), parts.int64s(), parts.rows()};
 }
 
-// A folder of arrays, each brought to the GPU by its name, which is its file's without .npy.
+// A folder of arrays, which are copied to the GPU. The name of an array is that of its file without .npy.
 struct DeviceFolder {
   Memory& memory;
   std::string path;
@@ -67,7 +67,7 @@ struct DeviceFolder {
   }
 };
 
-// Numbers that a step makes anew and later tasks read, zeros at first.
+// Numbers that a task of each step writes and later tasks read. They are zeros at first.
 class Numbers {
  public:
   Numbers(Memory& memory, int64_t count);
@@ -87,7 +87,7 @@ class Arena {
   char* begin_;
 };
 
-// Memory that a kernel needs while it runs, the same for all.
+// Scratch memory of the kernel that runs. All kernels share it.
 class Workspace {
  public:
   Workspace(Memory& memory, int64_t bytes);
@@ -95,11 +95,11 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace();
 
-  // Its beginning, for so many bytes; throws std::logic_error if it has fewer.
+  // Its beginning. Throws std::logic_error if it has fewer bytes.
   static void* begin(int64_t bytes);
 };
 
-// Waits until the GPU has done what it was told to do; throws std::runtime_error if something failed.
+// Waits until the GPU has done all its work. Throws std::runtime_error if some of it failed.
 void wait_for_gpu();
 
 }  // namespace program

@@ -7,13 +7,14 @@
 namespace program {
 namespace {
 
-constexpr int64_t kAlign = 64;  // floats at which each parameter begins
+constexpr int64_t kAlign = 64;  // each parameter begins at a multiple of so many floats
 
 int64_t aligned(size_t floats) { return (static_cast<int64_t>(floats) + kAlign - 1) / kAlign * kAlign; }
 
 size_t bytes_of(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
-// The sum of a workspace's first `count` floats, behind which it is put.
+// The sum of the workspace's first `count` floats. The kernel writes it behind them as a double, whose place
+// is an even number of floats away from the beginning.
 double sum_of_workspace(int64_t count, float* numbers) {
   auto* sum = reinterpret_cast<double*>(numbers + (count + 1) / 2 * 2);
   launch_blocks("add_up", add_up, 1, numbers, count, sum);
@@ -26,7 +27,7 @@ float* workspace_for(int64_t count) {
   return static_cast<float*>(Workspace::begin(static_cast<int64_t>(bytes_of((count + 1) / 2 * 2 + 2))));
 }
 
-// The sum of a loss over the numbers of rows; its gradient, times `share`, goes to the rows of `grad`.
+// The sum of a loss over all outputs of the labelled rows. Its gradient times `share` is written to `grad`.
 template <typename Loss>
 double sum_of(const LossInput& a, float share) {
   const int64_t all = a.nodes.count * a.outputs.columns;

@@ -1,4 +1,4 @@
-// What surrounds the kernels in training on a GPU: parameters and their update.
+// The parameters on a GPU, and their update.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace program {
 
-// Weights whose values are the GPU's while training runs. Parameters that learn come first, so that one
-// kernel updates them all; each begins at kAlign floats.
+// Weights whose values are on the GPU while training runs. Parameters that learn come first, so that one
+// kernel updates them all. Each parameter begins at a multiple of kAlign floats.
 class DeviceWeights {
  public:
   DeviceWeights(Memory& memory, Weights weights);
@@ -32,7 +32,7 @@ class DeviceWeights {
  private:
   Weights weights_;  // the values as they were loaded or saved last
   std::vector<int64_t> places_;
-  int64_t num_learning_ = 0, num_all_ = 0;  // floats, with what lies between parameters
+  int64_t num_learning_ = 0, num_all_ = 0;  // floats, with the gaps between parameters
   float *values_, *gradients_, *first_, *second_;
 };
 

@@ -1,4 +1,4 @@
-// The attention of GAT and GATv2 and what surrounds it: see attention.cuh and gatv2.cuh.
+// The attention of GAT and GATv2: see attention.cuh and gatv2.cuh.
 #include "attention.cuh"
 #include "column_sums.cuh"
 #include "elements.cuh"
@@ -9,7 +9,7 @@
 namespace program {
 namespace {
 
-// Of either pass.
+// The arguments that both passes have.
 template <typename Call>
 AttentionTask task_of(const Call& c) {
   AttentionTask task{};
@@ -23,7 +23,7 @@ AttentionTask task_of(const Call& c) {
   task.first_keys = c.how.first_keys;
   task.out = c.out;
   task.lse = c.lse;
-  if constexpr (requires { c.src_logit; }) {  // GAT's
+  if constexpr (requires { c.src_logit; }) {  // GAT; GATv2 has no logits of rows
     task.src_logit = c.src_logit;
     task.dst_logit = c.dst_logit;
     task.above = c.above;
@@ -35,7 +35,7 @@ AttentionTask task_of(const Call& c) {
   return task;
 }
 
-// The same of the backward pass.
+// The same for the backward pass, with its own arguments that GAT and GATv2 have in common.
 template <typename Call>
 AttentionTask backward_task_of(const Call& c) {
   AttentionTask task = task_of(c);
@@ -76,7 +76,8 @@ void gatv2_backward(const Gatv2Backward& a) {
   const int64_t heads = a.lse.columns, width = a.x.columns, sums = kMostParts * width;
   AttentionTask task = backward_task_of(a);
   task.grad_own = a.grad_own;
-  // Its memory holds what each row adds to the vectors' gradient until the sources' gradients are written.
+  // grad_x's memory first holds each row's part of the vectors' gradient. These are summed before the
+  // sources' gradients are written there.
   task.of_vectors = contiguous(a.grad_x.data, a.edges.num_rows, width);
   const int64_t bytes = (sums + a.edges.num_rows * heads) * static_cast<int64_t>(sizeof(float));
   task.d = static_cast<float*>(Workspace::begin(bytes)) + sums;

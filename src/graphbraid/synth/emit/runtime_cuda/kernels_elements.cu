@@ -1,4 +1,4 @@
-// Bias, activation and dropout with their gradients, and the small functions of elements: see elements.cuh.
+// Bias, activation and dropout with their gradients, and the kernels of single elements: see elements.cuh.
 #include "column_sums.cuh"
 #include "elements.cuh"
 
@@ -27,7 +27,7 @@ gb::Epilogue epilogue_of(const RowEpilogue& how) {
 void epilogue(const RowwiseEpilogue& a) { write("epilogue", Followed{a.x, epilogue_of(a.how)}, a.out); }
 
 void epilogue_backward(const EpilogueBackward& a) {
-  // A bias alone, in place: only its sums are asked for.
+  // A bias alone, in place: the gradient of x is grad, and only the bias's is computed.
   const bool unchanged = a.how.act == Act::kNone && a.how.p == 0 && a.grad_x.data == a.grad.data;
   if (!unchanged) write("epilogue_backward", GradientThrough{a.grad, a.result, epilogue_of(a.how)}, a.grad_x);
   if (a.grad_bias)

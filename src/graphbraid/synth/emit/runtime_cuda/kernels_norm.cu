@@ -60,7 +60,7 @@ void layer_norm(const LayerNorm& a) {
   });
 }
 
-// The columns' sums come first: grad_x may stand where grad does.
+// The columns' sums come first, since grad_x may be the same memory as grad.
 void layer_norm_backward(const LayerNormBackward& a) {
   const auto sum = [&](const auto& values, float* to) {
     if (to) sum_columns("layer_norm_backward", values, a.x.rows, a.x.columns, to);

@@ -8,8 +8,8 @@
 
 namespace program {
 
-// losses[i] = the cross entropy of labelled row i; its share of the mean's gradient into grad. A warp has a
-// row.
+// losses[i] = the cross entropy of labelled row i. Its part of the mean's gradient is written to grad. A warp
+// handles a row.
 static __global__ void lose(const LossInput given, float* losses) {
   const int64_t i = thread_number() / kWarp, lane = threadIdx.x % kWarp;
   if (i >= given.nodes.count) return;
@@ -29,7 +29,7 @@ static __global__ void lose(const LossInput given, float* losses) {
   if (lane == 0) losses[i] = logf(total) - (from[label] - top);
 }
 
-// One block adds numbers up, in an order that their count alone decides.
+// One block adds numbers up, in an order that depends on their count alone.
 static __global__ void add_up(const float* numbers, int64_t count, double* sum) {
   __shared__ double of_thread[kThreads];
   double own = 0;
@@ -53,8 +53,8 @@ static __global__ void judge(const ConstMatrix outputs, const LabelledRows nodes
   right[i] = best == nodes.labels[i] ? 1.0f : 0.0f;
 }
 
-// losses[i] = the loss of output i of rows with targets; its gradient times `share` into grad, where there is
-// one.
+// losses[i] = the loss of output i of the rows with targets. Its gradient times `share` is written to grad,
+// if that has data.
 template <typename Loss>
 __global__ void lose_elements(const LossInput given, float share, float* losses) {
   const int64_t i = thread_number(), columns = given.outputs.columns;

@@ -5,7 +5,7 @@
 // csrc/aggregate/messages.inl computes the same on a processor, where it interprets the steps. Here main.cu
 // has each message as a type, with which the kernels are compiled; its steps are local variables:
 //
-//   Kinds                    what becomes of each of its results: MessageResults<MessageResult::kSum, ...>
+//   Kinds                    how each result is reduced: MessageResults<MessageResult::kSum, ...>
 //   compute(edge, result)    the results of one edge in one column
 //
 // A gradient is another message. It walks v's edges for the destinations' gradients, and u's edges, those of
@@ -41,9 +41,9 @@ struct MessageEdge {
   __device__ float weight() const { return given.weight[number]; }
 };
 
-// ---- What steps compute, named as ops/message_steps.py does; x, y: of the two steps that are read. None
-// becomes part of a fused multiply-add: a maximum's gradient compares messages that it computes again, and
-// they must have the same bits.
+// ---- The steps' functions, named as in ops/message_steps.py. x and y are the values of the steps that are
+// read. No function may become part of a fused multiply-add: the gradient of a maximum computes messages
+// again and compares them, so these must have the same bits.
 
 namespace steps {
 
@@ -60,7 +60,7 @@ __device__ inline float tanh(float x) { return tanhf(x); }
 __device__ inline float exp(float x) { return expf(x); }
 __device__ inline float abs(float x) { return fabsf(x); }
 
-// x times the slope of the function that was given y, or that gave y.
+// x times the slope of a function at y, or of a function whose result is y.
 __device__ inline float relu_gradient(float x, float y) { return y <= 0 ? 0.0f : x; }
 __device__ inline float leaky_relu_gradient(float x, float y, float slope) {
   return y > 0 ? x : multiply(x, slope);
@@ -89,7 +89,8 @@ struct MessageTask {
   }
 };
 
-// What the messages of a row have come to in a column, and how many share an extremum: none a NaN.
+// The messages of a row in a column, reduced so far, and how many messages share each extremum. None shares a
+// NaN.
 template <typename Kinds>
 struct Reduced {
   float value[Kinds::kCount];
@@ -102,7 +103,7 @@ struct Reduced {
       count[r] = 0;
     }
   }
-  // Takes a message, or what a part of the row has come to.
+  // Takes a message, or the reduced messages of a part of the row.
   __device__ void join(int r, float other, int32_t sharing) {
     if (Kinds::of(r) == MessageResult::kSum) {
       value[r] += other;
@@ -115,7 +116,7 @@ struct Reduced {
   }
 };
 
-// The messages of the edges [begin, end) of a row.
+// The reduced messages of the edges [begin, end) of a row.
 template <typename Message>
 __device__ Reduced<typename Message::Kinds> reduced(const Messages& given, int64_t row, int64_t begin,
                                                     int64_t end, int64_t column) {

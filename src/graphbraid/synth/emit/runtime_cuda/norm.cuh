@@ -2,11 +2,15 @@
 //
 //   out = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + eps)
 //
-// and its gradients, with y = (x - mean) * rstd: grad_weight = sum of grad * y, grad_bias = sum of grad, over
-// the rows, and, with h = grad * weight and averages over the column or row that mean and rstd are of,
+// The gradients, with y = (x - mean) * rstd and h = grad * weight:
+//
+//   grad_weight = sum of grad * y over the rows,  grad_bias = sum of grad over the rows
 //   grad_x = rstd * (h - average(h) - y * average(h * y))
-// where mean and rstd are those of x's rows. Variances are found from differences to the mean, whose own
-// rounding is corrected with the first order of those differences. x and grad are contiguous.
+//
+// The averages are over the column or the row that mean and rstd are of. They are left out if mean and rstd
+// are running statistics. A variance is the average square of the differences to the mean. The average
+// difference would be 0 if the mean were exact; it corrects the mean and the variance. x and grad are
+// contiguous.
 #pragma once
 
 #include "elements.cuh"
@@ -69,7 +73,7 @@ static __global__ void to_averages(float* sums, int64_t columns, int64_t count) 
   if (column < columns) sums[column] = count > 0 ? sums[column] / static_cast<float>(count) : 0.0f;
 }
 
-// variance: the sums of the squares, then the variance.
+// Corrects the means. `variance` holds the sums of the squares before, and the variances after.
 static __global__ void correct_moments(const float* differences, int64_t columns, int64_t count, float* mean,
                                        float* variance) {
   const int64_t column = thread_number();
@@ -81,7 +85,7 @@ static __global__ void correct_moments(const float* differences, int64_t columns
   variance[column] = found < 0 ? 0.0f : found;  // a NaN stays
 }
 
-// The running ones get their share; rstd holds the variance and becomes 1 / sqrt(variance + eps).
+// Updates the running statistics. rstd holds the variance before, and 1 / sqrt(variance + eps) after.
 static __global__ void track(const float* mean, float* rstd, int64_t count, int64_t columns,
                              float* running_mean, float* running_variance, double share, float eps) {
   const int64_t column = thread_number();

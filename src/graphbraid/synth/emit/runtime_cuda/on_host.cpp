@@ -1,5 +1,5 @@
-// Fibers go on by longjmp, which asks the system nothing, where swapcontext would set the signals each time.
-// It leads to other stacks than the caller's, which a fortified longjmp takes for a mistake.
+// Fibers are resumed by longjmp: swapcontext would ask the system to set the signal mask each time. The jump
+// goes to another stack. _FORTIFY_SOURCE takes such a jump for an error, so it is switched off.
 #undef _FORTIFY_SOURCE
 
 #include "on_host.h"
@@ -26,13 +26,13 @@ enum class State { kReady, kAtBlock, kAtWarp, kDone };
 
 // A stack on which threads run one after the other, until one of them waits.
 struct Fiber {
-  jmp_buf left;  // where it goes on
+  jmp_buf left;  // where it is resumed
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
 };
 
 struct Thread {
   State state;
-  Fiber* fiber;  // that it waits on
+  Fiber* fiber;  // the fiber on which it waits
   unsigned exchanges;
 };
 
@@ -45,7 +45,8 @@ struct Block {
   size_t now = 0;  // the running thread
   Fiber* fiber = nullptr;
   jmp_buf scheduler;
-  uint64_t given[2][kMostThreads];  // in an exchange and the one after it
+  // Of this exchange and the next: a thread may give its next value before another one has read this one.
+  uint64_t given[2][kMostThreads];
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> idle;
 };
@@ -68,7 +69,7 @@ size_t thread_at(size_t place) {
   std::abort();
 }
 
-// Leaves this stack and goes on where another was left; returns when something goes on here.
+// Leaves this stack and resumes another one. Returns when this one is resumed.
 void change(jmp_buf from, jmp_buf to) {
   if (_setjmp(from) == 0) _longjmp(to, 1);
 }
@@ -80,7 +81,7 @@ void wait_at(State where) {
   change(own.fiber->left, block.scheduler);
 }
 
-// What a fiber does: it runs the threads that no other has begun, as often as it is asked to.
+// The body of a fiber: it runs threads that no fiber has begun. When all have begun, it waits to be resumed.
 void run_threads() {
   Fiber* const own = block.fiber;
   for (;;) {
@@ -120,7 +121,7 @@ void begin_fiber() {
   go_on(fiber);
 }
 
-// Lets the threads [first, last) go on if all that are left have come to the same place.
+// Makes the threads [first, last) ready if all of them that have not ended wait at the same place.
 bool release(size_t first, size_t last, State where) {
   bool any = false;
   for (size_t t = first; t < last; ++t) {

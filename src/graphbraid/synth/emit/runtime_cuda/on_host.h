@@ -1,5 +1,5 @@
-// CUDA's language and runtime on the processor, as far as the sources here use them: a block's threads run by
-// turns, blocks one after the other. Slow: it is there to check the kernels where no GPU is.
+// An emulation of CUDA on the processor, as far as the sources here need it. The threads of a block run by
+// turns, blocks run one after the other. It is slow: it checks the kernels where there is no GPU.
 #pragma once
 
 #include <cmath>
@@ -18,12 +18,12 @@ extern Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace on_host {
 
-// Runs a kernel. Its threads run to their ends, or to where they wait for each other, in the order of their
-// numbers; with the environment variable GB_HOST_BACKWARDS in the opposite order, so that a result that hangs
-// on the order shows.
+// Runs a kernel. Its threads run in the order of their numbers, each to its end or to where it waits for
+// others. With the environment variable GB_HOST_BACKWARDS they run in the opposite order, which shows results
+// that depend on the order.
 void run(const char* name, int64_t blocks, int threads, const std::function<void()>& kernel);
 
-// Gives `bits` to the lanes of this thread's warp and returns those of the given lane.
+// Gives `bits` to the lanes of this thread's warp, and returns the bits of the given lane.
 uint64_t exchange(uint64_t bits, int lane);
 int lane();
 
@@ -45,7 +45,7 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes) {
   return __shfl_sync(mask, value, on_host::lane() ^ lanes);
 }
 
-// Rounded each by itself; compiled with -ffp-contract=off.
+// Each result is rounded by itself: -ffp-contract=off keeps the compiler from fusing them.
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
@@ -58,8 +58,8 @@ struct cudaDeviceProp {
   char name[256];
 };
 
-// The memory of the GPU that is played, in bytes, is that of the environment variable GB_HOST_GPU_BYTES; 0:
-// there is no GPU. Memory is full of NaNs, so that what is read before it is written shows.
+// The environment variable GB_HOST_GPU_BYTES is the memory of the emulated GPU in bytes; 0 means that there
+// is no GPU. New memory is full of NaNs, so that a read before the first write shows.
 cudaError_t cudaMalloc(void** to, size_t bytes);
 cudaError_t cudaFree(void* begin);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);

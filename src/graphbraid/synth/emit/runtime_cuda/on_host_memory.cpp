@@ -1,4 +1,4 @@
-// The part of CUDA's runtime that on_host.h plays: memory, which is the processor's.
+// The memory of the GPU that on_host.h emulates: it is the processor's.
 #include <cstdlib>
 #include <map>
 

@@ -29,7 +29,8 @@ __device__ inline uint32_t row_key(uint64_t seed, uint64_t row) {
   return static_cast<uint32_t>(mixed(seed + row * 0x9E3779B97F4A7C15ull) >> 32);
 }
 
-// Whether a column of the row of this key is kept; threshold: the 32 random bits below which it is dropped.
+// Whether dropout keeps a column of the row with this key: it drops a number of 32 random bits below the
+// threshold.
 __device__ inline bool is_kept(uint32_t key, int64_t column, uint32_t threshold) {
   uint32_t h = key + static_cast<uint32_t>(column) * 0x9E3779B9u;
   h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
@@ -43,7 +44,7 @@ __device__ inline float mask_at(const gb::Epilogue& e, int64_t row, int64_t colu
   return is_kept(row_key(e.seed, drawn_for), column, e.threshold) ? static_cast<float>(e.keep_scale) : 0.0f;
 }
 
-// ---- The epilogue of element (row, column), and the slope of its activation where it gave y
+// ---- The epilogue of element (row, column), and the slope of the activation whose result is y
 
 __device__ inline float followed(const gb::Epilogue& e, int64_t row, int64_t column, float x) {
   if (e.bias) x += static_cast<const float*>(e.bias)[column];

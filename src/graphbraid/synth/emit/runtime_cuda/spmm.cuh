@@ -2,9 +2,9 @@
 //
 //   out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v
 //
-// each factor optional; `mean` divides by the number of the row's edges; with implicit self-loops
-// loop_scale * loop[v] * src_scale[v] * x[v, :] joins the sum; addend[v, :] is added last, and the epilogue
-// follows. Bound by reading num_edges rows of x.
+// Each factor is optional. `mean` divides by the number of the row's edges. Rows with an implicit self-loop
+// add loop_scale * loop[v] * src_scale[v] * x[v, :] to the sum. addend[v, :] is added after the factors, and
+// then comes the epilogue. Bound by reading num_edges rows of x.
 #pragma once
 
 #include "sums.cuh"

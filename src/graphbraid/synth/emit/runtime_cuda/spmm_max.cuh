@@ -1,13 +1,13 @@
-// Largest message per destination and column, and what its gradient is divided by:
+// Largest message per destination and column, and the edges that its gradient goes to:
 //
 //   out[v, f] = max of x[u, f] over the edges u -> v; 0 in an empty row; a NaN wins
-//   found[v, f]  the first such edge, counted in the row, -1 in an empty one; or how many such edges there
-//   are:
-//                of a NaN and in an empty row none, and one more for a maximum of 0 where an initial zero
-//                counts
+//   found[v, f]:
+//     Ties::kFirst   the first edge with the maximum, counted in the row; -1 in an empty row
+//     else           the number of edges with the maximum; 0 of a NaN and in an empty row
+//     kSharedWithZero  one more if the maximum is 0
 //
-// and the gradient, by source over the transposed edges: a source gets what its maxima share, and finds them
-// again by comparing. As in csrc/aggregate/spmm_max.inl.
+// The gradient goes by source over the transposed edges: a source gets its share of each maximum that its
+// message equals, which it finds by comparing again. As in csrc/aggregate/spmm_max.inl.
 #pragma once
 
 #include "sums.cuh"
@@ -24,12 +24,12 @@ struct MaxTask {
   int32_t* partial_found;  // likewise
 };
 
-// The best so far and where, or how often, it was found. Of a row's messages the first is never below.
+// The largest message so far, and where or how often it was found.
 struct Best {
   float value = -INFINITY;
   int32_t found = 0;
 
-  // `taken` replaces what was found where the message is larger, or the first NaN; an equal one adds `tie`.
+  // A larger message, or the first NaN, replaces `found` by `taken`. An equal message adds `tie` to it.
   __device__ void keep_larger(float message, int32_t taken, int32_t tie) {
     const bool wins = !(message <= value) && value == value;
     found = wins ? taken : message == value ? found + tie : found;
@@ -109,7 +109,8 @@ struct SharedTerms {
   __device__ int64_t columns() const { return out.columns; }
   __device__ bool leaves_out(int64_t, int64_t) const { return false; }
   __device__ float coefficient(int64_t, int64_t) const { return 1.0f; }
-  // No message is above the maximum, so what is not below is equal; or it is a NaN, which all share.
+  // No message is above the maximum, so a message that is not below it is equal. Comparisons with a NaN are
+  // false: all messages of the row share a maximum that is a NaN.
   __device__ float number(int64_t row, int64_t node, int64_t column) const {
     const bool is_below = x.data[row * x.row_stride + column] < largest.data[node * largest.columns + column];
     return is_below ? 0.0f : share.data[node * share.row_stride + column];

@@ -1,13 +1,12 @@
-// Sums over the edges of rows, without atomics: as many lanes as a row has columns, at most a warp, sum a row
-// together, edge by edge in order, so that the bits do not depend on how blocks are scheduled. Long rows are
-// summed in parts of a fixed number of edges, and the parts in order, so that a hub does not keep the GPU
-// waiting.
+// Sums over the edges of rows, without atomics. As many lanes as a row has columns, at most a warp, sum a row
+// edge by edge in order, so that the bits do not depend on how blocks are scheduled. Long rows are summed in
+// parts of a fixed number of edges, and then the parts in order, so that a hub does not keep the GPU waiting.
 //
-// What is summed says a type of terms:
+// A type of terms says what is summed:
 //   edges, columns()
 //   leaves_out(row, node)         whether an edge is left out
-//   coefficient(edge, node)       what an edge's numbers are multiplied by
-//   number(row, node, column)     what is summed
+//   coefficient(edge, node)       the factor of an edge's numbers
+//   number(row, node, column)     the number that an edge adds, before its factor
 //   finish(row, column, sum)      writes the result
 //   partial                       (parts of long rows, columns), scratch memory
 #pragma once
@@ -81,7 +80,7 @@ __global__ void join_parts(const Terms terms) {
   }
 }
 
-// Calls f with the number of lanes, as a constant, that share a row of so many columns.
+// Calls f with the number of lanes that share a row of so many columns, as a constant of the compiler.
 template <typename F>
 void with_lanes(int64_t columns, const F& f) {
   if (columns <= 4) return f(std::integral_constant<int, 4>{});

@@ -1,4 +1,4 @@
-// Sums and maxima over the lanes of a warp, or of a group in it, which all lanes get.
+// Sums and maxima over the lanes of a warp, or of a group in it. All of these lanes get the result.
 #pragma once
 
 #include "gpu.cuh"
@@ -13,8 +13,8 @@ __device__ inline float largest_of_warp(float value) {
   return value;
 }
 
-// The sum over this thread's group of Lanes lanes. Only they take part, since groups of a warp have rows of
-// different lengths. The remainder avoids a shift by 32, which C++ leaves undefined.
+// The sum over this thread's group of Lanes lanes. The mask has only these lanes, since groups of a warp may
+// have rows of different lengths. `Lanes % kWarp` avoids a shift by 32, which C++ leaves undefined.
 template <int Lanes>
 __device__ float sum_of_lanes(float value) {
   const unsigned first = threadIdx.x % kWarp / Lanes * Lanes;

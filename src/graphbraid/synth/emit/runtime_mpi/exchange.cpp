@@ -19,14 +19,14 @@ int count_of(int64_t rows) {
   return static_cast<int>(rows);
 }
 
-// Rows as MPI counts them, so that a count does not overflow at 2 GiB.
+// A row as one element of MPI. MPI counts elements in an int, which would not hold the number of floats.
 class RowType {
  public:
   explicit RowType(int64_t columns) {
     MPI_Type_contiguous(count_of(columns), MPI_FLOAT, &type);
     MPI_Type_commit(&type);
   }
-  ~RowType() { MPI_Type_free(&type); }  // what is under way keeps it
+  ~RowType() { MPI_Type_free(&type); }  // MPI keeps the type until pending transfers of it end
   RowType(const RowType&) = delete;
   RowType& operator=(const RowType&) = delete;
 
@@ -67,7 +67,7 @@ void Exchange::post(int tag, ConstMatrix sent, const int64_t* sent_rows, Matrix 
                     const int64_t* received_rows) {
   const RowType row(sent.columns);
   std::vector<MPI_Request>& requests = requests_->all;
-  float* to = received.data;  // receive first: what arrives then needs no place in between
+  float* to = received.data;  // receives come first: data that arrives then needs no buffer in between
   for (int rank = 0; rank < route_.ranks->size(); ++rank) {
     if (received_rows[rank] == 0) continue;
     requests.emplace_back();

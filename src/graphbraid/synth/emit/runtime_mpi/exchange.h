@@ -1,4 +1,4 @@
-// Rows that travel between ranks: to those that read them and, as gradients, back.
+// Exchanges between ranks: rows go to the ranks that read them, and their gradients come back.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace program {
 
-// One exchange of a program. What was begun is waited for before it is begun again.
+// One exchange of a program. After begin() or begin_back(), wait() comes before the next of them.
 class Exchange {
  public:
-  // Which rows travel. The arrays must outlive this.
+  // The rows that travel. The arrays must outlive the exchange.
   struct Route {
     Ranks* ranks = nullptr;
-    int tag = 0;                            // another for each exchange
+    int tag = 0;                            // different for each exchange
     const int64_t* rows = nullptr;          // (num_sent,): own rows to send, by receiver
     const int64_t* send_rows = nullptr;     // (ranks,): how many of them go to each rank
     const int64_t* receive_rows = nullptr;  // (ranks,): how many rows come from it
@@ -25,7 +25,7 @@ class Exchange {
   Exchange(Exchange&&) noexcept;
   ~Exchange();
 
-  // Begins to send own rows, which are copied to packed, and to receive the halo's.
+  // Copies own rows to packed, begins to send these, and begins to receive the rows of the halo.
   struct Begin {
     ConstMatrix own = {};
     Matrix packed = {}, halo = {};
@@ -37,7 +37,7 @@ class Exchange {
     Matrix returned = {};
   };
   void begin_back(const BeginBack& a);
-  // Waits for what was begun.
+  // Waits until the transfer that was begun is complete.
   void wait();
 
  private:

@@ -24,7 +24,7 @@ struct Ranks::Sums {
 };
 
 Ranks::Ranks(int* count, char*** words) : sums_(std::make_unique<Sums>()) {
-  int provided = 0;  // funneled: one thread calls MPI, others compute; every implementation provides it
+  int provided = 0;  // funneled: only one thread calls MPI; every implementation provides that
   MPI_Init_thread(count, words, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -62,14 +62,15 @@ void Ranks::let_one_speak() const {
 }
 
 void Ranks::require_alike(uint64_t number, const std::string& what) const {
-  const uint64_t both[2] = {number, ~number};  // the largest complement is that of the smallest
+  // The largest complement is the complement of the smallest number: one maximum gives both ends.
+  const uint64_t both[2] = {number, ~number};
   uint64_t most[2] = {};
   MPI_Allreduce(both, most, 2, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
   if (most[0] != ~most[1]) throw std::runtime_error("the ranks have different " + what);
 }
 
 void Ranks::end_all(int code) {
-  // mpirun drops what it has not read yet of the ranks' words, such as why they end.
+  // mpirun drops output of the ranks that it has not read yet, such as the error: it gets time to read.
   std::fflush(nullptr);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   MPI_Abort(MPI_COMM_WORLD, code);

@@ -1,5 +1,5 @@
-// The ranks of a job and what they tell each other. An error of MPI itself ends the job, as MPI does by
-// itself, with its own message.
+// The ranks of a job, and what they send to each other besides rows. An error inside MPI ends the job with
+// MPI's own message.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace program {
 
-// What completes the gradient of rows that the ranks normalise together.
+// The arguments of couple(), which completes the gradient of rows that all ranks normalise together.
 struct Couple {
-  Matrix grad_x = {};  // rstd * weight * grad before; loses its averages over all ranks' rows
+  Matrix grad_x = {};  // rstd * weight * grad before; its averages over all ranks' rows are subtracted
   ConstMatrix x = {};
   Matrix scratch = {};  // of grad_x's shape, written
   const float *mean = nullptr, *rstd = nullptr, *weight = nullptr;
@@ -36,21 +36,22 @@ class Ranks {
   double sum(double value) const;
   // Replaces values by their sums.
   void sum(std::vector<double>& values);
-  // Begins to replace values, which stay where they are, by their sums.
+  // Begins to replace values by their sums. They must stay in their place until finish_sums().
   void begin_sum(std::vector<float>& values);
   // Waits for all sums that were begun.
   void finish_sums();
 
-  // Like batch_statistics of kernels.h, of all ranks' rows; and what its gradient needs (ranks_norm.cpp).
+  // Like batch_statistics of kernels.h, but of all ranks' rows; and the rest of its gradient
+  // (ranks_norm.cpp).
   void batch_statistics(const BatchStatistics& a);
   void couple(const Couple& a);
 
-  // Bytes of rows that this rank sent to others, and of vectors that it gave to sums, since it forgot them.
+  // Bytes of rows that this rank sent to others and of vectors that it gave to sums, since forget_sent().
   int64_t sent_bytes() const { return sent_bytes_; }
   void forget_sent() { sent_bytes_ = 0; }
   void count_sent(size_t bytes) { sent_bytes_ += size_ > 1 ? static_cast<int64_t>(bytes) : 0; }
 
-  // Sends what other ranks than the first print nowhere; throws std::runtime_error.
+  // Drops the output of all ranks but the first. Throws std::runtime_error.
   void let_one_speak() const;
   // Throws std::runtime_error unless all ranks give the same number.
   void require_alike(uint64_t number, const std::string& what) const;

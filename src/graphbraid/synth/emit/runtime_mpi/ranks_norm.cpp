@@ -10,7 +10,8 @@ namespace program {
 void Ranks::batch_statistics(const BatchStatistics& a) {
   const ConstMatrix x = a.x;
   const size_t width = static_cast<size_t>(x.columns), line = 2 * width + 1;
-  std::vector<double> table(static_cast<size_t>(size()) * line);  // each rank fills its own line
+  // Each rank fills its own line of zeros, so that the sum of all tables has the lines of all ranks.
+  std::vector<double> table(static_cast<size_t>(size()) * line);
   if (x.rows > 0) {
     column_moments(x, a.mean, a.rstd);
     double* own = table.data() + static_cast<size_t>(rank()) * line;
@@ -21,6 +22,7 @@ void Ranks::batch_statistics(const BatchStatistics& a) {
   sum(table);
   double num_rows = 0;
   for (size_t at = 2 * width; at < table.size(); at += line) num_rows += table[at];
+  // variance = sum over ranks of share * (the rank's variance + (its mean - the mean of all)^2)
   for (size_t j = 0; j < width; ++j) {
     double center = 0, variance = 0;
     for (size_t at = 0; at < table.size(); at += line)
@@ -50,6 +52,7 @@ void Ranks::couple(const Couple& a) {
     average[j] = scale * static_cast<float>(sums[width + j] / sums[2 * width]);
   }
   if (x.rows == 0) return;
+  // scratch = normalised x * along + average: the part of the gradient that goes through the statistics.
   program::batch_norm({
       .x = x,
       .mean = a.mean,
