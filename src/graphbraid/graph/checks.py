@@ -205,10 +205,10 @@ def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
 
 
 def check_weight_name(name: str, edge_attr: Tensor | None) -> None:
-    """Check that weights are called as an argument of a model is, and not as the edge features are.
+    """Check the name of the edge weights: ``edge_weight``, or ``edge_attr`` if no edge features have it.
 
     Raises:
-        DataError: they are called otherwise.
+        DataError: the name is another one.
     """
     if name != "edge_weight" and (name != "edge_attr" or edge_attr is not None):
         raise DataError(
@@ -476,7 +476,7 @@ def check_schema(graph: Graph) -> None:
     features = features_by_type(graph)
     for of, columns in graph.schema.columns.items():
         if of not in features and not columns.names and columns.table is not None:
-            continue  # none of the table's columns has anything to learn from
+            continue  # the table is kept, but none of its columns became a feature
         if of not in features:
             raise DataError(f"the schema has columns of {of!r}, which has no features")
         names, width = columns.names, int(features[of].shape[1])

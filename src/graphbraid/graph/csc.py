@@ -61,7 +61,7 @@ class Csc(Versioned):
     not known."""
     trusted: InitVar[bool] = False
     """Skip the checks. Only for arrays known to be valid: kernels index with them and do not check again."""
-    _kept_indptr: ClassVar[Tensor]  # each instance's own, without a look at its changes: for sizes
+    _kept_indptr: ClassVar[Tensor]  # the instance's arrays without the check for changes, for their sizes
     _kept_indices: ClassVar[Tensor]
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
     _reversed: Csc | None = field(default=None, repr=False)
@@ -148,7 +148,7 @@ class Csc(Versioned):
         return self.has_transpose or self._reversed is not None
 
     def keep_as_own_reverse(self) -> None:
-        """Serve as the result of :meth:`reversed`, which it must equal."""
+        """Let :meth:`reversed` return this adjacency itself, which must be equal to its reverse."""
         self._reversed = self
 
     def keep_transpose(self, transpose: Csc, perm: Tensor) -> None:
@@ -358,6 +358,7 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
         at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
         if at.numel():
             loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
+            # Self-loops of one node follow each other: its last one is at the end of its count.
             nodes, count = owner[at].unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
             loop[nodes + start] = count.float() if csc.weight is None else weight[at[count.cumsum(0) - 1]]
         weight[at] = 0
@@ -429,8 +430,8 @@ class KeyLookup:
             wanted: ``(num_wanted,)`` integers of the dtype of the keys.
 
         Returns:
-            For each pair of a wanted key and an equal one of the list their two places, int64: first in the
-            order of ``wanted``, then in that of the list.
+            For each pair of a wanted key and an equal key of the list, the place of each, int64. Pairs are in
+            the order of ``wanted``, then in that of the list.
         """
         starts = torch.searchsorted(self._keys, wanted)
         counts = torch.searchsorted(self._keys, wanted, right=True) - starts

@@ -41,7 +41,7 @@ class JoinedAttribute:
     starts: Tensor
     """``(num_graphs + 1,)`` int64: where the attribute of each graph begins along :attr:`dim`."""
     dim: int = 0
-    """Dimension that graphs are joined along."""
+    """Dimension along which the graphs are joined."""
     steps: Tensor | None = None
     """``(num_graphs,)`` int64: how much is added to the ids of the next graph; for ``edge_index`` the number
     of nodes. None for an attribute without ids."""
@@ -56,6 +56,7 @@ class JoinedAttribute:
         found = self.values.index_select(self.dim, ranges(self.starts[ids], counts))
         if self.steps is None:
             return found
+        # An exclusive cumulative sum: ids of a graph rise by the steps of the graphs before it.
         steps = self.steps[ids]
         rises = torch.repeat_interleave(steps.cumsum(0) - steps, counts).to(found.dtype)
         return found + rises.reshape([-1 if at == self.dim else 1 for at in range(found.ndim)])

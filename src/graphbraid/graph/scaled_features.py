@@ -91,10 +91,9 @@ class ScaledFeatures:
 
     @classmethod
     def from_dense(cls, dense: Tensor) -> ScaledFeatures:
-        """Round each row to multiples of its largest absolute value divided by 127, or slightly more.
+        """Round each row to multiples of its scale: its largest absolute value over 127, or slightly more.
 
-        A number differs from the nearest such multiple, which stands for it, by at most half the row's scale.
-        A row of zeros has scale 0.
+        A number differs from its multiple by at most half the row's scale. A row of zeros has scale 0.
 
         Args:
             dense: ``(num_rows, num_cols)`` finite float32, float16 or bfloat16.
@@ -129,8 +128,8 @@ def widened(values: Tensor, scale: Tensor, out: Tensor | None = None) -> Tensor:
 def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the int8 numbers and the scales of rows of finite floats.
 
-    Scales have 17 significant bits: their products with 7-bit numbers are exact, so that widened rows have
-    the same bits by every kernel, and differ from the floats by half a scale at most and by no rounding more.
+    Scales have 17 significant bits. Their products with 7-bit numbers are exact in float32. So every kernel
+    gives the same bits, and a widened number differs from its float by at most half a scale.
     """
     scale = _scales(rows)
     steps = torch.where(scale > 0, scale, 1.0).double().unsqueeze(1)
@@ -143,14 +142,15 @@ def rows_at_a_time(x: Tensor) -> int:
 
 
 def _scales(rows: Tensor) -> Tensor:
-    """The least scales of 17 significant bits by which each row's numbers are within 127 steps."""
+    """Return the least scales of 17 significant bits by which each row's numbers are within 127 steps."""
     if not rows.shape[1]:
         return torch.zeros(len(rows), device=rows.device)
     most, info = rows.abs().amax(1).double(), torch.finfo(torch.float32)
-    # Bits of positive floats rise with the floats: without the spare bits it is rounded down, plus one up.
+    # As integers, the bits of positive floats rise with the floats: a scale without its spare bits is rounded
+    # down, and with one more in the bits that are left, up.
     bits = (most / STEPS).float().view(torch.int32) >> _SPARE_BITS
     below, above = ((part << _SPARE_BITS).view(torch.float32) for part in (bits, bits + 1))
-    # A product of the larger one may be beyond float32; 127 steps of the smaller one are then near enough.
+    # If a product of the larger scale is beyond float32, 127 steps of the smaller one come near enough.
     is_enough = (below.double() * STEPS >= most) | (above.double() * STEPS > info.max)
     scale = torch.where(is_enough, below, above).clamp(min=info.tiny)
     return torch.where(most > 0, scale, 0.0)
@@ -194,7 +194,7 @@ def kept_row_bytes(x: Tensor | ScaledFeatures) -> int:
 
 
 def given_row_bytes(x: Features | None) -> int:
-    """Return the bytes of a feature row as batches hold it; of sparse features a mean row's."""
+    """Return the bytes of a feature row as batches hold it; for sparse features, the mean of all rows."""
     if x is None:
         return 0
     if isinstance(x, ScaledFeatures):

@@ -27,10 +27,10 @@ _TRACERS = _MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL
 def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
     """Make attributes of a class raise DataError once their tensor was changed in place.
 
-    Checks, and cached results, hold only for the values at that time; a kernel that reads by a changed index
-    would leave its arrays. torch counts the changes made through a tensor or a view
-    of it. It does not see those made through NumPy, ``.data`` or another process, nor any to a tensor of
-    inference mode: memory that is changed in these ways is the caller's risk, as with ``trusted=True``.
+    Checks and cached results hold only for the values at that time. A kernel that reads by a changed index
+    would read outside of its arrays. torch counts the changes made through a tensor or a view of it. It does
+    not count changes made through NumPy, ``.data`` or another process, nor any to a tensor of inference mode:
+    such changes are the caller's risk, as with ``trusted=True``.
     """
 
     def with_guards(cls: type[T]) -> type[T]:
@@ -103,9 +103,10 @@ def tracing() -> bool:
 
 
 def is_plain(table: Tensor) -> bool:
-    """Return whether the bytes of a table say all about it, so that kernels may copy its rows.
+    """Return whether a table is plain memory, so that kernels may copy its rows.
 
-    Rows of a subclass, of a sparse or quantised table, and of one that gradients flow to are torch's to take.
+    Otherwise torch takes the rows: of a subclass, of a sparse, nested or quantised table, of a lazy view, and
+    of a table that needs a gradient.
     """
     is_dense = table.layout == torch.strided and not (table.is_nested or table.is_quantized)
     is_view = table.is_conj() or table.is_neg()

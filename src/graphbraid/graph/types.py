@@ -99,10 +99,10 @@ def has_class(labels: Tensor) -> Tensor:
 
 
 def has_labels(y: Tensor) -> Tensor:
-    """Return a bool tensor that is False for the rows of a matrix of labels that are marks of no label.
+    """Return which rows of a matrix have labels, as a bool tensor.
 
-    Such rows are NaN throughout or, in a matrix of several columns, one of :data:`UNLABELLED` throughout; a
-    single number may be a target.
+    A row without labels is NaN throughout or, in a matrix of several columns, one of :data:`UNLABELLED`
+    throughout. In a matrix of one column such a number may be a target.
     """
     known = ~y.isnan().all(dim=1)
     for none in UNLABELLED if y.shape[1] > 1 else ():
@@ -111,23 +111,24 @@ def has_labels(y: Tensor) -> Tensor:
 
 
 def is_multi_hot(y: Tensor) -> bool:
-    """Return whether a float matrix holds 0, 1 and NaN alone, but for rows without :func:`has_labels`."""
+    """Return whether the rows of a float matrix that have labels hold nothing but 0, 1 and NaN."""
     return all(
         bool(((_is_bit(part) | part.isnan()).all(dim=1) | ~has_labels(part)).all()) for part in _row_parts(y)
     )
 
 
 def misses_cells(y: Tensor) -> bool:
-    """Return whether a row of a float matrix has NaN in some of its columns alone."""
+    """Return whether a row of a float matrix has NaN in some of its columns, but not in all."""
     return y.ndim == 2 and any(
         bool((part.isnan().any(dim=1) & ~part.isnan().all(dim=1)).any()) for part in _row_parts(y)
     )
 
 
 def first_partly_labelled(y: Tensor) -> int:
-    """Return the first row that holds marks of no label beside 0 and 1, in a matrix of nothing else; else -1.
+    """Return the first row that has marks of no label beside 0 or 1; -1 if there is none.
 
-    A matrix without a 0 or without a 1 may hold targets, such as signs, and has no such row.
+    The matrix must hold nothing but these marks, 0 and 1; else the result is -1. So it is without a 0 or
+    without a 1: such a matrix may hold targets, such as signs.
     """
     found, begin, seen = -1, 0, torch.zeros(2, dtype=torch.bool)
     for part in _row_parts(y):
@@ -208,7 +209,7 @@ class EdgeSet(LabelledNodes):
 
     @property
     def num_nodes(self) -> int:
-        """Number of edges, which take the place of nodes where labels are counted."""
+        """Number of edges: labels are counted by it, as by the number of nodes of a :class:`NodeSet`."""
         return self.num_edges
 
 
@@ -314,7 +315,7 @@ def first_ids(counts: list[int]) -> list[int]:
 
 
 def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType]) -> list[Relation]:
-    """Return where relations stand, from the numbers of nodes of the types and the relations' order."""
+    """Return where relations stand, from the number of nodes of each type and the order of the relations."""
     number_of = {name: number for number, name in enumerate(node_types)}
     into = dict.fromkeys(node_types, 0)
     place = []  # among the relations into the same type
@@ -338,7 +339,7 @@ def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType])
 
 
 def num_rows_of(types: Types) -> int:
-    """Return how many rows the nodes have together."""
+    """Return the number of rows of all nodes: one row for each node and relation into its type."""
     into = [edge_type[2] for edge_type in types.edges]
     return sum(nodes.num_nodes * into.count(name) for name, nodes in types.nodes.items())
 

@@ -377,9 +377,9 @@ _gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst
 
 
 def first_keys(num_dst: int) -> Tensor | None:
-    """Return what the masks of each destination's edges are drawn for: its id times a power of two.
+    """Return the number by which the mask of each destination's first edge is drawn: its id << 20.
 
-    An edge's place in its row is added. None if no ids are given, as :func:`row_ids` says.
+    The other edges of a row count up from it. None if no ids are given, as :func:`row_ids` says.
     """
     ids = row_ids(num_dst)
     return None if ids is None else ids << _EDGE_BITS
@@ -399,10 +399,10 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
     *kept: Tensor,
     **more: Tensor,
 ) -> Tensor:
-    """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that.
+    """Run a forward kernel. Keep its inputs, its result and ``kept``, which it wrote, for backward.
 
-    ``edges`` is what the kernel reads for each edge, by name; the first one has a gradient. ``more`` are
-    its other arguments, which are not kept.
+    ``edges`` has the arrays that the kernel reads for each edge, by name; the first one has a gradient.
+    ``more`` has its other arguments, which are not kept.
     """
     inputs = [t.detach().contiguous() for t in given]
     ctx.first_keys = first_keys(csc.num_dst) if how[2] > 0 else None
@@ -414,11 +414,12 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
 
 
 def _backward(ctx: Any, name: str, grad: Tensor, **more: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """Run a backward kernel; return the gradients of its rows and logits, and of what edges have, or None.
+    """Run a backward kernel; return the gradients of rows and logits, and of the edges' first array or None.
 
-    ``more`` are other arguments of the kernel, by name.
+    ``more`` has other arguments of the kernel, by name.
     """
     saved, names = ctx.saved_tensors, ctx.edges  # read once: a checkpoint gives each tensor once
+    # Behind the edges' arrays come three inputs, the result and the log-sum-exp; then what else was kept.
     edges, (*inputs, out, lse) = saved[: len(names)], saved[len(names) : len(names) + 5]
     grads = [new_rows(t, *t.shape) for t in inputs]
     to_edges = torch.empty_like(edges[0]) if edges else None
@@ -469,7 +470,7 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
     """Sum in-neighbours' values weighted by dot-product attention, per head.
 
     ``out[v, h] = sum of softmax(<query[v, h], key[u, h]>) * value[u, h]`` over the edges ``u -> v``, the
-    attention of "Attention Is All You Need" on a graph's edges. What scales the products is part of the keys.
+    attention of "Attention Is All You Need" on a graph's edges. A factor of the products is part of the keys.
     Several relations are one graph whose sources are each relation's own rows, and share the softmax.
 
     Forward walks the edges once, and keeps no number per edge. Backward computes the coefficients again, once

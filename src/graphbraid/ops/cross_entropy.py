@@ -62,13 +62,13 @@ def cross_entropy(
     On a CPU the gradient of float32 logits is found beside the loss, so that backward has little left to do;
     the result does not depend on the number of threads. Where the same ``labels`` come again, as in training
     on a whole graph, a large gradient takes the memory of the one before it if nothing refers to that any
-    more. Elsewhere PyTorch's own runs.
+    more. In all other cases PyTorch's own function runs.
 
     Args:
         logits: ``(num_rows, num_classes)`` floating point.
         labels: ``(num_rows,)`` int64 classes, or ``ignore_index`` for rows that do not count.
         weight: ``(num_classes,)`` weight of each class, of the dtype of ``logits``. If None, all are 1.
-        ignore_index: what stands for no class.
+        ignore_index: the label that means no class.
 
     Returns:
         A scalar: the sum of the rows' weighted losses over the sum of their weights; NaN if no row counts.

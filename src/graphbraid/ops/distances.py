@@ -16,13 +16,13 @@ def distances(query: Tensor, rows: Tensor, kind: Literal["absolute", "euclidean"
     """Compute the distance of each query from each row, in float32 or wider.
 
     Results do not depend on the number of threads. The gradient of a difference of 0 is 0. The gradients of
-    rows are summed by up to eight parts of the rows, which hold as many times the memory of ``query``.
+    queries are summed in up to eight parts of the rows; each part takes the memory of ``query`` once more.
 
     Args:
         query: ``(num_queries, width)``.
         rows: ``(num_rows, width)`` of the same dtype.
         kind: ``absolute`` sums up the absolute values of differences, ``euclidean`` is their length, and
-            ``moduli`` sums up those of complex numbers, whose real parts are a row's first half.
+            ``moduli`` sums up the moduli of complex differences; real parts are the first half of a row.
 
     Returns:
         ``(num_queries, num_rows)``.

@@ -114,8 +114,8 @@ WIDENED = (torch.float16, torch.bfloat16, torch.int8)
 class Tier:
     """Rows in one kind of memory, such as the device's own, its peers', or the host's.
 
-    Row ``o`` of the tier is row ``o // g`` of ``parts[o % g]``, with ``g`` parts: interleaved, so that reads
-    are spread over all of them however they are distributed over the rows.
+    With ``g`` parts, row ``o`` of the tier is row ``o // g`` of ``parts[o % g]``: the parts are interleaved,
+    so that all of them are read, whichever rows are read.
     """
 
     parts: tuple[Tensor, ...]
@@ -140,12 +140,11 @@ class TierTable:
     """Where each row of a table is: tiers one after the other, each a range of positions.
 
     Args:
-        tiers: of one width and dtype; those without rows are left out.
+        tiers: tiers of one width and dtype; those without rows are left out.
         positions: ``(num_rows,)`` int32 or int64, each row's position in the order of the tiers; there may be
-            positions that no row has. None: a row's position is its id, and no map is read: nodes
-            are renumbered by score.
-        device: that gathers. It can read every part: its own memory, a peer's, or page-locked memory of the
-            host. None: the first part's.
+            positions that no row has. If None, a row's position is its id: nodes are renumbered by score.
+        device: the device that gathers. It can read every part: its own memory, a peer's, or page-locked
+            memory of the host. If None, the first part's.
 
     Raises:
         DataError: shapes, dtypes or numbers of rows do not fit.
@@ -321,7 +320,7 @@ def take_rows(table: Tensor, slots: Tensor, out: Tensor) -> None:
 
 
 def put_rows(rows: Tensor, slots: Tensor, table: Tensor) -> None:
-    """Set ``table[slots[i]] = rows[i]`` in the order of ``i``; -1: no row. Else as :func:`take_rows`."""
+    """Set ``table[slots[i]] = rows[i]`` in the order of ``i``; slot -1 takes none. See :func:`take_rows`."""
     if table.numel() and rows.numel():
         backend(table).put_rows(rows.view(torch.uint8), slots, table.view(torch.uint8))
 

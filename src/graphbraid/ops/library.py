@@ -147,8 +147,8 @@ def refuse_jit_trace() -> None:
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate the ``backward`` of an operator that has no second derivatives.
 
-    torch's decorator alone says nothing where the incoming gradients are constants, as those of a sum are: a
-    penalty on the gradients would then count as a constant.
+    torch's own decorator raises nothing if the incoming gradients are constants, as those of a sum are: a
+    penalty on the gradients would silently be a constant.
 
     Raises:
         ConfigError: on a call with ``create_graph=True``, or for several gradients at once.
@@ -175,8 +175,8 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -> Callable[..., Tensor]:
     """Make an operator: a call of an autograd function or, while torch traces, of a library operator.
 
-    The library operator of the gradient calls ``forward`` again for what ``backward`` reads; only the
-    arguments are kept until then. The call is typed for one result; that of several is cast.
+    The library operator of the gradient calls ``forward`` again to get what ``backward`` reads: only the
+    arguments are kept until then. The call's type is that of one result; callers cast several.
 
     Args:
         name: name of the library operator.

@@ -139,10 +139,10 @@ _FLOAT32 = torch.float32
 _LEAST_SHARE = 256
 """Least rows of a share of a product: fewer take little memory, and each call takes some microseconds."""
 _MOST_EDGES_AGAIN = 5
-"""Most edges per row for which backward sums again. With 4 edges per row, that takes 1 to 8 % of a step (GIN
-64 takes most).
+"""Most edges per row with which backward computes the sums again rather than keep them.
 
-With more edges sums take longer, and the rows are little beside a row for each edge, which PyG holds.
+With 4 edges per row, that takes 1 to 8 % of a step (most for GIN 64). With more edges it takes longer, and it
+saves little memory beside a row for each edge, which PyG holds.
 """
 
 
@@ -185,7 +185,7 @@ def _begin_epilogue(
 
 
 def _kept(out: Tensor, after: RowEpilogue | None) -> Tensor | None:
-    """Return the part of a result that backward reads. Without an activation it is nothing."""
+    """Return the result if backward reads it, which only activations need; else None."""
     return out if after is not None and after.act else None
 
 

@@ -68,9 +68,9 @@ class _Program:
         over_all: Sequence[tuple[int, int]] = (),
         kinds: Sequence[int] = (),
     ) -> _Program:
-        """Make one from results: places of matrices or parameters, each with the step that it gets.
+        """Make the program of results: pairs of a place (a matrix, a parameter) and the step that fills it.
 
-        ``kinds`` are those of ``rows``; sums if there are none.
+        ``kinds`` are the kinds of ``rows``. Without them, all are sums.
         """
         used, waiting = set[int](), [step for _, step in (*rows, *over_all)]
         while waiting:
@@ -159,7 +159,7 @@ class _Message:
         self._steps, numbers = self.whole.replaced(message, leaves)
         self._last, self.kinds = numbers[message], kinds
         self.softmax: _Program | None = None
-        """What computes the logarithms of a softmax's sums."""
+        """Computes the logarithms of a softmax's sums; None without a softmax."""
         if score is not None:
             if kinds != (_SUM,) or self.counts[_OP.DESTINATION] >= MOST_MATRICES:
                 raise DataError("messages with a softmax must be summed, and read at most 3 destinations")
@@ -175,7 +175,7 @@ class _Message:
             for side, hoisted in self.hoisted.items()
             if hoisted
         }
-        """What computes the rows of :attr:`hoisted`."""
+        """Programs that compute the rows of :attr:`hoisted`, by side."""
         self._backward = dict[tuple[Any, ...], _Program | None]()
 
     @classmethod
@@ -202,7 +202,7 @@ class _Message:
         steps = self._steps.copy()
         found = steps.gradients({self._last: steps.number(1.0)}, leaves)
         slopes = [(steps.all[i].first, slope) for i, slope in found.items()]
-        return _Program.of(steps, [(-1, self._last), *slopes])  # the result's place is none of a matrix
+        return _Program.of(steps, [(-1, self._last), *slopes])  # -1: the result belongs to no matrix
 
     def gradient(
         self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...], *, is_last: bool
@@ -221,7 +221,7 @@ class _Message:
                 if kind in (_MAX, _MIN):
                     equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place))
                     seed, place = steps.add(_OP.WHERE, seed, equal), place + 1
-                elif kind == _SQUARES:  # the gradient of a square is that of twice the sum times the message
+                elif kind == _SQUARES:  # d(m * m) = 2 m dm; the factor 2 comes with the sum's gradient
                     seed = steps.add(_OP.MULTIPLY, seed, self._last)
                 before = seeds.get(self._last)
                 seeds[self._last] = seed if before is None else steps.add(_OP.ADD, before, seed)
@@ -256,7 +256,7 @@ def _gradient_program(
     wanted: Sequence[bool],
     learned: Sequence[bool],
 ) -> _Program | None:
-    """Return what computes the gradients of matrices of one side, and of parameters; None if none has any."""
+    """Return the program for the gradients of one side's matrices and of parameters; None if all are zero."""
     leaves = list(enumerate(steps.all))
     rows = {i: s.first for i, s in leaves if s.op is side and s.first < len(wanted) and wanted[s.first]}
     parameters = [(i, s.first) for i, s in leaves if s.op is _OP.PARAMETER]
@@ -286,8 +286,8 @@ def dot_backward(
 ) -> None:
     """Compute the gradients of dot-product attention.
 
-    A graph whose numbers of edges are few keeps them between the two walks over the edges, so that the second
-    computes no products. The bits are the same.
+    If a number for each edge and head takes little memory, these numbers are kept between the two walks over
+    the edges, so that the second walk computes no products. The bits are the same.
 
     Args:
         csc: the edges.
@@ -510,7 +510,7 @@ class FusedMessages:
                 for place, slope in zip(slopes.places[1:], kept, strict=True):
                     if (target := gets[place]) is not None:
                         target.addcmul_(more[0], slope)
-                gets = ()  # no walk, if it is not for parameters
+                gets = ()  # only parameters may need a walk
             program = self._message.gradient(side, gets, left, is_last=side is SIDES[-1])
             if program is not None:
                 walk = _Walk(csc.indptr, csc.indices, by_source=False)
@@ -535,7 +535,7 @@ class FusedMessages:
     def _gradients_of_sums(
         self, grad: Tensor, out: Tensor | None, count: Tensor | None, sums: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Return what backward reads of destinations: gradients, each extremum's with the extremum behind."""
+        """Return the matrices of destinations for backward: gradients; an extremum's, then the extremum."""
         if self._several is None:
             each = gradient_of_each(self._csc, self._reduction, grad, count).contiguous()
             return [each, out] if self.count_width and out is not None else [each]

@@ -50,7 +50,7 @@ class SeveralReductions:
     """Which of several equal messages receive the gradient of a maximum or minimum."""
     scalers: tuple[str, ...] = ("identity",)
     averages: Any = None
-    """What has ``avg_deg_lin`` and ``avg_deg_log``, tensors of one number, for scalers that read them."""
+    """An object with ``avg_deg_lin`` and ``avg_deg_log``, tensors of one number, if scalers read them."""
 
     @property
     def sums(self) -> tuple[str, ...]:
@@ -167,7 +167,10 @@ class OrderedScatters(TorchFunctionMode):
         return func(*args, **options)
 
     def _is_ordered(self, into: Any, dim: Any, index: Any, rows: Any) -> bool:
-        """Return whether a scatter adds each edge's row to that of its destination."""
+        """Return whether a scatter adds each edge's row to that of its destination.
+
+        PyG expands the index over the columns, so its strides there are 0.
+        """
         return (
             all(isinstance(one, Tensor) for one in (into, index, rows))
             and rows.ndim > 1
@@ -214,7 +217,7 @@ class _Maximum(torch.autograd.Function):
         out = out.view_as(before)
         has_none = indptr.diff() == 0
         out[has_none] = before[has_none]
-        # PyTorch counts what was there before as one of the ties, though its gradient is lost.
+        # PyTorch counts the earlier value as one of the ties, though its gradient is lost.
         count = count.view_as(before).add_(out == before)
         ctx.save_for_backward(rows, out, count, index)
         return out

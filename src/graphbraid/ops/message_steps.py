@@ -18,11 +18,11 @@ the largest scores, and the logarithms of the sums of exponentials below these."
 class MessageOp(IntEnum):
     """Operation of a step for each edge ``u -> v``, by the number that the kernels take.
 
-    The first six read rows: ``u`` of a matrix of the sources, ``v`` of one of the destinations, the edge's
-    own, its weight, a parameter's, or a number; a weight or number fills the row. All others compute a row
-    from those of one or two earlier steps. Those named after gradients and behind them are what backward is
-    made of. A softmax is over the edges of a destination, number by number; what it gives is the factor of a
-    message that is summed, and kernels get it as an exponential.
+    The first six read a row: row ``u`` of a matrix of the sources, row ``v`` of a matrix of the destinations,
+    the edge's own row, its weight, a parameter's row, or a number. A weight or number fills the row. All
+    others compute a row from the rows of one or two earlier steps. Those from ``RELU_GRADIENT`` to ``WHERE``
+    are for backward. A softmax runs over the edges of a destination, number by number. It must be a factor of
+    a message that is summed; kernels get it as an exponential.
     """
 
     SOURCE = 0
@@ -143,7 +143,7 @@ class StepList:
         return (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
 
     def has_slope(self, message: int, leaf: int) -> bool:
-        """Return whether each number of a message depends on the one number of a leaf's row in its column."""
+        """Return whether a message's numbers depend only on the number of the leaf's row in their column."""
         reaches = list[bool]()
         for i in range(message + 1):
             reached = [j for j in self.reads(i) if reaches[j]]
@@ -153,7 +153,7 @@ class StepList:
         return not self.all[leaf].narrow
 
     def of_one_side(self, side: MessageOp, message: int) -> list[int]:
-        """Return the costly steps that read one side alone and that others read, or are the message."""
+        """Return costly steps of one side alone, if another step reads them or they are the message."""
         sides, costs = list[set[MessageOp]](), list[bool]()
         for i, step in enumerate(self.all):
             reads = self.reads(i)
@@ -203,7 +203,7 @@ class StepList:
         return self.add(_OP.ADD, one, other)
 
     def _passed_on(self, i: int, grad: int, needed: Sequence[bool]) -> Iterable[tuple[int, int]]:
-        """Give what a step's gradient adds to those of the steps that it reads."""
+        """Yield the parts that a step's gradient adds to the gradients of the steps that it reads."""
         step, add = self.all[i], self.add
         x, y = step.first, step.second
         takes_x, takes_y = (j in self.reads(i) and needed[j] for j in (x, y))
@@ -238,7 +238,7 @@ _GRADIENTS = {
     _OP.EXP: (_OP.MULTIPLY, "result"),
     _OP.ABS: (_OP.ABS_GRADIENT, "argument"),
 }
-"""What makes the gradient of a function from the result's, and what else it reads."""
+"""Function -> the operation that makes its gradient from the result's, and the other row that this reads."""
 
 
 def entered_steps(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[StepList, int, int | None]:

@@ -26,7 +26,7 @@ from graphbraid.signatures import typed
 
 MessageReduction = Literal["sum", "mean", "max", "min", "own"]
 REDUCTIONS: tuple[MessageReduction, ...] = ("sum", "mean", "max", "min")
-"""Those that need nothing of the message but a row per edge."""
+"""The reductions that need nothing from the message but a row per edge."""
 _BLOCK_FLOATS = 1 << 18
 """Elements of a block's messages: a megabyte, so that a few temporaries of a message stay in the cache."""
 _DEVICE_BLOCK_FLOATS = 1 << 24
@@ -266,9 +266,9 @@ def divide_by_counts(grad: Tensor, count: Tensor) -> Tensor:
 
 @contextmanager
 def as_learned(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Make leaves that were frozen after the forward pass require gradients; set hooks on gradients aside.
+    """Make leaves that were frozen after the forward pass require gradients inside the ``with`` block.
 
-    Autograd calls these hooks once more, for the gradient of the whole.
+    Their hooks on gradients are set aside: autograd calls these later, for the gradient of the whole.
     """
     held: list[tuple[Any, Any, bool]] = [
         (one, one._backward_hooks, one.requires_grad) for one in tensors if one.is_leaf
@@ -427,7 +427,7 @@ class BlockedMessages:
         """Run the message on a block's rows. Each block draws from a seed of its own."""
         if not self._by_destination:
             return self._drawn(rows, {}, block, seed)
-        with torch.inference_mode(False):  # whose tensors count no writes
+        with torch.inference_mode(False):  # its tensors count no writes, by which OrderedScatters decides
             index, indptr = block.destinations.long() - block.first_row, block.indptr
             # One more node before, with two edges: some aggregations fail if the first has none, or if there
             # is one edge in all.
@@ -447,7 +447,7 @@ class BlockedMessages:
         if seed is None:
             return self._message(*rows, **of_block)
         with torch.random.fork_rng(devices=()):
-            at = block.first + block.first_row + 1  # another for each block
+            at = block.first + block.first_row + 1  # different for each block
             torch.default_generator.manual_seed((seed + 0x9E3779B97F4A7C15 * at) % (1 << 63))
             return self._message(*rows, **of_block)
 
@@ -476,9 +476,8 @@ class BlockedMessages:
             local = csc.indptr[first : last + 1]
             start, end = int(local[0]), int(local[-1])
             rows = torch.arange(first, last, dtype=csc.indices.dtype, device=local.device)
-            if (
-                start < end or self._reduction == "own"
-            ):  # which may give nodes without edges other rows than 0
+            # An own reduction may give nodes without edges other rows than 0.
+            if start < end or self._reduction == "own":
                 destinations = rows.repeat_interleave(local.diff())
                 yield _Block(start, first, local - start, csc.indices[start:end], destinations)
             first = last

@@ -33,8 +33,8 @@ class PeerTable:
     """The rows of all ranks. Kernels of this rank read any row by its owner and its place there.
 
     Args:
-        parts: of each rank, ``(num_rows, width)`` contiguous rows of one floating-point dtype, which this
-            rank's device can read: its own memory, or a peer's that has been opened
+        parts: for each rank ``(num_rows, width)`` contiguous rows of one floating-point dtype. This rank's
+            device can read them: they are in its own memory, or in a peer's memory that has been opened
             (:mod:`graphbraid.machine.shared_tensors`). A rank may have no rows.
         rank: this rank, whose part lies on the device that reads.
 
@@ -441,9 +441,9 @@ def pipelined_sum(
     the width of a row fix. So the bits depend on the size of a partition, and on neither ``dist`` nor ``wpb``
     nor on which warp comes first.
 
-    Whoever calls this sees to it that peers have written their rows and leave them as they are until it has
-    run (:class:`graphbraid.distributed.peers.SharedRows`). It records nothing for autograd; the
-    gradient is the sum over the reversed edges, as which :class:`.PeerSum` computes it.
+    The caller makes sure that peers have written their rows, and that these stay as they are until it has run
+    (:class:`graphbraid.distributed.peers.SharedRows`). It records nothing for autograd: :class:`.PeerSum`
+    computes the gradient, a sum over the reversed edges.
 
     Args:
         plan: of this rank, with its arrays on the table's device.

@@ -240,8 +240,8 @@ def _rows_of(relations: Relations, relation: int, h: Tensor, width: int) -> Tens
 def weighted_columns(csc: Csc, x: Tensor, weight: Tensor, *, own: bool = False) -> Tensor:
     """Sum in-neighbours by several weights: ``out[v, k] = sum of weight[e, k] * x[u]`` over ``e = u -> v``.
 
-    What :func:`graphbraid.ops.spmm` gives for each column of weights, without a copy to join them, and
-    without a row per edge, forward or backward.
+    It gives what :func:`graphbraid.ops.spmm` gives for each column of weights. No copy joins the columns, and
+    no row per edge is stored, forward or backward.
 
     Args:
         csc: the graph or block; its own ``weight`` is not used.

@@ -226,7 +226,7 @@ def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, o
 
 
 def _peer_messages(plan: PipelinePlan, table: PeerTable, dtype: torch.dtype) -> Tensor:
-    """Return each edge's row, by its factor."""
+    """Return each edge's row times its factor."""
     num_local = plan.indices.numel() - plan.owner.numel()
     owner = torch.cat([plan.owner.new_full((num_local,), table.rank), plan.owner])
     messages = torch.empty(owner.numel(), table.width, dtype=dtype, device=table.device)

@@ -87,7 +87,7 @@ def computed(x, y, number, inside, OP: tl.constexpr):
 
 @triton.jit
 def tanh(x):
-    """Compute the tangent: an odd polynomial near 0, where 1 - 2 / (exp(2 x) + 1) would cancel (Cephes)."""
+    """Compute tanh: by an odd polynomial near 0, where 1 - 2 / (exp(2 x) + 1) would cancel (Cephes)."""
     far = tl.abs(x)
     z = x * x
     p = z * -5.70498872745e-3 + 2.06390887954e-2

@@ -19,9 +19,13 @@ _NO_POSITION = tl.constexpr(0x7FFFFFFF)
 
 @triton.jit
 def ordered_key(x):
-    """Return int32 keys in the order of float32 ``x``: equal for both zeros, largest for every NaN."""
+    """Return int32 keys in the order of float32 ``x``: equal for both zeros, largest for every NaN.
+
+    As integers, the bits of positive floats rise with the floats. Those of negative ones fall, so all but the
+    sign are flipped.
+    """
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
-    return tl.where(x != x, NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))  # negative: reversed
+    return tl.where(x != x, NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
 
 
 @triton.jit
