@@ -90,7 +90,7 @@ def with_class_names(file: Path, arrays: Mapping[str, Array], graph: Graph) -> G
 
 
 def splits_of(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:
-    """Return the single stored split as ids or masks by name, or one of several by ``index``."""
+    """Return the stored split as ids or masks by name; of several stored splits, the one at ``index``."""
     if index is not None:
         masks = {name: arrays[f"{name}_masks"] for name in _SPLITS if f"{name}_masks" in arrays}
         for name, mask in masks.items():
@@ -248,7 +248,7 @@ def _count(file: Path, arrays: Mapping[str, Array]) -> int:
 
 
 def _edge_type(file: Path, number: int, title: str, ends: I64, names: list[str]) -> EdgeType:
-    """Name a relation: "source--destination" says its types, any other title is its name between them."""
+    """Return types and name of a relation. A title "source--destination" has the types, others the name."""
     source, _, destination = title.partition("--")
     if source in names and destination in names:
         said = names.index(source), names.index(destination)
@@ -316,7 +316,7 @@ def _by_edge(
 def _edge_splits(
     file: Path, arrays: Mapping[str, Array], places: Mapping[EdgeType, I64]
 ) -> dict[EdgeType, dict[str, I64]]:
-    """Return the positions, in each relation's list, of the edges to train on, to choose by and to test."""
+    """Return the positions of the training, validation and test edges in each relation's list."""
     if "edge_split_ptr" not in arrays:
         return {}
     ends, num_edges = _integers(file, arrays, "edge_split_ptr"), sum(map(len, places.values()))

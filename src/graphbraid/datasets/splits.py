@@ -277,8 +277,8 @@ def _by_class(nodes: Labelled, train_per_class: int, val_per_class: int, seed: i
 def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int = 0) -> Graph:
     """Draw a share of all labelled nodes for training and for validation; the rest becomes the test split.
 
-    It also takes multi-label and regression targets, where every node with finite targets counts as labelled,
-    but for multi-label rows of -1 or -100 throughout.
+    It also takes multi-label and regression targets. A node counts as labelled if its targets are finite. A
+    multi-label row that is -1 or -100 throughout has no label.
 
     Raises:
         ConfigError: The shares are not positive or leave nothing for testing.
@@ -395,13 +395,13 @@ def _groups(graph: Graph, node_type: NodesOrEdges, column: str, values: Any) -> 
 def _checked_values(values: Any, count: int, what: str) -> NodeNumbers:
     if isinstance(values, Tensor):
         values = check_tensor(values, what).cpu()
-        values = values.float() if values.dtype == torch.bfloat16 else values  # which NumPy has not
+        values = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
     found = np.asarray(values)
     if found.shape != (count,):
         raise DataError(f"{what} must be one per node ({count}); got shape {found.shape}")
     if found.dtype.kind == "f" and np.isnan(found).any():
         raise DataError(
-            f"{what} must be known for every node; that of node {np.isnan(found).argmax()} is NaN"
+            f"{what} must be known for every node; node {np.isnan(found).argmax()} has NaN"
         )
     return found
 
@@ -412,7 +412,7 @@ def _by_group(nodes: Labelled, shares: Sequence[float], seed: int, groups: NodeN
     order = _shuffled(np.unique(groups[ids]), seed)
     part = np.zeros(order.max(initial=-1) + 1, np.int64)
     sizes = np.bincount(groups[ids], minlength=len(part))[order]
-    middle = np.cumsum(sizes) - sizes / 2  # a group goes where its middle node would
+    middle = np.cumsum(sizes) - sizes / 2  # a group goes to the part of its middle node
     part[order] = np.searchsorted(np.asarray(_ends(shares, np.asarray(len(ids)))), middle, side="right")
     of = part[groups[ids]]
     why = f"{len(order)} groups are too few, or one is too large"

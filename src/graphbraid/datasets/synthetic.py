@@ -56,14 +56,14 @@ class BlockModel:
 
     num_nodes: int
     num_edges: int
-    """Intended number of directed edges, counting both directions; without loops and repeats 5 % fewer."""
+    """Number of directed edges (both directions) to draw; about 5 %, loops and repeats, are dropped."""
     num_classes: int
     blocks_per_class: int
     num_features: int
     in_block: float = 0.3
     """Probability that a stub's edge stays in its block."""
     in_class: float = 0.2
-    """Probability that it is drawn from its whole class instead."""
+    """Probability that the edge's other end is drawn from the whole class instead."""
     signal: float = 0.45
     """Largest coordinate of a class centre, uniform in [-signal, signal]; the noise has deviation 1.15."""
     label_noise: float = 0.1
@@ -138,8 +138,8 @@ def generate_in_parts(
     """Generate the graph of ``spec`` without features, and these in parts, so that they may exceed memory.
 
     Returns:
-        The graph of :func:`generate` but for ``x``, and an iterator over the rows of its ``x``, in parts of
-        ``rows_in_part`` and a last one of the rest.
+        The graph of :func:`generate` without ``x``, and an iterator over the rows of its ``x`` in parts. Each
+        part has ``rows_in_part`` rows; the last one has the rest.
     """
     block = _choose(draws(_key(spec, _BLOCK), spec.num_nodes), spec.num_classes * spec.blocks_per_class)
     class_of = (block // spec.blocks_per_class).astype(np.int32)
@@ -222,8 +222,9 @@ def reference_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
     for first in range(0, len(class_of), rows):
         chunk = out[first : first + rows]
         bits = draws(key, chunk.size, first * width)
+        # A draw is four 16-bit parts. Two sums of two parts fit the halves of 32 bits, so nothing is carried.
         pairs = (bits & _LOW_HALVES) + ((bits >> np.uint64(16)) & _LOW_HALVES)
-        parts = pairs.view(np.uint32).reshape(*chunk.shape, 2)  # each the sum of two 16-bit parts
+        parts = pairs.view(np.uint32).reshape(*chunk.shape, 2)
         noise = (parts[..., 0] + parts[..., 1]).astype(np.int32) - 2 * 65535
         chunk[:] = (noise + centre[class_of[first : first + rows]]).astype(np.float32) / FEATURE_UNIT
     return torch.from_numpy(out)
@@ -312,7 +313,7 @@ EMBEDDED: dict[str, BlockModel] = {
         num_nodes=5_000_000, num_edges=105_500_000, num_classes=16, blocks_per_class=300, num_features=64
     ),
 }
-"""Parameters of each embedded dataset; the number in the name is that of directed edges."""
+"""Parameters of each embedded dataset; the number in the name is the number of directed edges."""
 
 DEFAULT = "braid-2m"
 """Name of the default dataset: 100,000 nodes, 2 million edges."""

@@ -58,7 +58,7 @@ class FolderKind:
     manifest: str
     """File name of the manifest, which carries a checksum of its own."""
     again: str
-    """The verb that makes the folder anew."""
+    """The verb in messages for making the folder again, such as "store"."""
     version: int | None = None
     """Version of the format, which the manifest states; None for the manifest of a folder inside."""
 
@@ -146,7 +146,7 @@ class StoredArray:
     entry: ArrayEntry
     kind: FolderKind
     hint: str = ""
-    """Why the file may be another than was written, a sentence behind the message."""
+    """Last sentence of the message about a changed file: why it may be another one than was written."""
 
     def load(self, *, mapped: bool, verify: bool, sums: Callable[[], Tensor] | None = None) -> Tensor:
         """Map or read the array; its size and header are checked even without ``verify``.
@@ -154,7 +154,7 @@ class StoredArray:
         Args:
             mapped: Map it, and note its file.
             verify: Compare it with its checksum.
-            sums: Gives the sums of the file's blocks to those who read the file itself.
+            sums: Returns the sums of the file's blocks, for code that reads the file itself.
 
         Raises:
             DataError: the file is missing, of another size, not what its entry says, or has changed.
@@ -260,7 +260,7 @@ class ArrayParts:
         """Make a ``(num_rows, F)`` array of parts that are read once, while it is written.
 
         Raises:
-            DataError: the first part is none, or has no two dimensions. Later ones are checked as they come.
+            DataError: there is no first part, or it is not 2-d. Later parts are checked as they come.
         """
         rest = iter(parts)
         first = next(rest, None)
@@ -301,8 +301,8 @@ def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) ->
     Args:
         path: The file to write.
         array: The values.
-        sums: Takes in the file's bytes. The values then begin at a block, so that a row whose size divides a
-            block's never lies in two.
+        sums: Takes in the file's bytes. The values then begin at the start of a block. So a row whose size
+            divides the block's size never lies in two blocks.
     """
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:

@@ -2,8 +2,9 @@
 
 Renumbered arrays are made in parts while they are written. Memory holds the maps of the nodes (the order, its
 inverse, both ``indptr``) and a few parts; the graph may be mapped from another store. Each part reads its
-source array in ascending order; rows that free memory would not hold from part to part go through buckets on
-disk instead. Features are narrowed to float16, bfloat16 or int8, and their rounding errors are measured.
+source array in ascending order. If free memory cannot hold the features from part to part, their rows go
+through buckets on disk instead. Features are narrowed to float16, bfloat16 or int8, and their rounding errors
+are measured.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from graphbraid.signatures import typed
 
 _LEAST_PART, _MOST_PART = 1 << 24, 1 << 30
 _PARTS_IN_FREE_MEMORY = 16
-_CACHED_SHARE = 0.5  # of free memory: arrays up to it stay in the page cache from part to part
-_LIST_BYTES = 32  # maps that a part keeps for each of its lists
+_CACHED_SHARE = 0.5  # of free memory: arrays up to this size stay in the page cache from part to part
+_LIST_BYTES = 32  # bytes of maps that a part keeps for each of its lists
 
 _Made = Callable[[int, int], Tensor]
 
@@ -128,7 +129,7 @@ def _listed(values: Tensor, indptr: Tensor, most: int, made: _Made) -> ArrayPart
 def _rows(values: Tensor, renumbering: Renumbering, most: int, buckets: Path | None) -> ArrayParts:
     """Make an array with one row per node, in parts of at most ``most`` bytes or a single row.
 
-    ``buckets`` is the folder of buckets, where the source is not read once per part.
+    ``buckets`` is the folder of the buckets; if None, each part reads the whole source.
     """
     step = _rows_in(most, values)
 
@@ -157,7 +158,7 @@ def _rows_in(num_bytes: int, values: Tensor) -> int:
     return max(1, num_bytes // row)
 
 
-_CHUNK_BYTES = 1 << 26  # of the source at a time; each bucket gets a piece of it by one write
+_CHUNK_BYTES = 1 << 26  # bytes of the source that are read at a time; a bucket gets its rows by one write
 
 
 def bucketed_rows(
@@ -173,8 +174,8 @@ def bucketed_rows(
     Args:
         values: ``(num_nodes, width)`` contiguous, on the CPU.
         renumbering: the order of the nodes.
-        rows_in_part: rows of a part but the last.
-        folder: where the file of the buckets is.
+        rows_in_part: number of rows of each part; the last part may have fewer.
+        folder: the folder for the file of the buckets.
 
     Raises:
         OSError: the disk is full or fails.
@@ -192,10 +193,10 @@ def bucketed_rows(
 
 
 def _scatter(rows: Tensor, renumbering: Renumbering, rows_in_part: int, file: int) -> None:
-    """Write each row behind those that its bucket has; buckets lie one behind the other."""
+    """Write each row to the end of its bucket; bucket ``b`` begins at row ``b * rows_in_part``."""
     row_bytes, step = rows.shape[1], max(1, _CHUNK_BYTES // rows.shape[1])
     buckets = -(-len(rows) // rows_in_part)
-    written = torch.arange(buckets) * rows_in_part  # where each bucket goes on, in rows
+    written = torch.arange(buckets) * rows_in_part  # the file's row at which each bucket goes on
     for begin in range(0, len(rows), step):
         bucket = renumbering.inverse[begin : begin + step].long() // rows_in_part
         order = torch.argsort(bucket, stable=True)
@@ -231,17 +232,17 @@ _ONE_TYPE: Mapping[str, str] = MappingProxyType({"x": ""})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounding:
-    """How far narrowed rows are from those they were made of.
+    """How far narrowed rows are from the original ones.
 
     The error of a row is the length of the difference divided by the length of the row, |row - stored| /
-    |row|; rows of zeros, which are stored exactly, are left out.
+    |row|. Rows of zeros are left out: they are stored exactly.
     """
 
     dtype: str
     largest: float
     """Largest error of a row; 0 without rows."""
     largest_row: int
-    """The row that has it, in the order in which rows were written; -1 if all are exact."""
+    """The row with the largest error, counted in the order of writing; -1 if all rows are exact."""
     mean: float
     """Mean error of the rows."""
     node_type: str = ""
@@ -327,7 +328,7 @@ class Narrowing:
         scale = torch.empty(x.shape[0])
         return {
             name: ArrayParts(torch.int8, x.shape, lambda: self._parts(name, x, node_type, scale)),
-            f"{name}_scale": ArrayParts.whole(scale),  # written behind the rows, by which it is filled
+            f"{name}_scale": ArrayParts.whole(scale),  # written after the rows, whose writing fills it
         }
 
     def _parts(

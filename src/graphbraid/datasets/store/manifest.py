@@ -100,7 +100,7 @@ def _check_length(ids: NodeIds | None, num_nodes: int, what: str) -> None:
 
 
 def ids_to_store(named: StoreNames, node_types: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and content of each array of ids; those of a node type begin with its number."""
+    """Yield name and content of each array of ids; a name begins with the number of its node type."""
     of_types = [named.types.get(node_type, StoreNames()).ids for node_type in node_types]
     for prefix, ids in [("", named.ids), *((f"node{i}_", ids) for i, ids in enumerate(of_types))]:
         for key, array in ({} if ids is None else ids.arrays()).items():

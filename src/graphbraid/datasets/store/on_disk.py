@@ -84,7 +84,8 @@ def save_store(
         path: The folder to make.
         ids: Original node ids to store, one per node.
         class_names: Names of the classes to store.
-        names: Of a graph with types, in place of ``ids`` and ``class_names``, these of its node types.
+        names: Ids and class names by node type, for a graph with types; ``ids`` and ``class_names`` are for a
+            graph without.
         order: ``(num_nodes,)`` int32 or int64 permutation: nodes are renumbered while they are written, so
             that ``order[i]`` becomes node ``i``. The original ids are stored: ``ids``, or else the ids in
             ``graph``. Arrays are made in parts, so a memory-mapped graph may be larger than memory.
@@ -103,8 +104,8 @@ def save_store(
     Raises:
         ResourceError: There is no space or no permission, or the folder exists.
         DataError: ``ids`` does not have one entry per node, ``order`` is not a permutation of the nodes,
-            ``feature_parts`` do not fit each other or the nodes, or a feature is none that ``features_dtype``
-            can hold; names its row and column.
+            ``feature_parts`` do not fit each other or the nodes, or ``features_dtype`` cannot hold a feature;
+            names its row and column.
         ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given; no
             dtype is called ``features_dtype``; or an argument is for graphs with types, or for those without.
     """
@@ -157,7 +158,7 @@ def save_store(
 
 
 def _refuse_codes(graph: Graph, narrowing: Narrowing) -> None:
-    """Refuse to round numbers of categories, which then would be others."""
+    """Refuse to round the numbers of categories: rounded ones would mean other categories."""
     for of, columns in graph.schema.columns.items():
         if codes := learned_columns(columns):
             names = ", ".join(name for at, name in enumerate(columns.names or ()) if at in codes)
@@ -168,9 +169,9 @@ def _refuse_codes(graph: Graph, narrowing: Narrowing) -> None:
 
 
 def sums_of(name: str) -> str:
-    """Return the name of the sums of an array's blocks, by which reads from its file are checked.
+    """Return the name of the array with the sums of an array's blocks; "" if it has none.
 
-    Arrays that are also read by rows or by edges have some, others not ("").
+    Arrays that are also read by rows or by edges have them: these reads compare the blocks with the sums.
     """
     return f"{name}_sums" if name in ("x", "indices") or is_rows_of_type(name) else ""
 

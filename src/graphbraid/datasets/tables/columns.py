@@ -113,7 +113,9 @@ class Attributes:
     Args:
         file: the table.
         features: feature columns, which exist and may hold numbers.
-        weight: column of the weights, ``split`` and ``time`` likewise. If None, there are none.
+        weight: column of the weights. If None, there are no weights.
+        split: column of the splits. If None, there are no splits.
+        time: column of the times. If None, there are no times.
         fill_missing: value for empty feature fields. If None, they are refused.
     """
 
@@ -190,7 +192,7 @@ class Attributes:
 
 
 def require_number(file: TableFile, column: str) -> None:
-    """Refuse a feature column that cannot hold numbers; one of text fails, with its line, when it is read.
+    """Refuse a feature column that cannot hold numbers. A text in a CSV file is refused when it is read.
 
     Raises:
         DataError: it holds something else.

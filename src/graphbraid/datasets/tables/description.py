@@ -129,7 +129,7 @@ class Description:
 
         Raises:
             DataError: the file is missing or broken; names the description's line too.
-            ConfigError: the format is impossible, likewise.
+            ConfigError: the format is impossible; names the line too.
         """
         assert entry.file is not None
         csv = entry.csv or self.csv
@@ -236,7 +236,7 @@ def describe_frames(
 def _with_keys(
     nodes: Mapping[str, NodeTableEntry], edges: Sequence[EdgeTableEntry]
 ) -> tuple[list[EdgeTableEntry], list[tuple[str | int, ...]]]:
-    """Return the relations, those of foreign keys last, and where the entry of each stands."""
+    """Return the relations, with those of foreign keys at the end, and the place of each one's entry."""
     found, places = list(edges), [("edges", at) for at in range(len(edges))]
     every: list[tuple[str | int, ...]] = [*places]
     for name, entry in nodes.items():
@@ -316,7 +316,7 @@ def _check_columns(tree: Tree, nodes: Mapping[str, NodeTableEntry]) -> None:
 
 
 def _hinted(text: str, place: tuple[Any, ...]) -> str:
-    """Add the names that are known where one is not."""
+    """Add the known names to a message about an unknown one."""
     if "Extra inputs are not permitted" not in text or not place:
         return text
     kinds: dict[Any, type[BaseModel]] = {"nodes": NodeTableEntry, "edges": EdgeTableEntry}

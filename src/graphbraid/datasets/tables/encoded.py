@@ -29,7 +29,7 @@ def with_fitted_features(
 
     Args:
         graph: a graph that keeps its tables.
-        choices: kind and encoding by node type and column. If None, those of the graph's own encoders.
+        choices: kind and encoding by node type and column. If None, those that the graph's encoders have.
 
     Raises:
         DataError: a value is not what its column's kind needs; names the node type and the column.
@@ -90,7 +90,7 @@ def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
 AS_NUMBER = ":number"
 """Suffix of a target whose whole numbers are learned as numbers, not as classes."""
 _MOST_ALONE = 20
-"""Most classes of one row each that are learned, as in a small example."""
+"""Most classes that are learned although each has one row alone, as in a small example."""
 _log = logging.getLogger(__name__)
 
 
@@ -151,8 +151,8 @@ def with_target(graph: Graph, target: str) -> Graph:
 def training_rows(graph: Graph, node_type: str) -> EncodedRows | None:
     """Return the nodes of a type that encoders are fitted on; None for all.
 
-    A type with a split has its training nodes. Where another type is split by time, these are the nodes from
-    before its last training node.
+    If the type has a split, these are its training nodes. If another type is split by time, they are the
+    nodes up to the time of its last training node.
     """
     nodes = graph.nodes_of(node_type)
     if "train" in nodes.splits:

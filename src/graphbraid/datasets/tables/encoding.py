@@ -1,6 +1,6 @@
 """Columns of tables as features: kinds are inferred, encoders are fitted on some rows and applied to all.
 
-pyarrow and NumPy do the work (decision 0019). Everything that is fitted stands in a
+pyarrow and NumPy do the work (decision 0019). A fitted encoder is a
 :class:`~graphbraid.graph.schema.Encoder`, which is plain data: stores and runs keep it as JSON.
 """
 
@@ -73,7 +73,7 @@ def fitted(
             return replace(made, numbers=_fit_buckets(ages), width=int(has_hours))
         if kind == "embedding" or how == "sentences":
             entries = (choice.model or "",) if how == "sentences" else ()
-            return replace(made, width=list_width(column, values), entries=entries)  # of any row: a type
+            return replace(made, width=list_width(column, values), entries=entries)  # all rows have one width
         return made if kind == "boolean" else _fit_entries(made, here, choice.size or MOST_ENTRIES[how])
 
 
@@ -90,7 +90,7 @@ def _mean_and_deviation(numbers: EncodedRows) -> tuple[float, float]:
     if not len(known):
         return 0.0, 1.0
     mean, deviation = float(known.mean()), float(known.std())
-    # Rounding makes the mean of equal numbers differ from them by so much, as in scikit-learn's scalers.
+    # Rounding may move the mean of equal numbers by so much; scikit-learn's scalers have this bound too.
     rounding = len(known) * np.finfo(np.float64).eps * abs(mean)
     return mean, deviation if deviation > rounding else 1.0
 
@@ -138,7 +138,7 @@ def _log(numbers: EncodedRows) -> EncodedRows:
 
 
 def _fit_entries(made: Encoder, here: Any, size: int) -> Encoder:
-    """Keep the most frequent entries; those in one row alone stand for all that are not known."""
+    """Keep the most frequent entries. Those that only one row has count as unknown, unless all are such."""
     is_category = made.how in ("one-hot", "learned")
     if is_category:
         entries = texts_of(here).drop_null()
@@ -146,7 +146,7 @@ def _fit_entries(made: Encoder, here: Any, size: int) -> Encoder:
         pairs = require_pyarrow().table(_parts(made, here), names=["row", "entry"])
         entries = pairs.group_by(pairs.column_names).aggregate([])["entry"]  # a word counts once in a row
     names, counts = counts_of(entries)
-    # Of words those are kept by which rows differ most; one in nearly all rows tells few rows apart.
+    # A word is kept if rows differ by it: a word in nearly all rows tells few rows apart.
     says = counts * (len(here) - counts) if made.how == "words" else counts
     order = sorted(range(len(names)), key=lambda at: (-says[at], names[at]))
     often = [at for at in order if counts[at] > 1 and says[at]]

@@ -75,7 +75,7 @@ class TableFile:
                 f"Arrow reads; got {type(source).__name__}"
             )
         self.parts: dict[str, list[str]] = {}
-        """Columns that stand for a column of lists of numbers: ``x[0]``, ``x[1]``, ... for a column ``x``."""
+        """The names ``x[0]``, ``x[1]``, ... that replace a column ``x`` of lists of numbers."""
         try:
             self.types: dict[str, Any] = self._read_types()
         except Exception as error:  # of whatever library reads it; _clear returns unknown ones unchanged
@@ -147,7 +147,7 @@ class TableFile:
             return self._table.select(names).combine_chunks()
         from pyarrow.parquet import read_table
 
-        batches = list(self._read(names))  # none of a table without rows
+        batches = list(self._read(names))  # a table without rows has no batch
         found = arrow.Table.from_batches(batches) if batches else read_table(self._path, columns=names)
         return found.combine_chunks()
 

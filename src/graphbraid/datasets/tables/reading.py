@@ -288,7 +288,7 @@ def _labels(
 
 
 def _bits_of(values: Any, column: str) -> Any:
-    """Return a column of the floats 0.0 and 1.0 alone, and empty fields, as integers; None for any other.
+    """Return a column as integers if it holds nothing but 0.0, 1.0 and empty fields; else None.
 
     Labels of 0 and 1 come as floats where a program such as pandas has no integers with empty fields.
     """
@@ -309,7 +309,7 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
     """Return the labels in a column, and the classes' names where it holds texts.
 
     Texts are classes in alphabetical order; whole numbers, true and false, and the floats 0.0 and 1.0 are
-    classes from 0. Other numbers are targets. An empty field is -1, of targets NaN.
+    classes from 0. Other numbers are targets. An empty field is -1 among classes and NaN among targets.
 
     Args:
         values: a ``pyarrow.ChunkedArray``.

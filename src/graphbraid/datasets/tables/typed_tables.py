@@ -65,8 +65,8 @@ def from_typed_tables(
 
     Args:
         path: The YAML file; the paths in it are relative to its folder.
-        columns: By node type and column, the type or encoding to take in place of the file's or the inferred
-            one.
+        columns: By node type and column, the type or encoding to take in place of that in the file, or of the
+            inferred one.
 
     Raises:
         MissingPackageError: pyarrow is not installed.
