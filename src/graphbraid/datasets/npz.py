@@ -131,7 +131,6 @@ def _split(file: Path, key: str, array: Array) -> Array:
 
 
 I64 = npt.NDArray[np.int64]
-_EDGE_SPLITS = ("train", "val", "test")
 
 
 def typed_graph(file: Path, arrays: Mapping[str, Array], split_index: int | None) -> Graph:
@@ -327,8 +326,7 @@ def _edge_splits(
         )
     return {
         edge_type: {
-            name: np.flatnonzero((place >= ends[i]) & (place < ends[i + 1]))
-            for i, name in enumerate(_EDGE_SPLITS)
+            name: np.flatnonzero((place >= ends[i]) & (place < ends[i + 1])) for i, name in enumerate(_SPLITS)
         }
         for edge_type, place in places.items()
     }

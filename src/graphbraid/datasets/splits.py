@@ -400,9 +400,7 @@ def _checked_values(values: Any, count: int, what: str) -> NodeNumbers:
     if found.shape != (count,):
         raise DataError(f"{what} must be one per node ({count}); got shape {found.shape}")
     if found.dtype.kind == "f" and np.isnan(found).any():
-        raise DataError(
-            f"{what} must be known for every node; node {np.isnan(found).argmax()} has NaN"
-        )
+        raise DataError(f"{what} must be known for every node; node {np.isnan(found).argmax()} has NaN")
     return found
 
 

@@ -229,7 +229,7 @@ def first_out_of_order(src: Tensor, dst: Tensor) -> int:
     if kernels is not None:
         return int(kernels.first_out_of_order(src, dst))
     falls = (dst[1:] < dst[:-1]) | ((dst[1:] == dst[:-1]) & (src[1:] < src[:-1]))
-    return _first_true(falls, shift=1)
+    return int(falls.int().argmax()) + 1 if bool(falls.any()) else -1
 
 
 def transpose_of(
@@ -327,11 +327,6 @@ def _rising_to_indptr(rows: Tensor, num_rows: int) -> Tensor:
     return indptr
 
 
-def _first_true(flags: Tensor, shift: int = 0) -> int:
-    """Return the position of the first True plus ``shift``, or -1; searches only if there is one."""
-    return int(flags.int().argmax()) + shift if bool(flags.any()) else -1
-
-
 def narrowed(csc: Csc) -> Csc:
     """Return a whole graph with its ids in the dtype of :func:`index_dtype`; itself if they have it."""
     dtype = index_dtype(max(csc.num_src, csc.num_dst))
@@ -402,8 +397,7 @@ def neighbor_partitions(csc: Csc, size: int) -> NeighborPartitions:
     """
     as_count(size, "size", least=1)
     degrees = csc.degrees()
-    first = torch.zeros(csc.num_dst + 1, dtype=torch.int64)
-    torch.cumsum((degrees + size - 1) // size, 0, out=first[1:])
+    first = indptr_of((degrees + size - 1) // size)
     counts = first.diff()
     row = torch.arange(csc.num_dst, dtype=csc.indices.dtype).repeat_interleave(counts)
     number = torch.arange(row.numel()) - first[:-1].repeat_interleave(counts)

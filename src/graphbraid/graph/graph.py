@@ -173,8 +173,8 @@ class Graph(LabelledNodes):
 
     def __repr__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        kind = f"{_kind_of(self.x)} features"
-        features = f", {self.num_features} {kind}" if self.x is not None else ""
+        kind = {SparseFeatures: "sparse", ScaledFeatures: "int8"}.get(type(self.x), "dense")
+        features = f", {self.num_features} {kind} features" if self.x is not None else ""
         if self.edge_attr is not None:
             features += f", {self.num_edge_features} edge features"
         splits = "".join(f", {ids.numel():,} {key}" for key, ids in self.splits.items())
@@ -449,12 +449,6 @@ class Graph(LabelledNodes):
             edge_attr=edges.rows_of(origin, self.edge_attr),
             schema=self.schema,
         )
-
-
-def _kind_of(x: Features | None) -> str:
-    if isinstance(x, SparseFeatures):
-        return "sparse"
-    return "int8" if isinstance(x, ScaledFeatures) else "dense"
 
 
 def graph_html(graph: Graph) -> str:

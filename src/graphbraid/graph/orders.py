@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import orders_reference
 from graphbraid.graph.csc import Csc, index_dtype
-from graphbraid.graph.scans import ID_DTYPES
+from graphbraid.graph.scans import ID_DTYPES, native_for
 from graphbraid.signatures import typed
 
 
@@ -107,7 +106,8 @@ def inverse_of(order: Tensor) -> Tensor:
         )
     order = order.contiguous()
     inverse = torch.empty(order.numel(), dtype=index_dtype(order.numel()), device=order.device)
-    wrong = _backend(order).invert_order(order, inverse)
+    kernels = native_for(order)
+    wrong = int((orders_reference if kernels is None else kernels).invert_order(order, inverse))
     if wrong >= 0:
         raise DataError(_no_permutation(order, wrong))
     return inverse
@@ -123,8 +123,3 @@ def _no_permutation(order: Tensor, wrong: int) -> str:
     named[order[(order >= 0) & (order < count)].long()] = True
     missing = int((~named).int().argmax())
     return f"{needed}; order[{wrong}] is {node}, as order[{first}] is, and node {missing} is missing"
-
-
-def _backend(order: Tensor) -> Any:
-    kernels = native.kernels() if order.device.type == "cpu" else None
-    return orders_reference if kernels is None else kernels

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from graphbraid.graph.types import EdgeType
-
-if TYPE_CHECKING:
-    pass
 
 NodesOrEdges = str | EdgeType
 """A node type, whose rows are of nodes, or a relation, whose rows are of edges."""

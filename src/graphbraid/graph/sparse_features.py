@@ -156,10 +156,8 @@ class SparseFeatures(Versioned):
         if dense.ndim != 2:
             raise DataError(f"dense features must be 2-d; got shape {tuple(dense.shape)}")
         row, column = dense.nonzero(as_tuple=True)
-        indptr = torch.zeros(dense.shape[0] + 1, dtype=torch.int64, device=dense.device)
-        torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0, out=indptr[1:])
         return cls(
-            indptr=indptr,
+            indptr=indptr_of(torch.bincount(row, minlength=dense.shape[0])),
             indices=column.int(),
             values=dense[row, column],
             num_cols=dense.shape[1],

@@ -166,7 +166,8 @@ class _Message:
             self._score = numbers[score]
             self.softmax = _Program.of(self._steps, [(0, self._score)], kinds=[_LOG_SUM_EXP])
             self.softmax_is_narrow = self.whole.all[score].narrow
-        results = [(n, self._reduced(self._steps, kind)) for n, kind in enumerate(kinds)]
+        square = self._steps.add(_OP.MULTIPLY, self._last, self._last) if _SQUARES in kinds else -1
+        results = [(n, square if kind == _SQUARES else self._last) for n, kind in enumerate(kinds)]
         of_kernel = [_SUM if kind == _SQUARES else kind for kind in kinds]
         self.forward = _Program.of(self._steps, results, kinds=of_kernel)
         self.with_slopes = self._forward_with_slopes()
@@ -183,10 +184,6 @@ class _Message:
     def of(cls, *key: Any) -> _Message:
         """Return the message, made by the first call alone."""
         return cls(*key)
-
-    def _reduced(self, steps: StepList, kind: int) -> int:
-        """Return the step that a reduction is of."""
-        return steps.add(_OP.MULTIPLY, self._last, self._last) if kind == _SQUARES else self._last
 
     def _forward_with_slopes(self) -> _Program | None:
         leaves = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc, NeighborPartitions, index_dtype, neighbor_partitions
+from graphbraid.graph.csc import Csc, NeighborPartitions, index_dtype, indptr_of, neighbor_partitions
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
@@ -243,8 +243,7 @@ class _EdgesByDestination:
 
     def of_kind(self, kind: Tensor, indices: Tensor, num_src: int) -> tuple[Csc, Tensor | None]:
         """Return the graph of the edges of a kind, whose sources are ``indices``, and their factors."""
-        indptr = torch.zeros(self._num_dst + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(self._row[kind], minlength=self._num_dst), 0, out=indptr[1:])
+        indptr = indptr_of(torch.bincount(self._row[kind], minlength=self._num_dst))
         csc = Csc(indptr, indices.to(index_dtype(max(num_src, 1))), num_src, trusted=True)
         return csc, None if self._factor is None else self._factor[kind].contiguous()
 
@@ -272,17 +271,13 @@ def interleaved(num_local: int, num_remote: int, dist: int) -> Tensor:
     Raises:
         ConfigError: ``dist`` is less than 1, or a count is negative.
     """
-    _check(num_local, num_remote, dist)
+    as_count(num_local, "num_local")
+    as_count(num_remote, "num_remote")
+    as_count(dist, "dist", least=1)
     num_warps = -(-max(num_local, num_remote) // dist)
     return torch.cat(
         [_dealt(0, num_local, num_warps, dist), _dealt(num_local, num_remote, num_warps, dist)], 1
     )
-
-
-def _check(num_local: int, num_remote: int, dist: int) -> None:
-    as_count(num_local, "num_local")
-    as_count(num_remote, "num_remote")
-    as_count(dist, "dist", least=1)
 
 
 def _dealt(first: int, count: int, num_warps: int, each: int) -> Tensor:
@@ -406,8 +401,7 @@ def _targets(local: NeighborPartitions, remote: NeighborPartitions) -> tuple[Ten
     of_local, of_remote = local.first.diff(), remote.first.diff()
     counts = of_local + of_remote
     rest = (counts != 1).nonzero().squeeze(1)
-    rest_first = torch.zeros(rest.numel() + 1, dtype=torch.int64)
-    torch.cumsum(counts[rest], 0, out=rest_first[1:])
+    rest_first = indptr_of(counts[rest])
     # A row of one partition is the target of its sum; a place among the partial sums is stored as -1 - place.
     before = torch.zeros_like(counts)
     before[rest] = rest_first[:-1]
@@ -470,10 +464,8 @@ def pipelined_sum(
 
 
 def _kernels(table: PeerTable) -> Any:
-    found = None
-    if table.device.type == "cuda" and table.dtype != torch.float64:
-        found = triton_kernels()
-    return reference if found is None else found
+    on_gpu = table.device.type == "cuda" and table.dtype != torch.float64
+    return (triton_kernels() if on_gpu else None) or reference
 
 
 def _check_plan(plan: PipelinePlan, table: PeerTable) -> None:

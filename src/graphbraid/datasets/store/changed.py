@@ -10,6 +10,7 @@ are measured.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,6 @@ from graphbraid.errors import DataError
 from graphbraid.features.reordering import Renumbering, check_length
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.checks import named
-from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import rounded, rows_at_a_time, scale_of, stored_rows, widened
 from graphbraid.graph.scans import check_finite
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
@@ -78,11 +78,12 @@ def renumbered_arrays(graph: Graph, order: Tensor, folder: Path) -> Iterator[tup
     csc, most = graph.csc, part_bytes()
     indptr = renumbering.indptr(csc.indptr)
     yield "indptr", ArrayParts.whole(indptr)
-    yield "indices", _listed(csc.indices, indptr, most, _sources(renumbering, csc, indptr))
+    sources = functools.partial(renumbering.sources, csc, indptr)
+    yield "indices", _listed(csc.indices, indptr, most, sources)
     beside = {"weight": csc.weight, "edge_id": graph.edge_id, "edge_attr": graph.edge_attr}
     for name, values in beside.items():
         if values is not None:
-            made = _lists(renumbering, values, csc.indptr, indptr)
+            made = functools.partial(renumbering.lists, values, csc.indptr, indptr)
             yield name, _listed(values, indptr, most, made)
     rows = {"y": graph.y, "x": stored_rows(graph.x), "x_scale": scale_of(graph.x)}
     for name, values in rows.items():
@@ -90,7 +91,11 @@ def renumbered_arrays(graph: Graph, order: Tensor, folder: Path) -> Iterator[tup
             in_buckets = name == "x" and bucket_bytes(values) > 0
             yield name, _rows(values, renumbering, most, folder if in_buckets else None)
     if isinstance(graph.x, SparseFeatures):
-        yield from _sparse(graph.x, renumbering, most)
+        indptr = renumbering.indptr(graph.x.indptr)
+        yield "x_indptr", ArrayParts.whole(indptr)
+        for name, values in {"x_indices": graph.x.indices, "x_values": graph.x.values}.items():
+            made = functools.partial(renumbering.lists, values, graph.x.indptr, indptr)
+            yield name, _listed(values, indptr, most, made)
     for name, nodes in splits_to_store(graph.splits):
         yield name, ArrayParts.whole(renumbering.ids(nodes))
 
@@ -99,21 +104,6 @@ def renumbered_ids(ids: NodeIds | None, order: Tensor) -> NodeIds:
     """Return the original id of each renumbered node: from ``ids``, or else its id before renumbering."""
     nodes = order.cpu().numpy()
     return NodeIds(nodes.astype("int64") if ids is None else ids.values[nodes])
-
-
-def _sparse(x: SparseFeatures, renumbering: Renumbering, most: int) -> Iterator[tuple[str, ArrayParts]]:
-    indptr = renumbering.indptr(x.indptr)
-    yield "x_indptr", ArrayParts.whole(indptr)
-    for name, values in {"x_indices": x.indices, "x_values": x.values}.items():
-        yield name, _listed(values, indptr, most, _lists(renumbering, values, x.indptr, indptr))
-
-
-def _sources(renumbering: Renumbering, csc: Csc, indptr: Tensor) -> _Made:
-    return lambda begin, end: renumbering.sources(csc, indptr, begin, end)
-
-
-def _lists(renumbering: Renumbering, values: Tensor, before: Tensor, indptr: Tensor) -> _Made:
-    return lambda begin, end: renumbering.lists(values, before, indptr, begin, end)
 
 
 def _listed(values: Tensor, indptr: Tensor, most: int, made: _Made) -> ArrayParts:

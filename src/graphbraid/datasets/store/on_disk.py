@@ -121,8 +121,10 @@ def save_store(
             "feature_parts are the features of a graph without x, in the order of its nodes; "
             + ("this graph has x" if graph.x is not None else "give no order, and reorder the store instead")
         )
-    arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order, folder.parent))
-    if order is not None:
+    if order is None:
+        arrays = {name: ArrayParts.whole(tensor) for name, tensor in tensors_of(graph)}
+    else:
+        arrays = dict(renumbered_arrays(graph, order, folder.parent))
         named = replace(named, ids=renumbered_ids(named.ids, order))
     if feature_parts is not None:
         rows = arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
@@ -247,11 +249,6 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
 def _arrays_in(folder: Path, manifest: StoreManifest) -> dict[str, StoredArray]:
     hint = _IF_RENUMBERED if any(map(is_ids, manifest.arrays)) else ""
     return {name: STORE.array(folder, entry, hint) for name, entry in manifest.arrays.items()}
-
-
-def _arrays_of(graph: Graph) -> Iterator[tuple[str, ArrayParts]]:
-    for name, tensor in tensors_of(graph):
-        yield name, ArrayParts.whole(tensor)
 
 
 def tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:

@@ -77,7 +77,8 @@ def graph_from_dgl(
 
 def graph_to_dgl(graph: Graph) -> Any:
     """Implement :meth:`graphbraid.Graph.to_dgl`."""
-    dgl = _dgl()
+    with needing("to_dgl needs DGL; see https://www.dgl.ai/pages/start.html"):
+        import dgl
     if graph.types is not None:
         return _to_heterograph(graph, dgl)
     csc = graph.csc
@@ -119,7 +120,8 @@ def _from_heterograph(
         ("weight", weight, None, edge_frames),
     ):
         if key not in (None, default) and not any(key in frame for frame in known.values()):
-            raise DataError(f"{argument}={key!r} is in the data of no type; there is {sorted(_keys(known))}")
+            there = sorted({given for frame in known.values() for given in frame})
+            raise DataError(f"{argument}={key!r} is in the data of no type; there is {there}")
     ends = {}
     for edge_type in graph.canonical_etypes:
         src, dst = graph.edges(etype=edge_type, order="eid")
@@ -159,10 +161,6 @@ def _to_heterograph(graph: Graph, dgl: Any) -> Any:
     return converted
 
 
-def _keys(frames: Any) -> set[str]:
-    return {key for frame in frames.values() for key in frame}
-
-
 def _field(
     frame: Any, key: str | None, argument: str, frame_name: str, default: str | None = None
 ) -> Tensor | None:
@@ -173,9 +171,3 @@ def _field(
         raise DataError(f"{argument}={key!r} is not in the graph's {frame_name}; it has {sorted(frame)}")
     value: Tensor = frame[key]
     return value
-
-
-def _dgl() -> Any:
-    with needing("to_dgl needs DGL; see https://www.dgl.ai/pages/start.html"):
-        import dgl
-    return dgl

@@ -134,7 +134,9 @@ def _from_hetero_data(
     for node_type in data.node_types:
         store = data[node_type]
         with named(f"nodes of type {node_type!r}"):
-            counts[node_type] = _num_nodes(store, node_type)
+            if store.num_nodes is None:
+                raise DataError(f"their number is not known; set data[{node_type!r}].num_nodes")
+            counts[node_type] = int(store.num_nodes)
             nodes["splits"][node_type] = splits_of(store, counts[node_type], split)
         nodes["x"][node_type] = features_of(store)
         nodes["y"][node_type], nodes["node_time"][node_type] = store.get("y"), store.get("time")
@@ -174,7 +176,11 @@ def exact_graph_from_pyg(
         edge_weight: name of the attribute that holds edge weights, or None.
         known: graph with the same edges and weights, whose topology is reused. If None, it is made.
     """
-    _check_homogeneous(data)
+    if hasattr(data, "edge_types"):
+        raise DataError(
+            f"a graph with one type of nodes and edges is needed; got {type(data).__name__} with edge types "
+            f"{data.edge_types}. Convert it with data.to_homogeneous() first"
+        )
     x, y, num_nodes = features_of(data), data.get("y"), int(data.num_nodes)
     held: dict[str, Any] = {
         "x": as_features(x) if is_held(x, num_nodes) else None,
@@ -230,14 +236,6 @@ def _edges_to_pyg(graph: Graph) -> dict[EdgeType, dict[str, Tensor]]:
         )
         found[edge_type] = {key: value for key, value in held if value is not None}
     return found
-
-
-def _check_homogeneous(data: Any) -> None:
-    if hasattr(data, "edge_types"):
-        raise DataError(
-            f"a graph with one type of nodes and edges is needed; got {type(data).__name__} with edge types "
-            f"{data.edge_types}. Convert it with data.to_homogeneous() first"
-        )
 
 
 def is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
@@ -410,10 +408,3 @@ def data_class(name: str = "Data") -> Any:
     with needing("to_pyg needs PyTorch Geometric; install it with: pip install torch-geometric"):
         import torch_geometric.data
     return getattr(torch_geometric.data, name)
-
-
-def _num_nodes(store: Any, node_type: str) -> int:
-    count = store.num_nodes
-    if count is None:
-        raise DataError(f"their number is not known; set data[{node_type!r}].num_nodes")
-    return int(count)

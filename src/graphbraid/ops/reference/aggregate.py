@@ -242,9 +242,6 @@ def _owners_of(indptr: Tensor) -> Tensor:
     return torch.arange(indptr.numel() - 1, device=indptr.device).repeat_interleave(indptr.diff())
 
 
-# ruff: noqa: PLR0917 - the kernels take their arguments by position
-
-
 COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
     lambda x, y, _: x + y,
     lambda x, y, _: x - y,

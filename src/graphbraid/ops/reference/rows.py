@@ -265,9 +265,6 @@ def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias
 
 
-# ruff: noqa: PLR0917 - the kernel takes its arguments by position
-
-
 _MOST_PARTS, _LEAST_ROWS = 8, 1024
 """The limits that csrc/dense/dense.h has."""
 DISTANCES = ("absolute", "euclidean", "moduli")

@@ -333,7 +333,9 @@ class _Writer:
         joins = level >= _LEVELS["+"]
         if joins and left.kind == "int" and left.is_literal and right.is_literal:
             left = _Text(f"Int({left.code})", "int")  # two literals would be joined in the 32 bits of int
-        bits = _bits_of(sign, left.bits, right.bits) if left.kind == "int" else 0
+        # A sum at most doubles the larger side. A quotient or remainder is not larger than the left side.
+        most = {"+": max(left.bits, right.bits) + 1, "*": left.bits + right.bits}
+        bits = most.get("+" if sign == "-" else sign, left.bits) if left.kind == "int" else 0
         may_be_zero = not (isinstance(value.right, syntax.Literally) and value.right.value)
         # A function checks what may divide by zero or overflow; the operator alone does for other numbers.
         if may_be_zero if sign in {"/", "%"} else joins and bits > _INT_BITS:
@@ -350,15 +352,6 @@ def _is_step(assigned: syntax.Assign) -> bool:
     """Return whether a variable becomes larger or smaller by 1."""
     value = assigned.value
     return assigned.operator in {"+", "-"} and isinstance(value, syntax.Literally) and value.value == 1
-
-
-def _bits_of(sign: str, left: int, right: int) -> int:
-    """Return the most bits of two joined integers.
-
-    A sum at most doubles the larger one. A product adds up the bits. A quotient or remainder is not larger
-    than the left side.
-    """
-    return {"+": max(left, right) + 1, "-": max(left, right) + 1, "*": left + right}.get(sign, left)
 
 
 def _needs_brackets(inner: int, outer: int, side: int) -> bool:

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed import Partition
-from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
+from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.folder import Sources, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.layout import CppStatement
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
-from graphbraid.synth.emit.writer import PassText, RankShare, TaskText, TemplateWriter, share_of
+from graphbraid.synth.emit.writer import PassText, TaskText, TemplateWriter, share_of
 from graphbraid.synth.synthesis import Synthesis
 
 _TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")
@@ -261,7 +261,10 @@ def sources_of_ranks(
         contexts.append(writer.context())
         files.append(writer.arrays.files)
         kernels |= writer.kernels
-        decisions.append(f"  rank {rank}: {_rows(share)}")
+        levels = range(len(share.lowered.blocks) + 1)
+        rows = " -> ".join(f"{share.lowered.num_rows(level):,}" for level in levels)
+        nodes = f"{share.lowered.nodes.numel():,} training nodes"
+        decisions.append(f"  rank {rank}: {nodes}; rows per level {rows}")
     merging = Merging(files)
     context: dict[str, Any] = merging.merged(contexts)
     numbers = [merging.numbers(rank) for rank in range(num_ranks)]
@@ -278,9 +281,3 @@ def sources_of_ranks(
         plan |= {f"rank-{rank}/{array.name}.npy": values for rank, values in enumerate(array.tensors)}
     more = ("exchange.cpp", "ranks.cpp", *(["ranks_norm.cpp"] if "batch_norm" in kernels else []))
     return rendered(context, [*openmp_sources(kernels), *more], plan)
-
-
-def _rows(share: RankShare) -> str:
-    lowered: Lowered = share.lowered
-    rows = " -> ".join(f"{lowered.num_rows(level):,}" for level in range(len(lowered.blocks) + 1))
-    return f"{lowered.nodes.numel():,} training nodes; rows per level {rows}"

@@ -19,7 +19,6 @@ from torch import Tensor
 from graphbraid import arguments
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
-from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.passes import input_seconds, input_width, split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph import Graph
@@ -91,7 +90,12 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
     if density > MOST_DENSITY:
         name = next(name for name, path in LOWERED.items() if path == lowered.program.input_path)
         return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero")
-    seconds = _seconds(split(program, lowered.costs), replace(lowered.costs, is_binary=True))
+    costs, chosen = replace(lowered.costs, is_binary=True), split(program, lowered.costs)
+    found = input_seconds(chosen, costs)
+    product = 2 * costs.rates.multiply_seconds(costs.rows[0], costs.in_channels, input_width(chosen))
+    # What the dense path saves elsewhere is added to each path, so that all seconds are above 0.
+    spared = max(0.0, product - found["dense"])
+    seconds = {name: found[path] + spared for name, path in LOWERED.items()}
     limit = MARGIN * min(seconds.values())
     # is_binary reads all features: it is asked only if bits could be the fastest.
     if seconds["bits"] <= limit and not is_binary(x):
@@ -121,14 +125,6 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
         rows=tuple(ArrayFile(name, f"{name}.npy", False, part) for name, part in rows),
         spared=spared,
     )
-
-
-def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
-    """Return seconds per epoch by path, all above 0: what the dense path saves elsewhere is added to each."""
-    seconds = input_seconds(program, costs)
-    product = 2 * costs.rates.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
-    spared = max(0.0, product - seconds["dense"])
-    return {name: seconds[path] + spared for name, path in LOWERED.items()}
 
 
 def _allowed(program: Program, lowered: Lowered) -> bool:

@@ -22,7 +22,7 @@ from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import INPUT, Exchange
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.fullgraph.step.tasks import BoundCall, Buffer, StepTask, place
+from graphbraid.fullgraph.step.tasks import BoundCall, StepTask, place
 from graphbraid.nn.module_traits import in_mode
 from graphbraid.ops.kernels import Calls, watched, watching
 from graphbraid.synth.weights import weights_of
@@ -88,21 +88,18 @@ class RecordedStep(PlannedStep):
                 if isinstance(op, Exchange) and op.out in self._plan.constants:
                     what = f"ranks exchange {op.inputs[0]}, which no step changes, before the first epoch"
                     raise NotLoweredError("synthesis", what, "more memory for values that are computed once")
-            self._keep_apart()
+            # With gaps, each buffer has its own address, even one without rows.
+            buffers, self.gap = self.arena.buffers, GAP
+            apart = [replace(b, shape=(b.nbytes + GAP,), dtype=torch.uint8) for b in buffers]
+            self.arena.nbytes = place(apart)
+            for buffer, placed in zip(buffers, apart, strict=True):
+                buffer.offset = placed.offset
 
     def allocate(self) -> None:
         """Allocate the memory. If there are several ranks, this one holds only the features that it reads."""
         super().allocate()
         if self._plan.comm is not None:
             self._plan.features[INPUT].gather()
-
-    def _keep_apart(self) -> None:
-        """Place the buffers anew with gaps, so that even a buffer without rows has its own address."""
-        buffers, self.gap = self.arena.buffers, GAP
-        apart = [Buffer(b.name, (b.nbytes + GAP,), torch.uint8, first=b.first, last=b.last) for b in buffers]
-        self.arena.nbytes = place(apart)
-        for buffer, placed in zip(buffers, apart, strict=True):
-            buffer.offset = placed.offset
 
     @property
     def output_grad(self) -> Tensor:
