@@ -1,8 +1,8 @@
 // Sums of rectified sums of rows, GINE's, over in-neighbours:
 //
 //   x (num_src, width), edges (num_edges, width)  --- sum over v's edges --->  out (num_dst, width)
-//   grad_edges (num_edges, width), grad_x (num_src, width)  <--- by v's, by u's edges ---  grad (num_dst,
-//   width)
+//   grad_edges (num_edges, width), grad_x (num_src, width)
+//                                         <--- by v's edges, by u's edges ---  grad (num_dst, width)
 //
 // With e = u -> v:
 //
@@ -10,17 +10,17 @@
 //   grad_edges[e, :] = grad[v, :] where x[u, :] + edges[e, :] > 0, else 0
 //   grad_x[u, :] = loop_scale * grad[u, :] + sum of grad_edges[e, :] over u's out-edges
 //
-// grad_x is made from grad_edges if that was made, else from grad and the rows that were summed. A NaN stays.
-// Sums run in order, by destination or over the transpose by source. Arguments: gine.h.
+// grad_x is computed from grad_edges if these were computed, else from grad and the rows that were summed. A
+// NaN stays. Sums run in order, by destination or over the transpose by source. Arguments: gine.h.
 //
-// Bound by reading num_edges rows of x at random and of edges in sequence; by source also the edges' at
-// random.
+// Bound by reading num_edges rows of x at random and num_edges rows of edges in sequence; by source, both are
+// read at random.
 
 namespace gb::GB_VARIANT {
 
 #include "variants/simd.inl"
 
-// Vector i of a tile of NV vectors, of which the last holds `last` elements.
+// Vector i of a tile of NV vectors. The last vector holds `last` elements.
 template <int NV, typename T>
 GB_INLINE Vec<T> tile_vector(const T* row, int i, int last) {
   constexpr int L = kLanes<T>;
@@ -76,7 +76,7 @@ GB_INLINE void forward_tile(const GineArgs& a, int64_t v, int64_t prefetch_end, 
   finish<T, NV>(a, v, column, last, sum);
 }
 
-// By source. Gated: `edges` are the edges' rows; else their gradients.
+// By source. If Gated, `edges` are the edges' rows; else they are the gradients of these.
 template <typename T, int NV, bool Gated>
 GB_INLINE void backward_tile(const GineBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                              int last) {
@@ -130,12 +130,12 @@ GB_INLINE void edge_tile(const GineEdgeBackwardArgs& a, int64_t v, int64_t prefe
   }
 }
 
-// tile(number of vectors as a constant, row, end of the edges to prefetch, first column, elements in the last
-// vector) for the tiles of all rows; `matrices`: that an edge reads rows of.
+// Calls tile(number of vectors as a constant, row, end of the edges to prefetch, first column, elements in
+// the last vector) for the tiles of all rows. `matrices`: how many matrices an edge reads a row of.
 template <typename T, typename Tile>
 GB_INLINE void over_rows(const EdgeRows& a, int matrices, const Tile& tile) {
   constexpr int L = kLanes<T>;
-  constexpr bool common = std::is_same_v<T, float>;  // others: code size
+  constexpr bool common = std::is_same_v<T, float>;  // other dtypes have fewer tiles, for code size
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, matrices * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];

@@ -10,7 +10,7 @@
 
 namespace gb {
 
-// The steps, which messages.cpp checks one by one, and what the interpreter runs of them.
+// Compiles steps, which messages.cpp has checked one by one, to the interpreter's instructions.
 class MessageCompiler {
  public:
   MessageCompiler(const int64_t* steps, int num_steps) : steps_(steps), num_steps_(num_steps) {}
@@ -27,7 +27,8 @@ class MessageCompiler {
            narrow(i) == as_narrow;
   }
 
-  // Fills the phases and says which steps are stored; results: pairs of a kind and a step.
+  // Fills the phases, and the list of steps whose rows are stored. results: pairs of a kind and a step. A
+  // phase runs its steps that change the width, then its narrow steps, then its wide ones.
   void compile(const float* numbers, const std::vector<std::pair<MessageResult, int>>& results,
                MessageArgs& a) const {
     std::vector<int> phase(static_cast<size_t>(num_steps_), 0);
@@ -37,7 +38,7 @@ class MessageCompiler {
       int& own = phase[static_cast<size_t>(i)];
       own = phase[static_cast<size_t>(first(i))];
       if (reads_two(op(i))) own = std::max(own, phase[static_cast<size_t>(second(i))]);
-      // These run before all others of their phase, so what they read must be of an earlier one.
+      // It runs before all others of its phase, so the step that it reads must be in an earlier phase.
       if (changes_width(op(i)) && !is_leaf(op(first(i)))) ++own;
       last = std::max(last, own);
     }
@@ -63,7 +64,8 @@ class MessageCompiler {
 
  private:
   bool is_computed(int i) const { return !is_leaf(op(i)) && !changes_width(op(i)); }
-  // How step i reads what the accumulator holds: 1 as its first operand, 2 as its second, 0 not at all.
+  // How step i reads the step that the accumulator holds: 1 as its first operand, 2 as its second, 0 not at
+  // all. Only operations with a counterpart for swapped operands can read it as the second one.
   int takes(int i, int held) const {
     if (held < 0) return 0;
     if (first(i) == held) return 1;
@@ -75,7 +77,7 @@ class MessageCompiler {
   void emit(const std::vector<int>& members, const float* numbers,
             const std::vector<std::pair<MessageResult, int>>& results, std::vector<uint8_t>& is_stored,
             std::vector<MessageInstruction>& code) const {
-    // A row is stored where a step reads it that does not follow at once, or reads it twice.
+    // A step's row is stored if a step reads it that does not follow at once, or if a step reads it twice.
     std::vector<int> computed;
     for (const int i : members)
       if (is_computed(i)) computed.push_back(i);
@@ -110,6 +112,7 @@ class MessageCompiler {
       if (is_stored[static_cast<size_t>(i)]) put(kStore, i, 0.0f);
       give(i);
     }
+    // Leaves, and steps that change the width, may be results, too.
     for (const int i : members) {
       if (is_computed(i)) continue;
       for (const auto& result : results)

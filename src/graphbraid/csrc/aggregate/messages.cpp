@@ -80,10 +80,9 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   const OptionalFloats* of_sources[] = {&x, &x2, &x3, &x4};
   const OptionalFloats* of_destinations[] = {&y, &y2, &y3, &y4, &y5, &y6, &y7, &y8, &y9, &y10};
   static_assert(std::size(of_sources) == kMostSources && std::size(of_destinations) == kMostDestinations);
-  for (const auto* walked : {by_source ? of_sources : of_destinations})
-    for (int i = 0; i < (by_source ? kMostSources : kMostDestinations); ++i)
-      if (*walked[i])
-        need((*walked[i])->num_rows() >= topology.num_dst, "rows that are walked must be there");
+  const OptionalFloats* const* walked = by_source ? of_sources : of_destinations;
+  for (int i = 0; i < (by_source ? kMostSources : kMostDestinations); ++i)
+    if (*walked[i]) need((*walked[i])->num_rows() >= topology.num_dst, "rows that are walked must be there");
   const auto need_width = [&](const Floats& rows) {
     if (rows.num_columns() != heads) need_columns(rows, width);
   };

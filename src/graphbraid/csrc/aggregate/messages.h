@@ -8,8 +8,8 @@
 
 namespace gb {
 
-// What a step computes for each edge u -> v: a row of `width` floats, or of one for each head. Python has the
-// same numbers (ops/message_steps.py).
+// The operation of a step. It computes a row for each edge u -> v: `width` floats, or one float for each
+// head. Python has the same numbers (ops/message_steps.py).
 enum class MessageOp : int64_t {
   kSource,       // row u of matrix a of the sources
   kDestination,  // row v of matrix a of the destinations
@@ -42,20 +42,20 @@ inline constexpr bool is_leaf(MessageOp op) { return op < MessageOp::kAdd; }
 inline constexpr bool reads_two(MessageOp op) { return op >= MessageOp::kAdd && op <= MessageOp::kWhere; }
 inline constexpr bool changes_width(MessageOp op) { return op >= MessageOp::kSumColumns; }
 
-// What becomes of a step's rows.
+// How a step's rows are reduced.
 enum class MessageResult : int64_t {
   kSum,  // over the edges of each walked row, as the next three
   kMax,
   kMin,
-  kLogSumExp,  // the maximum, and at the next place the logarithm of the sum of exponentials below it
+  kLogSumExp,  // the maximum m, and at the next place log(sum of exp(row - m))
   kOverAll,    // the sum over all edges: a parameter's gradient
 };
 inline constexpr int64_t kNumMessageResults = static_cast<int64_t>(MessageResult::kOverAll) + 1;
 
 inline constexpr int kMostSources = 4, kMostDestinations = 10, kMostResults = 4;
-inline constexpr int kMostSteps = 512;  // of a message and its gradient, which has up to six for each
+inline constexpr int kMostSteps = 512;  // of a message and its gradient, which has up to six for each step
 
-// Where a matrix's row goes: the step that reads it.
+// A step that reads rows of a matrix.
 struct MessageLeaf {
   int step;
   Rows rows;
@@ -72,7 +72,7 @@ enum MessageCode : int {
 };
 struct MessageInstruction {
   int code;
-  int step;  // whose row is the operand, or is stored; or the number of the result
+  int step;  // the step whose row is the operand, or is stored; or the number of the result
   float number;
 };
 
@@ -93,7 +93,7 @@ struct MessageArgs {
   int num_steps = 0;
   const float* weight = nullptr;      // (num_edges,); null if no step reads it
   const float* parameters = nullptr;  // (num_parameters, width); a narrow one fills the first columns
-  std::vector<MessageLeaf> walked, reached, of_edges;  // what is read by walked row, other end and edge
+  std::vector<MessageLeaf> walked, reached, of_edges;  // read by the walked row, the other end, the edge
   std::vector<MessagePhase> phases;
   std::vector<int> stored;  // steps that have a row of their own
 
@@ -107,7 +107,7 @@ struct MessageArgs {
     int64_t counted = 0;       // columns of the counts of all extrema
   };
   std::vector<Result> results;
-  bool adds = false;  // to what sums' results hold
+  bool adds = false;  // whether sums are added to what their results hold
 };
 
 }  // namespace gb

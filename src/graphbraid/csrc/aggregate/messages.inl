@@ -4,14 +4,14 @@
 //     --- steps for each edge, then the reduction over v's edges --->  out (num_dst, width)
 //
 // An edge's steps run one after the other on some columns at a time, which stay in registers from step to
-// step; rows of matrices are read where they stand, and each row's sums stay in the first cache. So no row
-// per edge is written to memory. A gradient is another list of steps, written by ops/message_steps.py: it
-// walks v's edges for the destinations' gradients, and u's edges, those of the transpose, for the sources'. A
-// sum's terms are added in the order of the walk, and sums over all edges piece by piece, where pieces do not
-// depend on the number of threads.
+// step. Rows of matrices are read in place, and each row's sums stay in the first-level cache. So no row per
+// edge is written to memory. A gradient is another list of steps, written by ops/message_steps.py: it walks
+// v's edges for the destinations' gradients, and u's edges, those of the transpose, for the sources'. A sum's
+// terms are added in the order of the walk. Sums over all edges are added piece by piece, and the pieces do
+// not depend on the number of threads.
 //
-// Rows may be narrow, of one number for each head: sums over a head's columns, and what is computed from
-// them.
+// Rows may be narrow, with one number for each head: sums over a head's columns, and rows computed from
+// these.
 //
 // Bound by reading num_edges rows per matrix whose rows are not walked, or by arithmetic: an exponential
 // takes about as long as reading ten numbers. Arguments: messages.h.
@@ -20,7 +20,7 @@ namespace gb::GB_VARIANT {
 
 #include "variants/exp.inl"
 
-// exp as PyTorch has it up to the largest float, too, where exp_lanes may stop at exp(88).
+// exp up to the largest float, as PyTorch's; exp_lanes may stop at exp(88). Above 80 it is exp(x - 1) * e.
 GB_INLINE VecF32 exp_or_infinity(VecF32 x) {
   const VecF32 one = splat<VecF32>(1.0f), factor = x > 80.0f ? splat<VecF32>(2.718281828f) : one;
   const VecF32 found = exp_lanes(x > 80.0f ? x - 1.0f : x) * factor;
@@ -28,7 +28,8 @@ GB_INLINE VecF32 exp_or_infinity(VecF32 x) {
 }
 GB_INLINE VecF32 magnitude(VecF32 x) { return x < 0 ? -x : x; }
 
-// 1 / x of x in [1, 2^64], within 1 ulp: a division takes as long as an exponential.
+// 1 / x for x in [1, 2^64], within 1 ulp: an estimate and a step of Newton's method, since a division takes
+// as long as an exponential.
 GB_INLINE VecF32 reciprocal(VecF32 x) {
 #if GB_LANES_F32 == 16
   const VecF32 about = reinterpret_cast<VecF32>(_mm512_rcp14_ps(reinterpret_cast<__m512>(x)));
@@ -55,15 +56,16 @@ GB_INLINE VecF32 sigmoid_lanes(VecF32 x) {
   return reciprocal(1.0f + exp_lanes(x < -44.0f ? splat<VecF32>(44.0f) : -x));
 }
 
-// What the steps of an edge read and write: addresses of rows.
+// Addresses of the rows that an edge's steps read and write.
 struct MessageRows {
-  std::vector<const float*> at;  // by step: where its row of this edge stands
+  std::vector<const float*> at;  // by step: its row for this edge
   std::vector<float*> to;        // by result: the walked row's
   std::vector<int32_t*> count;   // by result: of a maximum or minimum
   std::vector<float*> terms;     // by result: the sums of a LogSumExp
 };
 
-// The n columns from `column` on of an edge's elementwise steps; n fills NV vectors, or is less than one.
+// Runs an edge's elementwise steps on the n columns from `column` on. n fills NV vectors, or is less than
+// one.
 template <int NV, bool Whole>
 __attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& code, const MessageRows& rows,
                                          int64_t column, int n) {
@@ -160,7 +162,7 @@ __attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& 
         unroll<NV>([&](auto i) GB_LAMBDA { held[i] = get(from, i); });
         break;
       }
-      case kStore: {  // to scratch, which ends at a whole vector
+      case kStore: {  // to scratch, which is padded to whole vectors, so the tail is stored whole
         float* to = const_cast<float*>(rows.at[static_cast<size_t>(it->step)]) + column;
         unroll<NV>([&](auto i) GB_LAMBDA { store(to + i * L, held[i]); });
         break;
@@ -257,7 +259,7 @@ class MessageWalk {
     not_asked_.resize(a.results.size() * static_cast<size_t>(stride_));
   }
 
-  // The rows [first, last); over_all: for each result the sum over these edges, where it is one over all.
+  // Runs the rows [first, last). over_all: for each result over all edges, the sum that these edges add to.
   void run(int64_t first, int64_t last, const std::vector<float*>& over_all) {
     const int64_t* indptr = a_.walk.indptr;
     const int64_t end = indptr[last];
@@ -359,11 +361,11 @@ class MessageWalk {
   const MessageArgs& a_;
   int64_t channels_, stride_;  // of a head; floats from one scratch row to the next
   std::vector<float> scratch_;
-  std::vector<int32_t> not_asked_;  // a row of counts for each result
+  std::vector<int32_t> not_asked_;  // a row of counts for each result, where counts go that nobody asked for
   MessageRows rows_;
   std::vector<int> weights_;          // steps that read the edge's weight
-  std::vector<MessageLeaf> fetched_;  // matrices that are read by the other end, each once
-  int64_t ahead_;                     // edges from one that runs to one that is fetched
+  std::vector<MessageLeaf> fetched_;  // matrices whose rows of the other end are prefetched, each once
+  int64_t ahead_;                     // how many edges ahead rows are prefetched
 };
 
 void reduce_messages(const MessageArgs& a) {

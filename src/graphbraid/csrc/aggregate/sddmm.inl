@@ -5,9 +5,9 @@
 //
 //   out[e, h] = dst_scale[v] * src_scale[u] * <dst[v, h, :], src[u, h, :]>  for the edge e = u -> v
 //
-// Edges are independent and walked some at a time, wherever rows end: sums of a vector's worth of products
-// are made together (heads.inl). Bound by reading num_edges rows of src; each row of dst stays in the cache
-// while its edges are walked.
+// Edges are independent. They are walked some at a time, across the ends of rows, since as many sums as a
+// vector has lanes are computed together (heads.inl). Bound by reading num_edges rows of src; each row of dst
+// stays in the cache while its edges are walked.
 
 namespace gb::GB_VARIANT {
 
@@ -15,13 +15,13 @@ namespace gb::GB_VARIANT {
 
 constexpr int64_t kEdgesTogether = 256;
 
-// Both ends of some edges, and the sources of a few edges behind them, to prefetch their rows.
+// Both ends of some edges. The sources of a few further edges follow: their rows are prefetched.
 struct EdgeEnds {
   static constexpr int64_t kAhead = 32;
   int64_t dst[kEdgesTogether], src[kEdgesTogether + kAhead];
 
-  // Fills in edges [begin, end); v: the row of the first, then of the last. Sources up to `known` may be
-  // read.
+  // Fills in the edges [begin, end), and the sources up to `known`. v: the row of the first edge before, of
+  // the last edge after.
   template <typename I>
   void fill(const int64_t* indptr, const I* indices, int64_t begin, int64_t end, int64_t known, int64_t& v) {
     for (int64_t e = begin; e < end;) {

@@ -13,7 +13,7 @@ enum class Ties { kFirst, kShared, kSharedWithZero };
 struct SpmmMaxArgs : EdgeRows {
   Ties ties = Ties::kFirst;
   void* out = nullptr;       // (num_dst, width), contiguous, dtype of x
-  int32_t* found = nullptr;  // (num_dst, width), contiguous; null: not asked for
+  int32_t* found = nullptr;  // (num_dst, width), contiguous; null if it is not asked for
 };
 
 // The edges and weights are those of the transpose, x is the gradient of the maxima.
@@ -27,7 +27,7 @@ struct SpmmMaxBackwardArgs : EdgeRows {
 // The edges and weights are those of the transpose, x is each maximum's gradient over its number of edges.
 struct SpmmMaxSharedArgs : EdgeRows {
   const void* largest = nullptr;  // (rows of x, width), contiguous: the maxima
-  Rows rows = {};                 // (num_dst, width): what the maxima were taken of
+  Rows rows = {};                 // (num_dst, width): the rows that the maxima were taken of
   void* out = nullptr;            // (num_dst, width), contiguous: the transpose's rows
 };
 

@@ -1,27 +1,31 @@
-// Largest message per destination and feature, and what its gradient is divided by:
+// Largest message per destination and feature, and the edges that its gradient goes to:
 //
 //   x (num_src, width)  --- largest over v's edges --->  out, found (num_dst, width)
 //   grad of x (num_src, width)  <--- sum over u's edges of the transpose ---  grad of out (num_dst, width)
 //
 //   out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v
 //
-// 0 in an empty row; a NaN wins. By what `ties` says, found[v, f] is the first such edge, counted in the row
-// and -1 in an empty one, or how many such edges there are: of a NaN and in an empty row none, and one more
-// for a maximum of 0 where an initial zero counts.
+// 0 in an empty row; a NaN wins. found[v, f] depends on `ties`:
+//
+//   kFirst           the first edge with the maximum, counted in the row; -1 in an empty row
+//   kShared          the number of edges with the maximum; 0 for a NaN and in an empty row
+//   kSharedWithZero  the same, and one more if the maximum is 0
 //
 // The gradient is collected by source over the transposed graph, in order, so that no two threads write one
-// row: of the first edges by spmm_max_backward, of equal ones by spmm_max_shared_backward, which is given
-// each maximum's gradient divided already and finds the edges again by comparing. Arguments: spmm_max.h.
+// row. spmm_max_backward gives it to the first edges. spmm_max_shared_backward gives it to all equal ones: it
+// takes each maximum's gradient divided by their number, and finds them again by comparing. Arguments:
+// spmm_max.h.
 
 namespace gb::GB_VARIANT {
 
 #include "variants/simd.inl"
 
-// Two vectors stand in registers for each of a tile's: the maxima and where they were found.
+// Each vector of a tile takes two registers: one for the maxima, one for `found`.
 constexpr int kMaxTileVectors = GB_LANES_F32 == 16 ? 8 : 4;
 
-// Takes messages that are larger than the best so far, or the first NaN, and then `taken` in place of what
-// was found; a message equal to the best adds `tie`.
+// A message that is larger than the best so far, or the first NaN, replaces it, and `taken` replaces `found`.
+// A message that equals the best adds `tie` to `found`. `wins` is "not (message <= best)", which also holds
+// for a NaN, and "best is no NaN", since the first NaN stays.
 #if GB_LANES_F32 == 16
 GB_INLINE void keep_larger(VecF32 message, VecI32 taken, VecI32 tie, VecF32& best, VecI32& found) {
   const __m512 m = reinterpret_cast<__m512>(message), b = reinterpret_cast<__m512>(best);
@@ -44,13 +48,13 @@ GB_INLINE void keep_larger(VecF64 message, VecI64 taken, VecI64 tie, VecF64& bes
 #else
 template <typename V, typename M>
 GB_INLINE void keep_larger(V message, M taken, M tie, V& best, M& found) {
-  const M wins = ~(message <= best) & (best == best);
+  const M wins = ~(message <= best) & (best == best);  // lanes of a comparison are all ones or all zeros
   found = wins ? taken : found + ((message == best) & tie);
   best = wins ? message : best;
 }
 #endif
 
-// Positions of 32 bits in memory, in lanes of the sums' width; the first n, 0 < n <= lanes.
+// The first n positions, 0 < n <= lanes. They have 32 bits in memory and the sums' width in a vector.
 GB_INLINE VecI32 load_positions(const int32_t* p, int n, VecI32) { return load_n(p, n); }
 GB_INLINE VecI64 load_positions(const int32_t* p, int n, VecI64) {
 #if GB_LANES_F32 == 16
@@ -78,7 +82,8 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
   using Lane = std::decay_t<decltype(Mask<T>{}[0])>;
   const bool empty = begin == end, first = a.ties == Ties::kFirst;
   const Mask<T> tie = splat<Mask<T>>(static_cast<Lane>(first ? 0 : 1));
-  // The first message of a row is never below: it wins, or ties with the place, or number, that starts here.
+  // `best` starts at -infinity, so the first message of a row wins or, if it is -infinity, too, ties. `found`
+  // starts at 0: then it is the first edge's place, or becomes 0 + tie = 1.
   Vec<T> best[NV];
   Mask<T> found[NV];
   unroll<NV>([&](auto i) GB_LAMBDA {
@@ -99,6 +104,8 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
     });
   }
   T* out = static_cast<T*>(a.out) + v * a.width + column;
+  // A lane of a comparison is -1 or 0: "& initial" leaves one more for a maximum of 0, and the last "&"
+  // clears the count of a NaN.
   const Mask<T> initial = splat<Mask<T>>(static_cast<Lane>(a.ties == Ties::kSharedWithZero && !empty));
   unroll<NV>([&](auto i) GB_LAMBDA {
     const int n = i < NV - 1 ? L : last;
@@ -141,7 +148,7 @@ void run_max(const SpmmMaxArgs& a) {
   });
 }
 
-// One tile of columns of a source's gradient: what its winning messages are given.
+// One tile of columns of a source's gradient: the sum of the gradients of its winning messages.
 template <typename T, typename I, int NV>
 GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                         int last) {
@@ -163,6 +170,7 @@ GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetc
       __builtin_prefetch(a.forward_indptr + next, 0, kSecondLevel);
     }
     const int64_t v = node_at<I>(a, e);
+    // perm leads to the edge among the in-edges; less the beginning of v's row, it is the place in `winner`.
     const Mask<T> position =
         splat<Mask<T>>(static_cast<std::decay_t<decltype(Mask<T>{}[0])>>(a.perm[e] - a.forward_indptr[v]));
     const T* row = grad + v * a.x.stride;
@@ -178,7 +186,7 @@ GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetc
   unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
 }
 
-// The same where equal messages share: a.x holds each maximum's share of its gradient.
+// The same if equal messages share the gradient: a.x holds the share of each of them.
 template <typename T, typename I, int NV>
 GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                            int last) {
@@ -207,7 +215,8 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
     unroll<NV>([&](auto i) GB_LAMBDA {
       const int n = i < NV - 1 ? L : last;
-      // No message is above the maximum, so what is not below is equal; or it is a NaN, which all share.
+      // No message is above the maximum, so a message that is not below it is equal. A comparison with a NaN
+      // is false: all messages share a maximum that is a NaN.
       const Mask<T> below = c * row[i] < load_n(best + i * L, n);
       acc[i] += below ? Vec<T>{} : c * load_n(given + i * L, n);
     });
@@ -238,7 +247,8 @@ void run_max(const SpmmMaxBackwardArgs& a) {
   });
 }
 
-// Rows of float32 by int32 ids are what training reads: a text of their own, as narrow rows feel the branch.
+// Training reads rows of float32 by int32 ids. These have compiled code of their own: in narrow rows, a
+// branch for the width of each id would cost time.
 template <typename A>
 void run_max_of_dtype(const A& a) {
   switch (a.dtype) {

@@ -15,8 +15,8 @@ struct AttentionArgs {
   int64_t num_dst = 0, num_src = 0, num_edges = 0;
   int64_t heads = 1, channels = 1;
   double slope = 0.2;
-  int64_t num_loops = 0;   // > 0: these first rows have an implicit self-loop, and stored ones are left out
-  uint32_t threshold = 0;  // drop a coefficient where its 32 random bits are below; 0: no dropout
+  int64_t num_loops = 0;   // so many first rows have an implicit self-loop; if any, stored ones are left out
+  uint32_t threshold = 0;  // a coefficient is dropped if its 32 random bits are below; 0: no dropout
   double keep_scale = 1;   // 1 / (1 - p)
   uint64_t seed = 0;
   const int64_t* first_keys = nullptr;  // (num_dst,) or null: the mask's key of each row's first edge
@@ -27,9 +27,9 @@ struct AttentionArgs {
   const void* edge_logit = nullptr;  // GAT: (num_edges + num_loops, heads), the loops' last; or null
   const void* dst = nullptr;         // GATv2, dot products: (num_dst, heads * channels)
   const void* key = nullptr;         // dot products: (num_src, heads * channels)
-  double scale = 1;                  // dot products: of logits
-  // GATv2: (heads * channels,). GAT: (2, heads * channels), vectors that make the logits of sources and of
-  // destinations, which are the first sources, out of src: forward writes these; or null
+  double scale = 1;                  // dot products: the factor of logits
+  // GATv2: (heads * channels,). GAT: null, or (2, heads * channels), the vectors whose products with src are
+  // the logits of sources and of destinations, which forward then writes. Destinations are the first sources.
   const void* att = nullptr;
 
   // GATv2, where edges have features: these and their map; else null.
@@ -39,12 +39,12 @@ struct AttentionArgs {
   int64_t edge_channels = 0;
 
   void* out = nullptr;  // (num_dst, heads * channels)
-  // (num_dst, heads): log of the sum of exponentials of the row's logits; or of dot products the largest
-  // logit, and the log of that sum below it
+  // (num_dst, heads): lse is the log of the sum of exponentials of the row's logits. For dot products it is
+  // the largest logit, and log is the log of the sum of exp(logit - largest).
   void* lse = nullptr;
   void* log = nullptr;
-  // GAT, for backward, or null; of the edges with z > 0:
-  void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: what they added to out
+  // GAT, written for backward, or null: of the edges with z > 0,
+  void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: their part of out
   void* share = nullptr;  // (num_dst, heads): the sum of their coefficients before dropout
 };
 
@@ -54,7 +54,7 @@ struct AttentionBackwardArgs {
   const void* t_indices = nullptr;
   const int64_t* perm = nullptr;
   const void* grad = nullptr;        // (num_dst, heads * channels), or (num_dst, channels)
-  bool narrow = false;               // GAT: each head's gradient is the same, given once
+  bool narrow = false;               // GAT: all heads have the same gradient, given once
   void* grad_src = nullptr;          // (num_src, heads * channels)
   void* grad_src_logit = nullptr;    // GAT
   void* grad_dst_logit = nullptr;    // GAT
@@ -62,7 +62,7 @@ struct AttentionBackwardArgs {
   void* grad_dst = nullptr;          // GATv2, dot products
   void* grad_key = nullptr;          // dot products
   void* grad_logit = nullptr;        // dot products: (num_edges, heads), with perm; or null
-  bool adds = true;                  // dot products: to the gradients, which are else written
+  bool adds = true;                  // dot products: whether gradients are added to, or written
   void* grad_att = nullptr;          // as att
   void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
 };

@@ -6,7 +6,7 @@
 //   GATv2 dst (num_dst, heads * channels),         above  (num_dst, heads * channels)
 //         att (heads, channels)                    share  (num_dst, heads)
 //
-// and where edges have something of their own: for GAT edge_logit (num_edges + num_loops, heads), for GATv2
+// Edges may have numbers of their own: for GAT edge_logit (num_edges + num_loops, heads), for GATv2
 // edge_features (num_edges, edge_channels) and their map (edge_channels, heads * channels). src, dst and out
 // have the dtype of the rows, all else that of the sums. Arguments: attention.h.
 //
@@ -39,7 +39,7 @@ namespace gb::GB_VARIANT {
 template <typename T>
 void make_logits(const Attention<T>& k) {
   using A = Acc<T>;
-  constexpr int64_t together = 64;  // rows that stay in the cache for both
+  constexpr int64_t together = 64;  // rows that stay in the cache for both products
   parallel_static(k.a.num_src, 1024, [&](int64_t first, int64_t last) {
     for (; first < last; first += together)
       for (const bool own : {false, true}) {
@@ -86,8 +86,8 @@ struct RowNumbers {
   }
 };
 
-// Logits in `value` become the softmax's coefficients, but for the factor `scales` of their row, and of GAT
-// those with z > 0 stand in `above` too. Keeps the log-sum-exp and what `above` adds up to before dropout.
+// Logits in `value` become the softmax's coefficients without the row's factor, which goes to `scales`. GAT's
+// `above` gets the coefficients of edges with z > 0. Keeps the log-sum-exp, and above's sum before dropout.
 template <bool IsGat, typename A>
 void attention_softmax(const Coefficients<A>& k, EdgeRows<A>& rows, RowNumbers<A>& of_rows) {
   constexpr int L = kLanes<A>;
@@ -123,7 +123,7 @@ void attention_forward_typed(const AttentionArgs& a) {
   const HeadSlots<T> slots(a.heads, a.channels, false);
   const RowGroups groups(a.indptr, k.rows.bytes());
   if (a.src_logit && a.att) make_logits(k);
-  constexpr int64_t second_level_bytes = int64_t{1} << 18;  // of rows that stay there
+  constexpr int64_t second_level_bytes = int64_t{1} << 18;  // fewer bytes of rows stay in that cache
   parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
     EdgeRows<A> rows;
     RowNumbers<A> of_rows;
@@ -138,7 +138,7 @@ void attention_forward_typed(const AttentionArgs& a) {
       } else {
         gatv2_rows_logits(k, own, rows);
         attention_softmax<false, A>(k, rows, of_rows);
-        if (rows.count * k.rows.bytes() < second_level_bytes) distance = 0;  // read for the logits
+        if (rows.count * k.rows.bytes() < second_level_bytes) distance = 0;  // logits have just read them
       }
       T* out = static_cast<T*>(a.out) + first * k.width;
       A* above = static_cast<A*>(a.above) + (a.above ? first * k.width : 0);

@@ -13,7 +13,7 @@ using OptionalMatrix = std::optional<Matrix>;
 using OptionalWrittenMatrix = std::optional<WrittenMatrix>;
 using OptionalRows = std::optional<RowArray>;
 
-// Data of a matrix that must have the given shape and be of `dtype` or what its rows are summed in.
+// Data of a matrix that must have the given shape and dtype: that of src (as_src) or of the sums (as_sums).
 template <typename Given>
 auto shaped(const Given& matrix, int64_t rows, int64_t columns, DType dtype, const char* what) {
   need_shape(matrix, rows, columns);
@@ -29,7 +29,7 @@ auto as_sums(const AttentionArgs& a, const Given& matrix, int64_t rows, int64_t 
   return shaped(matrix, rows, columns, sum_dtype(a.dtype), "the sums");
 }
 
-// What the forward writes and the backward reads has one place in AttentionArgs.
+// AttentionArgs has one field for what the forward writes and the backward reads: so const is cast away.
 inline void* either_way(const void* data) { return const_cast<void*>(data); }
 
 // Forward: out and lse are written; backward: they are read.
@@ -81,13 +81,13 @@ inline void add_vectors(AttentionArgs& a, const OptionalMatrix& att) {
   a.att = as_sums(a, *att, 2, a.heads * a.channels);
 }
 
-// GAT: what edges add of their own, or its gradient; the implicit self-loops' last.
+// GAT: the edges' own logits, or their gradients. Those of implicit self-loops come last.
 template <typename Given>
 auto edge_logits(const AttentionArgs& a, const std::optional<Given>& logits) {
   return logits ? as_sums(a, *logits, a.num_edges + a.num_loops, a.heads) : nullptr;
 }
 
-// What GAT's forward keeps for its backward; both or none.
+// What GAT's forward keeps for its backward: both or none of them.
 template <typename Given>
 void add_above(AttentionArgs& a, const std::optional<Given>& above, const std::optional<Given>& share) {
   need(above.has_value() == share.has_value(), "above and share go together");
@@ -101,7 +101,7 @@ inline void add_gatv2(AttentionArgs& a, const Matrix& dst, const Matrix& att) {
   a.att = as_sums(a, att, a.heads, a.channels);
 }
 
-// GATv2: the features of edges and of implicit self-loops, whose rows may be one, and their map. All or none.
+// GATv2: features of edges and of implicit self-loops (one row, or a row each), and their map. All or none.
 inline void add_edge_features(AttentionArgs& a, const OptionalRows& features, const OptionalRows& loops,
                               const OptionalMatrix& weight) {
   need(features.has_value() == weight.has_value() && features.has_value() == loops.has_value(),
@@ -130,7 +130,7 @@ inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
                          const Indptr& perm, const Matrix& grad, const WrittenMatrix& grad_src) {
   const AttentionArgs& a = b.forward;
   add_transpose(b, t_indptr, t_indices);
-  // Without dropout and what edges have of their own no edge's id is asked for.
+  // Only dropout and edges' own numbers need the edges' ids.
   if (a.threshold != 0 || a.edge_logit || a.edge_weight) need_length(perm, a.num_edges);
   b.perm = perm.data();
   b.grad = as_src(a, grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels);

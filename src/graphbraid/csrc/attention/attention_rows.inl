@@ -1,18 +1,18 @@
 // What the attention kernels share: the coefficients of edges, and sums of rows weighted by them.
-// Stands inside their texts.
+// Included in their texts.
 //
 //   the edges of some rows  --collect-->  nodes, keys, places  (edges,)
 //                           ----------->  value, above, extra, mask  (edges, heads)
 //                           --add_rows->  sums of value * x[node]  (rows, heads * channels)
 //
-// What is only declared here stands in attention_shared.inl, which attention.cpp alone compiles.
+// Functions that are only declared here are defined in attention_shared.inl. Only attention.cpp compiles it.
 
 #include "variants/heads.inl"
 
-constexpr int64_t kEdgesAhead = 48;  // whose numbers are fetched before they are read
-constexpr int64_t kRowsAhead = 24;   // at most: whose rows are
-// Rows that are read or written in order are fetched this many ahead: among the rows that edges read, the
-// hardware follows them late. They may lie behind the last row, where nothing is fetched.
+constexpr int64_t kEdgesAhead = 48;  // how many edges ahead numbers are prefetched
+constexpr int64_t kRowsAhead = 24;   // how many edges ahead rows are prefetched at most
+// Rows that are read or written in order are prefetched this many ahead: between the rows that edges read,
+// the hardware finds their order late. The address may be behind the last row, since a prefetch never fails.
 constexpr int64_t kInOrderAhead = 8;
 
 // Some edges of walked rows that follow each other: the node at the other end, the mask's key, and numbers
@@ -20,16 +20,16 @@ constexpr int64_t kInOrderAhead = 8;
 // what is computed edge by edge then fills vectors.
 template <typename A>
 struct EdgeRows {
-  Buffer<int64_t> nodes;   // behind `count` nodes, those of the next edges
+  Buffer<int64_t> nodes;   // `count` nodes, then those of the next edges
   Buffer<int64_t> of;      // the walked row of each edge
-  Buffer<int64_t> places;  // with numbers of edges' own: where they stand, implicit self-loops' last
+  Buffer<int64_t> places;  // if edges have own numbers: where these stand, implicit self-loops' last
   Buffer<int64_t> ends;    // by row: edges up to its last
   Buffer<uint64_t> keys;
   Buffer<uint32_t> bits;
   Buffer<A> value, extra, other, mask;
   Buffer<A> above;               // of edges with z > 0, else 0
   int64_t first = 0, rows = 0;   // walked
-  int64_t count = 0, known = 0;  // edges, and nodes with those of the next
+  int64_t count = 0, known = 0;  // edges; nodes with those of the next edges
 
   void reserve(int64_t num_rows, int64_t edges, int64_t heads, bool drops) {
     ends.reserve(num_rows);
@@ -47,7 +47,7 @@ struct EdgeRows {
   }
 };
 
-// How many rows are taken together, so that what is computed of them stays in the first-level cache.
+// How many rows are taken together, so that the numbers of their edges stay in the first-level cache.
 struct RowGroups {
   const int64_t* indptr;
   int64_t most_rows, most_edges;
@@ -57,7 +57,7 @@ struct RowGroups {
         most_rows(std::clamp<int64_t>((int64_t{1} << 14) / row_bytes, 1, 64)),
         most_edges(std::clamp<int64_t>((int64_t{1} << 16) / row_bytes, 16, 128)) {}
 
-  // The row behind those from `first` on; a row of more edges stands alone.
+  // The end of the group that begins with row `first`. A row of more than most_edges edges is a group.
   GB_INLINE int64_t end(int64_t first, int64_t last) const {
     const int64_t most = std::min(last, first + most_rows);
     int64_t next = first + 1;
@@ -75,7 +75,7 @@ struct HeadSlot {
   Mask<T> lane_head;  // of each lane, counted from `head`
 };
 
-// `narrow`: the rows that are summed hold one head's columns, which serve all heads.
+// `narrow`: the rows that are summed have one head's columns, which all heads share.
 template <typename T>
 struct HeadSlots {
   static constexpr int L = kLanes<T>;
@@ -98,14 +98,14 @@ struct HeadSlots {
       }
   }
 
-  // tile(mixed, full, nv, slots, is_first) for nv slots at a time, as many as the registers hold and at most
-  // Most; the first three are constants.
+  // Calls tile(mixed, full, nv, slots, is_first) for nv slots at a time: as many as the registers hold, at
+  // most Most. The first three arguments are constants.
   template <int Most = 8, typename Tile>
   GB_INLINE void tiles(const Tile& tile) const {
     using Yes = std::true_type;
     using No = std::false_type;
     if constexpr (std::is_same_v<T, float> && GB_LANES_F32 > 4 && Most > 2) {
-      // Beside each slot's sums stands, where heads mix, its lanes' heads.
+      // Where heads mix, a slot needs a register for its lanes' heads, too, so fewer slots fit.
       constexpr int most = std::min(Most, GB_LANES_F32 == 16 ? 8 : 4);
       if (!mixed && full) return by<most>([&](auto... with) GB_LAMBDA { tile(No{}, Yes{}, with...); });
       if (mixed && full) return by<4>([&](auto... with) GB_LAMBDA { tile(Yes{}, Yes{}, with...); });
@@ -137,7 +137,7 @@ struct HeadSlots {
   }
 };
 
-// A slot of a tile, by constants: how its columns are read and written.
+// Slot s of a tile. The constants Mixed and Full decide how its columns are read and written.
 template <typename T, bool Mixed, bool Full>
 struct Columns {
   const HeadSlot<T>* tile;
@@ -145,7 +145,7 @@ struct Columns {
 
   GB_INLINE int64_t from() const { return Full ? tile[0].from + s * kLanes<T> : tile[s].from; }
   GB_INLINE int64_t to() const { return Full ? tile[0].to + s * kLanes<T> : tile[s].to; }
-  // Those of a row that is summed, or of a result.
+  // Reads the slot's columns of a row that is summed; below, writes those of a result.
   template <typename U>
   GB_INLINE Vec<T> read(const U* row) const {
     return Full ? load(row + from()) : load_n(row + from(), tile[s].count);
@@ -176,7 +176,7 @@ struct SummedRows {
   int64_t width;
 
   int64_t bytes() const { return width * static_cast<int64_t>(sizeof(T)); }
-  // How many edges ahead rows are fetched, so that about 96 lines are on their way.
+  // How many edges ahead rows are prefetched, so that about 96 cache lines are on their way.
   int64_t distance() const {
     return std::clamp<int64_t>(96 * 64 / std::max<int64_t>(bytes(), 64), 2, kRowsAhead);
   }
@@ -184,8 +184,8 @@ struct SummedRows {
   GB_INLINE void prefetch(int64_t node) const { prefetch_far((*this)[node], bytes()); }
 };
 
-// finish(row, columns, sum of value * x[node], sum of above * x[node]) for each walked row and all its
-// columns. Rows of x are fetched `distance` edges ahead; 0: not at all.
+// Calls finish(row, columns, sum of value * x[node], sum of above * x[node]) for each walked row and all its
+// columns. Rows of x are prefetched `distance` edges ahead; 0: not at all.
 template <bool Both, typename T, typename Finish>
 GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64_t distance,
                         const EdgeRows<Acc<T>>& rows, const Acc<T>* value, const Acc<T>* above,
@@ -222,8 +222,8 @@ GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64
   });
 }
 
-// <left(row of the edge), x[node]> per head of each edge into `to`. Rows of x are fetched `distance` edges
-// ahead; 0: not at all.
+// Writes <left(row of the edge), x[node]> per head of each edge into `to`. Rows of x are prefetched
+// `distance` edges ahead; 0: not at all.
 template <typename T, typename Left>
 GB_INLINE void edge_dots(int64_t heads, int64_t channels, const SummedRows<T>& x, int64_t distance,
                          const EdgeRows<Acc<T>>& rows, const Left& left, Acc<T>* to) {
@@ -237,14 +237,14 @@ GB_INLINE void edge_dots(int64_t heads, int64_t channels, const SummedRows<T>& x
       to);
 }
 
-// body(at) for all vectors of a number per edge and head; the last reaches into what is behind them.
+// Calls body(at) for all vectors of a number per edge and head. The last reaches into the array's padding.
 template <typename A, typename Body>
 GB_INLINE void each_vector(int64_t size, const Body& body) {
   for (int64_t at = 0; at < size; at += kLanes<A>) body(at);
 }
 
-// to[s][r, :] = the sum of from[s] over row r's edges, for N arrays. Rows have few edges, and the end of each
-// is a branch that is often foretold wrongly: one loop for all arrays, and none by row where edges will do.
+// to[s][r, :] = the sum of from[s] over row r's edges, for N arrays. Rows have few edges, and the branch at
+// a row's end is often mispredicted. So the arrays share one loop, and work on edges does not go by rows.
 template <int N, typename A>
 GB_INLINE void add_edges(int64_t heads, const EdgeRows<A>& rows, const A* const (&from)[N],
                          A* const (&to)[N]) {
@@ -263,7 +263,7 @@ GB_INLINE void add_edges(int64_t heads, const EdgeRows<A>& rows, const A* const 
   });
 }
 
-// Logits become exp(logit - tops[row]); tops: the rows' largest.
+// Logits become exp(logit - tops[row]). tops: the rows' largest logits.
 template <typename A>
 GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, A* tops) {
   fixed_heads<A>(heads, [&](auto number) GB_LAMBDA {
@@ -290,11 +290,11 @@ GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, 
                  [&](int64_t at) GB_LAMBDA { store(value + at, exp_lanes(load(value + at))); });
 }
 
-// Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
-// threads.
+// Sums over all rows are made in shares of rows. Their number is fixed, so that adding them up in order gives
+// the same bits with any number of threads.
 constexpr int64_t kShares = 64;
 
-// body(share, first, last) for the rows [first, last) of each share; the shares have about equal work.
+// Calls body(share, first, last) for the rows [first, last) of each share. The shares have about equal work.
 template <typename Body>
 void parallel_shares(const int64_t* indptr, int64_t num_rows, const Body& body) {
   constexpr int64_t row_cost = 4;
@@ -318,8 +318,8 @@ void sum_shares(const std::vector<A>& parts, const A* factor, int64_t rows, int6
   for (int64_t c = 0; c < size; ++c) to[c] *= factor[c % width];
 }
 
-// What an edge's coefficients are found by. Knows nothing of how rows are stored: one code for all that are
-// summed in A.
+// The arguments from which edges' coefficients are computed. Nothing here depends on the dtype of the rows,
+// so that all rows that are summed in A share the code.
 template <typename A>
 struct Coefficients {
   const AttentionArgs& a;
@@ -330,15 +330,15 @@ struct Coefficients {
   const A slope = static_cast<A>(a.slope);
   const HeadLanes<A> lanes{a.heads};
 
-  // Key of an edge's dropout mask: counts up from the row's first, the implicit self-loop's comes last. Where
-  // rows have no first keys of their own they follow each other, each with a place for a loop at its end.
+  // The key of an edge's dropout mask. A row's keys count up; its implicit self-loop has the last. Without
+  // first_keys, rows follow each other with one key more than edges, so row v begins at indptr[v] + v.
   GB_INLINE uint64_t key(int64_t v, int64_t edge) const {
     return static_cast<uint64_t>(edge + (a.first_keys ? a.first_keys[v] - a.indptr[v] : v));
   }
 
-  // The edges [begin, end) of the rows [first, last) of the graph or of its transpose (then `ids` leads to
-  // their ids). Behind a row's last comes its implicit self-loop; `is_last`: of the last row, too. Edges
-  // before prefetch_end follow.
+  // Collects the edges [begin, end) of the rows [first, last) of the graph, or of its transpose, where `ids`
+  // leads to the graph's edges. A row's implicit self-loop comes after its last edge; that of the last row
+  // only if `is_last`. The edges before prefetch_end follow, to be prefetched.
   void collect(int64_t first, int64_t last, const int64_t* indptr, int64_t begin, int64_t end, bool is_last,
                int64_t prefetch_end, const void* indices, const int64_t* ids, EdgeRows<A>& rows) const;
   // All edges of these rows.
@@ -350,7 +350,7 @@ struct Coefficients {
   // rows.mask: factors of the coefficients under dropout, 0 or 1 / (1 - p).
   void draw_masks(EdgeRows<A>& rows) const;
 
-  // Coefficients under dropout; also those of `above`, if there are any.
+  // Applies dropout to the coefficients in `value`, and to those in `above` if with_above.
   GB_INLINE void drop(EdgeRows<A>& rows, bool with_above) const {
     if (a.threshold != 0) drop_(rows, with_above);
   }
@@ -365,7 +365,7 @@ struct Coefficients {
                 int64_t prefetch_end, const I* indices, const int64_t* ids, EdgeRows<A>& rows) const;
 };
 
-// GAT: what edges of their own add to z, in `above`.
+// GAT: adds the edges' own logits to z, which is in `above`.
 template <typename A>
 void add_edge_logits(const Coefficients<A>& k, EdgeRows<A>& rows) {
   if (!k.edge_logit) return;
@@ -385,22 +385,22 @@ struct Attention : Coefficients<Acc<T>> {
   const int64_t lines = (rows.bytes() + 63) / 64;
   const A* att = static_cast<const A*>(a.att);
 
-  // GATv2: what columns of an edge between rows `left` and `right` add to its logit.
+  // GATv2: the part of an edge's logit that its columns add, between the rows `left` and `right`.
   GB_INLINE auto logit_part(const T* left, const A* right) const {
     return [this, left, right](int64_t c, auto n)
                GB_LAMBDA { return get(att + c, n) * this->leaky(get(left + c, n) + get(right + c, n)); };
   }
 };
 
-// <grad[v, h, :], rows[v, h, :]> of the rows [first, last) into `to`, (last - first, heads).
+// Writes <grad[v, h, :], rows[v, h, :]> of the rows [first, last) into `to`, (last - first, heads).
 template <typename T, typename U>
 void grad_dot(const AttentionBackwardArgs& b, const U* rows, int64_t first, int64_t last, Acc<T>* to);
 
-// For each destination what its edges need of it, side by side: three times `heads` numbers.
+// The numbers of each destination that its edges need, side by side: three times `heads` numbers.
 template <typename A>
 struct DestinationRecords {
   int64_t heads;
-  int64_t stride = 3 * heads <= 16 ? 4 * heads : 3 * heads;  // few: none crosses a cache line
+  int64_t stride = 3 * heads <= 16 ? 4 * heads : 3 * heads;  // padded if few, to cross fewer cache lines
   Buffer<A> numbers;
 
   DestinationRecords(int64_t num_dst, int64_t number)

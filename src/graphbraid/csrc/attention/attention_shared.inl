@@ -1,7 +1,7 @@
-// What several of the attention kernels call, defined: attention.cpp alone compiles it, and the others link
-// to it. Stands inside attention.inl, behind attention_rows.inl and gatv2_rows.inl, which declare it.
+// Functions that several attention kernels call. attention.cpp alone compiles them; the others link to them.
+// Included in attention.inl, after attention_rows.inl and gatv2_rows.inl, which declare them.
 
-// Fetches the features of the edges that follow: by source they are read at random.
+// Prefetches the features of the next edges: by source they are read at random.
 template <typename A>
 void Coefficients<A>::prefetch_features(int64_t begin, int64_t end, int64_t prefetch_end,
                                         const int64_t* ids) const {
@@ -23,7 +23,7 @@ void Coefficients<A>::collect_(int64_t first, int64_t last, const int64_t* indpt
       rows.of[n] = v;
       if (a.threshold) rows.keys[n] = ids ? key(u, ids[e]) : key(v, e);
       if (needs_places) rows.places[n] = ids ? ids[e] : e;
-      n += a.num_loops == 0 || u != v;  // implicit loops stand for those that are stored
+      n += a.num_loops == 0 || u != v;  // implicit loops replace stored ones: the next edge overwrites these
     }
     if (v < a.num_loops && (is_last || v + 1 < last)) {
       rows.nodes[n] = v;

@@ -9,16 +9,16 @@
 //   logit[e, h]  = scale * <dst[v, h, :], key[u, h, :]>,  alpha: softmax over v's edges
 //   out[v, h, :] = sum of alpha[e, h] * src[u, h, :]
 //
-// Only each row's largest logit and the logarithm of its sum of exponentials below that are kept, one beside
-// the other: a logit of 1e5 has no digits in common with the logarithm. Backward computes the coefficients
-// again in two walks, by destination and by source. With D[v, h] = <grad[v, h, :], out[v, h, :]>
+// Kept are each row's largest logit, and the logarithm of its sum of exp(logit - largest). Their sum would
+// not do: a logit of 1e5 has no digits in common with the logarithm. Backward computes the coefficients again
+// in two walks, by destination and by source. With D[v, h] = <grad[v, h, :], out[v, h, :]>
 //
 //   g[e, h]        = scale * alpha * (<grad[v, h, :], src[u, h, :]> - D[v, h])
 //   grad_dst[v, h] = sum over v's edges of g * key[u, h]
 //   grad_src[u, h] = sum over u's out-edges of alpha * grad[v, h]
 //   grad_key[u, h] = sum over u's out-edges of g * dst[v, h]
 //
-// or `adds` these to what is there.
+// With `adds`, these are added to the gradients that are there.
 //
 // Given room for a number per edge and head, grad_logit (num_edges, heads), and perm, which leads from the
 // edges by source to those by destination, the walk by source comes first and leaves g there. The walk by
@@ -78,8 +78,8 @@ void dot_forward_typed(const AttentionArgs& a) {
   });
 }
 
-// Of edges whose logits without their scale are in `value`, and <grad, src> in `extra`: coefficients, and the
-// logits' gradients times the scale. record(i): an edge's destination's largest logit, logarithm and D.
+// Turns `value`, logits without their scale, into coefficients, and `extra`, <grad, src>, into the logits'
+// gradients times the scale. record(i): the largest logit, logarithm and D of edge i's destination.
 template <typename T, typename Record>
 GB_INLINE void dot_gradients(const DotAttention<T>& k, EdgeRows<T>& rows, const Record& record) {
   T *value = rows.value.data(), *extra = rows.extra.data();
@@ -111,7 +111,7 @@ void put_edges(int64_t number, const EdgeRows<T>& rows, const T* from, const int
   });
 }
 
-// By destination the largest logit, the logarithm and D.
+// Returns the largest logit, the logarithm and D of each destination.
 template <typename T>
 DestinationRecords<T> dot_records(const AttentionBackwardArgs& b) {
   const AttentionArgs& a = b.forward;

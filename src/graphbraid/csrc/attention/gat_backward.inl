@@ -5,8 +5,8 @@
 //   src, src_logit, dst_logit and what the             grad_dst_logit   (num_dst, heads)
 //   forward kept: out, lse, above, share               grad_edge_logit  (num_edges + num_loops, heads)
 //
-// grad_edge_logit only where edges add numbers of their own. A logit's gradient passes the leaky ReLU, whose
-// slope is 1 where z > 0. Because a softmax's gradients add up to 0 over a row,
+// grad_edge_logit is written only if edges have logits of their own. A logit's gradient passes the leaky
+// ReLU, whose slope is 1 where z > 0. Because a softmax's gradients add up to 0 over a row,
 //
 //   grad_dst_logit[v, h] = (1 - slope) * sum over v's edges with z > 0 of g[e, h]
 //                        = (1 - slope) * (<grad[v, h, :], above[v, h, :]> - D[v, h] * share[v, h])
@@ -18,12 +18,12 @@
 //   grad_src[u, h, :] = S,  grad_src_logit[u, h] = slope * (<S, src[u, h, :]> - sum of alpha * D[v, h])
 //                                        + (1 - slope) * (<S_above, src[u, h, :]> - sum above of alpha * D)
 //
-// Where edges add numbers of their own to z, these have the gradient g * leaky'(z), for which every edge's
-// <grad[v, h, :], src[u, h, :]> is computed.
+// An edge's own logit has the gradient g * leaky'(z), for which every edge's <grad[v, h, :], src[u, h, :]> is
+// computed.
 //
-// Given att, the vectors that made the logits out of src, the rows' gradient has the logits' part, too, which
-// is added while the rows are in the cache, and the vectors get theirs. With s = 0 for logits of sources,
-// s = 1 for those of destinations, which are the first sources, and gl their gradients,
+// With att, the vectors that make the logits from src, the gradient of src has a part through the logits,
+// which is added while the rows are in the cache. The vectors get a gradient, too. Let s = 0 for logits of
+// sources, s = 1 for those of destinations, which are the first sources, and gl the logits' gradients:
 //
 //   grad_src[u, h, :] += gl[s][u, h] * att[s, h, :]
 //   grad_att[s, h, :]  = sum over u of gl[s][u, h] * src[u, h, :]
@@ -34,7 +34,7 @@ namespace gb::GB_VARIANT {
 
 #include "attention/attention_rows.inl"
 
-// By destination dst_logit, lse and D; also writes the gradient of dst_logit.
+// Returns dst_logit, lse and D of each destination. Also writes the gradient of dst_logit.
 template <typename T>
 DestinationRecords<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
@@ -66,8 +66,8 @@ DestinationRecords<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
   return records;
 }
 
-// Coefficients of the rows' out-edges, and into logit_grads (rows, heads) what does not depend on rows of
-// grad.
+// Computes the coefficients of the rows' out-edges. logit_grads (rows, heads) gets the sums of alpha * D *
+// leaky'(z), the part of the logits' gradients that does not depend on rows of grad.
 template <typename A>
 void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>& records, EdgeRows<A>& rows,
                            A* logit_grads) {
@@ -87,7 +87,7 @@ void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>
   each_vector<A>(rows.count * k.a.heads, [&](int64_t at) GB_LAMBDA {
     const Vec<A> z = load(above + at), alpha = exp_lanes(k.leaky(z) - load(value + at));
     const Vec<A> through = alpha * load(d + at);
-    store(d + at, z > 0 ? through : through * k.slope);  // what an edge's own number loses
+    store(d + at, z > 0 ? through : through * k.slope);  // alpha * D * leaky'(z)
     store(value + at, alpha);
     store(above + at, z > 0 ? alpha : Vec<A>{});
   });
@@ -95,7 +95,7 @@ void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>
   k.drop(rows, true);
 }
 
-// The gradients of what out-edges add of their own.
+// Writes the gradients of the out-edges' own logits.
 template <typename T>
 void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<T>& k,
                                 const SummedRows<T>& grads, const EdgeRows<Acc<T>>& rows) {
@@ -112,9 +112,9 @@ void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<
   }
 }
 
-// The gradient through the logits that att made of the rows [first, first + rows): adds that of the rows to
-// grad_src, and that of the vectors to `sums`, (2, width). of_source, of_own: the logits' gradients,
-// (rows, heads), padded by a vector, since whole vectors are read.
+// The gradient through the logits that att made of the rows [first, first + rows). Adds the rows' part to
+// grad_src, and the vectors' part to `sums`, (2, width). of_source, of_own: the logits' gradients, (rows,
+// heads), padded by a vector, since whole vectors are read.
 template <typename T>
 void add_through_logits(const Attention<T>& k, const HeadSlots<T>& slots, int64_t first, int64_t rows,
                         const Acc<T>* of_source, const Acc<T>* of_own, T* grad_src, Acc<T>* sums) {
@@ -162,7 +162,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
   const RowGroups groups(b.t_indptr, k.rows.bytes());
   const A rest = A{1} - k.slope;
-  if (b.grad_edge_logit) {  // stored loops that implicit ones stand for are not walked
+  if (b.grad_edge_logit) {  // zeros for stored loops, which are not walked if there are implicit ones
     A* to = static_cast<A*>(b.grad_edge_logit);
     std::fill(to, to + (a.num_edges + a.num_loops) * a.heads, A{0});
   }

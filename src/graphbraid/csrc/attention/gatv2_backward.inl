@@ -5,15 +5,15 @@
 //   kept: out, lse                             grad_att          (heads, channels)
 //                                              grad_edge_weight  (edge_channels, heads * channels)
 //
-// grad_edge_weight only where edges have features and it is asked for. Two walks; each computes the
-// coefficients again. With z = src[u] + dst[v] and leaky' its slope there, by destination and by source
+// grad_edge_weight is written if edges have features and it is asked for. Two walks, by destination and by
+// source, each compute the coefficients again. With z = src[u] + dst[v] and leaky' the slope there,
 //
 //   grad_dst[v, h, :] = att[h, :] * sum over v's edges of g[e, h] * leaky'(z[h, :])
 //   grad_att[h, :]    = sum over all edges of g[e, h] * leaky(z[h, :])
 //   grad_src[u, h, :] = sum over u's out-edges of mask * alpha * grad[v, h, :]
 //                       + att[h, :] * sum of g[e, h] * leaky'(z[h, :])
 //
-// and of the map that z has a row of where edges have features, by destination
+// If edges have features, z also has their mapped row, and the map's gradient is computed by destination:
 //
 //   grad_edge_weight[d, h, :] = att[h, :] * sum over all edges of features[e, d] * g[e, h] * leaky'(z[h, :])
 //
@@ -25,7 +25,7 @@ namespace gb::GB_VARIANT {
 #include "attention/attention_rows.inl"
 #include "attention/gatv2_rows.inl"
 
-// body(begin, end, is_last) for the edges of a row, some at a time; once where there are none.
+// Calls body(begin, end, is_last) for the edges of a row, some at a time; once if there are none.
 template <typename Body>
 GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const Body& body) {
   const int64_t most = std::clamp<int64_t>((int64_t{1} << 16) / row_bytes, 32, 512);
@@ -36,8 +36,8 @@ GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const 
   }
 }
 
-// Turns logits in `value` and what they reach in `extra` into coefficients under dropout, and the logits'
-// gradients. lse(at, n, first) and d(at, n, first) belong to the numbers from `at` on.
+// `value` holds logits, and `extra` holds <grad, src>. They become the coefficients under dropout and the
+// logits' gradients. lse(at, n, first) and d(at, n, first) are those of the numbers from `at` on.
 template <typename A, typename Lse, typename D>
 GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRows<A>& row, const Lse& lse, const D& d) {
   A *value = row.value.data(), *extra = row.extra.data();
@@ -53,7 +53,7 @@ GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRows<A>& row, const
   });
 }
 
-// The same of edges to one destination; lse and d: (heads,).
+// The same for edges to one destination; lse and d: (heads,).
 template <typename A>
 void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, EdgeRows<A>& row) {
   logit_gradients(
@@ -61,7 +61,7 @@ void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, Edge
       [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(d, first); });
 }
 
-// The same of edges to the destinations row.nodes; lse and d: (num_dst, heads).
+// The same for edges to the destinations row.nodes; lse and d: (num_dst, heads).
 template <typename A>
 void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, EdgeRows<A>& row) {
   A *row_lse = row.above.data(), *row_d = row.other.data();
@@ -77,7 +77,7 @@ void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, Edg
       [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
 }
 
-// The logits of some edges of a row, and their z where edges have features, else null.
+// Writes the logits of some edges of a row. Returns their z if edges have features, else null.
 template <typename T>
 Acc<T>* block_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, const SummedRows<T>& x, const T* own,
                      EdgeRows<Acc<T>>& row) {
@@ -91,8 +91,8 @@ Acc<T>* block_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, const Summ
   return z;
 }
 
-// finish(columns, sum of g * leaky'(z), sum of g * leaky(z)) for all columns, with z = x[node] + own and g in
-// `extra`.
+// Calls finish(columns, sum of g * leaky'(z), sum of g * leaky(z)) for all columns, with z = x[node] + own
+// and g in `extra`.
 template <typename T, typename Finish>
 GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
                          const Acc<T>* own, const EdgeRows<Acc<T>>& row, const Finish& finish) {
@@ -120,8 +120,8 @@ GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const
   });
 }
 
-// The same of edges whose z is stored: steep[:] += the sum of g * leaky'(z) and, unless it is null, whole[:]
-// += that of g * leaky(z). `keeps`: z becomes g * leaky'(z).
+// The same for edges whose z is stored. steep[:] += the sum of g * leaky'(z), and whole[:] += the sum of g *
+// leaky(z) unless it is null. `keeps`: z becomes g * leaky'(z).
 template <typename A>
 void add_leaky_of_sums(const Coefficients<A>& k, const HeadSlots<A>& slots, A* z, bool keeps,
                        const EdgeRows<A>& row, A* steep, A* whole) {

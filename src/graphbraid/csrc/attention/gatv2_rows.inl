@@ -1,14 +1,14 @@
-// What GATv2's kernels share: logits from the rows of both ends, and what edges' features add to them. Stands
-// inside their texts, behind attention_rows.inl.
+// What GATv2's kernels share: logits from the rows of both ends, and the part of edges' features in them.
+// Included in their texts, behind attention_rows.inl.
 //
 //   x            (num_nodes, heads * channels)      logits  (edges, heads)
 //   own          (heads * channels,)          --->  z       (edges, heads * channels), with features
 //   features     (edges, edge_channels)
 //   edge_weight  (edge_channels, heads * channels)
 //
-// An edge's z is the row at its other end plus its row at this end: the node's own, for all of the row's
-// edges, or where edges have features the node's own plus features[e] * edge_weight. These are made for some
-// edges at a time, in a scratch matrix that stays in the cache, and made again wherever they are needed.
+// An edge's z is the row at its other end plus its row at this end: the node's own row, plus features[e] *
+// edge_weight if edges have features. Rows with features are computed for some edges at a time, in a scratch
+// matrix that stays in the cache, and are computed again where they are needed again.
 
 // The same row in the dtype of the sums.
 template <typename T>
@@ -30,14 +30,14 @@ struct WideRow {
   }
 };
 
-// The logits of the `count` edges from the row's edge `first` on into `value`. x: rows at the other end; own:
-// the row at this, or EachOwn theirs, side by side; what they share stays in registers.
+// Writes the logits of `count` edges, from the row's edge `first` on, into `value`. x: rows at the other end.
+// own: the row at this end, which stays in registers; or, if EachOwn, the rows of the edges side by side.
 template <bool EachOwn, typename T>
 void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const Acc<T>* own, int64_t first,
                   int64_t count, EdgeRows<Acc<T>>& row);
 
-// body(column, number of vectors, elements of each) for two vectors of columns at a time, the numbers being
-// constants, then for one, of which fewer elements may be left.
+// Calls body(column, number of vectors, elements of each) for two vectors of columns at a time, with
+// constants; then for one vector, which may have fewer elements.
 template <typename A, typename Body>
 GB_INLINE void column_tiles(int64_t width, const Body& body) {
   constexpr int L = kLanes<A>;
@@ -52,7 +52,7 @@ GB_INLINE void column_tiles(int64_t width, const Body& body) {
 template <typename A>
 struct EdgeMap {
   static constexpr int L = kLanes<A>;
-  static constexpr int kTogether = 4;  // edges, or features, whose sums the registers hold beside each other
+  static constexpr int kTogether = 4;  // edges, or features, whose sums the registers hold at once
   const AttentionArgs& a;
   const int64_t width = a.heads * a.channels, channels = a.edge_channels;
   const A* weight = static_cast<const A*>(a.edge_weight);
@@ -93,7 +93,7 @@ struct EdgeMap {
   void add_products(const A* const* from, const A* rows, int64_t count, A* sums) const {
     for (int64_t d = 0; d < channels; d += kTogether) {
       const int live = static_cast<int>(std::min<int64_t>(kTogether, channels - d));
-      int64_t feature[kTogether];  // as above
+      int64_t feature[kTogether];  // the last feature fills the tile up, as above
       for (int j = 0; j < kTogether; ++j) feature[j] = d + std::min(j, live - 1);
       column_tiles<A>(width, [&](int64_t c, auto nv, auto n) GB_LAMBDA {
         constexpr int NV = decltype(nv)::value;
@@ -113,7 +113,7 @@ struct EdgeMap {
   }
 };
 
-// The rows at this end of edges with features, some at a time; they become z, and that what it is used for.
+// The rows at this end of some edges with features. They become z, and then the gradients of z.
 template <typename T>
 struct EdgeOwnRows {
   using A = Acc<T>;
@@ -122,7 +122,7 @@ struct EdgeOwnRows {
   WideRow<T> wide;
   Buffer<const A*> features;
   Buffer<A> rows;
-  int64_t waiting = 0;  // edges before those that the rows are made for, whose rows are still read
+  int64_t waiting = 0;  // edges whose gradients wait at the beginning of the rows
 
   explicit EdgeOwnRows(const AttentionArgs& a) : map{a} {}
 
@@ -131,7 +131,7 @@ struct EdgeOwnRows {
     return std::clamp<int64_t>((int64_t{1} << 14) / (map.width * static_cast<int64_t>(sizeof(A))), 16, 256);
   }
 
-  // Makes z of the `count` edges from the row's edge `first` on, at the node with the row `own`.
+  // Makes the rows at this end of `count` edges, from the row's edge `first` on; `own`: the node's row.
   A* make(const T* own, const EdgeRows<A>& row, int64_t first, int64_t count) {
     features.reserve(waiting + count, waiting);
     rows.reserve((waiting + count) * map.width, waiting * map.width);
@@ -142,8 +142,8 @@ struct EdgeOwnRows {
     return to;
   }
 
-  // The edges' rows have become gradients: adds the products with their features to `sums`, once there are
-  // some, or `all` of them.
+  // The rows of `count` more edges have become gradients. Adds their products with the features to `sums`
+  // when enough edges wait, or if `all`.
   void add_gradients(int64_t count, bool all, A* sums) {
     waiting += count;
     if (!all && waiting < kMostWaiting) return;

@@ -3,35 +3,35 @@
 //   bit_product  x (num_rows, depth) as bits, b (depth, width)  --->  out = x * b  (num_rows, width)
 //   bit_gram     a (num_rows, height), x (num_rows, width) as bits  --->  out = aᵀ * x  (height, width)
 //
-// The bits stand in words of 32: of the product (ceil(depth / 32), num_rows), of the gram, which sums over
-// rows, (ceil(num_rows / 32), width). Factors of x's rows are optional. Arguments: bit_product.h.
+// Bits stand in words of 32 along the summed dimension: (ceil(depth / 32), num_rows) words of the product,
+// (ceil(num_rows / 32), width) of the gram. Factors of x's rows are optional. Arguments: bit_product.h.
 //
 // Both sum rows of a matrix by the bits of a word. For every four of those rows the sums of all 16 subsets
-// are made once (the method of the Four Russians: Arlazarov, Dinic, Kronrod and Faradzhev, 1970); then four
-// bits cost one read of a table that the first-level cache holds and one addition, instead of four
-// multiplications. Bound by those reads. No sum is split by the number of threads: the bits do not depend on
-// it.
+// are made once (the method of the Four Russians: Arlazarov, Dinic, Kronrod and Faradzhev, 1970). Then four
+// bits cost one addition and one read of a table, which the first-level cache holds, instead of four
+// multiplications. Bound by those reads. No sum is split by the number of threads, so the result's bits do
+// not depend on it.
 
 namespace gb::GB_VARIANT {
 
 #include "rowwise/epilogue_call.inl"
 #include "variants/simd.inl"
 
-constexpr int kPanelColumns = 32;  // summed together: the tables of a word are 16 KiB then
+constexpr int kPanelColumns = 32;  // columns that are summed together: the tables of a word take 16 KiB
 constexpr int kPanelVectors = kPanelColumns / GB_LANES_F32;
 constexpr int kTableBits = 4;
 constexpr int kTableEntries = 1 << kTableBits;
 constexpr int kTables = static_cast<int>(kWordBits) / kTableBits;
 constexpr int64_t kTableFloats = int64_t{kTables} * kTableEntries * kPanelColumns;
-constexpr int64_t kSumRows = 512;   // that share the tables of a word; their sums stay in the second level
-constexpr int64_t kGramTasks = 32;  // of a gram, unless its columns alone make more or its rows are few
-constexpr int64_t kGramWords = 32;  // at least as many words in a share
+constexpr int64_t kSumRows = 512;   // rows that share tables; their sums stay in the second-level cache
+constexpr int64_t kGramTasks = 32;  // tasks of a gram: more if it has many columns, fewer if it has few rows
+constexpr int64_t kGramWords = 32;  // words that a share has at least
 
-// Rows that are summed: columns [column, column + columns) of `count` rows, each times a factor.
+// The rows that are summed: columns [column, column + columns) of `count` rows, each row times its factor.
 struct SummedRows {
   const float* data;
   int64_t stride, count;
-  const float* factors;  // or null
+  const float* factors;  // null: ones
   int64_t column;
   int columns;
 };
@@ -95,7 +95,7 @@ inline int panel_vectors(int columns) { return (columns + GB_LANES_F32 - 1) / GB
 
 inline int64_t words_of(int64_t bits) { return (bits + kWordBits - 1) / kWordBits; }
 
-// b with its rows contiguous: a weight's transpose is not, and every chunk reads it.
+// b with contiguous rows, copied if they are not, as in a weight's transpose: every chunk reads all of b.
 inline SummedRows contiguous_rows(const Strided& b, int64_t depth, int64_t width, Buffer<float>& copy) {
   if (b.column_stride == 1) return {b.data, b.row_stride, depth, nullptr, 0, 0};
   copy.reserve(std::max<int64_t>(depth * width, 1));
@@ -107,7 +107,7 @@ inline SummedRows contiguous_rows(const Strided& b, int64_t depth, int64_t width
   return {copy.data(), width, depth, nullptr, 0, 0};
 }
 
-// The columns of one panel of the rows [begin, end) of out, from their sums.
+// Writes one panel's columns of the rows [begin, end) of out from their sums.
 template <int NV>
 void store_product(const BitProductArgs& p, int64_t begin, int64_t end, int64_t column, int columns,
                    const float* sums) {
@@ -142,20 +142,20 @@ void bit_product(const BitProductArgs& p) {
           store_product<nv>(p, begin, end, column, rows.columns, sums.data());
         });
       }
-      // The chunk's rows are in the second-level cache still.
+      // The chunk's rows are still in the second-level cache.
       if (p.epilogue)
         epilogue_rows<float>(*p.epilogue, p.width, begin, end, p.out, p.out_stride, p.out, p.out_stride);
     }
   });
 }
 
-// A share of a gram: up to kSumRows columns of x from `column` on by a panel of a's columns, over the words
-// [first, last).
+// A share of a gram: up to kSumRows columns of x from `column` on, times a panel of a's columns, summed over
+// the words [first, last).
 struct GramShare {
   int64_t column, panel, first, last;
 };
 
-// Its sums, a row for each column of x.
+// Writes a share's sums, a row for each column of x.
 inline void gram_share(const BitGramArgs& g, const GramShare& share, float* tables, float* sums) {
   const int64_t height = share.panel * kPanelColumns;
   const int columns = static_cast<int>(std::min<int64_t>(g.height - height, kPanelColumns));

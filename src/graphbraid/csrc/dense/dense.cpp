@@ -29,7 +29,7 @@ void run_tall_gram(const TallGramArgs& g) {
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
 }
 
-// Refuses ids, where there are any, that name none of `rows` rows; returns how many rows they make of them.
+// Returns the number of ids, or of rows without ids; refuses an id that is none of the rows'.
 static int64_t rows_by_id(const OptionalIds& ids, int64_t rows) {
   if (!ids) return rows;
   const int64_t* values = ids->data();
@@ -61,7 +61,7 @@ static void tall_product(const FloatRows& a, const StridedFloats& b, const Writt
   run_tall_product(p);
 }
 
-// The matrices of `out = a^T b`, whose rows were checked; out's shape is.
+// The matrices of `out = a^T b`. Checks the shape of out; those of a and b were checked.
 static void set_matrices(TallGramArgs& g, const FloatRows& a, const FloatRows& b, const Array2<float>& out) {
   g.height = a.num_columns();
   g.width = b.num_columns();

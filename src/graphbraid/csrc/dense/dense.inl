@@ -6,9 +6,9 @@
 // The gram is a weight's gradient. All are float32; the rows of a, or of the gram's b, may be taken by id.
 // Arguments: dense.h.
 //
-// Bound by multiplications. A tile of kTileRows rows by kTileVectors vectors of `out` stands in registers
-// while the depth runs; `b` is packed into panels of one tile's width, which the first-level cache holds or
-// the second streams. No sum is split by the number of threads: the bits do not depend on it.
+// Bound by multiplications. A tile of kTileRows rows by kTileVectors vectors of `out` stays in registers over
+// the whole depth. `b` is packed into panels of a tile's width, which the first-level cache holds or which
+// stream from the second. No sum is split by the number of threads, so no bit depends on it.
 
 namespace gb::GB_VARIANT {
 
@@ -23,15 +23,15 @@ constexpr int kTileRows = 6;  // 12 sums, 2 vectors of the panel, 1 broadcast: 1
 constexpr int kTileVectors = 2;
 constexpr int kTileColumns = kTileVectors * GB_LANES_F32;
 constexpr int kTilesPerChunk = 8;      // row tiles that meet a panel while it is in the cache
-constexpr int64_t kDepthBlock = 1024;  // of the product: a block of a panel is 128 KiB at most
-constexpr int kSecondLevel = 2;        // of the caches: where prefetched lines go
+constexpr int64_t kDepthBlock = 1024;  // depth of the product at a time: a panel's block is 128 KiB at most
+constexpr int kSecondLevel = 2;        // prefetched lines go to the second-level cache
 
 // Vectors a tile needs for the columns that are left.
 inline int vectors_for(int64_t columns) { return columns > GB_LANES_F32 ? kTileVectors : 1; }
 
-// acc[r][i] += a[r * row_stride + k] * panel[k][i] for k below depth. On the way, the lines `ahead`
-// elements behind those read are prefetched (0: none): rows are short streams, which the hardware does not
-// follow.
+// acc[r][i] += a[r * row_stride + k] * panel[k][i] for k below depth.
+// Meanwhile it prefetches the lines that lie `ahead` elements after those it reads (0: none). The hardware
+// does not: rows are too short for it.
 template <int NV>
 GB_INLINE void multiply_tile(const float* a, int64_t row_stride, const float* panel, int64_t depth,
                              int64_t ahead, VecF32 (&acc)[kTileRows][NV]) {
@@ -58,7 +58,7 @@ GB_INLINE void copy_floats(const float* from, int count, float* to) {
   }
 }
 
-// Panel p of b's rows [first, first + depth): columns [p * kTileColumns, ...), zeros behind the last.
+// Packs kTileColumns columns of b's rows [first, first + depth); zeros stand for columns that b lacks.
 inline void pack_panel(const Strided& b, int64_t first, int64_t depth, int64_t column, int64_t columns,
                        float* panel) {
   const int count = static_cast<int>(std::min<int64_t>(columns, kTileColumns));
@@ -72,15 +72,15 @@ inline void pack_panel(const Strided& b, int64_t first, int64_t depth, int64_t c
   }
 }
 
-// Rows of `a` that one tile reads.
+// The rows of `a` that one tile reads.
 struct TileRows {
   const float* data;
   int64_t stride;
-  int count;      // of kTileRows; the others are not stored
-  int64_t ahead;  // elements to the rows of the next tile, or 0 if they are in the cache
+  int count;      // rows of the tile that are stored: at most kTileRows
+  int64_t ahead;  // elements to the rows of the next tile; 0 if these are in the cache
 };
 
-// One tile of the product.
+// Computes one tile of the product.
 template <int NV>
 void product_tile(const TallProductArgs& p, const TileRows& rows, int64_t row, int64_t depth,
                   const float* panel, int64_t column, bool add) {
@@ -107,7 +107,7 @@ inline std::vector<float> filled_tile(const TileRows& rows, int64_t depth) {
   return tile;
 }
 
-// Copies `width` elements of rows named by ids, side by side; rows further on are fetched on the way.
+// Copies `width` elements of the rows with these ids, one after the other, and prefetches rows `ahead`.
 inline void copy_rows_by_id(const float* from, int64_t stride, const int64_t* ids, int64_t count,
                             int64_t width, float* to) {
   constexpr int64_t line = 16, ahead = 2;
@@ -121,12 +121,12 @@ inline void copy_rows_by_id(const float* from, int64_t stride, const int64_t* id
   }
 }
 
-// All columns of the rows [begin, end), a chunk that the second-level cache holds; `gathered`: those rows,
-// side by side, or null where they stand in place.
+// Computes all columns of the rows [begin, end), a chunk that the second-level cache holds. `gathered` has
+// these rows of a, one after the other; null: a itself is read.
 inline void product_chunk(const TallProductArgs& p, int64_t begin, int64_t end, int64_t first_k,
                           int64_t depth, const float* gathered, const float* packed, int64_t panel_size,
                           bool add) {
-  std::vector<float> rest;  // the last rows, when they do not fill a tile: it must not read past them
+  std::vector<float> rest;  // a copy of the last rows if they do not fill a tile, which reads all its rows
   for (int64_t column = 0; column < p.width; column += kTileColumns, packed += panel_size) {
     for (int64_t row = begin; row < end; row += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, end - row));
@@ -149,7 +149,7 @@ void tall_product(const TallProductArgs& p) {
   const int64_t block = std::clamp<int64_t>(p.depth, 1, kDepthBlock);
   const int64_t panel_size = block * kTileColumns;
   constexpr int64_t chunk = kTileRows * kTilesPerChunk;
-  Buffer<float> packed(panels * panel_size);  // aligned: a vector across two lines is loaded twice
+  Buffer<float> packed(panels * panel_size);  // aligned: a vector across two cache lines takes two loads
   for (int64_t first_k = 0; first_k < std::max<int64_t>(p.depth, 1); first_k += block) {
     const int64_t depth = std::min(block, p.depth - first_k);
     const bool add = p.add || first_k > 0;
@@ -167,7 +167,7 @@ void tall_product(const TallProductArgs& p) {
           copy_rows_by_id(p.a + first_k, p.a_stride, p.ids + begin, last - begin, depth, rows.data());
         product_chunk(p, begin, last, first_k, depth, p.ids ? rows.data() : nullptr, packed.data(),
                       panel_size, add);
-        // The chunk's rows are in the second-level cache still.
+        // The chunk's rows are still in the second-level cache.
         if (p.epilogue && first_k + depth >= p.depth)
           epilogue_rows<float>(*p.epilogue, p.width, begin, last, p.out, p.out_stride, p.out, p.out_stride);
       }

@@ -17,7 +17,7 @@ namespace gb {
 enum class DistanceKind : int64_t { kAbsolute, kEuclidean, kModuli };
 
 struct DistanceArgs {
-  DType dtype = DType::kFloat32;  // of all arrays: float32 or float64
+  DType dtype = DType::kFloat32;  // dtype of all arrays: float32 or float64
   DistanceKind kind = DistanceKind::kAbsolute;
   int64_t num_queries = 0, num_rows = 0;
   int64_t width = 0;  // columns of a row, or of each of its two parts

@@ -6,20 +6,20 @@
 //   euclidean   out[i, j] = root of the sum over k of d[k]^2
 //   moduli      out[i, j] = sum over k of root(d[k]^2 + d[width + k]^2): two parts, real and imaginary
 //
-// A gradient of out is passed on along the slopes s of the terms, which are 0 where a distance is 0:
+// The gradient of out is multiplied by the slopes s of the terms. A slope is 0 where a distance is 0.
 //
 //   of_query[i] = sum over j of grad[i, j] * s(i, j),  of_rows[j] = -(sum over i of grad[i, j] * s(i, j))
 //
-// Nothing is kept for each (i, j, k). Bound by the roots and divisions of num_queries * num_rows * width
-// terms.
+// Nothing is stored per (i, j, k).
+// Bound by the roots and divisions of num_queries * num_rows * width terms.
 
 namespace gb::GB_VARIANT {
 
 #include "variants/heads.inl"
 
-constexpr int64_t kRowsTogether = 64;     // of 128 columns, they and a query stay in the first-level cache
-constexpr int64_t kQueriesTogether = 16;  // of one task
-constexpr int kQueriesHeld = 4;           // whose vectors and sums stay in registers
+constexpr int64_t kRowsTogether = 64;     // so many of 128 columns fit the first-level cache beside a query
+constexpr int64_t kQueriesTogether = 16;  // queries of one task
+constexpr int kQueriesHeld = 4;           // queries whose vectors and sums stay in registers
 
 GB_INLINE VecF32 root(VecF32 v) {
 #if GB_LANES_F32 == 16
@@ -42,14 +42,14 @@ GB_INLINE V over(V value, V by) {
   return by == 0 ? V{} : value / by;
 }
 
-// The parts of a row, and what a sum has of their differences.
+// A kind of distance: the parts of a row, the term of a sum for the differences d of its parts, and slopes.
 struct Absolute {
   static constexpr int kParts = 1;
   template <typename V>
   GB_INLINE static V term(const V* d) {
     return d[0] < 0 ? -d[0] : d[0];
   }
-  // The slopes of a term, times `share`.
+  // Replaces the differences by the term's slopes, times `share`.
   template <typename V>
   GB_INLINE static void slopes(V* d, V share) {
     d[0] = d[0] < 0 ? -share : d[0] > 0 ? share : d[0];  // 0 and NaN stay
@@ -112,8 +112,8 @@ void distances_of(const DistanceArgs& a) {
   });
 }
 
-// Some columns of the gradients: n of each part from column c. Rows [begin, end) get theirs, and `sums` of
-// (num_queries, kParts * width) gets what they give each query.
+// Computes n columns, from column c on, of each part of the gradients. It adds to the gradients of the rows
+// [begin, end), and writes what these rows add to each query's to `sums` (num_queries, kParts * width).
 template <typename T, typename Kind, int Held>
 GB_INLINE void gradients_of_columns(const DistanceArgs& a, int64_t i, int64_t begin, int64_t end, int64_t c,
                                     int n, T* sums) {
@@ -151,8 +151,8 @@ GB_INLINE void gradients_of_columns(const DistanceArgs& a, int64_t i, int64_t be
 template <typename T, typename Kind>
 void distances_backward_of(const DistanceArgs& a) {
   constexpr int P = Kind::kParts, L = kLanes<T>;
-  // Rows are divided into parts that depend on sizes alone. What the first part gives the queries goes to
-  // of_query, that of the others is added in order: bits do not depend on the number of threads.
+  // Rows are divided into parts that depend on sizes alone. The first part's sums for the queries go to
+  // of_query; those of the others are added in order. So the bits do not depend on the number of threads.
   const int64_t parts = std::clamp<int64_t>(a.num_rows / kRowsTogether, 1, 8);
   const int64_t chunks = (a.width + L - 1) / L, size = a.num_queries * P * a.width;
   std::unique_ptr<T[]> others(new T[static_cast<size_t>((parts - 1) * size)]);

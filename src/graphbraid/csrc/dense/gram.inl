@@ -4,11 +4,11 @@
 //     --- each part's rows, kGramDepth at a time, b's packed in panels --->  sums (parts, height, stride)
 //     --- added part by part --->  out = aᵀ * b  (height, width)
 //
-// `stride` is the width in whole vectors. Where the transposed product fills them better, a and b change
-// places, and sums are (parts, width, stride) with the height in whole vectors: gram_shape.
+// `stride` is the width, rounded up to whole vectors. If the transposed product fills vectors better, a and b
+// change places: then sums are (parts, width, stride), and `stride` is the rounded height (gram_shape).
 //
-// No sum is split by the number of threads, nor by rounds in which rows come (GramRoundArgs): the bits depend
-// on neither.
+// No sum is split by the number of threads, nor by the rounds in which rows come (GramRoundArgs). So the
+// result's bits depend on neither.
 
 #if GB_LANES_F32 == 16
 constexpr int kGramRows = 6;  // rows of a tile: 24 sums, 4 vectors of a row, 1 broadcast
@@ -21,7 +21,7 @@ constexpr int64_t kGramColumns = kGramVectors * GB_LANES_F32;
 constexpr int64_t kGramGroup = 16 * kGramColumns;  // columns of b whose sums stay in the second-level cache
 constexpr int64_t kGramDepth = 48;                 // rows of a panel that the first-level cache holds
 
-// Rows of a matrix, maybe by id.
+// Rows of a matrix: row i, or row ids[i] if there are ids.
 struct GramRows {
   const float* data;
   int64_t stride;
@@ -29,22 +29,22 @@ struct GramRows {
   int64_t count;
 
   GB_INLINE const float* row(int64_t i) const { return data + (ids ? ids[i] : i) * stride; }
-  // The same of a row that may lie behind the last: only fetched.
+  // Like row(i), for an i that may be too large: such an address is only prefetched, which never faults.
   GB_INLINE const float* row_ahead(int64_t i) const {
     return ids ? data + ids[std::min(i, count - 1)] * stride : data + i * stride;
   }
 };
 
-// What is packed after a block, whose lines are fetched while the block is multiplied: the same rows' next
-// columns, or the next rows.
+// The part of b that is packed after this block: the next columns of the same rows, or the next rows. Its
+// lines are prefetched while the block is multiplied.
 struct GramAhead {
   const GramRows* rows;
   int64_t begin, column;
 };
 
-// sums[r][...] += sum over k below depth of a[k][r] * panel[k][...]: R columns of a by NV vectors of b's. The
-// lines `a_ahead` elements behind those of a are fetched: short pieces of rows, which the hardware follows
-// late.
+// sums[r][...] += sum over k below depth of a[k][r] * panel[k][...], for R columns of a and NV vectors of b's
+// columns. It prefetches the lines of a that lie `a_ahead` elements ahead: pieces of rows are short, and the
+// hardware prefetches them too late.
 template <int R, int NV, bool Fetch>
 void gram_tile(const float* a, int64_t a_stride, int64_t a_ahead, const float* panel, int64_t depth,
                const GramAhead& ahead, float* sums, int64_t sums_stride) {
@@ -72,7 +72,7 @@ void gram_tile(const float* a, int64_t a_stride, int64_t a_ahead, const float* p
   });
 }
 
-// All columns of a by one panel of b, `vectors` wide.
+// Multiplies all columns of a by one panel of b that is `vectors` wide.
 inline void gram_panel(const TallGramArgs& g, int64_t a_ahead, const float* panel, int vectors, int64_t depth,
                        const GramAhead& ahead, float* sums, int64_t sums_stride) {
   for (int64_t row = 0; row < g.height; row += kGramRows) {
@@ -88,8 +88,8 @@ inline void gram_panel(const TallGramArgs& g, int64_t a_ahead, const float* pane
   }
 }
 
-// `width` columns of the rows [begin, begin + depth), side by side: every tile reads them, whole lines at a
-// time.
+// Packs `width` columns of the rows [begin, begin + depth) of b, one row after the other: every tile reads
+// them, in whole cache lines.
 inline void pack_gram(const GramRows& b, int64_t begin, int64_t column, int width, int64_t depth,
                       float* panel) {
   for (int64_t k = 0; k < depth; ++k, panel += kGramColumns) {
@@ -102,13 +102,13 @@ inline void pack_gram(const GramRows& b, int64_t begin, int64_t column, int widt
   }
 }
 
-// The share of rows [first_row, last_row) of columns [column, last_column) of b, added to sums, one row per
-// column of a.
+// Adds the products of the rows [first_row, last_row), for the columns [column, last_column) of b, to sums,
+// which have one row per column of a.
 inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_row, int64_t column,
                        int64_t last_column, float* sums, int64_t sums_stride) {
   const GramRows b{g.b, g.b_stride, g.b_ids, g.num_rows};
   Buffer<float> panel(kGramDepth * kGramColumns), named(g.a_ids ? kGramDepth * g.height : 0);
-  std::fill_n(panel.data(), kGramDepth * kGramColumns, 0.0f);  // behind the last column: it must be finite
+  std::fill_n(panel.data(), kGramDepth * kGramColumns, 0.0f);  // lanes past the last column must be finite
   for (int64_t begin = first_row; begin < last_row; begin += kGramDepth) {
     const int64_t depth = std::min(kGramDepth, last_row - begin);
     TallGramArgs block = g;
@@ -123,7 +123,7 @@ inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_ro
       const bool is_last = j + kGramColumns >= last_column;
       const GramAhead ahead{&b, is_last ? begin + kGramDepth : begin, is_last ? column : j + kGramColumns};
       pack_gram(b, begin, j, width, depth, panel.data());
-      // The first panel brings a's next rows.
+      // The first panel prefetches a's next rows.
       const int64_t a_ahead = j == column && !g.a_ids ? kGramDepth * g.a_stride : 0;
       gram_panel(block, a_ahead, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, ahead,
                  sums + j, sums_stride);
@@ -131,20 +131,20 @@ inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_ro
   }
 }
 
-// What a gram of this shape costs: multiplications, those of padding among them, in 36ths. Sums of less than
-// kGramVectors are too few to keep the multipliers busy: measured, 0.75 and 0.9 of the rate.
+// The cost of a gram of this shape: 36 times its multiplications, with padding. With fewer vectors than
+// kGramVectors, sums are too few to keep the multipliers busy: 0.75 and 0.9 of the rate, measured.
 inline int64_t gram_cost(int64_t height, int64_t width) {
   const int64_t vectors = (width + GB_LANES_F32 - 1) / GB_LANES_F32;
   return height * vectors * GB_LANES_F32 * (vectors == 1 ? 48 : vectors == 2 ? 40 : 36);
 }
 
-// How a gram is summed: by parts of the rows and groups of columns, each part into a matrix of its own.
+// The way a gram is summed: by parts of the rows and groups of columns, each part into its own matrix.
 struct GramShape {
   bool is_turned;  // out is summed transposed
   int64_t stride, groups, parts, part_size;
 };
 
-// The transposed product may fill the vectors better; of equal ones, the one with fewer panels is faster.
+// The transposed product may fill vectors better. If both cost the same, that with fewer panels is faster.
 inline GramShape gram_shape(const TallGramArgs& g) {
   const int64_t straight = gram_cost(g.height, g.width), turned = gram_cost(g.width, g.height);
   const bool turns = turned < straight || (turned == straight && g.height < g.width);
@@ -162,7 +162,7 @@ inline TallGramArgs turned_gram(TallGramArgs g) {
   return g;
 }
 
-// Adds up the parts, in order; `g` is turned where the shape says so.
+// Adds up the parts in order. `g` is turned if the shape is.
 inline void end_gram(const TallGramArgs& g, const GramShape& shape, const float* sums) {
   parallel_static(g.height, std::max<int64_t>(1, 16384 / g.width), [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
@@ -175,7 +175,7 @@ inline void end_gram(const TallGramArgs& g, const GramShape& shape, const float*
   });
 }
 
-// One task of a gram: the rows [first_row, last_row) of a part, by one group of columns.
+// Runs one task of a gram: the rows [first_row, last_row) of a part, for one group of columns.
 inline void gram_task(const TallGramArgs& g, const GramShape& shape, int64_t task, int64_t first_row,
                       int64_t last_row, bool begins, float* sums) {
   const int64_t part = task / shape.groups, column = task % shape.groups * kGramGroup;
@@ -208,7 +208,7 @@ void tall_gram_round(const GramRoundArgs& round) {
   parallel_if_worth(products, kProductsWorth, shape.parts * shape.groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t part = task / shape.groups;
-      int64_t at = 0;  // of the part's rows among the round's
+      int64_t at = 0;  // the round's row where those of this part begin
       for (int64_t other = 0; other < part; ++other)
         at += gram_round_rows(all.num_rows, other, round.first, round.last);
       TallGramArgs g = all;

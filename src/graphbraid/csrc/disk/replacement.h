@@ -29,9 +29,9 @@ class Replacement {
 
 // By name:
 //   static  never evicts;
-//   sieve   SIEVE (Zhang et al., NSDI 2024): evicts the oldest row that was not read since the hand last
-//   passed
-//           it;
+//   sieve   SIEVE (Zhang et al., NSDI 2024). A hand moves from the oldest row to the newest, again and again.
+//           It evicts the first row that was not read since it last passed. A row that was read stays, and
+//           must be read again before the hand comes back;
 //   belady  evicts the row whose next read is last. Rows that no announced batch reads go first: those of the
 //           lowest rank, and of these the least recently read. If all coming batches were announced, no other
 //           policy has fewer misses.

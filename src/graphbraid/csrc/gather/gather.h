@@ -18,8 +18,8 @@ struct FeatureRows {
   int64_t row_bytes = 0;
 };
 
-// slots   (count,): rows of the table, negative where it does not have the row
-// out     as above; rows that the table does not have are left as they are
+// slots   (count,): rows of the table; negative if the table does not have the row
+// out     as above; rows that the table does not have are not written
 void copy_slots(const char* table, int64_t row_bytes, const int32_t* slots, int64_t count, char* out);
 
 // table   (num_rows, width) float32, bfloat16 or float16
@@ -27,7 +27,7 @@ void copy_slots(const char* table, int64_t row_bytes, const int32_t* slots, int6
 void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,
                      float* out);
 
-// scale   (num_rows,): what a row's numbers are multiples of
+// scale   (num_rows,): the factor of each row's numbers
 void gather_scaled(const int8_t* table, const float* scale, int64_t width, const int64_t* ids,
                    int64_t num_ids, float* out);
 

@@ -3,10 +3,10 @@
 // Spreading:
 //
 //   rows   (num_rows, width)  float
-//   place  (num_out,)         int32, the row that each row of out is; -1: none, and it is zero
+//   place  (num_out,)         int32, the row that goes to each row of out; -1: none, and zeros are written
 //   out    (num_out, width)   float, overwritten; must not overlap rows
 //
-// Bound by writing out; its rows are taken in order, so that nothing is cleared first and threads share them.
+// Bound by writing out. Rows of out are written in order: nothing is cleared first, and threads share them.
 //
 // Adding, out[ids[i], :] += rows[i, :] in the order of i:
 //

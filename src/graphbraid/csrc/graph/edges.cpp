@@ -1,9 +1,9 @@
 // Rewriting adjacency lists row by row: symmetrise, remove duplicates, add or remove self-loops.
 //
-// Each is a function that hands a row's new edges to a sink, run twice: into a sink that counts, which gives
-// the new indptr and so the exact sizes to allocate, and into one that writes. Bound by memory bandwidth, not
-// by instructions: no variants. A row is one thread's work, so results do not depend on the number of
-// threads.
+// Each is a function that hands a row's new edges to a sink. It runs twice. The first sink counts, which
+// gives the new indptr and the exact sizes to allocate. The second sink writes.
+// Bound by memory bandwidth, not by instructions: no variants. One thread does a row, so results do not
+// depend on the number of threads.
 #include <algorithm>
 #include <optional>
 
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 1024;  // small enough that the rows of hubs spread over the threads
 
-// An adjacency to rewrite, and where the rewritten one goes: at first only out_indptr is given, which is
-// filled; then the arrays that it asks for, which are written.
+// An adjacency to rewrite, and the arrays for the result. The first call gets out_indptr alone and fills it.
+// The second also gets arrays of the sizes in it, and writes these.
 struct Rewrite {
   const Indptr& indptr;
   const Ids& indices;
@@ -28,7 +28,7 @@ struct Rewrite {
   const std::optional<Array1<float>>& out_weight;
   const std::optional<Array1<int64_t>>& out_id;
 
-  // Checks that they fit; returns the number of rows.
+  // Checks that the arrays fit each other; returns the number of rows.
   int64_t num_rows() const {
     const int64_t num_edges = indices.length(), rows = rows_between(indptr, num_edges);
     need_length(weight, num_edges);
@@ -47,7 +47,7 @@ struct Rewrite {
   }
 };
 
-// How the weights of edges that become one are combined.
+// The way to combine the weights of edges that become one.
 enum class Reduce : int { kSum = 0, kMean = 1, kMax = 2, kFirst = 3 };
 
 class CountingSink {
@@ -60,8 +60,8 @@ class CountingSink {
   int64_t count_ = 0;
 };
 
-// The arrays a rewrite gives. weight may be null, and id, which gets edge_id of the edge each one came from
-// (its position where edge_id is null), -1 for a new one.
+// The arrays that a rewrite writes. weight and id may be null. id gets, for each edge, the edge_id of the
+// edge that it came from, or that edge's position if edge_id is null; -1 for a new edge.
 template <typename Node>
 struct Edges {
   Node* indices;
@@ -87,8 +87,8 @@ class WritingSink {
   int64_t place_;
 };
 
-// Runs row(v, sink) for each row: counts into indptr where out.indices is null, else writes at indptr's
-// places.
+// Runs row(v, sink) for each row. If out.indices is null, it counts edges into indptr; else it writes them to
+// the places that indptr gives.
 template <typename Node, typename Row>
 void rewrite_rows(int64_t num_rows, int64_t* indptr, const Edges<Node>& out, const Row& row) {
   if (out.indices != nullptr) {
@@ -112,7 +112,7 @@ void rewrite_rows(int64_t num_rows, int64_t* indptr, const Edges<Node>& out, con
   for (int64_t v = 0; v < num_rows; ++v) indptr[v + 1] += indptr[v];
 }
 
-// The rewrite by row(source nodes)(v, sink), for the type that ids have.
+// Rewrites by row(sources)(v, sink), with the sources in their own dtype.
 template <typename MakeRow>
 void run(const Rewrite& rewrite, const MakeRow& make_row) {
   const int64_t num_rows = rewrite.num_rows();
@@ -134,7 +134,7 @@ class Weights {
     if (count_++ == 0) first_ = weight;
     sum_ += weight;
   }
-  // Combines two runs; the order of the runs matters only to kFirst.
+  // Combines two runs. Their order matters to kFirst alone.
   static float combine(const Weights& a, const Weights& b) {
     const double sum = a.sum_ + b.sum_;
     switch (a.how_) {
@@ -170,7 +170,7 @@ void need_back(const Rewrite& rewrite, const OptionalIds& back_indptr, const std
   rows_between(*back_indptr, num_edges);
 }
 
-// Positions of edges, int32 or int64 by a branch that is always taken alike.
+// Positions of edges, int32 or int64. The branch always goes the same way, so it costs nothing.
 struct Positions {
   const void* data;
   bool wide;
@@ -186,7 +186,7 @@ struct Positions {
 // back_indptr, back_indices    the transpose, or None: then only duplicates are removed
 // back_perm (num_edges,)       where each edge of the transpose stands in `indices`; None if neither weights
 //                              nor origins are asked for
-// A self-loop is its own transpose, so those of the transpose are left out: it counts once.
+// A self-loop is its own transpose. So the self-loops of the transpose are left out: each counts once.
 void merge_rows(const Indptr& indptr, const Ids& indices, const std::optional<Array1<const float>>& weight,
                 const OptionalIds& edge_id, const OptionalIds& back_indptr,
                 const std::optional<Ids>& back_indices, const std::optional<Ids>& back_perm, int reduce,
@@ -220,7 +220,7 @@ void merge_rows(const Indptr& indptr, const Ids& indices, const std::optional<Ar
   });
 }
 
-// Rows without their self-loops.
+// Writes the rows without their self-loops.
 void drop_loops(const Indptr& indptr, const Ids& indices, const std::optional<Array1<const float>>& weight,
                 const OptionalIds& edge_id, const Array1<int64_t>& out_indptr,
                 const std::optional<Array1<Id>>& out_indices, const std::optional<Array1<float>>& out_weight,
@@ -236,8 +236,8 @@ void drop_loops(const Indptr& indptr, const Ids& indices, const std::optional<Ar
       });
 }
 
-// Rows in rising order of source, each with a self-loop: one of loop_weight is put in its place where there
-// is none.
+// Writes rows in rising order of source, each with a self-loop. If a row has none, one of weight loop_weight
+// is put in its place.
 void add_loops(const Indptr& indptr, const Ids& indices, const std::optional<Array1<const float>>& weight,
                const OptionalIds& edge_id, float loop_weight, const Array1<int64_t>& out_indptr,
                const std::optional<Array1<Id>>& out_indices, const std::optional<Array1<float>>& out_weight,

@@ -1,7 +1,7 @@
-// An order of the nodes in which neighbours stand close, and how many reads of rows a cache answers in an
-// order. graph/orders.py gives the order, fullgraph/lowering/locality.py decides by the reads. The twins,
-// community_order in graph/orders_reference.py and cached_reads in fullgraph/lowering/locality.py, give the
-// same.
+// Makes an order of the nodes in which neighbours stand close, and counts the reads of rows that a cache
+// answers in an order. graph/orders.py returns the order; fullgraph/lowering/locality.py decides by the
+// reads. The twins are community_order in graph/orders_reference.py and cached_reads in
+// fullgraph/lowering/locality.py.
 //
 // Bound by cache misses on the nodes' states, not by instructions: one text for every processor, no variants.
 // The doubles are those of the twin: this file is compiled without fused multiply-add.
@@ -19,13 +19,13 @@
 namespace gb {
 namespace {
 
-// Communities by incremental aggregation (Arai et al., "Rabbit Order", IPDPS 2016): each node, those of few
-// edges first, joins the neighbouring community where that raises the modularity most. Departs from the paper
-// in running on one thread, so that the order is always the same, and in reading in-edges alone.
+// Communities by incremental aggregation (Arai et al., "Rabbit Order", IPDPS 2016). Nodes take turns, those
+// of few edges first. Each joins the neighbouring community that raises the modularity most. Unlike the
+// paper's, it runs on one thread, so that the order is always the same, and reads in-edges alone.
 //
-// A node that joined another keeps its edges to communities in a list; the other takes the lists of those
-// that joined it when its own turn comes. Lists stand in one pool, which is cleared of the taken ones when it
-// is full: it never holds more than twice the edges.
+// A node that joined another keeps its edges to communities in a list. The other node takes the lists of the
+// nodes that joined it when its own turn comes. All lists are in one pool. When it is full, the lists that
+// were taken are removed: it never holds more than twice the edges.
 template <typename Node>
 class Communities {
  public:
@@ -37,7 +37,7 @@ class Communities {
     }
   }
 
-  // Writes the nodes, community by community: those that joined a node after it, as deep as they go.
+  // Writes the nodes, community by community: a node, then the nodes that joined it, each with its own.
   void order(int64_t* out) {
     std::vector<Node> visits(num_nodes_);
     by_degree(visits);
@@ -58,9 +58,9 @@ class Communities {
     Weight weight;
   };
   struct State {
-    Node root;            // where a search for the community goes on; a node's own id at its end
-    Weight gathered = 0;  // weight of the edges to this community, of the node whose turn it is
-    double strength;      // edges that end in the community
+    Node root;            // the next node on the way to the community, which is the node that has its own id
+    Weight gathered = 0;  // weight of the edges from this community to the node whose turn it is
+    double strength;      // number of edges that end in the community
   };
   struct List {
     int64_t begin = 0;
@@ -114,7 +114,7 @@ class Communities {
     for (const Node met : met_) state_[met].gathered = 0;
   }
 
-  // Where joining raises the modularity most, the first of equals; kNone where it would fall everywhere.
+  // The community whose joining raises the modularity most, the first of equals; kNone if none raises it.
   Node best_community(Node v, double total) const {
     Node best = kNone;
     double most = 0;
@@ -135,14 +135,14 @@ class Communities {
     lists_[v].joined = true;
     lists_[v].next_sibling = lists_[best].first_child;
     lists_[best].first_child = v;
-    if (lists_[best].had_turn) return;  // it stays where it is: nobody will read the list
+    if (lists_[best].had_turn) return;  // its turn is over, so nobody would read the list
     make_room(visits, turn, met_.size());
     lists_[v].begin = static_cast<int64_t>(pool_.size());
     lists_[v].count = static_cast<Weight>(met_.size());
     for (const Node met : met_) pool_.push_back({met, state_[met].gathered});
   }
 
-  // Lists stand in the pool in the order of their nodes' turns.
+  // Lists are in the pool in the order of their nodes' turns, so that each moves to the front, over no other.
   void make_room(const std::vector<Node>& visits, int64_t turn, size_t count) {
     if (pool_.size() + count <= pool_.capacity()) return;
     int64_t end = 0;

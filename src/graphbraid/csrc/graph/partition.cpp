@@ -30,8 +30,8 @@ constexpr int64_t kEdgeWork = 1;
 // ---- Packing by load ----
 
 // order (num_items,) the items in the order they are packed, loads (num_items,) not negative; part_of
-// (num_items,) written: each item goes to the part of the least load so far, of equal loads to that of the
-// fewest items, of these to the first.
+// (num_items,) written. Each item goes to the part with the least load so far. Among parts of equal load it
+// goes to the one with the fewest items, and among these to the first.
 void pack_by_load(const Array1<const int64_t>& order, const Array1<const int64_t>& loads, int64_t num_parts,
                   const Array1<int32_t>& part_of) {
   const int64_t num_items = order.length();
@@ -54,7 +54,7 @@ void pack_by_load(const Array1<const int64_t>& order, const Array1<const int64_t
 
 // ---- Placing nodes beside their neighbours ----
 
-// The part of the least load, the first of equals: a tournament over the parts.
+// Finds the part with the least load, the first of equals, by a tournament over the parts.
 class Lightest {
  public:
   Lightest(const int64_t* load, int64_t num_parts) : load_(load) {
@@ -81,9 +81,9 @@ class Lightest {
   std::vector<int32_t> winner_;
 };
 
-// Fennel (Tsourakakis et al., WSDM 2014) with gamma = 3/2 over loads instead of numbers of nodes, and a bound
-// on them, `most`: a node goes where the weight of its neighbours less price * load * sqrt(load of the part)
-// is largest. It is taken out of its present part before, so that a second pass improves on the first.
+// Fennel (Tsourakakis et al., WSDM 2014), gamma = 3/2, for loads of at most `most` instead of numbers of
+// nodes. A node goes to the part with the most weight of its neighbours less price * load * sqrt(load of the
+// part). It leaves its present part first, so that a second pass improves on the first.
 template <typename Node>
 class Placing {
  public:
@@ -95,8 +95,8 @@ class Placing {
         gathered_(num_parts, 0.0),
         lightest_(part_loads, num_parts) {}
 
-  // Places node v of this load with these neighbours (weight may be null); returns whether its part is
-  // another now.
+  // Places node v with this load and these neighbours; weight may be null.
+  // Returns whether the node's part changed.
   bool place(int64_t v, int64_t load, const Node* neighbour, const float* weight, int64_t count) {
     const int32_t before = part_of_[v];
     if (before >= 0) add(before, -load);
@@ -125,7 +125,7 @@ class Placing {
     }
   }
 
-  // The present part first: it stays where nothing is better.
+  // The present part is tried first, so the node stays if no part is better.
   int32_t best(int32_t before, int64_t load) const {
     const int32_t lightest = lightest_.part();
     int32_t found = -1;
@@ -180,7 +180,7 @@ int64_t place_nodes(const Indptr& nodes, const Indptr& indptr, const Ids& indice
   });
 }
 
-// How many in-edges of nodes [first, first + num_rows) come from another part than the node's.
+// The number of in-edges of the nodes [first, first + num_rows) that come from another part than the node's.
 int64_t count_cut(const Indptr& indptr, const Ids& indices, int64_t first,
                   const Array1<const int32_t>& part_of) {
   const int64_t num_rows = rows_between(indptr, indices.length());
@@ -204,8 +204,8 @@ int64_t count_cut(const Indptr& indptr, const Ids& indices, int64_t first,
 
 constexpr int64_t kRowsPerTask = 1024;
 
-// rows (num_rows,) int64, the nodes of `part`; local_indptr and remote_indptr (num_rows + 1,) written: their
-// in-edges from nodes of the part, and from others; is_halo (num_nodes,) uint8: set to 1 for those others.
+// rows (num_rows,) int64, the nodes of `part`; local_indptr, remote_indptr (num_rows + 1,) written: in-edges
+// from nodes of the part, and from other nodes; is_halo (num_nodes,) uint8: set to 1 for these other nodes.
 void count_split(const Indptr& indptr, const Ids& indices, const Array1<const int32_t>& part_of,
                  const Indptr& rows, int64_t part, const Array1<int64_t>& local_indptr,
                  const Array1<int64_t>& remote_indptr, const Array1<uint8_t>& is_halo) {
@@ -240,9 +240,9 @@ void count_split(const Indptr& indptr, const Ids& indices, const Array1<const in
   }
 }
 
-// column (num_nodes,) the local row of each node of the part, the halo row of each of its halo; local
-// (local_indptr[-1],) and remote (remote_indptr[-1],) written: the sources by their columns, in the stored
-// order; local_edge and remote_edge, int64, written unless None: the position of each edge in `indices`.
+// column (num_nodes,) the local row of each node of the part, and the halo row of each node of its halo;
+// local (local_indptr[-1],) and remote (remote_indptr[-1],) written: the sources' columns, in the stored
+// order; local_edge and remote_edge, int64, written unless None: each edge's position in `indices`.
 void write_split(const Indptr& indptr, const Ids& indices, const Array1<const int32_t>& part_of,
                  const Indptr& rows, int64_t part, const Ids& column, const Indptr& local_indptr,
                  const Indptr& remote_indptr, const Array1<Id>& local, const Array1<Id>& remote,

@@ -6,9 +6,9 @@
 //   rows   (num_rows,)           the order, or a part of it
 //     --->  out_indptr (num_rows + 1,), out (out_indptr[-1], ...)   the lists of `rows`, one after the other
 //
-// Parts of an order allow for graphs larger than memory. Ids are int32 or int64; those in `rows` are known to
-// be nodes, as invert_order has scanned the whole order. features/reordering.py uses these
-// functions; their references are in features/reference.py and
+// A graph larger than memory is renumbered by parts of its order. Ids are int32 or int64. Ids in `rows` are
+// not checked: invert_order has scanned the whole order.
+// features/reordering.py uses these functions. Their twins are in features/reference.py and
 // graph/orders_reference.py.
 //
 // Lists are read at random, with prefetching, and written sequentially. Threads divide the edges evenly, and
@@ -38,7 +38,7 @@ constexpr int64_t kBytesPerTask = 1 << 17;
 constexpr int64_t kPlacesAhead = 48, kListsAhead = 24;
 constexpr int64_t kLine = 64;
 
-// Node ids, int32 or int64; the branch is always predicted.
+// Node ids, int32 or int64. The branch always goes the same way, so it costs nothing.
 struct Nodes {
   const void* data;
   bool wide;
@@ -161,7 +161,7 @@ void walk_lists(const Moved& lists, const char* values, int64_t value_bytes, int
   }
 }
 
-// Like walk_lists, over all places in parallel; several threads may share the list of a hub.
+// Like walk_lists, over all places, in parallel. Several threads may share the list of a hub.
 template <typename Body>
 void walk_all_lists(const Moved& lists, const void* values, int64_t value_bytes, const Body& body) {
   const int64_t grain = std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, value_bytes));

@@ -1,10 +1,10 @@
-// Walks over edges that score nodes by how often their rows are read. Each destination hands a share to the
-// sources of its in-edges, and a source sums what it is handed. features/scores/walks.py describes the
-// scores, features/reference.py has the twins.
+// Walks over edges that score nodes by how often their rows are read. Each destination gives a share to the
+// source of each of its in-edges, and a source sums the shares that it gets. features/scores/walks.py
+// describes the scores; features/reference.py has the twins.
 //
-// Shares are whole numbers of a small unit, so that the order in which threads add them changes no bit: all
-// add to one array, atomically, 8 bytes a node. Floating point in a fixed order would need the transpose, 4
-// or 8 bytes an edge, or an array per thread. Bound by the misses of those additions: they are prefetched.
+// Shares are whole numbers of a small unit: the order of additions changes no bit, so all threads add to one
+// array, atomically, 8 bytes a node. Floats in a fixed order would need the transpose, 4 or 8 bytes an edge,
+// or an array per thread. Bound by the cache misses of the additions, which are prefetched.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr int64_t kEdgesPerChunk = 1 << 16;
 constexpr int64_t kNodesPerThread = 1 << 14;
 constexpr int64_t kAhead = 16;  // edges between a prefetch and its use
 
-// What is added to the sum of a source; a graph of one chunk has one thread.
+// Adds to the sums of sources. A graph of one chunk has one thread, so it needs no atomic additions.
 class Sums {
  public:
   Sums(int64_t* sums, int64_t num_edges) : sums_(sums), is_shared_(num_edges > kEdgesPerChunk) {}
@@ -33,7 +33,7 @@ class Sums {
     else
       sums_[source] += share;
   }
-  // Like add, but a sum that has reached `most` may stay as it is. Each thread passes `most` once at most.
+  // Like add, but leaves a sum that has reached `most`. Each thread may pass `most` once, at the same time.
   void add_below(int64_t source, int64_t share, int64_t most) const {
     if (std::atomic_ref<int64_t>(sums_[source]).load(std::memory_order_relaxed) < most) add(source, share);
   }
@@ -48,8 +48,8 @@ void clear(int64_t* sums, int64_t num_nodes) {
                   [=](int64_t begin, int64_t end) { std::fill(sums + begin, sums + end, int64_t{0}); });
 }
 
-// Calls body(row, begin, end) for each row's edges, or the part of them that lies in a chunk. Chunks are of
-// edges, so that several threads share a hub.
+// Calls body(row, begin, end) for the edges of each row that lie in a chunk. A chunk is a range of edges, so
+// that several threads share a hub.
 template <typename Body>
 void parallel_edges(const int64_t* indptr, int64_t num_rows, int64_t num_edges, const Body& body) {
   parallel_dynamic(num_edges, kEdgesPerChunk, [&](int64_t first, int64_t last) {
@@ -63,7 +63,7 @@ void parallel_edges(const int64_t* indptr, int64_t num_rows, int64_t num_edges, 
 }
 
 // indptr (num_nodes + 1,), indices (num_edges,): a CSC. shares (num_nodes,), not negative, such that no sum
-// reaches 2^63; sums (num_nodes,) written: of each source, the shares of all its destinations.
+// reaches 2^63; sums (num_nodes,) written: for each source, the sum of the shares of its destinations.
 void push_shares(const Indptr& indptr, const Ids& indices, const Array1<const int64_t>& shares,
                  const Array1<int64_t>& sums) {
   const int64_t num_edges = indices.length(), num_nodes = rows_between(indptr, num_edges);
@@ -86,8 +86,8 @@ void push_shares(const Indptr& indptr, const Ids& indices, const Array1<const in
 
 // ---- The chance that a node is drawn ----
 
-// The chance that none of several independent draws takes a node is the product of their chances not to: its
-// logarithms are summed. A node that is missed with a chance of e^-40 is in every batch.
+// The chance that none of several independent draws takes a node is the product of their chances to miss it.
+// So logarithms are summed. A node whose chance to be missed is e^-40 counts as in every batch.
 constexpr double kUnitsPerNat = 0x1p46;
 constexpr double kMostNats = 40.0;
 constexpr int64_t kMostUnits = static_cast<int64_t>(kMostNats * kUnitsPerNat);  // times 1025 threads: < 2^63
@@ -98,24 +98,24 @@ int64_t units_of_missing(double chance) {
   return nats < kMostNats ? std::llround(nats * kUnitsPerNat) : kMostUnits;
 }
 
-// The chance that one of `fanout` draws with replacement takes what a single one takes with chance `share`.
+// The chance that at least one of `fanout` draws with replacement takes an edge that one takes with `share`.
 double chance_in_draws(double share, int64_t fanout) {
   return share < 1.0 ? -std::expm1(static_cast<double>(fanout) * std::log1p(-share)) : 1.0;
 }
 
-// How a row draws among its edges, fanout not 0.
+// The way a row draws among its edges. fanout is not 0.
 struct Draws {
   int64_t fanout;
   bool replace;
 
-  // The chance of each edge of a row of this degree; exact.
+  // The exact chance of each edge in a row of this degree.
   double of_degree(int64_t degree) const {
     if (fanout < 0 || (!replace && degree <= fanout)) return 1.0;
     const double share = 1.0 / static_cast<double>(degree);
     return replace ? chance_in_draws(share, fanout) : static_cast<double>(fanout) * share;
   }
 
-  // f(edge, chance) for the edges of a row drawn by weight.
+  // Calls f(edge, chance) for the edges of a row that is drawn by weight.
   template <typename F>
   void by_weight(const float* weight, int64_t begin, int64_t end, const F& f) const {
     double total = 0.0;
@@ -133,9 +133,9 @@ struct Draws {
     }
   }
 
-  // Without replacement the sampler takes the first `fanout` of a race that edge e ends at a time of rate
-  // weight[e]. The chance to be among them is near that to arrive before the time when `fanout` have arrived
-  // in expectation. That expectation is concave, so Newton's steps from below rise to it.
+  // Without replacement the sampler takes the first `fanout` edges of a race; edge e arrives at rate
+  // weight[e]. An edge's chance is near that to arrive before the time t when `fanout` arrivals are expected.
+  // The expected number is concave in time, so Newton's steps from below rise to t and never pass it.
   double end_of_race(const float* weight, int64_t begin, int64_t end, double total) const {
     double time = static_cast<double>(fanout) / total;
     for (int step = 0; step < 64; ++step) {
@@ -204,7 +204,7 @@ void push_draws(const Indptr& indptr, const Ids& indices, const std::optional<Ar
   int64_t* sum = sums.data();
   double* miss = missed.data();
   const Draws draws{fanout, replace};
-  // By weight, chunks are of rows: several threads even where there are few edges.
+  // Draws by weight have chunks of rows, so that several threads share even a graph of few edges.
   const Sums to(sum, weight ? kMostItems : num_edges);
   nb::gil_scoped_release release;
   clear(sum, num_nodes);

@@ -23,7 +23,7 @@ struct Halfway {
 };
 #pragma pack(pop)
 
-// Whether positions of edges go into 64-bit counters; 32 bits must suffice where they do not.
+// Refuses more edges than 32-bit counters can count, unless `wide`.
 void need_wide(bool wide, int64_t num_edges) {
   if (!wide) need_count(num_edges, 0, std::numeric_limits<uint32_t>::max(), "edges with 32-bit counters");
 }
@@ -38,8 +38,8 @@ int64_t first_unsorted(const T* values, int64_t n) {
   return first_where(n - 1, [=](int64_t i) { return values[i] > values[i + 1]; });
 }
 
-// Ids of either width by a branch that is always taken alike, for the graphs of 2^32 edges or more: these
-// need no text of their own for each width.
+// Ids of either width, by a branch that always goes the same way. It is for graphs of 2^32 edges or more:
+// they need no code of their own for each width.
 struct AnyIds {
   using Node = int64_t;
   const void* data;
@@ -69,7 +69,7 @@ struct WrittenIds {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// Edges already in rising order of source (as PyG's usually are) need only the pass by destination.
+// Edges that are already in rising order of source, as PyG's usually are, need the pass by destination alone.
 template <typename Count, typename In, typename Out>
 void csc_from_sorted_sources(In src, In dst, int64_t num_edges, int64_t num_dst, int64_t* indptr, Out indices,
                              int64_t* perm) {
@@ -81,8 +81,8 @@ void csc_from_sorted_sources(In src, In dst, int64_t num_edges, int64_t num_dst,
       });
 }
 
-// Two passes, by source and then by destination; between them an edge is a destination and its position, or,
-// when the positions are not wanted, a destination alone.
+// Two passes, by source and then by destination. Between them an edge is its destination and its position, or
+// its destination alone if positions are not wanted.
 template <typename Count, typename In, typename Out>
 void csc_from_any(In src, In dst, int64_t num_edges, int64_t num_src, int64_t num_dst, int64_t* indptr,
                   Out indices, int64_t* perm) {
@@ -195,20 +195,20 @@ void transpose_csc(const Indptr& indptr, const Ids& indices, const Array1<int64_
   });
 }
 
-// Position of the first id outside [0, bound), or -1.
+// The position of the first id outside [0, bound), or -1.
 int64_t first_out_of_range(const Ids& ids, int64_t bound) {
   const int64_t n = ids.length();
   nb::gil_scoped_release release;
   if (bound <= 0) return n > 0 ? 0 : -1;
   return with_ids(ids, [=]<typename T>(const T* values) {
     using U = std::make_unsigned_t<T>;
-    // As unsigned numbers negative ids are beyond any bound.
+    // As an unsigned number, a negative id is beyond any bound.
     const U most = static_cast<U>(std::min<int64_t>(bound - 1, std::numeric_limits<T>::max()));
     return first_where_fast(n, [=](int64_t i) { return static_cast<U>(values[i]) > most; });
   });
 }
 
-// Position of the first value below `least`, or -1.
+// The position of the first value below `least`, or -1.
 int64_t first_below(const Array1<const int64_t>& values, int64_t least) {
   const int64_t* v = values.data();
   const int64_t n = values.length();
@@ -224,7 +224,7 @@ int64_t first_fall(const Indptr& indptr) {
   return first_where_fast(num_rows, [=](int64_t v) { return ptr[v] > ptr[v + 1]; });
 }
 
-// Position of the first value that is not finite or, where asked for, negative; or -1.
+// The position of the first value that is not finite, or that is below `least`; else -1.
 int64_t first_unsound_weight(const Array1<const float>& values, bool may_be_negative) {
   const float* v = values.data();
   const int64_t n = values.length();
@@ -236,7 +236,7 @@ int64_t first_unsound_weight(const Array1<const float>& values, bool may_be_nega
   });
 }
 
-// Position of the first edge that stands before its predecessor in the order (destination, source), or -1.
+// The position of the first edge that comes before its predecessor in the order (destination, source), or -1.
 int64_t first_out_of_order(const Ids& src, const Ids& dst) {
   const int64_t n = src.length();
   need_dtype_of(dst, src);
@@ -264,7 +264,7 @@ int64_t first_unsorted_row(const Indptr& indptr, const Ids& indices) {
   });
 }
 
-// out (num_edges,): the row each position of indptr's ranges lies in.
+// out (num_edges,) written: the row in whose range each position lies.
 void fill_rows(const Indptr& indptr, const Array1<Id>& out) {
   const int64_t num_edges = out.length(), num_rows = rows_between(indptr, num_edges);
   const int64_t* ptr = indptr.data();
@@ -277,9 +277,9 @@ void fill_rows(const Indptr& indptr, const Array1<Id>& out) {
   });
 }
 
-// out (num_nodes,): 1 over the square root of loop and a node's number of in-edges, or 0 if both are 0. Nodes
-// behind the rows have no in-edges. If loop is not 0, it stands in place of stored edges from a node to
-// itself: returns whether there are any.
+// out (num_nodes,) written: 1 / sqrt(loop + number of the node's in-edges), or 0 if the sum is 0. Nodes after
+// the rows have no in-edges. If loop is not 0, stored self-loops do not count: loop replaces them. Returns
+// whether there are any.
 bool gcn_scale(const Indptr& indptr, const Ids& indices, double loop, const Array1<float>& out) {
   const int64_t num_rows = rows_between(indptr, indices.length());
   need_count(out.length(), num_rows, kMostItems, "the length of out");

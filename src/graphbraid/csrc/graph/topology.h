@@ -1,8 +1,8 @@
 // Stable counting scatter, the one algorithm behind building, transposing and sorting adjacency lists.
 //
-// Bound by cache misses on the scattered writes, not by instructions: one text for every processor, no
-// variants. Work is cut into logical chunks that depend on the input only through their count; a chunk's
-// writes go to places fixed by the counts before it, so results do not depend on the number of threads.
+// Bound by cache misses on the scattered writes, not by instructions: one code for every processor, no
+// variants. Work is cut into chunks of items. A chunk writes to places that the counts of the chunks before
+// it fix, and equal keys stay in order. So results depend neither on the number of chunks nor of threads.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace gb {
 
-// How many chunks of `num_items` to count separately. Each costs `num_keys` counters, so that together they
-// stay below one counter per item: graphs with more nodes than edges are done by one thread.
+// The number of chunks into which `num_items` are divided. Each needs `num_keys` counters. All counters
+// together stay below one per item, so one thread does a graph with more nodes than edges.
 inline int64_t scatter_chunks(int64_t num_items, int64_t num_keys) {
   // A mini-batch block stays on one thread (5 ms): beside busy sampling threads a second one that waits for
   // its turn has cost up to 50 ms.
@@ -85,7 +85,7 @@ void counting_scatter(int64_t num_items, int64_t num_keys, int64_t* indptr, cons
   });
 }
 
-// Walks the rows of an indptr along rising positions.
+// Finds the rows of rising positions in an indptr.
 class RowCursor {
  public:
   RowCursor(const int64_t* indptr, int64_t num_rows, int64_t position)

@@ -5,16 +5,16 @@
 //   loss[v]    = w[v] * (log(sum of exp(logits[v] - max)) + max - logits[v, label]),  w[v] = weights[label]
 //   grad[v, c] = w[v] / mass * (softmax(logits[v])[c] - (c == label ? 1 : 0)),  0 in ignored rows
 //
-// with rows[v] in place of v as the row of logits and grad where there are `rows`.
+// If there are `rows`, the row of logits and grad is rows[v] instead of v.
 //
-// A row's exponentials are written to grad and scaled there while they are in the cache: bound by reading
-// logits and writing grad once. Logarithms are taken of as many rows at a time as a vector has lanes.
+// A row's exponentials are written to grad and scaled there while they are in the cache. Bound by reading
+// logits and writing grad once. A vector of logarithms serves as many rows as it has lanes.
 
 namespace gb::GB_VARIANT {
 
 #include "variants/exp.inl"
 
-constexpr int64_t kEntropyRows = 512;  // summed in order, so that bits do not depend on the number of threads
+constexpr int64_t kEntropyRows = 512;  // rows of a part, whose sum does not depend on the number of threads
 constexpr int kEntropyLanes = GB_LANES_F32;
 
 // The first n lanes of p, and `rest` in the others.
@@ -27,7 +27,7 @@ GB_INLINE int entropy_lanes(int64_t column, int64_t width) {
   return static_cast<int>(std::min<int64_t>(kEntropyLanes, width - column));
 }
 
-// The largest number of a row; NaN is none of them.
+// The largest number of a row. NaN is skipped: no comparison with it is true.
 GB_INLINE float row_max(const float* x, int64_t width) {
   constexpr float least = -std::numeric_limits<float>::infinity();
   VecF32 most = splat<VecF32>(least);
@@ -38,13 +38,13 @@ GB_INLINE float row_max(const float* x, int64_t width) {
   return max_lanes(most);
 }
 
-// The sum of exp(x - max), whose terms go to `terms` unless it is null.
+// The sum of exp(x - max). The terms are written to `terms` unless it is null.
 GB_INLINE float row_exponentials(const float* x, int64_t width, float max, float* terms) {
   VecF32 sum{};
   for (int64_t c = 0; c < width; c += kEntropyLanes) {
     const int n = entropy_lanes(c, width);
     const VecF32 e = exp_lanes(lanes_or(x + c, n, -std::numeric_limits<float>::infinity()) - max);
-    // Behind the row's end exp(-inf) is 0; it is NaN where every logit is -inf, as the row's own terms are.
+    // Lanes past the row's end add exp(-inf) = 0. If all logits are -inf they add NaN, as the row's terms do.
     if (terms) store_n(terms + c, e, n);
     sum += e;
   }
@@ -58,7 +58,7 @@ GB_INLINE void scale_row(float* terms, int64_t width, float factor) {
   }
 }
 
-// The sum of losses of up to a vector of rows.
+// The sum of the losses of at most as many rows as a vector has lanes.
 GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t last) {
   float sums[kEntropyLanes], beside[kEntropyLanes], weights[kEntropyLanes];
   int count = 0;

@@ -2,11 +2,11 @@
 //
 //   grad_x = grad * mask * act'(x + bias),  grad_bias = column sums of grad_x
 //
-//   x, out, grad, grad_x  (num_rows, width)      bias, grad_bias  (width,): added to, or summed over, all
-//   rows
+//   x, out, grad, grad_x  (num_rows, width)
+//   bias  (width,), added to each row      grad_bias  (width,), summed over the rows
 //
-// act' is found from the output, the mask from the output (ReLU) or drawn again, so nothing more is kept. May
-// run in place. Bound by reading and writing each row once.
+// act' is computed from the output. The mask is drawn again; with ReLU, the output shows it. So nothing else
+// is kept. May run in place. Bound by reading and writing each row once.
 
 namespace gb::GB_VARIANT {
 
@@ -20,11 +20,11 @@ void epilogue_typed(const EpilogueArgs& a) {
   });
 }
 
-// Rows are shared out in fixed parts, so that the bias's gradient has the same bits with any number of
-// threads.
+// Rows are divided into a fixed number of parts, so that the bias's gradient has the same bits with any
+// number of threads.
 constexpr int64_t kParts = 64;
 
-// Adds `count` columns from `grad` on, up to kVectors vectors of them, of rows [first, last) to `sum`.
+// Adds `count` columns from `grad` on, in kVectors vectors, of the rows [first, last) to `sum`.
 template <int kVectors, typename T>
 void add_columns(const T* grad, int64_t stride, int64_t first, int64_t last, int64_t count, Acc<T>* sum) {
   constexpr int L = kLanes<T>;
@@ -37,7 +37,7 @@ void add_columns(const T* grad, int64_t stride, int64_t first, int64_t last, int
   for (int i = 0; i < kVectors; ++i) store_n(sum + i * L, total[i], lanes(i));
 }
 
-// Adds all columns to `sum`, a few vectors of columns at a time, which stay in registers over all rows.
+// Adds all columns to `sum`, a few vectors at a time: their sums stay in registers over all rows.
 template <typename T>
 void add_rows(const Rows& grad, int64_t width, int64_t first, int64_t last, Acc<T>* sum) {
   constexpr int64_t kBlock = 4 * kLanes<T>;
@@ -66,7 +66,7 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
   constexpr int L = kLanes<T>;
   const Epilogue& e = a.how;
   const A scale = static_cast<A>(e.keep_scale), slope = static_cast<A>(e.slope);
-  // Only a bias, and in place: grad_x is grad already, so only the column sums are missing.
+  // With a bias alone and in place, grad_x is grad: only the column sums are computed.
   const bool unchanged = e.act == Act::kNone && e.threshold == 0 && a.out == a.grad.data;
   std::vector<A> sums(static_cast<size_t>(a.grad_bias ? kParts * a.width : 0));
   parallel_if_worth(
@@ -87,11 +87,11 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
               const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
               Vec<T> g = load_n(grad + c, n), y = load_n(out + c, n);
               if (e.act == Act::kRelu) {
-                g = y <= 0 ? Vec<T>{} : g * scale;  // an output above 0 was kept; a NaN passes, as in PyTorch
+                g = y <= 0 ? Vec<T>{} : g * scale;  // y > 0: kept by the mask. NaN passes, as in PyTorch
               } else {
                 const Vec<T> mask =
                     e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});
-                g *= mask * slope_at(y / scale, e.act, slope);  // y / scale: act's output, or dropped by mask
+                g *= mask * slope_at(y / scale, e.act, slope);  // y / scale: act's output, or mask is 0
               }
               store_n(grad_x + c, g, n);
               if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);

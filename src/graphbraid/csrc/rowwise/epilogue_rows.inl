@@ -1,9 +1,9 @@
-// The epilogue's arithmetic: activations, their slopes, dropout's factors, and rows of it. Brings simd.inl.
+// The epilogue's arithmetic: activations, slopes, factors of dropout, the loop over rows. Includes simd.inl.
 
 #include "rowwise/epilogue_call.inl"
 #include "variants/exp.inl"
 
-// Factors of kLanes elements from `column` on under dropout: 0 or scale.
+// Dropout's factors, 0 or scale, of kLanes elements from `column` on.
 GB_INLINE VecF32 mask_lanes(uint32_t row_key, int64_t column, uint32_t threshold, float scale, VecF32) {
   VecU32 h;
   for (int i = 0; i < GB_LANES_F32; ++i) h[i] = static_cast<uint32_t>(i);
@@ -22,13 +22,13 @@ GB_INLINE VecF64 mask_lanes(uint32_t row_key, int64_t column, uint32_t threshold
 
 template <typename V, typename A>
 GB_INLINE V activate(V x, Act act, A slope) {
-  if (act == Act::kRelu) return x <= 0 ? V{} : x;  // lets a NaN through
+  if (act == Act::kRelu) return x <= 0 ? V{} : x;  // NaN is not <= 0, so it stays
   if (act == Act::kLeakyRelu) return x > 0 ? x : x * slope;
   if (act == Act::kElu) return x > 0 ? x : exp_lanes(x) - A{1};
   return x;
 }
 
-// act' where the activation gave y; ReLU's is found without it.
+// act' for the activation's result y. ReLU does not call it.
 template <typename V, typename A>
 GB_INLINE V slope_at(V y, Act act, A slope) {
   const V one = splat<V>(A{1});
@@ -37,7 +37,7 @@ GB_INLINE V slope_at(V y, Act act, A slope) {
   return one;
 }
 
-// A key of the row's dropout mask.
+// The key of a row's dropout mask; 0 without dropout.
 GB_INLINE uint32_t mask_key(const Epilogue& e, int64_t v) {
   return e.threshold ? dropout_row_key(e.seed, static_cast<uint64_t>(e.ids ? e.ids[v] : v)) : 0;
 }
@@ -62,7 +62,7 @@ GB_INLINE void epilogue_rows_of(const Epilogue& e, int64_t width, int64_t first,
       store_n(to + c, y, n);
     };
     int64_t c = 0;
-    for (; c + L <= width; c += L) columns(c, L);  // a constant: whole vectors need no mask
+    for (; c + L <= width; c += L) columns(c, L);  // L is a constant, so these loads need no lane mask
     if (c < width) columns(c, static_cast<int>(width - c));
   }
 }

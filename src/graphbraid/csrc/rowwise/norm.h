@@ -8,7 +8,7 @@
 namespace gb {
 
 struct NormArgs {
-  DType dtype = DType::kFloat32;  // of x, grad and out
+  DType dtype = DType::kFloat32;  // dtype of x, grad and out
   int64_t num_rows = 0, width = 0;
   const void* x = nullptr;     // (num_rows, width), contiguous, as are grad and out
   const void* grad = nullptr;  // backward only
@@ -16,13 +16,13 @@ struct NormArgs {
   // In the dtype of the sums. Per row in layer normalisation, per column in batch normalisation:
   const void* mean = nullptr;
   const void* rstd = nullptr;    // 1 / sqrt(variance + eps)
-  void* new_mean = nullptr;      // written by what finds them; may be null
-  void* new_rstd = nullptr;      // likewise
-  void* new_variance = nullptr;  // likewise
+  void* new_mean = nullptr;      // written by layer_norm and column_moments; may be null
+  void* new_rstd = nullptr;      // written by layer_norm; may be null
+  void* new_variance = nullptr;  // written by column_moments
   const void* weight = nullptr;  // (width,); null: ones
   const void* bias = nullptr;    // (width,); null: zeros
   double eps = 0;
-  bool from_rows = false;       // batch backward: mean and rstd are those of x's rows, and depend on them
+  bool from_rows = false;       // batch backward: mean and rstd were computed from x, not running ones
   void* grad_weight = nullptr;  // (width,)
   void* grad_bias = nullptr;    // (width,)
 };

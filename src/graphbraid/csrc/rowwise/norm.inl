@@ -5,26 +5,26 @@
 //   layer:  mean, rstd  (num_rows,)  sums along a row          x, out, grad  (num_rows, width)
 //   batch:  mean, rstd  (width,)     sums down a column        weight, bias  (width,)
 //
-// with mean and variance of the row, or of the column (column_moments, or running statistics). Their
-// gradients, with y = (x - mean) * rstd and averages over the row or column that mean and rstd are of:
+// with mean and variance of the row, or of the column (column_moments, or running statistics). The gradients,
+// with y = (x - mean) * rstd and averages over the same row or column:
 //
 //   grad_weight = column sums of grad * y,  grad_bias = column sums of grad
 //   grad_x = rstd * (h - average(h) - y * average(h * y)),  h = grad * weight
 //
-// Backward reads x: mean and rstd are all that is kept beside it. Variances are found from differences to the
-// mean, never as a difference of squares, and the mean's own rounding is corrected with the first order of
-// those differences. Bound by reading and writing each row once (batch normalisation: twice).
+// Backward reads x, mean and rstd. Variances are sums of squared differences from the mean, never differences
+// of squares, which would cancel. The rounded mean is off by the average of those differences, by which both
+// are corrected. Bound by reading and writing each row once (batch normalisation: twice).
 
 namespace gb::GB_VARIANT {
 
 #include "variants/simd.inl"
 
-// Rows that are worth a task of their own; and bytes of a block of rows, whose strips stay in the first-level
-// cache.
+// The rows that are worth their own task; and the bytes of a block of rows whose strips stay in the
+// first-level cache.
 inline int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, 8192 / width); }
 constexpr int64_t kNormBlockBytes = 65536;
 
-// Rows are shared out in fixed parts, so that column sums have the same bits with any number of threads.
+// Rows are divided into so many parts, that column sums have the same bits with any number of threads.
 constexpr int64_t kNormParts = 64;
 
 template <typename F>
@@ -46,7 +46,7 @@ GB_INLINE int lanes_left(int64_t column, int64_t width) {
   return static_cast<int>(std::min<int64_t>(kLanes<T>, width - column));
 }
 
-// x - mean in the first n lanes, zero behind them.
+// x - mean in the first n lanes, zero in the others.
 template <typename T>
 GB_INLINE Vec<T> centred(const T* x, Vec<T> mean, int n) {
   const Vec<T> difference = load_n(x, n) - mean;
@@ -79,7 +79,7 @@ GB_INLINE void row_moments(const T* x, int64_t width, Acc<T>& mean, Acc<T>& vari
   const A rest = sum_lanes(first) / count;
   mean += rest;
   variance = sum_lanes(second) / count - rest * rest;
-  if (variance < 0) variance = 0;  // a NaN stays
+  if (variance < 0) variance = 0;  // NaN is not below 0, so it stays
 }
 
 template <typename T>
@@ -107,8 +107,8 @@ void layer_norm_typed(const NormArgs& a) {
   });
 }
 
-// Calls body(row, weight_sum, bias_sum) for each row; the two are (width,) sums of the row's part. Then adds
-// the parts up, in order, into grad_weight and grad_bias.
+// Calls body(row, weight_sum, bias_sum) for each row, with the (width,) sums of the row's part. Then adds up
+// the parts in order into grad_weight and grad_bias.
 template <typename A, typename Body>
 void with_column_sums(const NormArgs& a, const Body& body) {
   const int64_t width = a.width;
@@ -165,12 +165,12 @@ void layer_norm_backward_typed(const NormArgs& a) {
   with_column_sums<A>(a, row);
 }
 
-// Count, and each column's mean and sum of squared differences to it, over some rows.
+// The moments of some rows: their count, and each column's mean and sum of squared differences from it.
 struct Moments {
   explicit Moments(int64_t width) : mean(static_cast<size_t>(width)), squares(mean.size()) {}
 
-  // Chan, Golub and LeVeque: exact for two sets of rows, whatever their means. Not inlined, as below: once a
-  // block, and every dtype would have its own.
+  // Adds other rows by the formula of Chan, Golub and LeVeque, which loses no digits if the means are far
+  // apart. Not inlined, as below: it runs once per block, and each dtype would get a copy.
   __attribute__((noinline)) void add(const Moments& other) {
     if (other.count == 0) return;
     const double total = count + other.count, share = other.count / total, weight = count * share;
@@ -186,8 +186,8 @@ struct Moments {
   std::vector<double> mean, squares;
 };
 
-// Into the moments of `count` columns from `column` on: their means, and the sums of differences to these and
-// of their squares.
+// Writes the moments of `count` columns from `column` on. `rest` and `squares` are sums of the differences
+// from the rounded means and of their squares, by which both are corrected.
 template <typename A>
 __attribute__((noinline)) void keep_moments(const A* mean, const A* rest, const A* squares, int count,
                                             int64_t column, Moments& out) {
@@ -199,7 +199,7 @@ __attribute__((noinline)) void keep_moments(const A* mean, const A* rest, const 
   }
 }
 
-// The moments of S vectors of columns, the last of n lanes, over a few rows that stay in the cache.
+// Computes the moments of S vectors of columns, the last of n lanes, over a few rows that stay in the cache.
 template <typename T, int S>
 GB_INLINE void strip_moments(const NormArgs& a, int64_t first, int64_t last, int64_t column, int n,
                              Moments& out) {
@@ -241,7 +241,7 @@ template <typename T>
 void column_moments_typed(const NormArgs& a) {
   using A = Acc<T>;
   const int64_t width = a.width;
-  // Few enough rows to be read from the cache the second time: a strip of theirs from the first level.
+  // A block has so few rows that the second pass over a strip of them reads the first-level cache.
   const int64_t block =
       std::clamp<int64_t>(kNormBlockBytes / (width * static_cast<int64_t>(sizeof(T))), 8, 256);
   std::vector<Moments> moments(static_cast<size_t>(kNormParts), Moments(width));
@@ -305,7 +305,7 @@ void batch_norm_backward_typed(const NormArgs& a) {
   };
   with_column_sums<A>(a, row);
   if (!a.out) return;
-  // grad_x = scale * (grad - average - (x - mean) * along); running statistics depend on no row of x.
+  // grad_x = scale * (grad - average - (x - mean) * along); average and along are 0 for running statistics.
   std::vector<A> scale(static_cast<size_t>(a.width)), average(scale.size()), along(scale.size());
   for (size_t c = 0; c < scale.size(); ++c) {
     scale[c] = rstd[c] * (weight ? weight[c] : A{1});

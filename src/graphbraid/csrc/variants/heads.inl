@@ -1,10 +1,10 @@
-// Numbers per edge and head in vectors: element (i, h) stands at i * heads + h, so that a row of edges is one
-// flat array. Brings exp.inl.
+// Numbers per edge and head in vectors: element (i, h) stands at i * heads + h, so that the edges of a row
+// are one flat array. Includes exp.inl.
 
 #include "variants/exp.inl"
 
-// Prefetches `bytes` from p into the second-level cache: for rows that are read some edges later, more than
-// the first level's misses can wait for.
+// Prefetches `bytes` from p into the second-level cache, for rows that are read some edges later. They are
+// more lines than the first-level cache can wait for at a time.
 GB_INLINE void prefetch_far(const void* p, int64_t bytes) {
   constexpr int second_level = 2;
   const char* line = static_cast<const char*>(p);
@@ -36,7 +36,7 @@ GB_INLINE VecF64 permute(VecF64 v, VecI64 index) {
 #endif
 }
 
-// Lane l of the result is from[index[l]]; a whole vector may be read.
+// Lane l of the result is from[index[l]]. A whole vector at `from` must be readable.
 template <typename A>
 GB_INLINE Vec<A> by_index(const A* from, Mask<A> index) {
   if constexpr (GB_LANES_F32 == 16 || (GB_LANES_F32 == 8 && sizeof(A) == 4))
@@ -46,7 +46,7 @@ GB_INLINE Vec<A> by_index(const A* from, Mask<A> index) {
   return out;
 }
 
-// n elements; all lanes where n is a constant.
+// Loads n elements. A constant n means all lanes.
 template <typename T, typename N>
 GB_INLINE Vec<T> get(const T* from, N n) {
   if constexpr (std::is_same_v<N, int>)
@@ -62,7 +62,7 @@ GB_INLINE void put(A* to, Vec<A> v, N n) {
     store(to, v);
 }
 
-// Sums of neighbouring lanes: first those of a, then those of b.
+// The sums of pairs of neighbouring lanes: first the pairs of a, then those of b.
 template <typename V, int... I>
 GB_INLINE V pair_sums_(V a, V b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (2 * I)...) + __builtin_shufflevector(a, b, (2 * I + 1)...);
@@ -72,8 +72,8 @@ GB_INLINE V pair_sums(V a, V b) {
   return pair_sums_(a, b, std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>{});
 }
 
-// Sums of groups of N neighbouring lanes of leaf(first) ... leaf(first + N - 1), in order. N: a power of two,
-// at most the lanes.
+// The sums of groups of N neighbouring lanes of the vectors leaf(first) ... leaf(first + N - 1), in order. N
+// is a power of two, at most the number of lanes.
 template <int N, typename Leaf>
 GB_INLINE auto group_sums(const Leaf& leaf, int64_t first) {
   if constexpr (N == 1) {
@@ -82,15 +82,15 @@ GB_INLINE auto group_sums(const Leaf& leaf, int64_t first) {
     const auto left = group_sums<N / 2>(leaf, first);
     const auto right = group_sums<N / 2>(leaf, first + N / 2);
     return pair_sums(left, right);
-  } else {  // a loop: code size
+  } else {  // a loop keeps the code small
     decltype(leaf(first)) part[N / 4];
     for (int q = 0; q < N / 4; ++q) part[q] = group_sums<4>(leaf, first + 4 * q);
     return group_sums<N / 4>([&](int64_t q) GB_LAMBDA { return part[q]; }, 0);
   }
 }
 
-// The sums, `total` of them, of groups of Group neighbouring lanes of `count` vectors; behind them is room
-// for a group.
+// Writes the `total` sums of groups of Group neighbouring lanes of `count` vectors. `part` has room for Group
+// more vectors, which are set to zeros.
 template <typename A, int Group>
 void sum_parts(Vec<A>* part, int64_t count, int64_t total, A* out) {
   constexpr int L = kLanes<A>;
@@ -110,13 +110,13 @@ void sum_parts(int group, Vec<A>* part, int64_t count, int64_t total, A* out) {
   if constexpr (L > 8) sum_parts<A, 8>(part, count, total, out);
 }
 
-// sum_heads of rows of NV vectors, of which Fold make up a head, or that hold several heads of `group`
-// columns. The last vector of a row that is one head holds `last` columns.
+// sum_heads for rows of NV vectors: Fold vectors are a head, or a vector holds several heads of `group`
+// columns. If the whole row is one head, its last vector has `last` columns.
 template <typename T, int NV, int Fold, typename Term>
 GB_INLINE void sum_heads_of(int64_t edges, int64_t heads, int group, int last, const Term& term,
                             Acc<T>* out) {
   constexpr int L = kLanes<T>, M = NV / Fold;
-  constexpr int64_t together = 16;  // edges: a multiple of a vector's sums
+  constexpr int64_t together = 16;  // edges at a time: a multiple of the sums that a vector holds
   Vec<T> part[together * M + L];
   for (int64_t first = 0; first < edges; first += together) {
     const int64_t count = std::min(together, edges - first);
@@ -137,17 +137,17 @@ GB_INLINE void sum_heads_of(int64_t edges, int64_t heads, int group, int last, c
   }
 }
 
-// out[i * heads + h] = the sum over head h's columns of term(i)(column, n), for `edges` edges: the vector of
-// n columns from `column`, with zeros behind. Common: shapes that are common have a text of their own, where
-// a vector may hold several heads' columns.
+// out[i * heads + h] = the sum over head h's columns of the terms of edge i, for `edges` edges.
+// term(i)(column, n) is the vector of n columns from `column` on, with zeros in its other lanes. With Common,
+// common shapes have their own code, in which a vector may hold the columns of several heads.
 template <typename T, bool Common = true, typename Term>
 GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, const Term& term, Acc<T>* out) {
   constexpr int L = kLanes<T>;
-  if constexpr (Common && std::is_same_v<T, float> && GB_LANES_F32 > 4) {  // others: code size
+  if constexpr (Common && std::is_same_v<T, float> && GB_LANES_F32 > 4) {  // not for all: code size
     const int64_t vectors = (heads * channels + L - 1) / L, fold = std::max<int64_t>(channels / L, 1);
     const bool fits = (heads * channels) % L == 0 && (channels % L == 0 || L % channels == 0);
     const int group = heads == 1 ? L : static_cast<int>(std::min<int64_t>(channels, L));
-    const int last = static_cast<int>(channels - (vectors - 1) * L);  // of one head
+    const int last = static_cast<int>(channels - (vectors - 1) * L);  // used if there is one head
     const auto run = [&](auto nv, auto f) GB_LAMBDA {
       if (vectors != nv || (heads == 1 ? f != nv : !fits || fold != f)) return false;
       sum_heads_of<T, decltype(nv)::value, decltype(f)::value>(edges, heads, group,
@@ -169,7 +169,7 @@ GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, const T
   for (int64_t i = 0; i < edges; ++i) {
     const auto columns = term(i);
     int64_t c = 0, end = 0;
-    for (int64_t h = 0; h < heads; ++h) {  // of no channels, too
+    for (int64_t h = 0; h < heads; ++h) {  // a head without channels also gets its sum, 0
       end += channels;
       Vec<T> sum{};
       for (; c + L <= end; c += L) sum += columns(c, std::integral_constant<int, L>{});
@@ -185,8 +185,8 @@ GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, const T
   if (waiting > 0) sum_parts<Acc<T>, L>(part, waiting, waiting, out);
 }
 
-// Which lanes of a flat row's vectors hold which head. A vector holds the numbers of as many whole edges as
-// fit; of more heads than lanes, a part of one edge's.
+// The head of each lane in the vectors of a flat row. A vector holds the numbers of as many whole edges as
+// fit. If there are more heads than lanes, it holds some heads of one edge.
 template <typename A>
 struct HeadLanes {
   static constexpr int L = kLanes<A>;
@@ -194,8 +194,8 @@ struct HeadLanes {
   int64_t together = heads <= L ? L / heads : 1;  // edges in a vector
   bool doubles = (together & (together - 1)) == 0;
   int num_turns = 0;
-  Mask<A> head_of{};  // of each lane
-  Mask<A> turns[4];   // rotations that bring each lane the numbers of its head at the vector's other edges
+  Mask<A> head_of{};  // the head of each lane
+  Mask<A> turns[4];   // rotations by which a lane gets its head's numbers at the vector's other edges
 
   explicit HeadLanes(int64_t number) : heads(number) {
     for (int64_t l = 0; l < L; ++l) head_of[l] = heads <= L ? l % heads : l;
@@ -212,8 +212,8 @@ struct HeadLanes {
     }
   }
 
-  // Gives each lane op over all lanes of its head. If the number of edges is a power of two, each turn of v
-  // doubles the edges that a lane has seen; else the vector as it came is turned on by one edge at a time.
+  // Joins all lanes of a head by op. With 2^k edges in a vector, v is turned by 1, 2, 4, ... edges, which
+  // doubles the edges in a lane. Else the vector that came in is turned by one edge at a time: none is twice.
   template <typename Op>
   GB_INLINE Vec<A> over_edges(Vec<A> v, const Op& op) const {
     Vec<A> turned = v;
@@ -224,24 +224,24 @@ struct HeadLanes {
     return v;
   }
 
-  // Numbers per head from head `first` on, each in all lanes of its head.
+  // The numbers of the heads from `first` on, each in all lanes of its head.
   GB_INLINE Vec<A> spread(const A* per_head, int64_t first) const {
     return permute(load_n(per_head + first, own(first)), head_of);
   }
-  // The other way, from vectors in which all lanes of a head are the same.
+  // Stores a vector in which all lanes of a head are the same, one number per head.
   GB_INLINE void keep(A* per_head, const Vec<A>& v, int64_t first) const {
     store_n(per_head + first, v, own(first));
   }
-  // Heads of the group that starts with head `first`.
+  // The number of heads in the group that starts with head `first`.
   GB_INLINE int own(int64_t first) const { return static_cast<int>(std::min<int64_t>(L, heads - first)); }
 
-  // Lanes in use from head `first` on.
+  // The number of lanes in use in the vectors of that group.
   GB_INLINE int64_t live(int64_t first) const {
     return heads <= L ? together * heads : std::min<int64_t>(L, heads - first);
   }
 
-  // body(at, n) for the vectors from head `first` on of a flat row: its next n elements from `at`; n is a
-  // constant where they fill the vector.
+  // Calls body(at, n) for each vector of a flat row, from head `first` on. The vector has the n elements from
+  // `at` on; n is a constant if they fill it.
   template <typename Body>
   GB_INLINE void each(int64_t size, int64_t first, const Body& body) const {
     const int64_t most = live(first), stride = heads <= L ? most : heads;
@@ -251,14 +251,14 @@ struct HeadLanes {
     for (; at < size; at += stride) body(at, static_cast<int>(std::min(most, size - at)));
   }
 
-  // row(first) for each group of heads that share vectors: all of them, or as many as there are lanes.
+  // Calls row(first) for each group of heads that share vectors: all heads, or as many as there are lanes.
   template <typename Row>
   GB_INLINE void groups(const Row& row) const {
     for (int64_t first = 0; first < heads; first += L) row(first);
   }
 };
 
-// The numbers of an edge's heads where these are a few, N: a vector of as many lanes.
+// A vector of N lanes for the numbers of an edge with N heads, N being small.
 template <int N>
 struct Few {};
 template <typename A, int N>
@@ -280,7 +280,7 @@ GB_INLINE void put(A* to, V v, Few<N>) {
   __builtin_memcpy(to, &v, sizeof(v));
 }
 
-// v in the first n lanes, `rest` behind.
+// v in the first n lanes, `rest` in the others.
 template <typename A, typename N>
 GB_INLINE Vec<A> first_of(Vec<A> v, N n, A rest) {
   if constexpr (std::is_same_v<N, int>) {
@@ -291,10 +291,10 @@ GB_INLINE Vec<A> first_of(Vec<A> v, N n, A rest) {
   return v;
 }
 
-// body(number of heads) for numbers of A: a constant where it is a common one.
+// Calls body(heads) for numbers of type A. A common number of heads is passed as a constant.
 template <typename A, typename Body>
 GB_INLINE void fixed_heads(int64_t heads, const Body& body) {
-  if constexpr (std::is_same_v<A, float>) {  // doubles: code size
+  if constexpr (std::is_same_v<A, float>) {  // not for doubles: code size
     if (heads == 1) return body(std::integral_constant<int64_t, 1>{});
     if (heads == 2) return body(std::integral_constant<int64_t, 2>{});
     if (heads == 4) return body(std::integral_constant<int64_t, 4>{});
@@ -304,7 +304,7 @@ GB_INLINE void fixed_heads(int64_t heads, const Body& body) {
   body(heads);
 }
 
-// body(h, n) for the n heads from h on, whose numbers are a vector; once where their number is a constant.
+// Calls body(h, n) for each n heads from h on whose numbers fill a vector; once if the number is a constant.
 template <typename A, typename Heads, typename Body>
 GB_INLINE void each_head(Heads heads, const Body& body) {
   if constexpr (std::is_same_v<Heads, int64_t>) {
@@ -328,9 +328,9 @@ struct Greater {
   }
 };
 
-// Softmax over the heads from `first` on of a flat row of `size` numbers. logit(at, n) gives them; powers go
-// to `to`, whose coefficients are finish(at, n, alpha)'s to store; keep(top, total) gets what they were made
-// with. start(at) is called before the powers from `at` on.
+// Softmax over a flat row of `size` numbers, for the heads from `first` on. logit(at, n) returns the numbers.
+// The powers are written to `to`. finish(at, n, alpha) gets the coefficients, and keep(top, total) the
+// largest logits and the sums of powers. start(at) is called before the powers from `at` on are computed.
 template <typename A, typename Logit, typename Start, typename Keep, typename Finish>
 GB_INLINE void softmax_row(const HeadLanes<A>& lanes, int64_t first, int64_t size, A* to, const Logit& logit,
                            const Start& start, const Keep& keep, const Finish& finish) {
