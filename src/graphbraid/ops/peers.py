@@ -183,12 +183,18 @@ class PeerEdges:
         if how.csc.num_dst > num_own:
             raise DataError(f"the {how.csc.num_dst} destinations must be a prefix of the {num_own} own rows")
         src_scale, dst_scale = how.scales(torch.float32)
-        edges = _EdgesByDestination(how, src_scale)
-        is_own = edges.source < num_own
-        of_halo = edges.source[~is_own] - num_own
-        local, local_factor = edges.of_kind(is_own, edges.source[is_own], num_own)
+        destination, source, factor = _edges_by_destination(how, src_scale)
+
+        def graph_of(kept: Tensor, indices: Tensor, num_src: int) -> tuple[Csc, Tensor | None]:
+            indptr = indptr_of(torch.bincount(destination[kept], minlength=how.csc.num_dst))
+            csc = Csc(indptr, indices.to(index_dtype(max(num_src, 1))), num_src, trusted=True)
+            return csc, None if factor is None else factor[kept].contiguous()
+
+        is_own = source < num_own
+        of_halo = source[~is_own] - num_own
+        local, local_factor = graph_of(is_own, source[is_own], num_own)
         most = int(row.max()) + 1 if num_halo else 0
-        remote, remote_factor = edges.of_kind(~is_own, row.long()[of_halo], most)
+        remote, remote_factor = graph_of(~is_own, row.long()[of_halo], most)
         return cls(
             rank=rank,
             num_ranks=num_ranks,
@@ -215,37 +221,28 @@ class PeerEdges:
         return tuple(read.tolist())
 
 
-class _EdgesByDestination:
-    """The edges of an aggregation, self-loops among them, by destination."""
+def _edges_by_destination(how: Aggregation, src_scale: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return destination and source of each edge, int64, in the order of destinations, and its factor.
 
-    def __init__(self, how: Aggregation, src_scale: Tensor | None) -> None:
-        csc = how.csc
-        self._num_dst = csc.num_dst
-        row, source = csc.destinations().long(), csc.indices.long()
-        weight = None if how.weight is None else how.weight.float()
-        if how.skip_loops:
-            kept = row != source
-            row, source = row[kept], source[kept]
-            weight = None if weight is None else weight[kept]
-        if how.num_loops:
-            weight = torch.ones(row.numel()) if weight is None else weight
-            loop = torch.ones(how.num_loops) if how.loop is None else how.loop.float()
-            nodes = torch.arange(how.num_loops)
-            order = torch.cat([row, nodes]).argsort(stable=True)
-            row, source = torch.cat([row, nodes])[order], torch.cat([source, nodes])[order]
-            weight = torch.cat([weight, how.loop_scale * loop])[order]
-        if src_scale is not None:
-            factor = src_scale[source]
-            weight = factor if weight is None else weight * factor
-        self.source = source
-        """``(num_edges,)`` int64 source of each."""
-        self._row, self._factor = row, weight
-
-    def of_kind(self, kind: Tensor, indices: Tensor, num_src: int) -> tuple[Csc, Tensor | None]:
-        """Return the graph of the edges of a kind, whose sources are ``indices``, and their factors."""
-        indptr = indptr_of(torch.bincount(self._row[kind], minlength=self._num_dst))
-        csc = Csc(indptr, indices.to(index_dtype(max(num_src, 1))), num_src, trusted=True)
-        return csc, None if self._factor is None else self._factor[kind].contiguous()
+    Self-loops come last in their row.
+    """
+    row, source = how.csc.destinations().long(), how.csc.indices.long()
+    weight = None if how.weight is None else how.weight.float()
+    if how.skip_loops:
+        kept = row != source
+        row, source = row[kept], source[kept]
+        weight = None if weight is None else weight[kept]
+    if how.num_loops:
+        weight = torch.ones(row.numel()) if weight is None else weight
+        loop = torch.ones(how.num_loops) if how.loop is None else how.loop.float()
+        nodes = torch.arange(how.num_loops)
+        order = torch.cat([row, nodes]).argsort(stable=True)
+        row, source = torch.cat([row, nodes])[order], torch.cat([source, nodes])[order]
+        weight = torch.cat([weight, how.loop_scale * loop])[order]
+    if src_scale is not None:
+        factor = src_scale[source]
+        weight = factor if weight is None else weight * factor
+    return row, source, weight
 
 
 NOTHING = -1
