@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from graphbraid.errors import DataError
 from graphbraid.files.checksums import sealed, unsealed
@@ -55,6 +55,12 @@ def first_mistake(error: ValidationError) -> str:
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
+
+
+class FileModel(BaseModel):
+    """Base of the models that files are read as: unknown fields and other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class StrictRecord:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import shown
@@ -25,7 +25,7 @@ from graphbraid.files.checksums import Checksum, of_file, sealed, unsealed
 from graphbraid.files.mapped import header_bytes, numpy_dtype, read_alone, remember, without_padding
 from graphbraid.files.opening import open_file, read_text
 from graphbraid.files.progress import stage
-from graphbraid.files.schema import Count, checked
+from graphbraid.files.schema import Count, FileModel, checked
 from graphbraid.files.writing import restore
 from graphbraid.graph.identity import keep_mark
 
@@ -37,10 +37,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _DTYPES: tuple[str, ...] = DType.__args__  # type: ignore[attr-defined]
 
 
-class ArrayEntry(BaseModel):
+class ArrayEntry(FileModel):
     """The entry of an array in its folder's manifest."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     file: str
     dtype: DType

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store.arrays import ArrayEntry, FolderKind
 from graphbraid.datasets.store.types import TypesEntry, described_types
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.files.schema import Count
+from graphbraid.files.schema import Count, FileModel
 from graphbraid.graph import Columns, Graph, Schema
 from graphbraid.graph.schema import Encoder, NodesOrEdges
 from graphbraid.graph.types import ONLY_NODE_TYPE
@@ -25,10 +25,8 @@ STORE = FolderKind(name="store", manifest="graph.json", again="store", version=4
 _IDS = re.compile(r"(?:node(\d+)_)?ids_(\w+)")
 
 
-class ColumnsEntry(BaseModel):
+class ColumnsEntry(FileModel):
     """The columns of the features of a node type or of a relation in a file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     of: list[str]
     """The node type, or the three parts of the relation."""
@@ -181,10 +179,8 @@ def schema_of(columns: Sequence[ColumnsEntry], names: Mapping[Any, Sequence[str]
     )
 
 
-class StoreManifest(BaseModel):
+class StoreManifest(FileModel):
     """The content of ``graph.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     format: str
     version: int

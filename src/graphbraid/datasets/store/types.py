@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from graphbraid.errors import DataError, needing
-from graphbraid.files.schema import Count
+from graphbraid.files.schema import Count, FileModel
 from graphbraid.graph import Columns, Graph, ScaledFeatures, Schema, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
@@ -78,10 +77,8 @@ def stored_splits(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, 
 _ROWS = re.compile(r"node\d+_x")
 
 
-class NodesEntry(BaseModel):
+class NodesEntry(FileModel):
     """The entry of a node type in ``graph.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
     num_nodes: Count
@@ -89,10 +86,8 @@ class NodesEntry(BaseModel):
     class_names: list[str] | None = None
 
 
-class EdgesEntry(BaseModel):
+class EdgesEntry(FileModel):
     """The entry of a relation in ``graph.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     source: str
     name: str
@@ -108,10 +103,8 @@ class EdgesEntry(BaseModel):
         return self.source, self.name, self.destination
 
 
-class TypesEntry(BaseModel):
+class TypesEntry(FileModel):
     """The node types and relations in ``graph.json``, in the order of their numbers."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     nodes: list[NodesEntry]
     edges: list[EdgesEntry]

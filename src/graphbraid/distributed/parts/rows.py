@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
@@ -23,7 +22,7 @@ from graphbraid.datasets.store.on_disk import sums_of, tensors_of
 from graphbraid.datasets.store.types import is_rows_of_type
 from graphbraid.errors import DataError
 from graphbraid.features.rows.disk import DiskRows
-from graphbraid.files.schema import Count
+from graphbraid.files.schema import Count, FileModel
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, degrees_and_loops, index_dtype, indptr_of, ranges
 from graphbraid.graph.identity import mark
@@ -44,10 +43,8 @@ _OF_EDGES = ("indptr", "rows_indptr", "indices", "weight", "edge_attr")
 _OF_RELATION = re.compile(r"edge\d+_\w+")
 
 
-class SharedManifest(BaseModel):
+class SharedManifest(FileModel):
     """The content of ``shared.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     part_of_xxh3: str
     lists: Lists
@@ -83,10 +80,8 @@ class SharedManifest(BaseModel):
         return rows_of_nodes(self.relations(self.counts), first_ids(self.counts), ids)
 
 
-class RowsManifest(BaseModel):
+class RowsManifest(FileModel):
     """The content of ``rows.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     part: Count
     part_of_xxh3: str
@@ -171,8 +166,7 @@ def write_rows(folder: Path, graph: Graph, owned: Tensor, part: int, shared: Map
     arrays = dict[str, ArrayParts]()
     by_type = divided_by_type(owned, graph.all_types.first_ids)
     for number, (name, ids) in enumerate(zip(graph.node_types, by_type, strict=True)):
-        x = stored_rows(graph.nodes_of(name).x)
-        if x is not None:
+        if (x := stored_rows(graph.nodes_of(name).x)) is not None:
             one_each = torch.arange(ids.numel() + 1)
             arrays[f"node{number}_x" if graph.is_typed else "x"] = _of_lists(x.detach(), ids, one_each)
     if shared["lists"] == "parts":

@@ -30,7 +30,7 @@ from graphbraid.distributed.parts.rows import (
 from graphbraid.distributed.parts.split import Division, Part, list_sums
 from graphbraid.errors import DataError
 from graphbraid.files.progress import counted, stage
-from graphbraid.files.schema import Count, checked
+from graphbraid.files.schema import Count, FileModel, checked
 from graphbraid.files.writing import (
     IfExists,
     atomic_directory,
@@ -59,10 +59,8 @@ PART = FolderKind(name="partition", manifest="part.json", again="partition")
 """The folder of each part inside."""
 
 
-class Manifest(BaseModel):
+class Manifest(FileModel):
     """The content of ``partition.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     format: str
     version: int
@@ -72,10 +70,8 @@ class Manifest(BaseModel):
     part_of: ArrayEntry
 
 
-class PartManifest(BaseModel):
+class PartManifest(FileModel):
     """The content of ``part.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     part: Count
     part_of_xxh3: str

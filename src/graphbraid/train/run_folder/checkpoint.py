@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files import checksums
-from graphbraid.files.schema import Count, checked
+from graphbraid.files.schema import Count, FileModel, checked
 from graphbraid.files.writing import atomic_write
 from graphbraid.train.run_folder import loggers
 from graphbraid.train.run_folder.contract import Contract, check_same_model
@@ -29,11 +29,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 _WORDS = 624  # state size of the Mersenne Twister that NumPy and Python draw from
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Progress(_Strict):
+class _Progress(FileModel):
     epoch: Count
     step: Count
     global_step: Count
@@ -45,7 +41,7 @@ class _Progress(_Strict):
     history: list[dict[str, bool | int | float]]
 
 
-class _Random(_Strict):
+class _Random(FileModel):
     torch: InstanceOf[Tensor]
     numpy: tuple[str, InstanceOf[Tensor], Annotated[int, Field(ge=0, le=_WORDS)], int, Finite]
     python: tuple[int, InstanceOf[Tensor], Finite | None]
@@ -88,7 +84,7 @@ class _Identity(BaseModel):
     shapes: dict[str, str]
 
 
-class _Optimizer(_Strict):
+class _Optimizer(FileModel):
     state: dict[int, dict[str, Any]]
     param_groups: list[dict[str, Any]]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -17,7 +17,7 @@ from graphbraid.datasets.npy import require_memory
 from graphbraid.datasets.store.manifest import ColumnsEntry, described_columns
 from graphbraid.datasets.store.on_disk import sums_of, tensors_of
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.files.schema import checked
+from graphbraid.files.schema import FileModel, checked
 from graphbraid.graph import Columns, Graph, ScaledFeatures, SparseFeatures, Types
 from graphbraid.graph.identity import mark
 from graphbraid.graph.interop.relations import with_types_in_order
@@ -33,10 +33,8 @@ _log = logging.getLogger(__name__)
 _DROP = "or let columns go by their position: graph.replace(schema=Schema())"
 
 
-class Contract(BaseModel):
+class Contract(FileModel):
     """The facts of the training graph that a run saves with its model."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     node_types: list[str]
     """Node types, in the graph's order."""
