@@ -88,9 +88,9 @@ def test_a_row_of_another_rank_travels_once_a_level_and_only_if_it_is_read(tmp_p
         mine, fetched = owner == comm.rank, list[torch.Tensor]()
 
         class Noted(LevelsOnParts):
-            def _fetch(self, value: str, *rest: Any) -> None:
-                super()._fetch(value, *rest)
-                fetched.append(self._halo(0, self._read_at[value]))
+            def _fetch(self, values: Any) -> None:
+                super()._fetch(values)
+                fetched.extend(self._halo(0, self._read_at[one]) for one in values if one in self._read_at)
 
         walk = walk_of(program, ShardedGraph.open(folder, comm), SMALL, Noted)
         nodes = mine.nonzero().flatten()

@@ -67,8 +67,7 @@ class ShardedEmbedding(nn.Module):
         self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
         self.held: Any = None
         """Rows of the nodes that this rank owns; None before a Trainer has made them."""
-        self._ids, self._rows = torch.empty(0, dtype=torch.int64), torch.empty(0, self.channels)
-        self._is_read = torch.empty(0, dtype=torch.bool)
+        self.take_batch(torch.empty(0, dtype=torch.int64), torch.empty(0, self.channels))
 
     def extra_repr(self) -> str:
         """Return the sizes and the type."""

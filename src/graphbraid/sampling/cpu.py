@@ -84,7 +84,7 @@ def sample_budget(types: Types, config: SamplerConfig, seed_type: int, seeds: Te
         found = np.array([known.get(source, -1) for source in sources.tolist()], dtype=np.int64)
         rows = np.repeat(np.arange(len(nodes)), counts)[found >= 0]
         counts = np.bincount(rows, minlength=len(nodes))
-        edges.append([edges_of_hops([(counts, found[found >= 0], positions[found >= 0])], config)])
+        edges.append([*edges_of_hops([(counts, found[found >= 0], positions[found >= 0])], config)])
     return Sampled(
         n_id_by_type=[torch.from_numpy(ids) for ids in names],
         edges_by_relation=edges,

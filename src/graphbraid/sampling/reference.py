@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -129,10 +131,7 @@ def sample_checked(
         known = ends
     return Sampled(
         n_id_by_type=[torch.from_numpy(ids % size) for ids, size in zip(names, sizes, strict=True)],
-        edges_by_relation=[
-            [edges_of_hops(group, config) for group in ([[hop] for hop in hops] if by_layer else [hops])]
-            for hops in drawn
-        ],
+        edges_by_relation=[[*edges_of_hops(hops, config)] for hops in drawn],
         nodes_by_type=nodes_per_hop,
         counts_by_relation=[[len(local) for _, local, _ in hops] for hops in drawn],
         trees_by_type=[torch.from_numpy(ids // size) for ids, size in zip(names, sizes, strict=True)]
@@ -167,15 +166,16 @@ def _sources(csc: Csc, lists: NeighborLists | None, rows: I64, counts: I64, posi
     return out.numpy()
 
 
-def edges_of_hops(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEdges:
-    """Join the hops of one record: degree of each row, local source and position of each edge."""
-    hops = hops or [(np.zeros(0, np.int64),) * 3]
-    counts, local, positions = (np.concatenate(parts) for parts in zip(*hops, strict=True))
-    return SampledEdges(
-        indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
-        indices=torch.from_numpy(local.astype(np.int32)),
-        positions=torch.from_numpy(positions) if config.return_edge_id else None,
-    )
+def edges_of_hops(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> Iterator[SampledEdges]:
+    """Join hops of degrees, local sources and positions of edges, but for layout ``blocks``."""
+    for record in [[hop] for hop in hops] if config.layout == "blocks" else [hops]:
+        of_hops = record or [(np.zeros(0, np.int64),) * 3]
+        counts, local, positions = (np.concatenate(parts) for parts in zip(*of_hops, strict=True))
+        yield SampledEdges(
+            indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
+            indices=torch.from_numpy(local.astype(np.int32)),
+            positions=torch.from_numpy(positions) if config.return_edge_id else None,
+        )
 
 
 def relabel(n_id: I64, found: I64) -> tuple[I64, I64]:

@@ -81,10 +81,9 @@ def num_kept(budget: int | str, types: Sequence[TypeShards]) -> list[int]:
         whole = sum(most for _, _, most in sizes.values())
         given = {number: min(left, whole) * most // whole for number, (_, _, most) in sizes.items()}
         held = {at: (given[at] - notes) // row_bytes for at, (notes, row_bytes, _) in sizes.items()}
-        lacks = {at: sum(sizes[at][:2]) - given[at] for at, count in held.items() if count < 1}
-        if not lacks:
+        if min(held.values()) >= 1:
             return [held.get(number, 0) for number in range(len(types))]
-        number = max(lacks, key=lacks.__getitem__)
+        number = max(sizes, key=lambda at: sum(sizes[at][:2]) - given[at])  # that lacks most
         notes, row_bytes, _ = sizes.pop(number)
         if not sizes:
             raise ConfigError(
@@ -150,7 +149,6 @@ class GroupRows:
         self._own = source.shards.own_places(self._ids)
         self._is_remote = self._own < 0
         self._places = torch.split(places, [one.numel() for one in batches])
-        self._remote_reads = int(self._is_remote[places].sum())
         self._number = source.cache.announce(self._ids[self._is_remote])
 
     def ask(self) -> None:
@@ -167,7 +165,7 @@ class GroupRows:
         self._given = self._routed.ask(missing.to(source.ids)).long()
         of_group = RowTraffic(
             reads=sum(map(len, self._places)),
-            remote_reads=self._remote_reads,
+            remote_reads=sum(int(self._is_remote[one].sum()) for one in self._places),
             asked=len(remote),
             hits=len(remote) - len(missing),
             sent_ids=len(missing),
@@ -190,15 +188,14 @@ class GroupRows:
         """
         shards, memory, received = self._source.shards, self._source.memory, self._coming.wait()
         came_for = (self._slots < 0).nonzero().squeeze(1)[self._routed.order]
-        came = torch.full_like(self._slots, -1)
-        came[came_for] = torch.arange(len(came_for), dtype=torch.int32)
         where, table = torch.full((3, len(self._own)), -1, dtype=torch.int32), shards.table.mapped
         where[0] = self._own
         if table is None:
             held = (self._own >= 0).nonzero().squeeze(1)
             table = shards.own_rows(self._ids[held])
             where[0, held] = torch.arange(len(held), dtype=torch.int32)
-        where[1:, self._is_remote] = torch.stack([self._slots, came])
+        where[1, self._is_remote] = self._slots
+        where[2, self._is_remote.nonzero().squeeze(1)[came_for]] = torch.arange(len(came_for)).int()
         found = []
         for places in self._places:
             rows = shards.table.new(len(places))
@@ -231,18 +228,10 @@ def known_ahead(groups: Iterable[T], announce: Callable[[T], W], lookahead: int)
 
 def table_of(of_ranks: Sequence[RowTraffic]) -> str:
     """Return a table in text of each rank's reads and transfers."""
-    heads = ("rank", "rows read", "others'", "asked", "kept here", "sent rows", "sent", "messages")
-    lines = [
-        (
-            f"{rank}",
-            f"{one.reads:,}",
-            f"{one.remote_reads / max(one.reads, 1):.1%}",
-            f"{one.asked:,}",
-            f"{one.hits / max(one.asked, 1):.1%}",
-            f"{one.sent_rows:,}",
-            format_bytes(one.sent_bytes),
-            f"{one.messages:,}",
-        )
-        for rank, one in enumerate(of_ranks)
-    ]
-    return "\n".join(aligned([heads, *lines]))
+    lines = [("rank", "rows read", "others'", "asked", "kept here", "sent rows", "sent", "messages")]
+    for rank, one in enumerate(of_ranks):
+        of_others, kept = one.remote_reads / max(one.reads, 1), one.hits / max(one.asked, 1)
+        read = f"{one.reads:,}", f"{of_others:.1%}", f"{one.asked:,}", f"{kept:.1%}"
+        sent = f"{one.sent_rows:,}", format_bytes(one.sent_bytes), f"{one.messages:,}"
+        lines.append((f"{rank}", *read, *sent))
+    return "\n".join(aligned(lines))

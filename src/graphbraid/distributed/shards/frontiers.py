@@ -60,19 +60,6 @@ class _Draft:
                 counts, _, positions = (*drawn[one], NO_IDS)[:3]
                 self.hops[one].append((counts.numpy(), local.numpy(), positions.numpy()))
 
-    def finished(self, config: SamplerConfig) -> Sampled:
-        """Return the batch as any sampler does."""
-        by_layer = config.layout == "blocks"
-        return Sampled(
-            n_id_by_type=self.names,
-            edges_by_relation=[
-                [edges_of_hops(group, config) for group in ([[hop] for hop in hops] if by_layer else [hops])]
-                for hops in self.hops
-            ],
-            nodes_by_type=self.nodes_by_type,
-            counts_by_relation=[[len(local) for _, local, _ in hops] for hops in self.hops],
-        )
-
 
 def _joined(drawn: Sequence[_Drawn]) -> _Drawn:
     """Return several draws, one after another."""
@@ -116,7 +103,12 @@ class Frontiers:
         self._begun.append(draft)
 
         def finished() -> Iterator[PreparedBatch]:
-            sampled = draft.finished(self._config)
+            sampled = Sampled(
+                n_id_by_type=draft.names,
+                edges_by_relation=[[*edges_of_hops(hops, self._config)] for hops in draft.hops],
+                nodes_by_type=draft.nodes_by_type,
+                counts_by_relation=[[len(local) for _, local, _ in hops] for hops in draft.hops],
+            )
             if share is not None:  # of the whole batch, this rank's share
                 ends = [(one.source, one.destination) for one in self._relations]
                 sampled = keep_share(sampled, ends, self._by_type(share[0]), share[1])
@@ -166,7 +158,10 @@ class Frontiers:
     def _draw(
         self, hop: int, drafts: Sequence[_Draft], limits: Sequence[Constraints | None] | None
     ) -> list[list[_Drawn]]:
-        """Return the draws of each batch for the nodes that draw at a hop, relation by relation."""
+        """Return the draws of each batch for the nodes that draw at a hop, relation by relation.
+
+        ``limits`` are of the batches of rank 0, then of rank 1. If None, all edges may be drawn.
+        """
         comm, first_ids = self._shards.comm, self._first_ids[:-1]
         drawing = [draft.drawing(self._config) for draft in drafts]
         ids = [[nodes + first for nodes, first in zip(one, first_ids, strict=True)] for one in drawing]
@@ -178,7 +173,11 @@ class Frontiers:
         asked = swap(comm, torch.stack([sizes, keys.expand(comm.size, -1)], 2))
         routed.asked = asked[:, :, 0].sum(1).tolist()
         nodes = routed.send(torch.cat([*chain(*ids)]).to(self._ids)).long()
-        answers = self._answers(hop, nodes, asked, limits)
+        sampler, (num_nodes, seeds) = self._by_hop[hop], asked.flatten(0, 1).t().tolist()
+        of_batches = zip(torch.split(nodes, num_nodes), seeds, limits or [None] * len(seeds), strict=True)
+        begun = [sampler.begin(one, seed % (1 << 64), 0, 0, limit) for one, seed, limit in of_batches]
+        made = [self._drawn(hop, next(batch).sampled) for batch in begun]
+        answers = [_joined(made[at : at + len(drafts)]) for at in range(0, len(made), len(drafts))]
         # A node has a list by each relation into its type.
         of_lists = [of_batch[one.destination] for of_batch in owners for one in self._relations]
         if self._graph.is_typed:
@@ -191,23 +190,6 @@ class Frontiers:
         num_edges = [int(one.sum()) for one in counts_of]
         drawn = zip(counts_of, *(torch.split(table, num_edges) for table in found), strict=True)
         return [[next(drawn) for _ in self._relations] for _ in drafts]
-
-    def _answers(
-        self, hop: int, nodes: Tensor, asked: Tensor, limits: Sequence[Constraints | None] | None
-    ) -> list[_Drawn]:
-        """Draw for all ranks; return the draws for all batches of each rank.
-
-        Args:
-            hop: the hop.
-            nodes: nodes that draw, those of the first batch of rank 0 first.
-            asked: ``(num_ranks, num_batches, 2)`` number of nodes and key of each batch.
-            limits: of the batches of rank 0, then of rank 1; None: all edges may be drawn.
-        """
-        sampler, (counts, seeds) = self._by_hop[hop], asked.flatten(0, 1).t().tolist()
-        of_batch = zip(torch.split(nodes, counts), seeds, limits or [None] * len(seeds), strict=True)
-        begun = [sampler.begin(one, seed % (1 << 64), 0, 0, limit) for one, seed, limit in of_batch]
-        drawn, num_batches = [self._drawn(hop, next(batch).sampled) for batch in begun], asked.shape[1]
-        return [_joined(drawn[at : at + num_batches]) for at in range(0, len(drawn), num_batches)]
 
     def _drawn(self, hop: int, sampled: Sampled) -> _Drawn:
         """Return what the seeds of a batch drew at the one hop at which they draw."""

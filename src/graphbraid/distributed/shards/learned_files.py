@@ -17,22 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from torch import Tensor
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo  # what its index is made of
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 from xxhash import xxh3_128_hexdigest
 
 from graphbraid.distributed.shards.learned_rows import LearnedRows
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.opening import open_file
-from graphbraid.files.schema import Count, checked
+from graphbraid.files.schema import Count, FileModel, checked
 from graphbraid.files.writing import resource_error, sync, sync_folder
 
 NODE_IDS = "node_ids"
@@ -42,10 +36,8 @@ _PIECE_BYTES = 4 << 20
 """Bytes of the widest tensor's rows in a piece. Pieces of all tensors of a node type have the same nodes."""
 
 
-class Piece(BaseModel):
+class Piece(FileModel):
     """Rows of one tensor in one file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     tensor: str
     """``node_ids`` (``node_ids.1`` of a second node type), or names of module and tensor with a dot
@@ -60,10 +52,8 @@ class Piece(BaseModel):
     """XXH3 of these ``num_bytes`` bytes of the file, 128 bits in hexadecimal."""
 
 
-class Record(BaseModel):
+class Record(FileModel):
     """The entry of a run's checkpoint about rows divided among ranks."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     folder: Annotated[str, Field(pattern=rf"^{PREFIX}\d+-[0-9a-f]+$")]
     """Name of the folder beside the checkpoint."""
@@ -165,26 +155,26 @@ def _written(learned: LearnedRows, aside: Path) -> list[Piece]:
     sync(aside / file)
     pieces = [Piece(**piece) for of_rank in comm.gather(own) for piece in of_rank]
     if comm.rank == 0:
-        with (aside / ".metadata").open("wb") as stream:
-            pickle.dump(_index(pieces, {name: rows for one in tables for name, rows in one.items()}), stream)
+        (aside / ".metadata").write_bytes(pickle.dumps(_index(pieces, tables)))
         sync(aside / ".metadata")
         sync_folder(aside)
     return pieces
 
 
-def _index(pieces: list[Piece], tensors: dict[str, Tensor]) -> Metadata:
+def _index(pieces: list[Piece], tables: list[dict[str, Tensor]]) -> metadata.Metadata:
     """Return the library's index of all ranks' pieces. Width and dtype of tensors are as on this rank."""
-    described, storage = dict[str, Any](), dict[MetadataIndex, StorageInfo]()
-    for name, rows in tensors.items():
-        width, chunks = rows.shape[1:], list[ChunkStorageMetadata]()
+    described, storage = dict[str, Any](), dict[metadata.MetadataIndex, StorageInfo]()
+    for name, rows in (item for one in tables for item in one.items()):
+        width, chunks = rows.shape[1:], list[metadata.ChunkStorageMetadata]()
         for one in (piece for piece in pieces if piece.tensor == name):
             offsets = torch.Size([one.first, *[0] * len(width)])
-            chunks.append(ChunkStorageMetadata(offsets, torch.Size([one.count, *width])))
-            storage[MetadataIndex(name, offsets)] = StorageInfo(one.file, one.begin, one.num_bytes)
+            chunks.append(metadata.ChunkStorageMetadata(offsets, torch.Size([one.count, *width])))
+            storage[metadata.MetadataIndex(name, offsets)] = StorageInfo(one.file, one.begin, one.num_bytes)
         size = torch.Size([sum(one.sizes[0] for one in chunks), *width])
-        described[name] = TensorStorageMetadata(TensorProperties(dtype=rows.dtype), size, chunks)
-    paths = {name: (name,) for name in tensors}  # the library looks here for tensors asked for by name
-    return Metadata(described, planner_data=paths, storage_data=storage)
+        kind = metadata.TensorProperties(dtype=rows.dtype)
+        described[name] = metadata.TensorStorageMetadata(kind, size, chunks)
+    paths = {name: (name,) for name in described}  # the library looks here for tensors asked for by name
+    return metadata.Metadata(described, planner_data=paths, storage_data=storage)
 
 
 def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> None:
@@ -200,17 +190,12 @@ def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> No
         ConfigError: the rows are of other modules, or of another number of nodes or width.
         DataError: the record or a file is damaged or missing.
     """
-    record = checked(
-        TypeAdapter(Record),
-        values,
-        lambda text: DataError(f"a checkpoint in {beside} is damaged: learned_rows.{text}"),
-    )
-    kinds = {
-        "shapes": "learned rows of (nodes, channels)",
-        "node_types": "learned rows of the node types",
-    } | ({"optimizer": "the optimizer's state"} if states else {})
-    for name, what in kinds.items():
-        if (saved := getattr(record, name)) != (own := _kinds(learned)[name]):
+    damaged = f"a checkpoint in {beside} is damaged: learned_rows."
+    record = checked(TypeAdapter(Record), values, lambda text: DataError(damaged + text))
+    told = {"shapes": "learned rows of (nodes, channels)", "node_types": "learned rows of the node types"}
+    for name, own in _kinds(learned).items():
+        if (states or name != "optimizer") and (saved := getattr(record, name)) != own:
+            what = told.get(name, "the optimizer's state")
             raise ConfigError(
                 f"the checkpoint has {what} {saved or 'none'}, and this run {own or 'none'}; make the model "
                 "and the optimizer as they were"
@@ -255,8 +240,8 @@ def _rows_of(folder: Path, piece: Piece, like: Tensor) -> Tensor:
         ) from error
     is_as_written = xxh3_128_hexdigest(data) == piece.checksum
     rows: Any = torch.load(io.BytesIO(data), weights_only=True) if is_as_written else None
-    form = (piece.count, *like.shape[1:], like.dtype)
-    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != form:
+    expected = piece.count, *like.shape[1:], like.dtype
+    if not isinstance(rows, Tensor) or (*rows.shape, rows.dtype) != expected:
         raise DataError(
             f"{file} is damaged: its rows are not those that were written. Take another checkpoint."
         )

@@ -75,7 +75,7 @@ class Ranges:
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class Held:  # ranks compare the tuples that a model holds
     """The rows of one module that this rank holds."""
 
     owned: Tensor
@@ -194,8 +194,8 @@ class LearnedRows:
 
     def copied(self) -> dict[str, Tensor]:
         """Return copies of this rank's rows by the modules' names, where the rows are, too."""
-        found = {name: module.held.rows for name, module in self.modules.items()}
-        return {name: self._room(*rows.shape).copy_(rows) for name, rows in found.items()}
+        held = ((name, one.held.rows) for name, one in self.modules.items())
+        return {name: self._room(*rows.shape).copy_(rows) for name, rows in held}
 
     def put_back(self, copies: Mapping[str, Tensor]) -> None:
         """Replace the rows by copies of :meth:`copied`."""

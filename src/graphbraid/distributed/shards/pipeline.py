@@ -380,7 +380,8 @@ class ShardedPipeline:
     def _with_edge_rows(self, group: _Group) -> _Group:
         """Return a group with the rows of its edges that batches are to have."""
         graph, sampled, names = self._graph, [one.sampled for one in group], self._of_edges
-        found: list[dict[Any, Tensor]] = [{} for _ in group]
+        e_ids = [one.positions() if "e_id" in names else None for one in sampled]
+        found: list[dict[Any, Tensor]] = [{} if ids is None else {"e_id": ids} for ids in e_ids]
         for relation in graph.all_types.relations():
             edges, tables = graph.edges_of(relation.edge_type), dict[str, str]()
             is_read = "blocks" in names or (edges.weighted and edges.weight_name in names)
@@ -394,10 +395,6 @@ class ShardedPipeline:
             keys = [(relation.edge_type, name) if graph.is_typed else name for name in tables.values()]
             for rows, of_batch in zip(found, read, strict=True):
                 rows.update(zip(keys, of_batch, strict=True))
-        if "e_id" in names:
-            for rows, one in zip(found, sampled, strict=True):
-                if (positions := one.positions()) is not None:
-                    rows["e_id"] = positions
         return [one._replace(edge_rows=rows) for one, rows in zip(group, found, strict=True)]
 
     def begin(self, *_: Any, **__: Any) -> NoReturn:

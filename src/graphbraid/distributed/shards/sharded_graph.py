@@ -61,8 +61,7 @@ class TypeShards:
     Attributes:
         num_nodes: number of nodes of the type.
         owned: ``(num_owned,)`` int64 ids of this rank's nodes, ascending.
-        has_rows: whether the nodes have features.
-        row_bytes: bytes of a feature row as it travels and is kept.
+        row_bytes: bytes of a feature row as it travels and is kept; 0 without features.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class TypeShards:
         scale: Tensor | None,
     ) -> None:
         self._part_of, self._rank_of_part, self.table, self.scale = part_of, rank_of_part, table, scale
-        self.num_nodes, self.has_rows = part_of.numel(), bool(table.tables)
+        self.num_nodes = part_of.numel()
         self.owned, self._row = torch.cat([*own]).sort()
         # A bit for each node of the type, and the number of own nodes before each word of them.
         marks = np.zeros(-(-self.num_nodes // 64) * 64, dtype=bool)
@@ -82,11 +81,11 @@ class TypeShards:
         counts = torch.from_numpy(marks).view(-1, 64).sum(1)
         self._before = counts.cumsum(0) - counts
         self._words = torch.from_numpy(np.packbits(marks, bitorder="little").view(np.int64))
-        self.row_bytes = table.new(1).nbytes if self.has_rows else 0
+        self.row_bytes = table.new(1).nbytes if table.tables else 0
 
     def no_rows(self) -> Tensor | ScaledFeatures | None:
         """Return features of all nodes that are NaN, in next to no memory; None if they have none."""
-        if not self.has_rows:
+        if not self.table.tables:
             return None
         if self.scale is None:
             return _nothing(self.table.tables[0], self.num_nodes)
@@ -197,7 +196,7 @@ class Shards:
         self.rows: RowsByType = {
             number: FeatureRows(one, self._asks, held[number], self._rows_comm)
             for number, one in enumerate(self.by_type)
-            if one.has_rows
+            if one.table.tables
         }
 
     @property

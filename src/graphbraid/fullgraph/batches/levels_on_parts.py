@@ -8,7 +8,7 @@ messages, and its rows are those that one process computes of the whole graph, u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from graphbraid.distributed.shards.exchange import NO_IDS, Routed
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.batches.layer_wise import ChunkEdges, LayerWise, LevelPass
+from graphbraid.fullgraph.batches.layer_wise import ChunkEdges, LayerWise
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.types import Relation
 
@@ -71,30 +71,21 @@ class LevelsOnParts(LayerWise):
         given = Routed(shards.ranks, owners).ask(nodes)
         self._halos.clear()
         passes = self.passes(torch.unique(given))
-        cuts = self._cuts(passes)
+        try:
+            cuts, told = [self.cut(one) for one in passes], ""
+        except ResourceError as error:
+            cuts, told = [], str(error)
+        if first := next(filter(None, shards.ranks.gather(told)), ""):
+            raise ResourceError(first)
         self._make_scales()
-        for value in program.inputs:
-            if value in self._read_at:
-                self._fetch(value)
+        self._fetch(program.inputs)
         for one, ends in zip(passes, cuts, strict=True):
             self.begin(one)
             for start, end in ends:
                 self._check()
                 self.keep(one, start, self.rows(one, one.nodes[start:end]))
-            for value in one.results:
-                if value in self._read_at:
-                    self._fetch(value)
+            self._fetch(one.results)
         yield from self._of_owners(nodes, output_type, program.width(output), self._kept[output].gather)
-
-    def _cuts(self, passes: Sequence[LevelPass]) -> list[list[tuple[int, int]]]:
-        """Return the chunks of all passes. An error of one rank is raised on all ranks."""
-        try:
-            cuts, told = [self.cut(one) for one in passes], ""
-        except ResourceError as error:
-            cuts, told = [], str(error)
-        if first := next(filter(None, self._shards.ranks.gather(told)), ""):
-            raise ResourceError(first)
-        return cuts
 
     # ---- nodes that a level reads
 
@@ -143,16 +134,17 @@ class LevelsOnParts(LayerWise):
             if part.numel():
                 yield start, rows
 
-    def _fetch(self, value: str) -> None:
-        """Keep the rows of a value that nodes of this rank read of other ranks' nodes."""
-        node_type, width = self.program.node_type(value), self.program.width(value)
-        of_type, is_given = self._shards.by_type[node_type], value in self.program.inputs
-        own_rows = of_type.own_rows if is_given else self._kept[value].gather
-        halo = self._halo(node_type, self._read_at[value])
-        room = self._make_room(value + _OF_OTHERS, halo, width)
-        for start, rows in self._of_owners(halo, node_type, width, own_rows):
-            made = of_type.in_float32(rows, halo[start : start + rows.shape[0]]) if is_given else rows
-            room.write(start, made.to(self.dtype))
+    def _fetch(self, values: Iterable[str]) -> None:
+        """Keep the rows of values that nodes of this rank read of other ranks' nodes."""
+        for value in (one for one in values if one in self._read_at):
+            node_type, width = self.program.node_type(value), self.program.width(value)
+            of_type, is_given = self._shards.by_type[node_type], value in self.program.inputs
+            own_rows = of_type.own_rows if is_given else self._kept[value].gather
+            halo = self._halo(node_type, self._read_at[value])
+            room = self._make_room(value + _OF_OTHERS, halo, width)
+            for start, rows in self._of_owners(halo, node_type, width, own_rows):
+                made = of_type.in_float32(rows, halo[start : start + rows.shape[0]]) if is_given else rows
+                room.write(start, made.to(self.dtype))
 
     def rows_of(self, value: str, nodes: Tensor) -> Tensor | SparseFeatures:
         """Return the rows of a value of own nodes, and of other ranks' nodes that own ones read."""
