@@ -21,25 +21,25 @@ BUDGETS = {
         "files",
         "figures.py",
         "machine",
-    ): 3_110,
+    ): 3_115,
     ("graph",): 5_045,
     ("ops",): 10_870,
     ("sampling",): 6_775,
     ("features",): 4_420,
-    ("datasets",): 6_965,
+    ("datasets",): 6_950,
     ("nn",): 3_840,
     ("loader",): 3_640,
-    ("collective",): 4_510,
-    ("fullgraph",): 29_175,
-    ("distributed",): 7_740,
+    ("collective",): 4_465,
+    ("fullgraph",): 29_165,
+    ("distributed",): 7_680,
     ("synth",): 5_925,
-    ("train",): 10_990,
+    ("train",): 10_985,
     ("estimates",): 4_455,
     ("report.py",): 445,
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_970, 409, 95_490
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_840, 409, 95_490
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -28,10 +28,9 @@ class CpuBatching:
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """Prepare the mini-batch of a step on the CPU."""
-        buffer = self.context.row_buffer
+        batch, buffer = self._prepared(epoch, step), self.context.row_buffer
         if buffer is None:
-            return self._prepared(epoch, step)
-        batch = self._prepared(epoch, step)
+            return batch
         found = buffer.look_up(epoch, step, batch.n_id)
         started = time.perf_counter()
         if found is None:

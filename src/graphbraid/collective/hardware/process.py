@@ -19,9 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.run.stages import Context, Factory, WorkerDiedError
@@ -122,7 +120,9 @@ class ProcessBatching:
             edges_by_relation=[
                 [
                     SampledEdges(
-                        indptr=torch.from_numpy(p), indices=torch.from_numpy(i), positions=_as_tensor(e)
+                        indptr=torch.from_numpy(p),
+                        indices=torch.from_numpy(i),
+                        positions=None if e is None else torch.from_numpy(e),
                     )
                     for p, i, e in edges
                 ]
@@ -193,10 +193,6 @@ def _that_travels(error: Exception) -> Exception:
     except Exception:  # a class's own pickling may raise anything
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
-
-
-def _as_tensor(array: np.ndarray | None) -> Tensor | None:
-    return None if array is None else torch.from_numpy(array)
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -232,11 +232,8 @@ def one_sided(plan: Plan, route: int, *, cbs: int, gbs: int) -> Plan:
 @typed
 def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | None = None) -> SimulatedEpoch:
     """Simulate an epoch of the plan in virtual time, by default with its own times and length."""
-    n = (
-        plan.num_batches
-        if num_batches is None
-        else as_count(num_batches, "num_batches", least=1, most=MOST_BATCHES)
-    )
+    given = plan.num_batches if num_batches is None else num_batches
+    n = as_count(given, "num_batches", least=1, most=MOST_BATCHES)
     durations = Durations.constant(times or plan.times, n)
     return simulate(plan.routes(n), durations, plan.setting)
 
@@ -343,7 +340,10 @@ class _Search:
             predicted_seconds=best.seconds,
             bound_seconds=0.0,
             limit="device",
-            runner_ups=tuple(self._runner_up(c) for c in others[:4]),
+            runner_ups=tuple(
+                RunnerUp(name=self._kind(c), split=c.num_cpu / self.num_batches, predicted_seconds=c.seconds)
+                for c in others[:4]
+            ),
         )
 
     def _tune(self, times: StageTimes, bound: EpochBound, stock: int | None) -> None:
@@ -393,13 +393,6 @@ class _Search:
         c, n = candidate, self.num_batches
         routes = braid_routes(c.times, n, c.num_cpu, c.stock, c.setting())
         return simulate(routes, Durations.constant(c.times, n), c.setting())
-
-    def _runner_up(self, candidate: _Candidate) -> RunnerUp:
-        return RunnerUp(
-            name=self._kind(candidate),
-            split=candidate.num_cpu / self.num_batches,
-            predicted_seconds=candidate.seconds,
-        )
 
     def _kind(self, candidate: _Candidate) -> str:
         if candidate.num_cpu == 0:
@@ -459,11 +452,9 @@ class Machine(SavedRecord):
             counts = (
                 {w for w in counts if w <= most} | {most} | {1 << i for i in range(most.bit_length() - 1)}
             )
-        scaled = [self._scaled(_nearest(measured, w)).with_workers(w) for w in sorted(counts)]
+        speeds = {"core": self.core_speed, "link": self.link_speed, "device": self.device_speed}
+        scaled = [_nearest(measured, w).what_if(**speeds).with_workers(w) for w in sorted(counts)]
         return dataclasses.replace(profile, times=tuple(scaled), trials=())
-
-    def _scaled(self, times: StageTimes) -> StageTimes:
-        return times.what_if(core=self.core_speed, link=self.link_speed, device=self.device_speed)
 
 
 def alternatives(profile: Profile, num_batches: int, machine: Machine) -> list[tuple[str, Plan]]:

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from graphbraid.collective.plan.times import Duration, StageTimes
+from graphbraid.collective.plan.times import ZERO, StageTimes
 from graphbraid.errors import ConfigError
 
 CPU, GPU = 0, 1
@@ -64,7 +64,7 @@ def epoch_bound(times: StageTimes, num_batches: int) -> EpochBound:
     counts: Iterable[int] = range(num_batches + 1) if times.uva is not None else (num_batches,)
     best = min(counts, key=lambda m: (max(bound_with(times, num_batches, m).values()), -m))
     ends = bound_with(times, num_batches, best)
-    return EpochBound(seconds=max(ends.values()), num_cpu=best, limit=_most(ends))
+    return EpochBound(seconds=max(ends.values()), num_cpu=best, limit=max(ends, key=ends.__getitem__))
 
 
 def bound_with(times: StageTimes, num_batches: int, num_cpu: int) -> dict[Resource, float]:
@@ -78,8 +78,8 @@ def bound_with(times: StageTimes, num_batches: int, num_cpu: int) -> dict[Resour
     m - k·workers batches are ready at (k+1)·cpu at the earliest; they still have to be copied one at a time
     and trained one at a time. The expression is linear in k, so k = 0 and the last round suffice.
     """
-    cpu, dma, model, uva = times.cpu.seconds, times.dma.seconds, times.model.seconds, _uva(times)
-    m, rest = num_cpu, num_batches - num_cpu
+    cpu, dma, model = times.cpu.seconds, times.dma.seconds, times.model.seconds
+    uva, m, rest = (times.uva or ZERO).seconds, num_cpu, num_batches - num_cpu
     ends: dict[Resource, float] = {
         "cpu": 0.0,
         "link": m * dma + rest * uva + model + (cpu if rest == 0 else 0.0),
@@ -130,14 +130,6 @@ def balanced_split(
     return min(tried, key=lambda m: (tried[m], m))
 
 
-def _uva(times: StageTimes) -> float:
-    return 0.0 if times.uva is None else times.uva.seconds
-
-
-def _most(load: dict[Resource, float]) -> Resource:
-    return max(load, key=lambda resource: load[resource])
-
-
 Stage = Literal["cpu", "dma", "uva", "model"]
 _CPU, _DMA, _UVA, _MODEL = 0, 1, 2, 3
 STAGES: tuple[Stage, ...] = ("cpu", "dma", "uva", "model")
@@ -176,7 +168,8 @@ class Durations:
     @classmethod
     def constant(cls, times: StageTimes, num_batches: int) -> Durations:
         """Make durations in which every stage takes its mean time."""
-        return cls(**{name: [d.seconds] * num_batches for name, d in _by_name(times)})
+        means = {name: (getattr(times, name) or ZERO).seconds for name in STAGES}
+        return cls(**{name: [seconds] * num_batches for name, seconds in means.items()})
 
 
 class StageRun(NamedTuple):
@@ -353,11 +346,6 @@ class Simulation:
             self._device_free = False
             self._next_model += 1
             self._start(now, _MODEL, step)
-
-
-def _by_name(times: StageTimes) -> list[tuple[str, Duration]]:
-    uva = times.uva or Duration(seconds=0.0)
-    return [("cpu", times.cpu), ("dma", times.dma), ("uva", uva), ("model", times.model)]
 
 
 # ---- the braid: steps take their routes as the simulation goes on

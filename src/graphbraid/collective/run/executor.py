@@ -104,7 +104,9 @@ class Executor:
         self._started = True
         self._origin = time.perf_counter()
         try:
-            self._start_threads()
+            for i in range(self.plan.workers):
+                self._crew.start(f"worker-{i}", partial(self._work, i))
+            self._crew.start("copy", self._copy)
             for position in range(self._steps.num_steps):
                 yield from self._train(position, self._next(position))
         finally:
@@ -170,7 +172,11 @@ class Executor:
     def _transfer(self, position: int, stage: Stage) -> None:
         started = self._now()
         try:
-            batch = self._run_transfer(position, stage)
+            if stage == "dma":
+                batch = self._operators.transfer(self._steps.prepared(position))
+            else:
+                assert self._operators.device_batching is not None
+                batch = self._operators.device_batching(self._epoch, self._first + position)
         except (DeviceMemoryError, torch.OutOfMemoryError) as error:
             self._give_back(position, error)
             return
@@ -183,12 +189,6 @@ class Executor:
             self._note(stage, position, started)
             self._steps.put_on_device(position, batch)
             self._changed.notify_all()
-
-    def _run_transfer(self, position: int, stage: Stage) -> MiniBatch:
-        if stage == "dma":
-            return self._operators.transfer(self._steps.prepared(position))
-        assert self._operators.device_batching is not None
-        return self._operators.device_batching(self._epoch, self._first + position)
 
     def _give_back(self, position: int, error: BaseException) -> None:
         """Handle a lack of device memory: go on with fewer buffers and retry the step when one is free."""
@@ -229,11 +229,6 @@ class Executor:
             self._changed.notify_all()
 
     # ---- other threads
-
-    def _start_threads(self) -> None:
-        for i in range(self.plan.workers):
-            self._crew.start(f"worker-{i}", partial(self._work, i))
-        self._crew.start("copy", self._copy)
 
     def _work(self, worker: int) -> None:
         while (position := self._crew.wait_for(self._claim_preparation)) is not None:

@@ -185,7 +185,8 @@ class RowBuffer:
 
     def part_of(self, found: Found, n_id: Tensor) -> RowPart:
         """Gather the missing rows of a batch that was looked up."""
-        rows = self._gather(n_id[found.missing])
+        ids, x = n_id[found.missing], self._x
+        rows = gather_rows(x, ids) if isinstance(x, Tensor) else x.gather(ids)
         return RowPart(
             rows=rows,
             slots=found.slots,
@@ -239,10 +240,6 @@ class RowBuffer:
         moved.x = x
         if self._link is not None:
             self._link.add(TierCounts(ring_rows=part.ring_rows))
-
-    def _gather(self, ids: Tensor) -> Tensor:
-        x = self._x
-        return gather_rows(x, ids) if isinstance(x, Tensor) else x.gather(ids)
 
     def _end_turn(self, key: Key) -> None:
         with self._claimed:

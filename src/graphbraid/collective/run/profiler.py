@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -145,11 +144,7 @@ def profile_file(key: Mapping[str, object]) -> Path:
     return _KEPT.file(text)
 
 
-def _from_json(content: Any) -> Profile:
-    return checked(TypeAdapter(Profile), content)
-
-
-_KEPT = Kept("profiles", dataclasses.asdict, _from_json)
+_KEPT = Kept[Profile]("profiles", dataclasses.asdict, lambda content: checked(TypeAdapter(Profile), content))
 
 
 def batch_bytes_of(batch: MiniBatch) -> int:

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
+from typing import Any
 
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import Limits, make_plan, simulated
-from graphbraid.collective.plan.simulator import Stage, epoch_bound
+from graphbraid.collective.plan.simulator import STAGES, Stage, epoch_bound
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 
 LEAST_SECONDS = 1e-4
@@ -35,11 +35,9 @@ class Replanning:
 class Drift:
     """The latest durations of each stage."""
 
-    _FIELDS: ClassVar[tuple[Stage, ...]] = ("cpu", "dma", "uva", "model")
-
     def __init__(self, times: StageTimes, how: Replanning) -> None:
         self.times, self._how = times, how
-        self._latest: dict[Stage, deque[float]] = {stage: deque(maxlen=how.samples) for stage in self._FIELDS}
+        self._latest: dict[Stage, deque[float]] = {stage: deque(maxlen=how.samples) for stage in STAGES}
 
     def note(self, stage: Stage, seconds: float) -> None:
         """Record a measured duration."""
@@ -65,14 +63,8 @@ class Drift:
         gpu = times.gpu
         if gpu is not None and uva is not None and gpu.seconds > uva.seconds:
             gpu = uva  # T_gpu is a part of T_uva
-        return dataclasses.replace(
-            times,
-            cpu=measured.get("cpu", times.cpu),
-            dma=measured.get("dma", times.dma),
-            model=measured.get("model", times.model),
-            uva=uva,
-            gpu=gpu,
-        )
+        now: dict[str, Any] = {**measured, "uva": uva, "gpu": gpu}
+        return dataclasses.replace(times, **now)
 
     def reset(self, times: StageTimes) -> None:
         """Discard the samples and compare with ``times`` from now on."""
