@@ -449,9 +449,8 @@ class Machine(SavedRecord):
         counts = {times.workers for times in measured}
         if self.cores is not None:
             most = self.cores
-            counts = (
-                {w for w in counts if w <= most} | {most} | {1 << i for i in range(most.bit_length() - 1)}
-            )
+            powers = {1 << i for i in range(most.bit_length() - 1)}
+            counts = {w for w in counts if w <= most} | powers | {most}
         speeds = {"core": self.core_speed, "link": self.link_speed, "device": self.device_speed}
         scaled = [_nearest(measured, w).what_if(**speeds).with_workers(w) for w in sorted(counts)]
         return dataclasses.replace(profile, times=tuple(scaled), trials=())

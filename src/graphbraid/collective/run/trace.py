@@ -76,7 +76,7 @@ def trace_events(ops: Sequence[StageRun], predicted: Sequence[StageRun]) -> dict
     events: list[dict[str, Any]] = []
     for process, (name, of_process) in enumerate((("measured", ops), ("predicted", predicted)), start=1):
         events.append(_meta("process_name", process, 0, name))
-        for thread, lane in enumerate(lanes(of_process), start=1):
+        for thread, (lane, of_lane) in enumerate(lanes(of_process).items(), start=1):
             events.append(_meta("thread_name", process, thread, lane))
             events += [
                 {
@@ -89,7 +89,7 @@ def trace_events(ops: Sequence[StageRun], predicted: Sequence[StageRun]) -> dict
                     "tid": thread,
                     "args": {"step": op.step},
                 }
-                for op in lanes(of_process)[lane]
+                for op in of_lane
             ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
