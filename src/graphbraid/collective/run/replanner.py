@@ -63,7 +63,7 @@ class Drift:
         gpu = times.gpu
         if gpu is not None and uva is not None and gpu.seconds > uva.seconds:
             gpu = uva  # T_gpu is a part of T_uva
-        now: dict[str, Any] = {**measured, "uva": uva, "gpu": gpu}
+        now = dict[str, Any](measured.items()) | {"uva": uva, "gpu": gpu}
         return dataclasses.replace(times, **now)
 
     def reset(self, times: StageTimes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
@@ -191,7 +191,7 @@ class StoreManifest(FileModel):
     class_names: list[str] | None = None
     weight_name: str = "edge_weight"
     types: TypesEntry | None = None
-    columns: list[ColumnsEntry] = []
+    columns: list[ColumnsEntry] = Field(default_factory=list)
     arrays: dict[str, ArrayEntry]
 
     @property

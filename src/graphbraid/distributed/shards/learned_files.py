@@ -63,7 +63,7 @@ class Record(FileModel):
     """Shape of the rows of all nodes by the modules' names."""
     steps: dict[str, Count]
     """Number of updates by the modules' names."""
-    node_types: dict[str, str] = {}
+    node_types: dict[str, str] = Field(default_factory=dict)
     """Node type of the rows by the modules' names, in a graph with types."""
     pieces: list[Piece]
 
