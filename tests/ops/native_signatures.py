@@ -89,6 +89,10 @@ def of_another_kind(argument: ArrayArgument, value: Tensor) -> Iterator[tuple[st
         yield "one dimension less", value.flatten()
     yield from ((f"stored {how}", wrong) for how, wrong in _stored_otherwise(argument, value))
     yield "on another device", value.to("meta")
+    if value.numel():
+        longer = torch._efficientzerotensor((len(value) + 1, *value.shape[1:]), dtype=value.dtype)
+        yield "without memory", longer[:-1]
+        yield "without memory, at an offset", longer[1:]
     yield "no array", object()
     if argument.is_written:
         yield "read-only", read_only(value)

@@ -205,9 +205,11 @@ def test_tensors_cross_without_references_left_and_only_where_their_memory_is_wh
     indptr, indices, x, *rest = calls["spmm"]
     kernels, storage = native.kernels(), x.untyped_storage()
     held = sys.getrefcount(x), torch._C._storage_Use_Count(storage._cdata)
+    freed = x.clone()
+    freed.untyped_storage().resize_(0)
     for _ in range(20):
         kernels.spmm(indptr, indices, x, *rest)
-        for given in (x.to_sparse(), x.to("meta"), x.to(torch.complex64).conj()):
+        for given in (x.to_sparse(), x.to("meta"), x.to(torch.complex64).conj(), freed):
             with pytest.raises(TypeError, match="x must be"):
                 kernels.spmm(indptr, indices, given, *rest)
     assert held == (sys.getrefcount(x), torch._C._storage_Use_Count(storage._cdata))

@@ -166,10 +166,18 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "graphbraid's operators take one gradient at a time, and is_grads_batched=True gives "
                 "several; call torch.autograd.grad for each, with retain_graph=True"
             )
-        # The gradient of a complex number's imaginary part may be a lazily negated view: kernels see no flag.
-        return backward(*(one.resolve_neg() if isinstance(one, Tensor) else one for one in arguments))
+        return backward(*(in_memory(one) if isinstance(one, Tensor) else one for one in arguments))
 
     return checked
+
+
+def in_memory(grad: Tensor) -> Tensor:
+    """Return a gradient whose numbers are in memory, where kernels read them.
+
+    That of a complex number's imaginary part may be a lazily negated view, and autograd may make zeros that
+    have no memory.
+    """
+    return grad.clone() if grad._is_zerotensor() else grad.resolve_neg()
 
 
 def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -> Callable[..., Tensor]:

@@ -108,6 +108,16 @@ std::shared_ptr<void> kept(nb::handle object) {
           }};
 }
 
+// Whether a tensor has sizes alone, as zeros that autograd makes, wrappers, and a storage that was freed.
+bool lacks_memory(nb::handle given, const void* data, int64_t element_bytes) {
+  // Such a tensor has its offset for an address. Memory lies far above, so that few tensors are asked.
+  constexpr uintptr_t kLeastAddress = uintptr_t{1} << 40;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (address >= kLeastAddress) return false;
+  const nb::object offset = nb::getattr(given, "storage_offset", nb::none());
+  return address == (offset.is_none() ? 0 : nb::cast<uintptr_t>(offset()) * element_bytes);
+}
+
 template <typename Values>
 int64_t rows_of_indptr(const Values& indptr, int64_t num_edges) {
   const std::string name = indptr.name();
@@ -137,6 +147,11 @@ void refuse(const std::string& message) { throw nb::value_error(message.c_str())
 void AnyArray::take(const char* name, const ArrayKind& kind) {
   name_ = name;
   read(kind);
+  auto* end = extents_.begin() + std::min(num_dimensions_, kMostDimensions);
+  const bool is_empty = std::find(extents_.begin(), end, 0) != end;
+  if (!is_empty && lacks_memory(given_, data_, element_bytes()))
+    refuse_type(std::string(name) + " must be an array in the memory of the CPU; " + told(given_) +
+                " without memory");
   need_dtype(kind);
   if (num_dimensions_ != kind.num_dimensions)
     refuse(std::string(name) + " must be " + std::to_string(kind.num_dimensions) + "-dimensional; got " +

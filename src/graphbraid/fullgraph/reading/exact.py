@@ -34,8 +34,9 @@ def python_value(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a dense tensor or parameter of PyTorch's own classes, not lazily negated."""
-    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_neg()
+    """Return whether a value is a dense tensor or parameter of PyTorch's own classes, as it is in memory."""
+    is_dense = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+    return is_dense and not (value.is_neg() or value._is_zerotensor())
 
 
 def anything(_: Any) -> bool:
