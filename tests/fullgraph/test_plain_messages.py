@@ -281,6 +281,15 @@ def _segments(model, x, edges):
     return segment(messages, starts, "mean") + segment(messages, ptr=starts)
 
 
+def _reduced_segments(model, x, edges):
+    dst, order = edges[1].sort(stable=True)
+    counts = torch.bincount(dst, minlength=x.size(0))
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    messages = torch.tanh(x[edges[0][order]])
+    mean = torch.segment_reduce(messages, "mean", lengths=counts, initial=0.0)
+    return mean + torch.segment_reduce(messages, "sum", offsets=starts)
+
+
 def _sum_from_infinity(model, x, edges):
     out = torch.full_like(x, -float("inf")).index_add(0, edges[1], x[edges[0]])
     return out.masked_fill(torch.isinf(out), 0.0)
@@ -293,6 +302,7 @@ READ = [
     _rectified_maximum,
     _safe_softmax,
     _segments,
+    _reduced_segments,
     _of_two_masks,
     _sorted,
     _set_degrees,
@@ -469,6 +479,12 @@ def _maximum_of_segments(model, x, edges):
     return segment(x[edges[0][order]], starts, "max")
 
 
+def _maximum_by_lengths(model, x, edges):
+    dst, order = edges[1].sort(stable=True)
+    counts = torch.bincount(dst, minlength=x.size(0))
+    return torch.segment_reduce(x[edges[0][order]], "max", lengths=counts).clamp(min=0)
+
+
 def _without_gradient(model, x, edges):
     return _added(x, edges[1], x[edges[0]].detach() * x[edges[1]])
 
@@ -477,6 +493,7 @@ ODD = [
     _bounded_maximum,
     _segments_of_any_edges,
     _maximum_of_segments,
+    _maximum_by_lengths,
     _permuted,
     _shifted,
     _from_the_end,

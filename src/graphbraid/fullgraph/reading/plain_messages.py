@@ -34,6 +34,7 @@ _SCATTERS: dict[str, tuple[str, ...]] = dict.fromkeys(
 _SCATTERS |= {f"{name}_": takes for name, takes in _SCATTERS.items()}
 _SCATTERS |= dict.fromkeys(("scatter", "scatter_sum", "scatter_mean"), ("src", "index"))
 _SCATTERS |= {"segment": ("src", "ptr"), "segment_csr": ("src", "indptr")}
+_SCATTERS |= {"segment_reduce": ("data", "offsets")}
 _SCATTERS |= dict.fromkeys(("scatter_max", "scatter_min"), ())
 """Parameters of PyTorch's scatters, which write into their first, and of those of PyG and torch-scatter; none
 of those that are refused because of :data:`FIRST`."""
@@ -312,20 +313,27 @@ class _Finder:
             raise _NotMessagesError(FIRST)
         found = "mean" if "mean" in into else _reduce(node)
         aggr = {"amax": "max", "amin": "min"}.get(str(found), found)
-        segments = takes[1] in ("ptr", "indptr")
+        segments = takes[1] in (
+            "ptr",
+            "indptr",
+            "offsets",
+        )  # equal maxima of these share no negative gradient
         if aggr not in AGGREGATIONS or (segments and aggr in _LEAST):
             raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
         given = dict(zip(takes, node.args, strict=False)) | node.kwargs
-        if segments and isinstance(ends := given.get(takes[1]), fx.Node) and self.kind(ends) == "edges":
+        ends = given.get("lengths", given.get(takes[1])) if segments else None
+        if isinstance(ends, fx.Node) and self.kind(ends) == "edges":
             with self.graph.inserting_before(node):
-                counts = self.graph.call_method("diff", (ends,))
+                counts = ends if "lengths" in given else self.graph.call_method("diff", (ends,))
                 index = given["index"] = self.graph.call_function(torch.repeat_interleave, (counts,))
-            self._inserted += [counts, index]
-        source = given["src"] = given.get("src", given.get("source"))
+            self._inserted += [index] if counts is ends else [counts, index]
+        source = given["src"] = next((given[one] for one in ("src", "source", "data") if one in given), None)
         end = self.end(given.get("index"))
         if end is None or not isinstance(source, fx.Node):
             raise _NotMessagesError("its index is no end of edges")
-        if takes[0] == "src" and not all(self.kind(one) for one in node.all_input_nodes if one is not source):
+        if takes[0] != "input" and not all(
+            self.kind(one) for one in node.all_input_nodes if one is not source
+        ):
             raise _NotMessagesError("it writes into a matrix that it is given")
         return given, takes, end, aggr
 
