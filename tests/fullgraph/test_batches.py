@@ -308,6 +308,16 @@ def test_counts_that_do_not_fit_the_edges_are_not_used(monkeypatch):
     assert seen[0] == [batch.num_nodes] * 3
 
 
+@pytest.mark.filterwarnings("ignore:.*runs? as (it is|they are) written")
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_layer_without_a_lowered_form_is_named_where_layout_blocks_has_no_list_for_it(strict):
+    conv = pyg.GraphConv(CHANNELS, CLASSES, aggr="max")
+    model = pyg.Sequential("x, edge_index, edge_weight", [(conv, "x, edge_index, edge_weight -> x")])
+    engine, batch = graphbraid.compile(model, strict=strict), sampled(data_of("untidy"), layout="blocks")
+    with pytest.raises(ConfigError, match=r"GraphConv.* with aggr='max' on weighted edges"):
+        engine(batch)
+
+
 def test_layout_blocks_runs_each_layer_on_its_own_block():
     batch = sampled(data_of("untidy"), layout="blocks")
     model = pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES)

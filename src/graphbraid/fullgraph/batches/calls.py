@@ -384,7 +384,7 @@ class BatchCall:
 
 def _others_of(calling: Calling, given: Given) -> frozenset[str]:
     """Return the names of the arguments that a model takes beside rows and edges."""
-    taken = {*calling.positional, *calling.named.values()}
+    taken = {*calling.roles}
     taken |= given.held if DATA in taken else set()
     known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *given.constants}
     return frozenset() if given.typed else frozenset(taken - known)

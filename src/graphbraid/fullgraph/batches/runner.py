@@ -110,8 +110,12 @@ class BatchRunner:
                 out = out[: call.num_seeds]
             return out if returned is None else returned.of(out, partial(_kept, run, call.num_seeds))
         self.runs_as_written(found, stacklevel=stacklevel + 1)
+        try:
+            given = {what: call.values[what] for what in call.calling.roles}
+        except ConfigError as error:  # a batch in layout 'blocks' has no edge_index
+            raise ConfigError(f"{found}. As the model is written, it cannot run either: {error}") from error
         with fused_layers(self.model), call.around():
-            out = call.calling.run(self.model, call.values)
+            out = call.calling.run(self.model, given)
         if call.num_seeds is None:
             return out
         return _of_seeds(out, call, call.num_seeds)
@@ -352,7 +356,7 @@ def out_dtype_of(model: nn.Module, call: BatchCall) -> torch.dtype:
         raise NotLoweredError(
             "autocast", "the model is given the whole batch", "a forward(x, edge_index, ...)"
         )
-    values = {what: _few(call, what) for what in (*call.calling.positional, *call.calling.named.values())}
+    values = {what: _few(call, what) for what in call.calling.roles}
     plain = torch.autocast("cpu", torch.bfloat16, cache_enabled=False)  # its cache would hold no gradients
     with torch.random.fork_rng([]), kept_buffers(model), torch.no_grad(), plain, _Products():  # type: ignore[no-untyped-call]
         out = call.calling.run(model, values)

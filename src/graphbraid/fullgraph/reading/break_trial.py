@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import GraphValues, NotLoweredError, as_matrix, itself, on_a_copy
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation
@@ -177,7 +178,10 @@ class CallTrials:
             what = f"it needs {node}, which is neither node rows nor edges of the whole graph"
             raise NoBreakError("needs", what)
         if target not in self._given:
-            self._given[target] = self._breaks.values[target]()
+            try:
+                self._given[target] = self._breaks.values[target]()
+            except ConfigError as error:  # a batch in layout 'blocks' has no edge_index
+                raise NoBreakError("needs", f"it needs {node}, and {error}") from error
         return self._given[target]
 
     def rows_of(self, value: str) -> Tensor:

@@ -231,6 +231,11 @@ class Calling:
             *(values[what] for what in self.positional), **{k: values[v] for k, v in self.named.items()}
         )
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of all arguments."""
+        return *self.positional, *self.named.values()
+
     def takes(self, what: str) -> bool:
         """Return whether any argument of the call has the role ``what``."""
         return what in self.positional or what in self.named.values()
