@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 3_115,
     ("graph",): 5_045,
-    ("ops",): 10_870,
+    ("ops",): 10_885,
     ("sampling",): 6_775,
     ("features",): 4_420,
     ("datasets",): 6_950,
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_465,
-    ("fullgraph",): 29_165,
+    ("fullgraph",): 29_220,
     ("distributed",): 7_680,
     ("synth",): 5_925,
     ("train",): 10_985,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_840, 409, 95_490
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_910, 409, 95_590
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

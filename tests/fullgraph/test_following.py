@@ -433,6 +433,21 @@ def test_parameters_changed_before_the_backward_pass_are_refused(change):
         out.sum().backward()
 
 
+def test_running_statistics_changed_before_the_backward_pass_are_refused():
+    model, _, engine = compiled(lambda: Stack(GCN, nn.BatchNorm1d(HIDDEN)).eval())
+    out = engine()
+    model.between.running_var.mul_(2)
+    with pytest.raises(RuntimeError, match="running statistics were changed in place between"):
+        out.sum().backward()
+
+
+def test_a_gradient_of_zeros_may_have_no_memory():
+    model, _, engine = compiled(lambda: Stack(GCN, nn.Linear(HIDDEN, HIDDEN)))
+    out = engine()
+    out.backward(torch._efficientzerotensor(out.shape))
+    assert not any(p.grad is None or p.grad.any() for p in model.parameters())
+
+
 def test_outputs_may_be_written_over():
     model, data, engine = compiled(lambda: Stack(GCN))
     expected, out = model(data.x, data.edge_index)[data.train_mask], engine()

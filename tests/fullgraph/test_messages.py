@@ -460,6 +460,28 @@ def test_parameters_may_be_frozen_before_the_backward_pass_of_a_batch(layer):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("layer", ["steps", "network"])
+@pytest.mark.parametrize("change", ["data", "double", "shared"])
+def test_messages_refuse_other_data_of_their_parameters_before_the_backward_pass(change, layer):
+    """Backward computes the messages once more. It may read parameters that only moved."""
+    network = [nn.Linear(2 * CHANNELS, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CHANNELS)]
+    conv = pyg.AGNNConv() if layer == "steps" else pyg.EdgeConv(nn.Sequential(*network))
+    model = pyg.Sequential("x, edge_index", [(conv, "x, edge_index -> x"), nn.Linear(CHANNELS, CLASSES)])
+    data, engine = data_of("untidy"), graphbraid.compile(model, strict=True)
+    expected = torch.autograd.grad(engine(data.x.float(), data.edge_index).sum(), [*model.parameters()])
+    out = engine(data.x.float(), data.edge_index)
+    for one in conv.parameters():
+        if change == "shared":
+            one.share_memory_()
+        else:
+            one.data = one.data.double() if change == "double" else one.data.clone()
+    if change == "shared":
+        torch.testing.assert_close(torch.autograd.grad(out.sum(), [*model.parameters()]), expected)
+    else:
+        with pytest.raises(RuntimeError, match="a parameter was given other data"):
+            out.sum().backward()
+
+
 def test_messages_with_a_softmax_have_gradients_on_a_batch_without_rows():
     model = pyg.Sequential(
         "x, edge_index", [(pyg.AGNNConv(), "x, edge_index -> x"), nn.Linear(CHANNELS, CLASSES)]

@@ -186,7 +186,7 @@ def test_what_backward_reads_may_not_be_written_over(change):
         out.sum().backward()
 
 
-@pytest.mark.parametrize("name", ["SAGE that widens", "GATv2 and GAT"])
+@pytest.mark.parametrize("name", ["SAGE that widens", "GATv2 and GAT", "GIN with batch normalisation"])
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("change", ["data", "double"])
 def test_backward_reads_what_forward_read_after_the_data_of_parameters_is_replaced(
@@ -395,6 +395,34 @@ def test_other_layouts_and_records_of_calls_run_operation_by_operation():
         assert not fits(x)
 
 
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("SAGE", "edges"),
+        ("SAGE", "narrow edges"),
+        ("GATv2 and GAT", "edges"),
+        ("GATv2 and GAT", "narrow edges"),
+        ("GIN with batch normalisation", "statistics"),
+    ],
+)
+def test_backward_refuses_edges_and_statistics_that_were_written_over(name, changed):
+    """Narrow ids in order are read where they lie. Wide ones were copied, so that gradients stay right."""
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), MODELS[name]().eval().requires_grad_()
+    edges = data.edge_index[:, data.edge_index[1].argsort(stable=True)].contiguous()
+    edges = edges.int() if changed == "narrow edges" else edges
+    engine, wanted = graphbraid.compile(model, strict=True), [*model.parameters()]
+    expected = torch.autograd.grad(engine(data.x.float(), edges).sum(), wanted)
+    out = engine(data.x.float(), edges)
+    assert runs_compiled(out)
+    (model.norms[0].module.running_mean if changed == "statistics" else edges).add_(1)
+    if changed == "edges":
+        assert all(map(torch.equal, torch.autograd.grad(out.sum(), wanted), expected))
+        return
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
 def test_gradients_may_have_any_strides():
     """A sum's is one number for all rows; a transposed product's goes by columns; complex rows negate it."""
     torch.manual_seed(0)
@@ -405,6 +433,7 @@ def test_gradients_may_have_any_strides():
     assert negated.is_neg()
     for grad in (
         negated,
+        torch._efficientzerotensor((40, CLASSES)),
         torch._neg_view(drawn.t()[:40, :CLASSES].contiguous()),
         torch.tensor(0.5).expand(40, CLASSES),
         drawn.t()[::2, 1::2],

@@ -18,13 +18,14 @@ from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_for_evaluation
-from graphbraid.fullgraph.program import Program, same_program
+from graphbraid.fullgraph.program import Normalise, Program, same_program
 from graphbraid.fullgraph.ranks.distribute import as_decided, distribute, divided
 from graphbraid.fullgraph.ranks.ranks import evaluation_part
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.plan import StepRequest, WhenWhole
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 from graphbraid.fullgraph.step.tasks import BufferPool, copied
+from graphbraid.ops.library import in_memory
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor, StepTimes
@@ -81,7 +82,9 @@ class _Run(Function):
     ) -> Tensor:
         ctx.step, ctx.rows, ctx.when_whole, ctx.parameters = step, rows, when_whole, parameters
         ctx.behind = behind
-        ctx.states = _states_of(parameters)
+        norms = (op for op in step.program.ops if isinstance(op, Normalise))
+        ctx.read = *parameters, *(one for op in norms for one in op.statistics)
+        ctx.states = _states_of(ctx.read)
         with step.lock:
             out = step.forward()
             ctx.was = step.last_pass()
@@ -89,10 +92,10 @@ class _Run(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.states != _states_of(ctx.parameters):
+        if ctx.states != _states_of(ctx.read):
             raise RuntimeError(
-                "a parameter was changed in place between engine() and this backward pass, or given other "
-                "data; call backward() before optimizer.step()"
+                "parameters or running statistics were changed in place between engine() and this backward "
+                "pass, or given other data; call backward() before optimizer.step()"
             )
         if ctx.behind.has_changed():
             raise RuntimeError(
@@ -105,14 +108,14 @@ class _Run(Function):
         step: PlannedStep = ctx.step
         with step.lock:
             step.bring_back(ctx.was)
-            found = step.backward(grad, ctx.rows, ctx.when_whole)
+            found = step.backward(in_memory(grad), ctx.rows, ctx.when_whole)
         # Popped from the dict, since autograd stores a tensor without a copy if nothing else refers to it.
         return None, None, None, None, None, *[found.pop(id(p), None) for p in ctx.parameters]
 
 
-def _states_of(parameters: Sequence[nn.Parameter]) -> list[Any]:
-    """Return versions, addresses and strides: the version stays where a parameter is given new ``data``."""
-    return [(p._version, p.data_ptr(), p.stride()) for p in parameters]
+def _states_of(tensors: Sequence[Tensor]) -> list[Any]:
+    """Return versions, addresses and strides: new ``data`` leave the version."""
+    return [(one._version, one.data_ptr(), one.stride()) for one in tensors]
 
 
 def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

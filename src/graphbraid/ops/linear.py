@@ -230,6 +230,8 @@ class _Linear(torch.autograd.Function):
         seed: AnySeed,
     ) -> Tensor:
         x, own = rows_as(x, weight.dtype), None if own is None else rows_as(own, weight.dtype)
+        # Detached, they stay what they are where a parameter gets other data before backward.
+        weight, own_weight = weight.detach(), None if own_weight is None else own_weight.detach()
         after = _begin_epilogue(ctx, len(x), weight, bias, act, p, seed)
         begun = None if own is None or own_weight is None else tall_product(own, own_weight.t())
         out = tall_product(x, weight.t(), out=begun, add=begun is not None, after=after)
@@ -514,6 +516,8 @@ class _AggregateLinear(torch.autograd.Function):
     ) -> Tensor:
         """Compute the rows; if ``wide``, the sums of bfloat16 rows stay in float32."""
         ctx.how, ctx.dtype, ctx.wide = how, x.dtype, wide
+        # Detached for the same reason as in _Linear.
+        weight, root_weight = weight.detach(), None if root_weight is None else root_weight.detach()
         needs = ctx.needs_input_grad
         ctx.transform_first = narrows(
             how, x.shape[1], weight.shape[0], grad_x=needs[0], training=needs[0] or needs[1]

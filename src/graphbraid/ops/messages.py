@@ -163,6 +163,7 @@ class AggregateMessages(torch.autograd.Function):
         kept = [new_rows(out, shape[0], width) for width in how.kept_widths if keeps]
         how.forward(rows, out, count, **({"kept": kept} if kept else drawn))
         ctx.how, ctx.sizes, ctx.drawn = how, sizes, drawn
+        ctx.parameters = [(one, one.detach()) for one in tensors[sum(sizes) :]] if keeps else []
         ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)
         return out
 
@@ -170,6 +171,11 @@ class AggregateMessages(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tensors that messages read."""
+        if not all(one.is_set_to(before) for one, before in ctx.parameters):
+            raise RuntimeError(
+                "a parameter was given other data between a call and its backward pass, which computes the "
+                "messages once more; call backward() before optimizer.step()"
+            )
         needs, tensors = ctx.needs_input_grad[4:], ctx.saved_tensors
         (out, count, *kept), tensors = tensors[len(needs) :], tensors[: len(needs)]
         a, b, c = accumulate(ctx.sizes)

@@ -208,7 +208,7 @@ class _LayerNorm(torch.autograd.Function):
         mean, rstd = (torch.empty(x.shape[0], dtype=sum_dtype(x.dtype), device=x.device) for _ in range(2))
         factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
         backend(x).layer_norm(x.detach(), *factors, eps, out, mean, rstd)
-        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.save_for_backward(x, None if weight is None else weight.detach(), mean, rstd)
         ctx.bias_dtype = None if bias is None else bias.dtype
         return out
 
@@ -246,7 +246,7 @@ class _BatchNorm(torch.autograd.Function):
         out = new_rows(x, *x.shape)
         factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
         backend(x).batch_norm(x.detach(), mean, rstd, *factors, out)
-        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.save_for_backward(x, None if weight is None else weight.detach(), mean, rstd)
         ctx.from_rows, ctx.bias_dtype = from_rows, None if bias is None else bias.dtype
         return out
 

@@ -314,6 +314,13 @@ class Levels:
         """Whether a sampler drew the edges, so that no later batch has them."""
         return self._edges.is_directed
 
+    @property
+    def sources(self) -> list[Tensor]:
+        """The sources of edges that no sampler drew; they may lie in the user's list, which counts writes."""
+        cscs = () if self.are_drawn else (one.csc for one in self._edges.relations)
+        found = [one.indices for one in cscs if one is not None]
+        return [one for one in found if not one.is_inference()]
+
     def num_rows(self, place: LevelNodes) -> int:
         """Return the number of rows that a value has."""
         return self.sizes[place.level][place.node_type]

@@ -57,6 +57,9 @@ class BatchProgram:
         """Segments, and operations by themselves, with the values that nothing after each one reads."""
         self.breaks = tuple(op for op in fused.ops if isinstance(op, ir.Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
+        norms = (op for op in fused.ops if isinstance(op, ir.Normalise))
+        self.statistics = tuple(one for op in norms for one in op.statistics)
+        """Running statistics that normalisations read."""
         self.by_row = frozenset(target for op in self.breaks for target in op.by_row)
         """Names of the batch's values that they read and that must have a row for each node."""
         self.producer = fused.producer

@@ -96,7 +96,23 @@ class BatchRun:
         self._run(self.program.parts)
         out = self.values[self.program.output]
         # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
-        return out.clone() if self.program.keeps_output else out
+        return self.watched(out.clone() if self.program.keeps_output else out)
+
+    def watched(self, out: Tensor) -> Tensor:
+        """Let backward refuse lists of edges and running statistics that were written over before it."""
+        read = [*self.levels.sources, *self.program.statistics]
+        if read and out.grad_fn is not None:
+            versions = [one._version for one in read]
+
+            def check(_: object) -> None:
+                if [one._version for one in read] != versions:
+                    raise RuntimeError(
+                        "one of the variables needed for gradient computation has been modified by an "
+                        "inplace operation: a list of edges, or running statistics of a normalisation"
+                    )
+
+            out.grad_fn.register_prehook(check)
+        return out
 
     def _run(self, parts: Parts) -> None:
         for part, last_read in parts:

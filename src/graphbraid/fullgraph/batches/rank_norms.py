@@ -259,7 +259,7 @@ class _BatchNormOfRanks(torch.autograd.Function):
         factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
         if x.shape[0]:
             backend(x).batch_norm(x.detach(), mean, rstd, *factors, out)
-        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.save_for_backward(x, None if weight is None else weight.detach(), mean, rstd)
         ctx.columns, ctx.bias_dtype = columns, None if bias is None else bias.dtype
         return out, chain.clone()
 

@@ -75,7 +75,7 @@ class RecordedBatches:
             self.why_not = found
             return run.outputs()
         self.why_not = ""
-        return found
+        return run.watched(found)
 
     def lines(self) -> list[str]:
         """Return the lines of ``explain()`` about the last batch; none on the host."""

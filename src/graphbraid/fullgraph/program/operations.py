@@ -401,6 +401,14 @@ class Normalise(Operation):
         """Whether a row's result depends on other rows, so that no row may be left out."""
         return self.kind == "batch"
 
+    @property
+    def statistics(self) -> tuple[Tensor, ...]:
+        """The running mean and variance, if it reads these now, and writes to them are counted."""
+        norm: Any = self.module
+        reads = self.kind == "batch" and not norm.training and norm.running_mean is not None
+        held: tuple[Tensor, ...] = (norm.running_mean, norm.running_var) if reads else ()
+        return tuple(one for one in held if not one.is_inference())
+
 
 # ---- exchange: the rows of other ranks' nodes, where the nodes of a graph are divided among ranks
 

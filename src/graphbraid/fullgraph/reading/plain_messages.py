@@ -313,11 +313,7 @@ class _Finder:
             raise _NotMessagesError(FIRST)
         found = "mean" if "mean" in into else _reduce(node)
         aggr = {"amax": "max", "amin": "min"}.get(str(found), found)
-        segments = takes[1] in (
-            "ptr",
-            "indptr",
-            "offsets",
-        )  # equal maxima of these share no negative gradient
+        segments = takes[1] in ("ptr", "indptr", "offsets")  # whose equal maxima share no negative gradient
         if aggr not in AGGREGATIONS or (segments and aggr in _LEAST):
             raise _NotMessagesError(f"reduce={aggr!r} has no lowered form")
         given = dict(zip(takes, node.args, strict=False)) | node.kwargs
