@@ -1,8 +1,10 @@
 """What to say where an optional part or the machine lacks something; how what was measured is tested."""
 
 import importlib
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,18 @@ def import_all() -> None:
         names = path.relative_to(package.parent).with_suffix("").parts
         if "triton" not in names and names[-1] != "__main__":
             importlib.import_module(".".join(names).removesuffix(".__init__"))
+
+
+def in_threads(*calls: Callable[[], Any]) -> list[Any]:
+    """What each call gives in a thread of its own, all begun at once; raises what one of them raises."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
 
 
 LEAST_ATTEMPTS = 8

@@ -11,7 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import PATIENCE
+from tests.kernels import needs_kernels
 
 from graphbraid import native
 
@@ -65,7 +66,7 @@ def test_the_same_folder_compiles_every_kernel_anew_for_other_variants(tmp_path:
         assert left_out(tmp_path) == lacking
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_native_is_the_fastest_variant_of_this_processor(tmp_path: Path) -> None:
     assert configured(tmp_path, "native").returncode == 0
     fastest = next(name for name in native.COMPILED_VARIANTS if native.kernels().is_supported(name))

@@ -1,11 +1,11 @@
 """train, predict and convert from end to end, on small graphs."""
 
 import csv
-import threading
 
 import numpy as np
 import pytest
 import torch
+from tests.extras import in_threads
 from tests.suites import few_of
 
 from graphbraid import datasets
@@ -107,22 +107,14 @@ def test_runs_without_a_folder_get_a_new_one_each(graphbraid, store, tmp_path, m
 
 
 def test_runs_begun_at_once_get_a_folder_each(tmp_path):
-    count = 16
-    all_there, told = threading.Barrier(count), []
-
     def begin():
-        all_there.wait()
         with in_own_folder(resolve({"data": "g.npz"}), tmp_path / "runs") as (run, folder):
             assert run.train.out_dir == folder
             (folder / ".lock").touch()
-            told.append(folder.name)
+            return folder.name
 
-    threads = [threading.Thread(target=begin) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(told) == sorted(f"g-sage-{number}" for number in range(1, count + 1))
+    told = in_threads(*[begin] * 16)
+    assert sorted(told) == sorted(f"g-sage-{number}" for number in range(1, 17))
 
 
 def test_a_folder_made_for_a_run_that_never_began_goes_again(graphbraid, store, tmp_path, monkeypatch):

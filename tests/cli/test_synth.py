@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.kernels import needs_kernels
 from tests.synth.programs import LISTING, program
 from typer.testing import CliRunner
 
-from graphbraid import datasets, native
+from graphbraid import datasets
 from graphbraid.cli.main import app
 from graphbraid.distributed import partition, save_partition
 
@@ -36,7 +36,7 @@ def written_down(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_a_program_becomes_a_folder(call, tmp_path: Path):
     done = call(LISTING, "--set", "totalEpoch=5", "--json")
     assert done.json == {
@@ -102,7 +102,7 @@ def test_a_split_that_the_store_lacks_names_the_commands_options(call, tmp_path:
     assert "splits={" not in done.stderr
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
     own = (
         "function Own(Graph g, propNode<float> x, propNode<float> out) { forall (v in g.nodes()) { "
@@ -114,7 +114,7 @@ def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 @pytest.mark.whole
 def test_a_model_needs_no_program(model: str, tmp_path: Path):
@@ -128,7 +128,7 @@ def test_a_model_needs_no_program(model: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     commands = written_down(monkeypatch)
     done = call(program(), "--target", "mpi", "--ranks", "2", "--run", "--json")
@@ -150,7 +150,7 @@ def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypa
     assert "was made for another graph" in done.stderr
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_a_program_for_a_gpu(call, tmp_path: Path):
     done = call(program(), "--target", "cuda", "--json")
     assert done.json["target"] == "cuda"
@@ -170,7 +170,7 @@ def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):
     assert "model must be one of 'gcn', 'sage', 'gin', 'gat', 'gatv2'; got 'gnn'" in done.stderr
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize(("option", "count"), [("--build", 2), ("--run", 3)])
 @pytest.mark.whole
 def test_it_builds_and_runs_by_the_readmes_commands(
@@ -188,7 +188,7 @@ def test_it_builds_and_runs_by_the_readmes_commands(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_a_build_that_fails_is_told(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "cmake").write_text("#!/bin/sh\nexit 7\n")

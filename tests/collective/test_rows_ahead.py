@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.emulation import FAST
-from tests.extras import PATIENCE
+from tests.extras import in_threads
 from tests.features.tables import flip_a_byte, same, stored_graph
 
 import graphbraid
@@ -184,11 +184,7 @@ def test_workers_announce_and_gather_in_order_with_the_window_announced_before()
                 ahead.claim(0, step, range(step + 1, min(step + 4, 20)))
             assert ahead.prepare(0, step).x == step
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    in_threads(*[work] * 4)
     assert [done[1] for done in rows.done if done[0] == "announce"] == list(range(20))
     gathers = [done[1:] for done in rows.done if done[0] == "gather"]
     assert gathers == [(step, step) for step in range(20)]  # announced as what they are

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests import warm
 from tests.datasets.helpers import assert_same_graph
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 
 from graphbraid import native
 from graphbraid.datasets import synthetic
@@ -14,8 +14,6 @@ from graphbraid.datasets.synthetic import BlockModel, generate
 from graphbraid.errors import ConfigError
 
 SPEC = BlockModel(num_nodes=3_001, num_edges=40_000, num_classes=5, blocks_per_class=3, num_features=7)
-
-needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 def twin(spec, monkeypatch):

@@ -11,13 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import warm
 from tests.datasets.helpers import small_graph
-from tests.extras import NO_KERNELS, NO_PEAK
+from tests.extras import NO_PEAK
 from tests.features.cases import arrays, assert_same, full_graphs
 from tests.graph.edge_cases import random_edges
+from tests.kernels import needs_kernels
 from tests.peaks import least_peak
 from tests.suites import examples
 
-from graphbraid import Csc, Graph, native
+from graphbraid import Csc, Graph
 from graphbraid.datasets import NodeIds, open_names, open_store, save_store
 from graphbraid.datasets.store import changed
 from graphbraid.errors import DataError
@@ -176,9 +177,8 @@ print(max(seen) - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason=NO_PEAK)
 @pytest.mark.slow
+@needs_kernels
 def test_memory_is_that_of_the_nodes_maps_and_some_parts(tmp_path):
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     num_nodes, part = 200_000, 2 << 20
     indices = torch.randint(0, num_nodes, (20 * num_nodes,), dtype=torch.int32)
     csc = Csc(torch.arange(num_nodes + 1) * 20, indices, num_nodes)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests import warm
 from tests.datasets.helpers import assert_same_graph
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 
-from graphbraid import datasets, native
+from graphbraid import datasets
 from graphbraid.datasets import synthetic
 from graphbraid.errors import ConfigError
 from graphbraid.files.opening import cache_folder
@@ -50,7 +50,7 @@ def test_every_embedded_spec_aims_at_the_size_in_its_name():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_the_default_is_made_in_under_ten_seconds(cache):
     start = time.process_time()  # of all threads: what others do meanwhile does not count
     graph = datasets.load(datasets.DEFAULT)

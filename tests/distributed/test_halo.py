@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.distributed.test_rank_part import assert_parts_suffice
-from tests.distributed.test_whole_graph import DIVISIBLE, QUICK, NormFirst, divided_graphs, make_model, mixed
+from tests.distributed.test_whole_graph import DIVISIBLE, QUICK, NormFirst, divided_graphs, make_model
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import as_processes, assert_as_one_rank
+from tests.distributed.whole import assert_as_one_rank, mixed
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import NUM_NODES, make_graph
 
@@ -42,10 +42,7 @@ RATES = dataclasses.replace(Rates(), multiply_flops=1e8)
 ALWAYS = HaloSeconds(computed=1.0, travelling=1e-3)
 
 
-@pytest.fixture(autouse=True)
-def threads(monkeypatch):
-    """Threads do as processes do."""
-    as_processes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 @pytest.fixture

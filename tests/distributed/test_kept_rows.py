@@ -61,12 +61,7 @@ def asked_for(rows: FeatureRows, groups: list[list[Tensor]]) -> RowTraffic:
     return made.traffic
 
 
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     num_ranks=st.integers(1, 4),
     num_kept=st.sampled_from([0, 1, 5, NUM_NODES]),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.distributed.whole import as_processes, assert_as_one_rank, blocks
+from tests.distributed.whole import assert_as_one_rank, blocks
 from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
 
@@ -13,10 +13,7 @@ from graphbraid.synth.emit.recorded import RecordedStep
 MANY = ("gcn", "sage", "sage projected", "gin", "gat", "gatv2", "sage projected max, rows of length 1")
 
 
-@pytest.fixture(autouse=True)
-def threads(monkeypatch):
-    """Threads do as processes do."""
-    as_processes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def plan_of(rank):

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests import warm
-from tests.extras import NO_KERNELS, NO_PEAK
+from tests.extras import NO_PEAK
 from tests.graph.cases import graphs, reference_kernels
+from tests.kernels import needs_kernels
 from tests.ops.graphs import square
 from tests.peaks import least_peak
 
@@ -24,7 +25,6 @@ from graphbraid.errors import ConfigError, DataError, MissingPackageError, Resou
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 
-needs_native = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 pytest.importorskip("pymetis", reason='needs pymetis: pip install "graphbraid[metis]"')
 
 
@@ -62,7 +62,6 @@ def loads_of(graph, found, balance="edges"):
     return part_loads(found.part_of, node_loads(graph.csc, balance), found.num_parts)
 
 
-@settings(deadline=None)
 @given(
     graph=graphs(weighted=False),
     num_parts=st.integers(1, 15),
@@ -362,7 +361,7 @@ print(status("VmHWM") - before)
 """
 
 
-@needs_native
+@needs_kernels
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason=NO_PEAK)
 def test_streaming_a_store_stays_within_its_memory(tmp_path):
@@ -417,8 +416,7 @@ def test_a_named_way_that_exceeds_the_free_memory_is_refused(monkeypatch, strate
 # ---- kernels
 
 
-@needs_native
-@settings(deadline=None)
+@needs_kernels
 @given(
     seed=st.integers(0, 10**6),
     num_parts=st.integers(1, 9),
@@ -448,7 +446,7 @@ def test_nodes_are_placed_as_the_twin_places_them(seed, num_parts, price, most, 
     assert torch.equal(*results)
 
 
-@needs_native
+@needs_kernels
 def test_kernels_refuse_arrays_that_do_not_fit():
     kernels, ids = native.kernels(), torch.arange(3)
     part_of = torch.zeros(3, dtype=torch.int32)

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.graph.cases import case_graph, graphs, reference_kernels
 from tests.graph.edge_cases import EDGE_CASES
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square
 
-from graphbraid import Graph, native, ops
+from graphbraid import Graph, ops
 from graphbraid.distributed import Division, Partition, neighbor_partitions, partition, report_of, split
 from graphbraid.distributed.parts.report import picture_of
 from graphbraid.errors import ConfigError, DataError
@@ -54,7 +54,6 @@ def rebuilt(parts, graph):
     return rows, indices, weight
 
 
-@settings(deadline=None)
 @given(case=divided(), twin=st.booleans())
 def test_every_edge_is_in_one_part_and_the_parts_make_the_graph(case, twin):
     graph, chosen = case
@@ -75,7 +74,6 @@ def test_every_edge_is_in_one_part_and_the_parts_make_the_graph(case, twin):
                     assert a.indices.dtype == b.indices.dtype
 
 
-@settings(deadline=None)
 @given(case=divided())
 def test_what_one_part_sends_is_what_the_other_receives(case):
     graph, chosen = case
@@ -97,7 +95,6 @@ def test_what_one_part_sends_is_what_the_other_receives(case):
             assert (chosen.part_of[received] == other.part).all()
 
 
-@settings(deadline=None)
 @given(case=divided())
 def test_the_sums_of_both_graphs_are_those_of_the_whole_one(case):
     graph, chosen = case
@@ -124,7 +121,7 @@ def test_graphs_of_every_shape_are_split(name, num_parts):
     assert torch.equal(indices, graph.csc.indices)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_threads_and_ids_of_either_width_give_the_same(dtype):
     csc = square(5000)
@@ -143,7 +140,6 @@ def test_threads_and_ids_of_either_width_give_the_same(dtype):
     assert split(csc, chosen)[0].local.indices.dtype == dtype
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 1000), size=st.integers(1, 70))
 def test_slices_cover_each_row_in_order_and_hold_no_more_than_their_size(seed, size):
     csc = skewed(seed=seed)

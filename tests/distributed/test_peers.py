@@ -52,7 +52,7 @@ def test_sums_and_gradients_are_the_whole_graphs(in_threads, num_ranks, wanted):
 
 @pytest.mark.slow
 def test_sums_and_gradients_are_the_whole_graphs_for_any_graph_and_owners(in_threads):
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(case=divided_maps(), ps=st.integers(1, 12))
     def check(case, ps):
         how, part_of, num_ranks = case

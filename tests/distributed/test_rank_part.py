@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
+from tests.distributed.test_whole_graph import make_model
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.distributed.whole import assert_as_one_rank, mixed, owners
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
 from tests.suites import every, few_of
@@ -24,15 +25,7 @@ DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
 QUICK = ("gcn", "sage max", "gat")
 
 
-@pytest.fixture(autouse=True)
-def threads(monkeypatch):
-    """Threads do as processes do."""
-    as_processes(monkeypatch)
-
-
-def mixed(num_parts, num_nodes=NUM_NODES):
-    """Neighbouring ids on different ranks."""
-    return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def spoiled(graph: Graph, part) -> Graph:
@@ -61,11 +54,6 @@ def assert_parts_suffice(model, graph, parts, folder, **options):
         return Ranks.of_saved(comm, saved, known), known
 
     return assert_as_one_rank(model, graph, parts, part_of=part_of, **options)
-
-
-def make_model(name, **options):
-    torch.manual_seed(3)
-    return MODELS[name](**options)
 
 
 @pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
@@ -101,16 +89,8 @@ def test_a_rank_without_any_node_takes_part(tmp_path):
 def test_several_aggregations_of_the_features_are_computed_once(tmp_path):
     """Owners send the halo's rows between one aggregation and the next."""
     pyg = pytest.importorskip("torch_geometric.nn")
-
-    class Simple(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = pyg.SGConv(CHANNELS, CLASSES, K=3)
-
-        def forward(self, x, edge_index):
-            return self.conv(x, edge_index)
-
-    found = assert_parts_suffice(Simple(), make_graph(), mixed(3), tmp_path / "p", epochs=3)
+    model = pyg.SGConv(CHANNELS, CLASSES, K=3)
+    found = assert_parts_suffice(model, make_graph(), mixed(3), tmp_path / "p", epochs=3)
     assert any(isinstance(op, Hoisted) for op in found[0]["engine"].program.ops)
     assert found[0]["engine"].runner.training_step.exchanged_rows == {}
 
@@ -228,17 +208,9 @@ def test_what_a_part_does_not_hold_is_refused_by_name(tmp_path):
     graph = make_graph()
     save_partition(graph, mixed(2), tmp_path / "p")
 
-    class Cheb(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = pyg.ChebConv(CHANNELS, CLASSES, K=3)
-
-        def forward(self, x, edge_index):
-            return self.conv(x, edge_index)
-
     def run(comm):
         ranks = Ranks.of_saved(comm, SavedPartition(tmp_path / "p"), graph)
-        graphbraid.compile(Cheb(), graph, ranks=ranks)
+        graphbraid.compile(pyg.ChebConv(CHANNELS, CLASSES, K=3), graph, ranks=ranks)
 
     said = refused(2, run)
     assert "the laplacian" in said

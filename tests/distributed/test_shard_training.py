@@ -12,6 +12,7 @@ from tests.distributed import shard_training, typed_shard_training
 from tests.distributed.ranks import run, run_mpi
 from tests.distributed.training import BASE, graph_of, make
 from tests.extras import PATIENCE
+from tests.modules import module_of
 from tests.train.typed_communities import bibliography
 from torch_geometric.nn import GCNConv
 
@@ -223,17 +224,11 @@ def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lis
 
 
 def test_a_model_that_reads_ids_of_edges_is_refused_where_parts_do_not_hold_them(tmp_path: Path) -> None:
-    class OfEdges(torch.nn.Module):
-        def __init__(self, graph: Graph) -> None:
-            super().__init__()
-            self.conv = GCNConv(graph.num_features, graph.num_classes)
-
-        def forward(self, data: Any) -> torch.Tensor:
-            return self.conv(data.x, data.edge_index)
-
     graph = graph_of()
     assert graph.edge_id is not None
-    trainer = Trainer(OfEdges(graph), sharded(tmp_path, graph), **BASE)
+    conv = GCNConv(graph.num_features, graph.num_classes)
+    model = module_of(lambda self, data: self.conv(data.x, data.edge_index), conv=conv)
+    trainer = Trainer(model, sharded(tmp_path, graph), **BASE)
     with pytest.raises(ConfigError, match="do not hold the original ids of edges"):
         trainer.fit()
 

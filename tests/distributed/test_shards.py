@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.distributed.threads import run_threads
+from tests.kernels import needs_kernels
 
 from graphbraid import Graph, datasets, native
 from graphbraid.distributed import Communicator, Partition, partition, save_partition
@@ -168,12 +169,7 @@ def check_ranks(
     run_threads(num_ranks, on_rank)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     num_nodes=st.integers(4, 60),
     degree=st.integers(0, 8),
@@ -463,7 +459,7 @@ def test_the_kernel_numbers_nodes_as_its_twin_does(known: list[int], found: list
         assert mine.tolist() == theirs.tolist()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     part_of=st.lists(st.integers(0, 2), min_size=1, max_size=200), num_ranks=st.integers(1, 3), data=st.data()
 )
@@ -485,19 +481,14 @@ def test_places_among_own_nodes_are_found_and_others_nodes_have_none(
                 assert shards.own_places(ids).tolist() == [known.get(node, -1) for node in ids.tolist()]
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+@needs_kernels
 def test_a_node_that_is_none_has_no_place() -> None:
     for node in (-1, 64):
         with pytest.raises(ValueError, match="ids must be nodes"):
             native.kernels().own_places(*torch.tensor([[1], [0], [node], [0]]))  # type: ignore[union-attr]
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     num_nodes=st.integers(3, 40),
     num_edges=st.integers(6, 150),

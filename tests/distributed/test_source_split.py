@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.distributed.threads import noted_calls
-from tests.distributed.whole import RATES, as_processes, assert_as_one_rank, blocks
+from tests.distributed.whole import RATES, assert_as_one_rank, blocks
 from tests.fullgraph.graphs import CHANNELS, CLASSES
 from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
@@ -17,10 +17,7 @@ from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 SPLIT = ("sage max", "sage projected max, rows of length 1", "first of equals")
 
 
-@pytest.fixture(autouse=True)
-def threads(monkeypatch):
-    """Threads do as processes do."""
-    as_processes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def model_of(name, dropout):

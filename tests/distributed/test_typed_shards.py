@@ -69,12 +69,7 @@ def of_edges(graph: Graph) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     counts=st.lists(st.integers(1, 30), min_size=3, max_size=3),
     degrees=st.lists(st.integers(0, 4), min_size=len(RELATIONS), max_size=len(RELATIONS)),

@@ -11,13 +11,14 @@ from tests import warm
 from tests.distributed import peers
 from tests.distributed.ranks import environment, run
 from tests.distributed.test_rank_part import assert_parts_suffice
-from tests.distributed.test_whole_graph import divided_graphs
+from tests.distributed.test_whole_graph import divided_graphs, make_model
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import as_processes, assert_as_one_rank, owners, trained
+from tests.distributed.whole import as_processes, assert_as_one_rank, mixed, owners, trained
 from tests.extras import NO_PYG, NO_TRITON
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
+from tests.modules import module_of
 from tests.suites import every, few_of
 
 from graphbraid import native
@@ -63,16 +64,6 @@ class DeviceOfWarps(FakeDevice):
 
     def limits(self):
         return DeviceLimits(num_sms=1, warps_per_sm=4, shared_bytes_per_sm=1 << 16, blocks_per_sm=2)
-
-
-def make_model(name, **options):
-    torch.manual_seed(3)
-    return MODELS[name](**options)
-
-
-def mixed(num_parts, num_nodes=NUM_NODES):
-    """Neighbouring ids on different ranks."""
-    return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
 
 
 def assert_devices_learn_alike(model, graph, partition, **options):
@@ -140,17 +131,12 @@ def featured(first, second):
     """A model of two layers that read edge features, and a graph with some."""
     torch.manual_seed(3)
 
-    class Featured(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = first(), second()
-
-        def forward(self, x, edge_index, edge_attr):
-            return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
+    def forward(self, x, edge_index, edge_attr):
+        return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
 
     graph = make_graph()
     attr = torch.randn(graph.num_edges, 3, generator=torch.Generator().manual_seed(2))
-    return Featured(), graph.replace(edge_attr=attr)
+    return module_of(forward, first=first(), second=second()), graph.replace(edge_attr=attr)
 
 
 @pytest.mark.slow

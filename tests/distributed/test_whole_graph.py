@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.distributed.threads import noted_calls, run_threads
-from tests.distributed.whole import as_processes, assert_as_one_rank, owners
-from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.distributed.whole import assert_as_one_rank, mixed, owners
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
+from tests.modules import module_of
 from tests.suites import every, few_of
 
 import graphbraid
@@ -31,20 +32,12 @@ PAIRS = (CHANNELS, 8), (8, CLASSES)
 QUICK = ("gcn", "sage max", "gat", "batch norm, gelu")
 
 
-@pytest.fixture(autouse=True)
-def threads(monkeypatch):
-    """Threads do as processes do."""
-    as_processes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def make_model(name, **options):
     torch.manual_seed(3)
     return MODELS[name](**options)
-
-
-def mixed(num_parts, num_nodes=NUM_NODES):
-    """Neighbouring ids on different ranks."""
-    return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
 
 
 @pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
@@ -130,17 +123,14 @@ def test_edge_features_stay_with_their_edges():
     pyg = pytest.importorskip("torch_geometric.nn")
     graph = make_graph()
     attr = torch.randn(graph.num_edges, 3, generator=torch.Generator().manual_seed(2))
-
-    class Featured(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = pyg.GATv2Conv(CHANNELS, 8, edge_dim=3)
-            self.second = pyg.GATConv(8, CLASSES, edge_dim=3)
-
-        def forward(self, x, edge_index, edge_attr):
-            return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
-
-    assert_as_one_rank(Featured(), graph.replace(edge_attr=attr), mixed(3), epochs=6)
+    model = module_of(
+        lambda self, x, edge_index, edge_attr: self.second(
+            self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr
+        ),
+        first=pyg.GATv2Conv(CHANNELS, 8, edge_dim=3),
+        second=pyg.GATConv(8, CLASSES, edge_dim=3),
+    )
+    assert_as_one_rank(model, graph.replace(edge_attr=attr), mixed(3), epochs=6)
 
 
 @pytest.mark.slow
@@ -167,17 +157,12 @@ def _is_received(program, value):
 @pytest.mark.slow
 def test_attention_whose_destinations_have_rows_of_their_own():
     pyg = pytest.importorskip("torch_geometric.nn")
-
-    class OfPairs(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = pyg.GATConv((CHANNELS, CHANNELS), 8)
-            self.second = pyg.GATConv((8, CHANNELS), CLASSES, add_self_loops=False)
-
-        def forward(self, x, edge_index):
-            return self.second((self.first(x, edge_index).relu(), x), edge_index)
-
-    assert_as_one_rank(OfPairs(), make_graph(), mixed(3), epochs=6)
+    of_pairs = module_of(
+        lambda self, x, edge_index: self.second((self.first(x, edge_index).relu(), x), edge_index),
+        first=pyg.GATConv((CHANNELS, CHANNELS), 8),
+        second=pyg.GATConv((8, CHANNELS), CLASSES, add_self_loops=False),
+    )
+    assert_as_one_rank(of_pairs, make_graph(), mixed(3), epochs=6)
 
 
 @st.composite

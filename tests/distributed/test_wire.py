@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from tests.distributed.test_whole_graph import make_model
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import RATES, as_processes, blocks, trained
-from tests.fullgraph.test_engine import MODELS
+from tests.distributed.whole import RATES, blocks, trained
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine, Evidence, Ranks
@@ -16,15 +16,7 @@ from graphbraid.train import TrainConfig
 EPOCHS = 8
 
 
-@pytest.fixture(autouse=True)
-def threads(monkeypatch):
-    """Threads do as processes do."""
-    as_processes(monkeypatch)
-
-
-def make_model(name, **options):
-    torch.manual_seed(3)
-    return MODELS[name](**options)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def learned(name, wire, epochs=EPOCHS):

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.distributed.threads import run_threads
-from tests.fullgraph.graphs import CHANNELS, CLASSES
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES
 from torch import Tensor, nn
 
 from graphbraid.distributed import Communicator, Partition
@@ -48,6 +48,11 @@ def owners(part_of: Sequence[int] | Tensor, num_parts: int) -> Partition:
     """A partition in which node i belongs to ``part_of[i]``."""
     ids = torch.as_tensor(part_of, dtype=torch.int32)
     return Partition(part_of=ids, num_parts=num_parts, strategy="by hand", balance="nodes")
+
+
+def mixed(num_parts: int, num_nodes: int = NUM_NODES) -> Partition:
+    """Neighbouring ids on different ranks."""
+    return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
 
 
 def blocks(num_blocks: int, *, loops: bool = False) -> tuple[Graph, Partition]:

@@ -9,7 +9,7 @@ import torch
 from benchmarks.distributed.planted import planted
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.distributed.whole import as_processes, assert_as_one_rank, mixed, owners
 from tests.fullgraph.graphs import NUM_NODES, make_graph
 from tests.fullgraph.test_engine import MODELS
 from tests.train.communities import community_graph
@@ -218,7 +218,7 @@ def lowered_with_floor(model, graph, passes=ALL):
 @pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gat", "gatv2", "batch norm, gelu"])
 def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
     as_processes(monkeypatch)
-    graph, parts = make_graph(train=60), owners(torch.arange(NUM_NODES) * 7 % 11 % 2, 2)
+    graph, parts = make_graph(train=60), mixed(2)
     torch.manual_seed(3)
     model, passes = MODELS[name](), ALL - {"prune"}
     runs = [

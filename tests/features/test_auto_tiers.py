@@ -9,7 +9,7 @@ from benchmarks.common.emulated import EmulatedAccelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS
-from tests.features.tables import graph_without_features, stored_graph
+from tests.features.tables import graph_without_features
 from torch.utils.data import SequentialSampler
 
 from graphbraid import SparseFeatures
@@ -22,11 +22,6 @@ from graphbraid.loader.batch_loader import LoaderSettings
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
 ROW, MAP = 9 * 4, 4 * 800
 OPTIONS = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": 5, "return_edge_id": False, "tiers": "auto"}
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return stored_graph(tmp_path_factory.mktemp("g"))
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, rows_of, same, table_of, written
+from tests.kernels import needs_kernels
 from tests.suites import examples
 
 from graphbraid import native
@@ -20,7 +20,6 @@ from graphbraid.features.rows.disk import BroughtRows
 from graphbraid.ops.gather import put_rows, take_rows
 
 NUM_ROWS = 40
-needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 batches_of_rows = st.lists(st.lists(st.integers(0, NUM_ROWS - 1), max_size=12), max_size=25)
 distinct_batches = st.lists(st.lists(st.integers(0, NUM_ROWS - 1), max_size=12, unique=True), max_size=25)
 

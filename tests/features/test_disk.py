@@ -9,8 +9,8 @@ import torch
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.features.tables import READERS, flip_a_byte, rows_of, same, stored_graph, table_of, written
+from tests.kernels import needs_kernels
 from tests.suites import examples
 
 from graphbraid import native
@@ -19,8 +19,6 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, DiskRows, RowCache, TierCounts
 from graphbraid.features.rows import reference
 from graphbraid.files.block_sums import BlockSums, of_file
-
-needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 @pytest.mark.parametrize("options", READERS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.features.tables import same, stored_graph
+from tests.features.tables import same
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, score
@@ -19,11 +19,6 @@ from graphbraid.sampling.rows.device_cache import DeviceCache, joined
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
 ROW, MAP = 148, 4 * 300  # bytes of a row of the stored graph, and of a map of its nodes
 CPU, X = torch.device("cpu"), torch.ones(9, 3)
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return stored_graph(tmp_path_factory.mktemp("g"))
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,6 @@ from graphbraid.loader import NeighborLoader
 REFUSED = "made for another graph.*Make them anew from this graph"
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return stored_graph(tmp_path_factory.mktemp("g"))
-
-
 def others(graph, folder):
     """Graphs of the same shape: with other features, and renumbered ones with other edges, too."""
     twice = graph.replace(x=graph.x * 2)

@@ -8,16 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import warm
-from tests.extras import NO_KERNELS, NO_PEAK
+from tests.extras import NO_PEAK
 from tests.features.cases import arrays, assert_same, expected, full_graphs
 from tests.graph.cases import reference_kernels
 from tests.graph.edge_cases import EDGE_CASES
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed
 from tests.peaks import least_peak
 from tests.suites import examples
 
 import graphbraid
-from graphbraid import Csc, Graph, features, native
+from graphbraid import Csc, Graph, features
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import reorder
 from graphbraid.features.reordering import OF_GRAPH, OF_SAMPLER, Renumbering, named_order
@@ -215,10 +216,8 @@ print((status("VmHWM") - before) / graph.csc.nbytes)
 
 @pytest.mark.skipif(sys.platform != "linux", reason=NO_PEAK)
 @pytest.mark.slow
+@needs_kernels
 def test_peak_memory_is_the_topology_twice_and_the_nodes_maps():
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
-
     def peak():
         done = warm.run(["-c", MEASURE, 800_000, 24])
         assert done.returncode == 0, done.stderr

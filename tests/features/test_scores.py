@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.sampling.graphs import power_law_csc, star_csc
 
-from graphbraid import Csc, Graph, SamplerConfig, features, native
+from graphbraid import Csc, Graph, SamplerConfig, features
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import reference
 from graphbraid.features.scores import walks
@@ -59,9 +59,8 @@ def graphs(draw):
 
 
 @given(graphs(), samplers)
+@needs_kernels
 def test_compiled_walks_are_their_twins(graph, sampler):
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     compiled = {kind: values_of(graph, kind, sampler) for kind in WALKED}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walks, "backend", lambda: reference)

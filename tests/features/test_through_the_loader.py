@@ -17,11 +17,6 @@ SMALL = DiskOptions(depth=4, longest_bytes=4096)
 BUDGETS = [0, 40_000, "all"]  # none, some 60, and all 300 rows
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return stored_graph(tmp_path_factory.mktemp("g"))
-
-
 def tiers_of(graph, host):
     return TieredFeatures.build(graph, host=host, disk=SMALL)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, graph_without_features, same, stored_graph
+from tests.kernels import needs_kernels
 from tests.suites import examples
 
-from graphbraid import Graph, SparseFeatures, Trainer, native
+from graphbraid import Graph, SparseFeatures, Trainer
 from graphbraid.arguments import MOST_BYTES, as_budget, as_size
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, Score, TieredFeatures, TieredTopology
@@ -24,11 +24,6 @@ from graphbraid.train import TrainConfig
 
 BUDGETS = [0, "300 KiB", "all"]  # of 300 rows of 148 bytes: buffers of requests take most of the second
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return stored_graph(tmp_path_factory.mktemp("g"))
 
 
 def some_rows(graph, num_rows):
@@ -100,7 +95,7 @@ def test_a_record_of_scores_is_taken_by_its_values(graph):
     assert store.counts.disk_requests == before
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_all_in_memory_is_read_once_and_in_order(graph):
     store = TieredFeatures.build(graph, host="1TiB")
     before = store.counts

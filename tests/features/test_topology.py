@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, stored_graph
+from tests.kernels import needs_kernels
 
 from graphbraid import Graph, native
 from graphbraid.datasets import open_store, save_store
@@ -23,12 +23,7 @@ from graphbraid.files import mapped
 from graphbraid.graph.csc import Csc
 
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
-KERNELS = pytest.param("kernels", marks=pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS))
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return stored_graph(tmp_path_factory.mktemp("g"))
+KERNELS = pytest.param("kernels", marks=needs_kernels)
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +90,14 @@ def test_drawn_ids_are_those_of_the_file(graph, wide, backend, seed, share, num_
         assert lists.hot_edges() == int(csc.degrees()[hot].sum())
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_twins_tell_the_same_memory(graph):
     hot = torch.arange(0, 300, 7)
     both = [reader_of(backend, graph, hot) for backend in ("kernels", "reference")]
     assert both[0].overhead_bytes() == both[1].overhead_bytes()
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_what_would_read_outside_is_refused_by_the_compiled_lists(graph):
     csc = graph.csc
     lists = reader_of("kernels", graph, torch.tensor([1, 5]))

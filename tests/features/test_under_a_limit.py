@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from tests import warm
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import PATIENCE
 from tests.features.tables import stored_graph
+from tests.kernels import needs_kernels
 
-from graphbraid import Graph, native
+from graphbraid import Graph
 from graphbraid.datasets import save_store
 from graphbraid.graph.csc import Csc
 
@@ -65,7 +66,7 @@ def found(done):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_training_under_a_limit_of_memory_learns_the_same_to_the_bit(stores):
     under_limit = limited(stores)
     if "refused" in under_limit:

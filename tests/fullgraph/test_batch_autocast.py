@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tests.extras import NO_PYG
+from tests.modules import module_of
 from torch import nn
 from torch.utils._pytree import tree_map
 
@@ -174,29 +175,22 @@ class Careful(nn.Module):
             return self.last(x.float())
 
 
-class Both(nn.Module):
-    """Returns rows of two dtypes."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
-
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index), x * 2
+def rows_of_two_dtypes(self, x, edge_index):
+    return self.conv(x, edge_index), x * 2
 
 
-class Broken(nn.Module):
-    """Has a part that PyTorch runs as it is written."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
-
-    def forward(self, x, edge_index):
-        return torch.fft.fft(self.conv(x, edge_index).float()).real
+def part_as_written(self, x, edge_index):
+    return torch.fft.fft(self.conv(x, edge_index).float()).real
 
 
-@pytest.mark.parametrize("make", [Careful, Both, Broken])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Careful,
+        lambda: module_of(rows_of_two_dtypes, conv=pyg.SAGEConv(CHANNELS, CLASSES)),
+        lambda: module_of(part_as_written, conv=pyg.SAGEConv(CHANNELS, CLASSES)),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*as it is written", "ignore:.*as they are written")
 def test_what_autocast_does_not_lower_alone_runs_as_written(make):
     batch, model = sampled(data_of("untidy"), as_pyg=True), make()

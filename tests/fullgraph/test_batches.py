@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
+from tests.modules import module_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -427,15 +428,8 @@ def test_calls_with_tensors_give_every_row(name):
 
 
 def test_a_forward_that_takes_adj_t_gets_the_edge_list():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
-
-        def forward(self, x, adj_t):
-            return self.conv(x, adj_t)
-
-    batch, model = in_double(sampled(data_of("untidy"), as_pyg=True)), Model().double()
+    model = module_of(lambda self, x, adj_t: self.conv(x, adj_t), conv=pyg.SAGEConv(CHANNELS, CLASSES))
+    batch, model = in_double(sampled(data_of("untidy"), as_pyg=True)), model.double()
     engine, expected = graphbraid.compile(model, strict=True), model(batch.x, batch.edge_index)
     torch.testing.assert_close(engine(batch.x, batch.edge_index), expected, **CLOSE)
     torch.testing.assert_close(engine(batch.x, adj_t=batch.edge_index), expected, **CLOSE)
@@ -497,17 +491,6 @@ def test_attention_that_sums_before_it_maps_takes_no_nodes():
     out.sum().backward()
 
 
-class OtherWay(nn.Module):
-    """Its forward takes the edges first."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, edge_index, x):
-        return self.inner(x, edge_index)
-
-
 class Passing(nn.Module):
     """A wrapper, as DistributedDataParallel is."""
 
@@ -528,7 +511,7 @@ def test_a_forward_whose_arguments_changed_is_called_by_the_new_ones(wraps, as_p
     engine = graphbraid.compile(outer if wraps else model)
     expected = engine(batch)
     if wraps:
-        outer.module = OtherWay(model)
+        outer.module = module_of(lambda self, edge_index, x: self.inner(x, edge_index), inner=model)
     else:
         model.forward = lambda edge_index, x: type(model).forward(model, x, edge_index)
     torch.testing.assert_close(engine(batch), expected, **CLOSE)
@@ -719,15 +702,9 @@ def test_copies_and_pickles_hold_a_copy_of_the_model_and_no_programs():
 
 
 def test_a_submodule_may_have_any_name():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model, self.why, self.training_ = pyg.GCNConv(CHANNELS, CLASSES), nn.Identity(), 1
-
-        def forward(self, x, edge_index):
-            return self.model(x, edge_index)
-
-    model, batch = Model(), sampled(data_of("untidy"))
+    parts = {"model": pyg.GCNConv(CHANNELS, CLASSES), "why": nn.Identity(), "training_": 1}
+    model = module_of(lambda self, x, edge_index: self.model(x, edge_index), **parts)
+    batch = sampled(data_of("untidy"))
     out = graphbraid.compile(model, strict=True)(batch)
     torch.testing.assert_close(out, model(batch.x, batch.edge_index)[: batch.batch_size])
 
@@ -935,18 +912,14 @@ def test_what_backward_reads_may_not_be_written_over(change):
 @pytest.mark.parametrize("change", ["features of edges", "their map"])
 @pytest.mark.parametrize("kind", [pyg.GATv2Conv, pyg.GATConv, pyg.TransformerConv])
 def test_what_attention_reads_of_edges_gives_its_own_gradients_or_none(kind, change, edge_dim):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = kind(CHANNELS, CLASSES, edge_dim=edge_dim, **options)
-
-        def forward(self, x, edge_index, edge_attr):
-            return self.conv(x, edge_index, edge_attr)
-
     options = {} if kind is pyg.TransformerConv else {"add_self_loops": False}
+    model = module_of(
+        lambda self, x, edge_index, edge_attr: self.conv(x, edge_index, edge_attr),
+        conv=kind(CHANNELS, CLASSES, edge_dim=edge_dim, **options),
+    )
     data = data_of("directed")
     data.edge_attr = torch.randn(data.num_edges, edge_dim)
-    batch, engine = sampled(data, num_neighbors=[3]), graphbraid.compile(Model(), strict=True)
+    batch, engine = sampled(data, num_neighbors=[3]), graphbraid.compile(model, strict=True)
 
     def gradients(change):
         out = engine(batch)
@@ -1140,15 +1113,9 @@ def test_hooks_of_parameters_run_once():
 
 
 def test_a_single_row_has_no_variance():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm = pyg.SAGEConv(CHANNELS, 8), nn.BatchNorm1d(8)
-
-        def forward(self, x, edge_index):
-            return self.norm(self.conv(x, edge_index))
-
-    engine = graphbraid.compile(Model(), strict=True)
+    conv, norm = pyg.SAGEConv(CHANNELS, 8), nn.BatchNorm1d(8)
+    model = module_of(lambda self, x, edge_index: self.norm(self.conv(x, edge_index)), conv=conv, norm=norm)
+    engine = graphbraid.compile(model, strict=True)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         engine(torch.randn(1, CHANNELS), torch.zeros(2, 0).long())
 
@@ -1189,7 +1156,7 @@ KINDS = ("sage", "transformer", "gin", "linear", "norm", "add", "product")
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(steps=st.lists(STEPS, min_size=1, max_size=7), seed=st.integers(0, 99))
 def test_values_read_on_several_levels_are_those_of_the_model(steps, seed):
     torch.manual_seed(seed)

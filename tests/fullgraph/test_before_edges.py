@@ -119,10 +119,11 @@ class Net(nn.Module):
         return self.layer(F.relu(self.first(x)), edge_index, edge_attr)
 
 
-def _layer(name, **options):
-    message = MESSAGES[name]
+def _layer(message, **options):
+    """A layer with a message, or with the one of a name."""
+    message = MESSAGES.get(message, message)
     message.__name__ = "message"  # by which PyG finds its signature
-    kind = type(f"Layer_{name}", (Layer,), {"message": message})
+    kind = type("OwnLayer", (Layer,), {"message": message})
     torch.manual_seed(1)
     return kind(**options)
 
@@ -151,8 +152,8 @@ def _compared(model, engine, twin, given):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-def _model(name, **options):
-    model = Net(_layer(name, **options)).double()
+def _model(message, **options):
+    model = Net(_layer(message, **options)).double()
     return model, graphbraid.compile(model), copy.deepcopy(model)
 
 
@@ -241,11 +242,7 @@ def _without_gradient(self, x_i, x_j):
 @pytest.mark.parametrize("function", [_gated, _turned, _without_gradient])
 @pytest.mark.parametrize("aggr", ["sum", ["mean", "std"]])
 def test_tensors_that_a_message_computes_of_parameters_are_new_in_each_call(function, aggr):
-    MESSAGES["computed"] = function
-    try:
-        model, engine, twin = _model("computed", aggr=aggr)
-    finally:
-        del MESSAGES["computed"]
+    model, engine, twin = _model(function, aggr=aggr)
     for _ in range(3):
         _compared(model, engine, twin, _data())
         for one in (model, twin):
@@ -264,12 +261,7 @@ def _infinitely_often(self, x_i, x_j):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("function", [_zero_times, _infinitely_often])
 def test_factors_without_a_product_of_their_own_keep_undefined_rows(function, value):
-    MESSAGES["factor"] = function
-    try:
-        layer = _layer("factor").double()
-    finally:
-        del MESSAGES["factor"]
-    x, *rest = _data()
+    layer, (x, *rest) = _layer(function).double(), _data()
     x[7, 2] = value
     expected = copy.deepcopy(layer)(x, *rest)
     torch.testing.assert_close(graphbraid.compile(layer)(x, *rest), expected, equal_nan=True)
@@ -290,12 +282,7 @@ def _dropped(self, x_i, x_j):
 
 
 def test_dropout_between_two_maps_stays_and_rests_in_evaluation():
-    MESSAGES["dropped"] = _dropped
-    try:
-        model, engine, twin = _model("dropped")
-    finally:
-        del MESSAGES["dropped"]
-    data = _data()
+    (model, engine, twin), data = _model(_dropped), _data()
     first, second = (engine(*data) for _ in range(2))
     assert not first.equal(second)
     mean = torch.stack([engine(*data).detach() for _ in range(400)]).mean(0)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.ops.bits import packed, zeros_and_ones
@@ -22,7 +22,6 @@ def few_at_a_time(monkeypatch):
     monkeypatch.setattr(binary, "CELLS_AT_A_TIME", 700)
 
 
-@settings(deadline=None)
 @given(
     shape=st.tuples(st.integers(0, 150), st.integers(0, 70)),
     density=st.sampled_from([0.0, 0.3, 1.0]),

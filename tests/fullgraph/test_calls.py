@@ -1,10 +1,8 @@
 """State between an engine's forward and backward pass belongs to the call, whatever runs in between."""
 
-import threading
-
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, in_threads
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
@@ -31,22 +29,12 @@ def gradients(model, out, **options):
     return [g.clone() for g in torch.autograd.grad(out.square().sum(), list(model.parameters()), **options)]
 
 
-def in_threads(work, count):
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 @pytest.mark.parametrize("base", BASES)
 def test_gradients_asked_for_by_several_threads_are_all_right(base):
     model, _, engine = compiled(lambda: Stack(BASES[base], nn.BatchNorm1d(HIDDEN)))
-    expected, found = gradients(model, engine()), []
-    in_threads(lambda: found.extend(gradients(model, engine()) for _ in range(8)), 4)
-    assert len(found) == 32
-    for ours in found:
-        torch.testing.assert_close(ours, expected, **CLOSE)
+    expected = gradients(model, engine())
+    for found in in_threads(*[lambda: [gradients(model, engine()) for _ in range(8)]] * 4):
+        torch.testing.assert_close(found, [expected] * 8, **CLOSE)
 
 
 def another_call(model, engine):
@@ -88,7 +76,7 @@ def test_what_runs_before_a_backward_pass_does_not_change_its_gradients(between,
     drawn, statistics = torch.get_rng_state(), [b.clone() for b in model.buffers()]
     modes = [module.training for module in model.modules()]
     found = []
-    in_threads(lambda: found.extend(gradients(model, out)), 1)
+    in_threads(lambda: found.extend(gradients(model, out)))
     torch.testing.assert_close(found, expected, **CLOSE)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert torch.equal(drawn, state) or between is not nothing

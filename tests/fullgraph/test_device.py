@@ -11,7 +11,7 @@ from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import make_graph, unlowerable
 from tests.fullgraph.matrix.graphs import data_of
-from tests.fullgraph.test_engine import MODELS, gradients, loss_of
+from tests.fullgraph.test_engine import GRAPHS, MODELS, gradients, loss_of
 from tests.suites import few_of
 
 import graphbraid
@@ -36,13 +36,6 @@ RECORDED = (
     "gatv2",
 )
 OTHERS = ("gin", "gat", "gatv2", "batch norm, gelu")  # some of their operations may run through autograd
-GRAPHS = {
-    "directed": {},
-    "undirected": {"symmetric": True},
-    "weighted": {"weighted": True},
-    "sparse": {"sparse": True, "density": 0.1},
-    "all nodes train": {"train": 60},
-}
 
 
 @pytest.fixture(autouse=True)

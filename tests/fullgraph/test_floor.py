@@ -6,12 +6,11 @@ import json
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.kernels import needs_kernels
 
 import graphbraid
-from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph.device import Host
@@ -121,9 +120,8 @@ def test_a_floor_is_the_longest_of_memory_cache_arithmetic_and_bits():
     assert Work(**work, bit_seconds=5.0).seconds(RATES) == 5.0
 
 
+@needs_kernels
 def test_rows_that_the_cache_does_not_hold_come_from_memory_at_random():
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     graph, program = make_graph(), two_layers()
     csc, cache_bytes = graph.csc, 16 * 2 * 32  # 16 pairs of rows of 8 columns
     share = cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)
@@ -136,9 +134,8 @@ def test_rows_that_the_cache_does_not_hold_come_from_memory_at_random():
     assert holds_all.cached_bytes >= csc.num_edges * 64
 
 
+@needs_kernels
 def test_rows_from_memory_come_at_the_rate_that_was_measured_in_a_region_of_their_size():
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     graph, program = make_graph(), two_layers()
     asked, cache = [], 16 * 2 * 32
 
@@ -159,9 +156,8 @@ def test_rows_from_memory_come_at_the_rate_that_was_measured_in_a_region_of_thei
     assert len(set(asked)) == 1
 
 
+@needs_kernels
 def test_values_of_sparse_features_read_rows_of_a_table_that_a_cache_may_hold():
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     graph = make_graph(density=0.25)
     program = two_layers().rewritten(two_layers().ops, input_path="sparse")
     weight_bytes, reads = 4 * 8 * CHANNELS, float((graph.x != 0).float().mean()) * NUM_NODES * CHANNELS
@@ -184,9 +180,8 @@ def test_gat_reads_one_row_of_gradients_for_each_edge_whose_heads_are_averaged_o
         assert ledger.backward(op).flops == 2 * edges * width
 
 
+@needs_kernels
 def test_rows_that_a_cores_cache_does_not_hold_come_from_the_one_behind_it():
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     graph, program = make_graph(), two_layers()
     csc, inner, rows = graph.csc, 16 * 2 * 32, NUM_NODES * 32  # 16 pairs of rows of 8 columns
     missed = (1 - cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)) * csc.num_edges * 64

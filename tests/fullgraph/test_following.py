@@ -3,8 +3,8 @@
 import copy
 import operator
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, in_threads
+from tests.kernels import needs_kernels
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
@@ -139,8 +140,8 @@ def test_a_changed_model_is_noticed(change):
     torch.testing.assert_close(engine.predict(), model(data.x, data.edge_index).detach(), **CLOSE)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
-@settings(max_examples=100, deadline=None)
+@needs_kernels
+@settings(max_examples=100)
 @given(sizes=st.lists(st.integers(0, 3), max_size=4), change=st.integers(0, 9), place=st.integers(0, 9))
 def test_compiled_code_sees_every_replaced_item(sizes, change, place):
     """Also a value that is equal, such as 1 in the place of True; and items that move or get other names."""
@@ -536,37 +537,23 @@ def test_threads_wait_for_each_other():
     between = nn.Sequential(nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.5))
     model, _, engine = compiled(lambda: Stack(BASES["GATConv"], between))
     other = graphbraid.compile(model, data_of("untidy"), nodes=[1, 2, 3])
-    expected, wrong = engine.predict(), []
+    expected = engine.predict()
 
     def ask(asked):
-        for _ in range(30):
-            if not torch.equal(asked.predict(), expected):
-                wrong.append(asked)
+        return all(torch.equal(asked.predict(), expected) for _ in range(30))
 
-    threads = [threading.Thread(target=ask, args=(e,)) for e in (engine, engine, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert all(in_threads(*(partial(ask, one) for one in (engine, engine, other))))
     assert model.training
 
 
 def test_outputs_asked_for_by_several_threads_are_all_right():
     model, data, engine = compiled(lambda: Stack(GCN))
-    expected, wrong = model(data.x, data.edge_index)[data.train_mask], []
+    expected = model(data.x, data.edge_index)[data.train_mask]
 
     def ask():
-        for _ in range(40):
-            if not torch.allclose(engine(), expected, **CLOSE):
-                wrong.append(1)
+        return all(torch.allclose(engine(), expected, **CLOSE) for _ in range(40))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert all(in_threads(*[ask] * 4))
 
 
 def test_models_run_in_other_threads_while_a_message_is_traced():

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
+from tests.kernels import needs_kernels
 from tests.ops.graphs import square
 from tests.suites import examples
 
@@ -30,8 +30,6 @@ SLOW_MEMORY = Rates(row_bytes=1e3, cached_row_bytes=1e9)
 """Rates by which the making of an order pays on a graph this small, also where the twin makes it."""
 SMALL_CACHE = 16 * 64
 """Holds sixteen rows of width 16."""
-
-needs_native = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 def planted(*, symmetric=False, weighted=False, sparse=False, seed=0, train=NODES, shuffled=True):
@@ -264,7 +262,7 @@ def test_members_of_a_community_stand_side_by_side():
     assert cached_share(graph.csc, order, 16) > scattered + 0.2
 
 
-@needs_native
+@needs_kernels
 @settings(max_examples=examples(30))
 @given(
     seed=st.integers(0, 9),

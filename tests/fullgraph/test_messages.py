@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 from tests.extras import NO_PYG
+from tests.modules import module_of
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
@@ -60,20 +61,9 @@ def test_a_message_with_dropout_is_lowered_and_rests_in_evaluation(make):
     assert_alike(model, twin, data, engine, steps=1)
 
 
-class One(nn.Module):
-    """One layer."""
-
-    def __init__(self, make):
-        super().__init__()
-        self.conv = make(CHANNELS, CLASSES)
-
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index)
-
-
 def test_dropout_in_a_message_keeps_the_mean_and_draws_the_same_from_a_seed():
     """Each step draws other numbers; backward draws those of its forward."""
-    data, model = data_of("untidy"), One(own(_dropped, aggr="sum"))
+    data, model = data_of("untidy"), own(_dropped, aggr="sum")(CHANNELS, CLASSES)
     engine = engine_of(model, data)
     assert verdict(engine) == LOWERED
     torch.manual_seed(3)
@@ -299,18 +289,13 @@ class _AcrossHeads(_ByHead):
 )
 def test_attention_of_known_operations_runs_in_one_kernel(kind, make, in_one_kernel):
     torch.manual_seed(3)
-    data, model = data_of(kind), nn.Sequential(nn.Linear(CHANNELS, 8))
-    stack = Stack(lambda i, o: make(8 if i == CHANNELS else i, 8), hidden=8)
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.stack, self.last = model, stack, nn.Linear(8, CLASSES)
-
-        def forward(self, x, edge_index):
-            return self.last(self.stack(self.first(x), edge_index))
-
-    ours = Model()
+    data = data_of(kind)
+    ours = module_of(
+        lambda self, x, edge_index: self.last(self.stack(self.first(x), edge_index)),
+        first=nn.Linear(CHANNELS, 8),
+        stack=Stack(lambda i, o: make(8 if i == CHANNELS else i, 8), hidden=8),
+        last=nn.Linear(8, CLASSES),
+    )
     ours.train(all(module.training for module in ours.modules()))
     twin, engine = copy.deepcopy(ours), engine_of(ours, data)
     assert verdict(engine) == LOWERED, engine.explain()

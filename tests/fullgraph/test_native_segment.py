@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
+from tests.kernels import needs_kernels
 from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
+from tests.fullgraph.matrix import models
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.test_batches import STEPS, SharedGradients, Wired, sampled
 from tests.fullgraph.test_typed_batches import own, ready
@@ -25,7 +27,7 @@ from graphbraid import native
 from graphbraid.fullgraph.batches import segments
 from graphbraid.ops.kernels import watched, without_pool
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
+pytestmark = needs_kernels
 
 
 class Weighted(nn.Module):
@@ -151,7 +153,7 @@ def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monke
     assert all(map(torch.equal, *results))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(steps=st.lists(STEPS, min_size=1, max_size=7), seed=st.integers(0, 99))
 def test_values_that_several_operations_read_have_their_bits(steps, seed):
     torch.manual_seed(seed)
@@ -255,22 +257,12 @@ def test_parameters_whose_memory_is_moved_are_read_where_they_are(how, name):
         before.sum().backward()
 
 
-class Summed(nn.Module):
-    """Sums with weights of edges alone, which backward reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = pyg.GraphConv(CHANNELS, 8), pyg.GraphConv(8, CLASSES)
-
-    def forward(self, x, edge_index, edge_weight):
-        return self.last(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
-
-
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.parametrize("change", ["in place", "data", "moved"])
 def test_backward_reads_the_weights_of_edges_that_forward_read(change, layout):
     torch.manual_seed(0)
-    engine, batch = graphbraid.compile(Summed(), strict=True), sampled(data_of("untidy"), layout=layout)
+    summed = models.Weighted(pyg.GraphConv)
+    engine, batch = graphbraid.compile(summed, strict=True), sampled(data_of("untidy"), layout=layout)
     weight, wanted = batch.edge_weight, [*engine.parameters()]
     expected, out = torch.autograd.grad(engine(batch).sum(), wanted), engine(batch)
     assert runs_compiled(out)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.extras import NO_PYG
+from tests.modules import module_of
 from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -97,16 +98,12 @@ def test_what_dropout_makes_may_be_written_over():
     [lambda x, w: x @ w, torch.mm, torch.matmul, lambda x, w: x.mm(w), lambda x, w: torch.mm(x, mat2=w)],
 )
 def test_a_product_of_rows_and_a_parameter_is_a_linear_map(product):
-    class Multiplied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.weight = GCN(CHANNELS, 8), nn.Parameter(torch.randn(8, CLASSES))
-
-        def forward(self, x, edge_index):
-            return product(self.conv(x, edge_index).relu(), self.weight)
-
-    model, data = Multiplied(), data_of("untidy")
-    twin = copy.deepcopy(model)
+    model = module_of(
+        lambda self, x, edge_index: product(self.conv(x, edge_index).relu(), self.weight),
+        conv=GCN(CHANNELS, 8),
+        weight=nn.Parameter(torch.randn(8, CLASSES)),
+    )
+    data, twin = data_of("untidy"), copy.deepcopy(model)
     engine = engine_of(model, data)
     assert_as_written(engine, model, data)
     assert verdict(engine) == LOWERED

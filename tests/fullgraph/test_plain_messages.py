@@ -555,6 +555,19 @@ def _pair(run):
     return model, copy.deepcopy(model)
 
 
+def _assert_same_numbers(engine, twin, x, edges):
+    """Outputs, and gradients of the same parameters."""
+    ours, theirs = engine(x, edges), twin(x, edges)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+    for out, of in ((ours, engine), (theirs, twin)):
+        of.zero_grad()
+        out.square().sum().backward()
+    for a, b in zip(engine.parameters(), twin.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None)
+        if a.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.parametrize("run", _cases(*READ, _without_gradient, quick=[_expanded, _vectors]))
 def test_gathers_and_scatters_are_lowered_and_equal_what_is_written(run):
     data, (model, twin) = data_of("untidy"), _pair(run)
@@ -638,15 +651,7 @@ def test_on_batches_they_equal_what_is_written(run):
     model, twin = model.double(), twin.double()
     engine = graphbraid.compile(model)
     for edges in (data.edge_index, data.edge_index[:, ::2].contiguous()):
-        ours, theirs = engine(data.x, edges), twin(data.x, edges)
-        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
-        for out, of in ((ours, model), (theirs, twin)):
-            of.zero_grad()
-            out.square().sum().backward()
-        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-            assert (a.grad is None) == (b.grad is None)
-            if a.grad is not None:
-                torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)
+        _assert_same_numbers(engine, twin, data.x, edges)
     if run in READ:
         assert engine.why is None, engine.explain()
 
@@ -827,13 +832,5 @@ def test_what_numbers_hide_when_a_model_is_read_is_as_written_later(run):
     engine = graphbraid.compile(model)
     for value in (0.0, -3.0):
         for one in (model, twin):
-            one.zero_grad()
             nn.init.constant_(one.score.bias, value)
-        ours, theirs = engine(data.x, edges), twin(data.x, edges)
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-        for out in (ours, theirs):
-            out.square().sum().backward()
-        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-            assert (a.grad is None) == (b.grad is None)
-            if a.grad is not None:
-                torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9)
+        _assert_same_numbers(engine, twin, data.x, edges)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.kernels import needs_kernels
 from torch import nn
 
 import graphbraid
@@ -28,8 +29,6 @@ GRAPHS = {
     "sparse": {"sparse": True, "density": 0.2},
     "binary": {"binary": "ones", "density": 0.4},
 }
-
-needs_kernels = pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
 
 
 def steps(model, graph, count, *, change=lambda number, model: None):

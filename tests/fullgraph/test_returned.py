@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from tests.extras import NO_PYG
-from torch import Tensor, nn
+from tests.modules import module_of
+from torch import Tensor
 from torch.utils import _pytree as tree
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -214,16 +215,8 @@ def test_where_one_result_is_needed_several_are_refused():
 
 
 def test_the_same_matrix_twice_has_the_sum_of_both_gradients():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = GCN(6, 4)
-
-        def forward(self, x, edge_index):
-            h = self.conv(x, edge_index)
-            return h, h
-
-    batch, model = sampled(data_of("untidy"), as_pyg=True), Twice()
+    batch = sampled(data_of("untidy"), as_pyg=True)
+    model = module_of(lambda self, x, edge_index: (self.conv(x, edge_index),) * 2, conv=GCN(6, 4))
     engine = graphbraid.compile(model, strict=True)
     one, other = engine(batch)
     assert one is other

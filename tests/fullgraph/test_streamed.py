@@ -4,12 +4,13 @@ import os
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, stored_graph
+from tests.kernels import needs_kernels
+from tests.modules import module_of
 from tests.suites import few_of
 
 import graphbraid
-from graphbraid import Trainer, native
+from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
@@ -20,7 +21,6 @@ from graphbraid.machine.hardware import Rates
 WIDTH, NODES = 37, 2300
 SMALL = 96_000
 """Bytes for features: a quarter of them."""
-COMPILED = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def trained(graph, make, steps=3, **options):
     return losses, engine.predict(), engine
 
 
-@COMPILED
+@needs_kernels
 @pytest.mark.parametrize("name", few_of(MODELS, {"SAGE", "GAT"}))
 def test_losses_and_outputs_have_the_bits_of_features_in_memory(graph, name):
     expected, outputs, _ = trained(graph, MODELS[name])
@@ -74,7 +74,7 @@ def test_losses_and_outputs_have_the_bits_of_features_in_memory(graph, name):
         assert "streamed" in engine.explain()
 
 
-@COMPILED
+@needs_kernels
 @pytest.mark.parametrize("passes", [("hoist",), ("locality",), ("prune", "order"), ()])
 def test_other_passes_have_the_bits_too(graph, passes):
     wanted = graphbraid.fullgraph.ALL - {"input_path"} - set(passes)
@@ -87,7 +87,7 @@ def test_other_passes_have_the_bits_too(graph, passes):
 
 
 @pytest.mark.slow
-@COMPILED
+@needs_kernels
 def test_threads_change_no_bit(graph):
     threads, found = torch.get_num_threads(), []
     try:
@@ -99,7 +99,7 @@ def test_threads_change_no_bit(graph):
     assert found[0] == found[1]
 
 
-@COMPILED
+@needs_kernels
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_narrow_rows_are_widened_block_by_block(graph, tmp_path, dtype):
     narrow = open_store(save_store(graph, tmp_path / dtype, features_dtype=dtype))
@@ -165,15 +165,9 @@ def test_a_damaged_temporary_file_is_told(graph):
         engine()
 
 
-class Dropped(torch.nn.Module):
-    """Drops out the features, which makes as many new numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = gnn.GCNConv(WIDTH, 4)
-
-    def forward(self, x, edge_index):
-        return self.conv(torch.nn.functional.dropout(x, 0.5, self.training), edge_index)
+def dropped(self, x, edge_index):
+    """Drop out the features, which makes as many new numbers."""
+    return self.conv(torch.nn.functional.dropout(x, 0.5, self.training), edge_index)
 
 
 class Sine(torch.nn.Module):
@@ -186,7 +180,12 @@ class Sine(torch.nn.Module):
 def test_what_cannot_be_streamed_is_refused(graph, tmp_path):
     other = stored_graph(tmp_path, num_nodes=30, width=WIDTH)
     for make, options, error, said in (
-        (lambda _: Dropped(), {"host": 0}, ConfigError, "before any product with weights"),
+        (
+            lambda _: module_of(dropped, conv=gnn.GCNConv(WIDTH, 4)),
+            {"host": 0},
+            ConfigError,
+            "before any product with weights",
+        ),
         (lambda _: Sine(), {"host": 0}, ConfigError, "read by a lowered program alone"),
         (gcn, {"host": "no"}, ConfigError, "host must be a number of bytes"),
         (gcn, {"tiers": TieredFeatures.build(other, host=0)}, ConfigError, "the features of this graph"),
@@ -206,7 +205,7 @@ def run(graph, folder=None, **options):
 
 
 @pytest.mark.slow
-@COMPILED
+@needs_kernels
 def test_a_trainer_streams_by_its_option_and_resumes_with_another(graph, tmp_path):
     expected = run(graph, epochs=4)
     whole = run(graph, epochs=4, host=SMALL)

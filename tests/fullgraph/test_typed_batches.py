@@ -8,23 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
+from tests.modules import module_of
 from tests.suites import every, examples
 from torch import nn
 from torch.utils import _pytree as tree
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.fullgraph import typed_cases
+from tests.fullgraph.test_typed_pyg import KINDS as KINDS_OF_LAYERS
 from tests.fullgraph.typed_cases import HETERO, LEFT_ALONE, TRANSFORMED, WIDTHS, hetero, of, residual, untidy
 from torch_geometric.data import Data
-from torch_geometric.nn import (
-    FastRGCNConv,
-    GATConv,
-    GATv2Conv,
-    GraphConv,
-    HeteroConv,
-    HGTConv,
-    RGCNConv,
-    SAGEConv,
-)
+from torch_geometric.nn import FastRGCNConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 
 import graphbraid
 from graphbraid.errors import DataError
@@ -107,11 +101,7 @@ KINDS = {
 
 def ready(make, graph):
     """A model in double precision whose parameters have been made by a first run."""
-    torch.manual_seed(0)
-    model = make(graph)
-    with torch.no_grad():
-        model.eval()({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
-    return model.train().double()
+    return typed_cases.ready(make, graph).double()
 
 
 def as_written(model, batch, node_type="a"):
@@ -161,15 +151,6 @@ def test_models_equal_themselves(name, kind):
 def test_ten_steps_of_adam():
     graph = untidy()
     assert_same(ready(HETERO["mixed, mean"], graph), own(graph), own(graph), steps=10)
-
-
-KINDS_OF_LAYERS = {
-    "sage": of(SAGEConv),
-    "sum": of(SAGEConv, aggr="sum", root_weight=False),
-    "max": of(GraphConv, aggr="max"),
-    "gat": of(GATConv, heads=2, concat=False, add_self_loops=False),
-    "gatv2": of(GATv2Conv, add_self_loops=False),
-}
 
 
 @pytest.mark.slow
@@ -282,23 +263,17 @@ def test_edges_that_are_not_by_hop_give_no_trimming(make, kind, monkeypatch):
 # ---- calls that are not lowered, and calls with tensors
 
 
-class Writing(nn.Module):
-    """Writes to the dict that it is called with."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x_dict, edge_index_dict):
-        x_dict["a"] = x_dict["a"] * 2
-        return self.model(x_dict, edge_index_dict)
+def writes_to_its_dict(self, x_dict, edge_index_dict):
+    x_dict["a"] = x_dict["a"] * 2
+    return self.model(x_dict, edge_index_dict)
 
 
 @pytest.mark.parametrize("hook", [False, True])  # compiled, and as written
 @pytest.mark.filterwarnings("ignore:.*runs as it is written")
 def test_a_forward_that_writes_to_its_dict_leaves_the_batch_as_it_is(hook):
     graph = untidy()
-    model, batch = Writing(ready(hetero(of(SAGEConv)), graph)), own(graph)
+    model = module_of(writes_to_its_dict, model=ready(hetero(of(SAGEConv)), graph))
+    batch = own(graph)
     if hook:
         model.register_forward_hook(lambda *_: None)
     engine = graphbraid.compile(model)
@@ -322,16 +297,9 @@ def test_dicts_of_other_keys_are_the_models_own_matter():
     assert "keys" in str(engine.why)
 
 
-class Twice(nn.Module):
-    """A model that returns two matrices of rows of one type."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x_dict, edge_index_dict):
-        out = self.model(x_dict, edge_index_dict)
-        return out, {"positive": out.relu()}
+def two_matrices_of_one_type(self, x_dict, edge_index_dict):
+    out = self.model(x_dict, edge_index_dict)
+    return out, {"positive": out.relu()}
 
 
 def test_a_call_with_dicts_returns_what_the_model_does():
@@ -341,23 +309,21 @@ def test_a_call_with_dicts_returns_what_the_model_does():
     args = batch.x_dict, batch.edge_index_dict
     engine = graphbraid.compile(one, strict=True)
     torch.testing.assert_close(engine(*args), one(*args), **CLOSE)
-    both = graphbraid.compile(Twice(one), strict=True)
-    torch.testing.assert_close(both(*args), Twice(one)(*args), **CLOSE)
+    both = module_of(two_matrices_of_one_type, model=one)
+    torch.testing.assert_close(graphbraid.compile(both, strict=True)(*args), both(*args), **CLOSE)
 
 
-class Hidden(nn.Module):
+def more_than_outputs(self, x_dict, edge_index_dict):
     """A model's results, with rows of one type from before its last layer, and the features of another."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.first = model, nn.Linear(WIDTHS["b"], 7)
-
-    def forward(self, x_dict, edge_index_dict):
-        h = self.first(x_dict["b"]).tanh()
-        return {"out": self.model(x_dict, edge_index_dict), "h": (h, h * 2), "c": x_dict["c"]}
+    h = self.first(x_dict["b"]).tanh()
+    return {"out": self.model(x_dict, edge_index_dict), "h": (h, h * 2), "c": x_dict["c"]}
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, Hidden])
+def hidden(model):
+    return module_of(more_than_outputs, model=model, first=nn.Linear(WIDTHS["b"], 7))
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, hidden])
 @pytest.mark.parametrize("name", [*TRANSFORMED, *HETERO])
 def test_a_call_with_dicts_trains_rows_of_all_types(name, wrap):
     graph = untidy(only_sources=name in HETERO)
@@ -385,15 +351,8 @@ def test_rows_of_all_types_have_the_dtype_that_autocast_gives():
         torch.testing.assert_close(engine(*args), model(*args), rtol=0.05, atol=0.05)
 
 
-class One(nn.Module):
-    """One layer, whose results alone are returned."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x_dict, edge_index_dict):
-        return self.layer(x_dict, edge_index_dict)
+def results_of_layer(self, x_dict, edge_index_dict):
+    return self.layer(x_dict, edge_index_dict)
 
 
 @pytest.mark.filterwarnings("ignore:.*runs as it is written")
@@ -403,7 +362,8 @@ def test_a_model_as_written_returns_the_rows_of_the_seeds():
     engine, batch = graphbraid.compile(model), sampled(graph)
     torch.testing.assert_close(engine(batch), as_written(model, batch), **CLOSE)
     assert "OwnSage" in str(engine.why)
-    only_b = ready(lambda _: One(HeteroConv({("a", "back", "b"): SAGEConv((6, 4), 3)})), graph)
+    conv = HeteroConv({("a", "back", "b"): SAGEConv((6, 4), 3)})
+    only_b = ready(lambda _: module_of(results_of_layer, layer=conv), graph)
     with pytest.raises(DataError, match="outputs of the node type 'a'; got those of b"):
         graphbraid.compile(only_b)(batch)
 
@@ -424,7 +384,7 @@ def test_hgt_that_is_not_as_pyg_has_it_runs_as_written():
         model.layers[1].skip["a"] = nn.Parameter(torch.tensor([-0.4]).double())
     torch.testing.assert_close(engine(batch), as_written(model, batch), **CLOSE)
     assert engine.why is None
-    turned = One(model.layers[0])
+    turned = module_of(results_of_layer, layer=model.layers[0])
     order = dict(reversed(batch.edge_index_dict.items()))
     engine, x = (
         graphbraid.compile(turned),

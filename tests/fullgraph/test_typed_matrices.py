@@ -6,10 +6,11 @@ from functools import partial
 import pytest
 import torch
 from tests.extras import NO_PYG
-from torch import nn
+from tests.modules import module_of
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.loader as pyg_loader
+from tests.fullgraph import typed_cases
 from tests.fullgraph.typed_cases import COUNTS, LOOPED, MATRICES, OnMatrices, hetero, of, untidy
 from torch_geometric.nn import SAGEConv
 from torch_geometric.transforms import ToSparseTensor
@@ -66,12 +67,7 @@ def in_double(data):
 
 def ready(make):
     """A model whose parameters have been made by a first run."""
-    graph = untidy(only_sources=False)
-    torch.manual_seed(0)
-    model = make(graph)
-    with torch.no_grad():
-        model.eval()({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
-    return model.train()
+    return typed_cases.ready(make, untidy(only_sources=False))
 
 
 def call_of(data):
@@ -182,24 +178,18 @@ def test_weights_in_matrices_equal_pyg(kind, whole):
     data, model = as_matrices(plain_data(weighted=True), kind), ready(MATRICES["GraphConv on adj_t"])
     twin = copy.deepcopy(model)
     if not whole:
-        model, twin, data = LastOf(model).double(), twin.double(), in_double(data)
+        model, twin, data = last_of(model).double(), twin.double(), in_double(data)
     engine, run = compiled(model, data, whole=whole)
     close, optim = (LOOSE, torch.optim.SGD) if whole else (CLOSE, torch.optim.Adam)
-    run_twin = partial(LastOf(twin), *call_of(data))
+    run_twin = partial(last_of(twin), *call_of(data))
     assert_trains_alike(run, model, run_twin, twin, steps=2, optim=optim, **close)
     repeated = kind == "coo"  # entries that PyG's products may add up
     assert ("PyG treats self-loops" in engine.explain()) == repeated
 
 
-class LastOf(nn.Module):
+def last_of(model):
     """A model's outputs of one type."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x_dict, adj_t_dict):
-        return self.model(x_dict, adj_t_dict)["a"]
+    return module_of(lambda self, x_dict, adj_t_dict: self.model(x_dict, adj_t_dict)["a"], model=model)
 
 
 def changed(data, change, edge_type=LOOPED):
@@ -220,7 +210,7 @@ def changed(data, change, edge_type=LOOPED):
 )
 def test_matrices_that_have_no_form_run_as_written(change, reason):
     data = changed(as_matrices(plain_data(weighted=True)), change)
-    engine = graphbraid.compile(LastOf(ready(MATRICES["GraphConv on adj_t"])))
+    engine = graphbraid.compile(last_of(ready(MATRICES["GraphConv on adj_t"])))
     outputs = []
     for call in (engine, engine.model):
         try:
@@ -236,23 +226,17 @@ def test_matrices_that_have_no_form_run_as_written(change, reason):
 
 def test_matrices_of_another_size_run_as_written():
     data = as_matrices(plain_data())
-    engine = graphbraid.compile(LastOf(ready(MATRICES["GraphConv on adj_t"])))
+    engine = graphbraid.compile(last_of(ready(MATRICES["GraphConv on adj_t"])))
     x_dict = data.x_dict | {"b": torch.cat((data["b"].x, data["b"].x[:1]))}
     with pytest.raises((RuntimeError, IndexError)):
         engine(x_dict, data.adj_t_dict)
     assert "it has 14 rows and 9 columns, and there are 14 and 10 nodes" in engine.explain()
 
 
-class Doubling(nn.Module):
-    """Writes over the values of a matrix before its layers read it."""
-
-    def __init__(self, model, write):
-        super().__init__()
-        self.model, self.write = model, write
-
-    def forward(self, x_dict, adj_t_dict):
-        self.write(adj_t_dict[LOOPED])
-        return self.model(x_dict, adj_t_dict)["a"]
+def writes_first(self, x_dict, adj_t_dict):
+    """Write over the values of a matrix before the layers read it."""
+    self.write(adj_t_dict[LOOPED])
+    return self.model(x_dict, adj_t_dict)["a"]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +253,7 @@ class Doubling(nn.Module):
 @pytest.mark.parametrize("whole", [False, True])
 def test_forwards_that_write_over_a_matrix_run_as_written(kind, write, whole):
     ours, theirs = (as_matrices(plain_data(weighted=True), kind) for _ in range(2))
-    model = Doubling(ready(MATRICES["GraphConv on adj_t"]), write)
+    model = module_of(writes_first, model=ready(MATRICES["GraphConv on adj_t"]), write=write)
     engine, run = compiled(model, ours, whole=whole)
     for _ in range(2):
         torch.testing.assert_close(run(), model(*call_of(theirs)), **LOOSE)
@@ -279,7 +263,7 @@ def test_forwards_that_write_over_a_matrix_run_as_written(kind, write, whole):
 @pytest.mark.parametrize("kind", ["csr", "torch_sparse"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_weights_that_are_written_over_count_from_then_on(kind, whole):
-    data, model = as_matrices(plain_data(weighted=True), kind), LastOf(ready(MATRICES["GraphConv on adj_t"]))
+    data, model = as_matrices(plain_data(weighted=True), kind), last_of(ready(MATRICES["GraphConv on adj_t"]))
     engine, run = compiled(model, data, whole=whole)
     for _ in range(3):
         torch.testing.assert_close(run(), model(*call_of(data)), **LOOSE)
@@ -322,7 +306,7 @@ def test_a_maximum_over_rows_of_any_order_has_pygs_gradients(whole):
     )
     data["a"].x = data["a"].x.round().clamp(-1, 1)
     layer = hetero(of(SAGEConv, aggr="max"), widths=(3,))
-    model = LastOf(OnMatrices(ready(layer)))
+    model = last_of(OnMatrices(ready(layer)))
     grads = []
     engine, run = compiled(model, data, whole=whole)
     for call in (lambda: model(*call_of(data)), run):

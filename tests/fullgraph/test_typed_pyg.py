@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +13,22 @@ from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.test_typed_engine import assert_alike
+from tests.modules import module_of
 from tests.suites import every, examples
 from torch import Tensor, nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
-from tests.fullgraph.typed_cases import COUNTS, HETERO, LEFT_ALONE, TRAIN, TRANSFORMED, hetero, of, untidy
+from tests.fullgraph.typed_cases import (
+    COUNTS,
+    HETERO,
+    LEFT_ALONE,
+    TRAIN,
+    TRANSFORMED,
+    hetero,
+    of,
+    ready,
+    untidy,
+)
 from torch_geometric.nn import GATConv, GATv2Conv, GraphConv, HeteroConv, SAGEConv
 
 import graphbraid
@@ -42,15 +52,6 @@ class Twin:
         rows = out[self._type] if isinstance(out, dict) else out
         assert isinstance(rows, Tensor)
         return rows
-
-
-def ready(make: Callable[[Graph], nn.Module], graph: Graph) -> nn.Module:
-    """A model whose parameters have been made by a first run."""
-    torch.manual_seed(0)
-    model = make(graph)
-    with torch.no_grad():
-        model.eval()({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
-    return model.train()
 
 
 def compiled(model: nn.Module, graph: Graph, nodes: Tensor = TRAIN, **options: Any) -> Engine:
@@ -219,15 +220,11 @@ def test_attention_over_relations_with_frozen_parts_equals_pyg(frozen: str) -> N
 def test_a_layer_within_a_type_is_refused_between_two() -> None:
     graph = untidy()
 
-    class Wrong(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = SAGEConv(6, 3)
+    def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> Any:
+        return {"b": self.conv(x_dict["a"], edge_index_dict["a", "back", "b"])}
 
-        def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
-            return {"b": self.conv(x_dict["a"], edge_index_dict["a", "back", "b"])}
-
-    engine = graphbraid.compile(Wrong(), graph, nodes=[0], node_type="b")
+    wrong = module_of(forward, conv=SAGEConv(6, 3))
+    engine = graphbraid.compile(wrong, graph, nodes=[0], node_type="b")
     assert "SAGEConv takes rows of 'a' for those of 'b'" in engine.explain()
 
 

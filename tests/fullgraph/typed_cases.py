@@ -216,3 +216,12 @@ LEFT_ALONE = {
     "an aggregation without a form": (hetero(of(SAGEConv, aggr="std")), "aggr='std' has no lowered form"),
     "outputs of one type": (residual(lambda: SAGEConv(8, 8)), "it returns rows of 'a'"),
 }
+
+
+def ready(make: Callable[[Graph], nn.Module], graph: Graph) -> nn.Module:
+    """A model whose parameters have been made by a first run."""
+    torch.manual_seed(0)
+    model = make(graph)
+    with torch.no_grad():
+        model.eval()({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
+    return model.train()

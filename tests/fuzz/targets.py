@@ -52,10 +52,10 @@ MiniBatch and Hardware have methods that are called; ranks meet in tests of seve
 """
 
 
-def add(name: str, make: Callable[[World], Call]) -> None:
-    """Register a call; ``name`` begins with the name of what it calls."""
-    assert name not in TARGETS, name
-    TARGETS[name] = make
+def add(makers: dict[str, Callable[[World], Call]]) -> None:
+    """Register calls; each name begins with the name of what is called."""
+    assert not TARGETS.keys() & makers.keys(), "a name is there twice"
+    TARGETS.update(makers)
 
 
 def graph_use(graph: Any) -> Any:

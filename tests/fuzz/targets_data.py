@@ -95,94 +95,6 @@ def _typed_use(made: Any) -> Any:
     return [*graph.to_edge_indices().values(), graph.nodes_of("a").x, made.names["a"].ids.values]
 
 
-add(
-    "datasets.from_typed_tables",
-    lambda w: Call(datasets.from_typed_tables, {"path": _described(w)}, _typed_use),
-)
-add("datasets.from_frames", lambda w: Call(datasets.from_frames, _frames(w), _typed_use))
-add("datasets.from_tables", lambda w: Call(datasets.from_tables, _table_args(w), _table_use))
-add(
-    "datasets.from_tables of CSV",
-    lambda w: Call(
-        datasets.from_tables,
-        _csv_args(w),
-        _table_use,
-        ("id_column", "id_type", "csv", "name", "source", "destination", "fill_missing"),
-    ),
-)
-add(
-    "datasets.from_tables of Parquet",
-    lambda w: Call(datasets.from_tables, _parquet_args(w), _table_use, ("id_column", "id_type", "name")),
-)
-add(
-    "datasets.CsvOptions",
-    lambda w: Call(
-        datasets.CsvOptions,
-        {"delimiter": ",", "header": True, "skip_rows": 0},
-        lambda c: datasets.from_tables(**_csv_args(w), csv=c),
-    ),
-)
-add(
-    "datasets.NodeIds",
-    lambda w: Call(
-        datasets.NodeIds,
-        {"values": np.arange(9) * 3},
-        lambda i: [i.nodes_of([3, 6]), i.originals(torch.tensor([1])), repr(i)],
-    ),
-)
-add("NodeIds.nodes_of", lambda w: Call(datasets.NodeIds(np.arange(9) * 3).nodes_of, {"originals": [3, 6]}))
-add(
-    "NodeIds.originals",
-    lambda w: Call(datasets.NodeIds(np.arange(9) * 3).originals, {"nodes": torch.tensor([3, 6])}),
-)
-add(
-    "datasets.prepare",
-    lambda w: Call(datasets.prepare, {"graph": w.graph, "symmetrize": True, "dedupe": True}, graph_use),
-)
-add(
-    "datasets.random_split",
-    lambda w: Call(
-        datasets.random_split, {"graph": w.graph, "train_per_class": 3, "val_per_class": 3, "seed": 0}
-    ),
-)
-add(
-    "datasets.split_nodes",
-    lambda w: Call(
-        datasets.split_nodes,
-        {"graph": w.graph, "how": "group:0.5,0.2", "seed": 0, "values": torch.arange(NODES) % 5},
-        graph_use,
-    ),
-)
-add(
-    "datasets.random_share_split",
-    lambda w: Call(datasets.random_share_split, {"graph": w.graph, "train": 0.5, "val": 0.2, "seed": 0}),
-)
-add(
-    "datasets.save_store",
-    lambda w: Call(
-        datasets.save_store,
-        {
-            "graph": w.graph,
-            "path": Path("store"),
-            "ids": datasets.NodeIds(np.arange(NODES) * 2),
-            "class_names": list("abcd"),
-        },
-        lambda p: [datasets.open_store(p), str(datasets.open_names(p).class_names)],
-    ),
-)
-add(
-    "datasets.Narrowing",
-    lambda w: Call(
-        datasets.Narrowing,
-        {"dtype": "int8"},
-        lambda n: [
-            datasets.open_store(datasets.save_store(w.plain_graph, "narrow", features_dtype=n)).dense_x(),
-            str(n.rounding),
-        ],
-    ),
-)
-
-
 def _saved(w: World) -> Path:
     return datasets.save_store(w.graph, "store")
 
@@ -258,27 +170,84 @@ _NPZ_KEYS = (
     "x_shape",
     "num_classes",
 )
-add(
-    "datasets.open_store",
-    lambda w: Call(datasets.open_store, {"path": _saved(w), "mmap": True, "verify": True}, graph_use),
-)
-add("datasets.open_names", lambda w: Call(datasets.open_names, {"path": _saved(w)}, str))
-add("datasets.is_store", lambda w: Call(datasets.is_store, {"path": _saved(w)}))
-add("datasets.load_npz", lambda w: Call(datasets.load_npz, {"path": _write_npz(**_npz(w))}, graph_use))
-add("datasets.load_npz of arrays", lambda w: Call(_load_npz, _npz(w), graph_use, _NPZ_KEYS))
-add(
-    "datasets.load_npz of masks",
-    lambda w: Call(
+
+
+_CALLS = {
+    "datasets.from_typed_tables": lambda w: Call(
+        datasets.from_typed_tables, {"path": _described(w)}, _typed_use
+    ),
+    "datasets.from_frames": lambda w: Call(datasets.from_frames, _frames(w), _typed_use),
+    "datasets.from_tables": lambda w: Call(datasets.from_tables, _table_args(w), _table_use),
+    "datasets.from_tables of CSV": lambda w: Call(
+        datasets.from_tables,
+        _csv_args(w),
+        _table_use,
+        ("id_column", "id_type", "csv", "name", "source", "destination", "fill_missing"),
+    ),
+    "datasets.from_tables of Parquet": lambda w: Call(
+        datasets.from_tables, _parquet_args(w), _table_use, ("id_column", "id_type", "name")
+    ),
+    "datasets.CsvOptions": lambda w: Call(
+        datasets.CsvOptions,
+        {"delimiter": ",", "header": True, "skip_rows": 0},
+        lambda c: datasets.from_tables(**_csv_args(w), csv=c),
+    ),
+    "datasets.NodeIds": lambda w: Call(
+        datasets.NodeIds,
+        {"values": np.arange(9) * 3},
+        lambda i: [i.nodes_of([3, 6]), i.originals(torch.tensor([1])), repr(i)],
+    ),
+    "NodeIds.nodes_of": lambda w: Call(datasets.NodeIds(np.arange(9) * 3).nodes_of, {"originals": [3, 6]}),
+    "NodeIds.originals": lambda w: Call(
+        datasets.NodeIds(np.arange(9) * 3).originals, {"nodes": torch.tensor([3, 6])}
+    ),
+    "datasets.prepare": lambda w: Call(
+        datasets.prepare, {"graph": w.graph, "symmetrize": True, "dedupe": True}, graph_use
+    ),
+    "datasets.random_split": lambda w: Call(
+        datasets.random_split, {"graph": w.graph, "train_per_class": 3, "val_per_class": 3, "seed": 0}
+    ),
+    "datasets.split_nodes": lambda w: Call(
+        datasets.split_nodes,
+        {"graph": w.graph, "how": "group:0.5,0.2", "seed": 0, "values": torch.arange(NODES) % 5},
+        graph_use,
+    ),
+    "datasets.random_share_split": lambda w: Call(
+        datasets.random_share_split, {"graph": w.graph, "train": 0.5, "val": 0.2, "seed": 0}
+    ),
+    "datasets.save_store": lambda w: Call(
+        datasets.save_store,
+        {
+            "graph": w.graph,
+            "path": Path("store"),
+            "ids": datasets.NodeIds(np.arange(NODES) * 2),
+            "class_names": list("abcd"),
+        },
+        lambda p: [datasets.open_store(p), str(datasets.open_names(p).class_names)],
+    ),
+    "datasets.Narrowing": lambda w: Call(
+        datasets.Narrowing,
+        {"dtype": "int8"},
+        lambda n: [
+            datasets.open_store(datasets.save_store(w.plain_graph, "narrow", features_dtype=n)).dense_x(),
+            str(n.rounding),
+        ],
+    ),
+    "datasets.open_store": lambda w: Call(
+        datasets.open_store, {"path": _saved(w), "mmap": True, "verify": True}, graph_use
+    ),
+    "datasets.open_names": lambda w: Call(datasets.open_names, {"path": _saved(w)}, str),
+    "datasets.is_store": lambda w: Call(datasets.is_store, {"path": _saved(w)}),
+    "datasets.load_npz": lambda w: Call(datasets.load_npz, {"path": _write_npz(**_npz(w))}, graph_use),
+    "datasets.load_npz of arrays": lambda w: Call(_load_npz, _npz(w), graph_use, _NPZ_KEYS),
+    "datasets.load_npz of masks": lambda w: Call(
         _load_npz,
         {name: array for name, array in _npz(w).items() if "_idx" not in name}
         | {"train_mask": np.arange(NODES) < 20, "val_mask": np.arange(NODES) >= 40},
         graph_use,
         _NPZ_KEYS,
     ),
-)
-add(
-    "datasets.load_npz of sparse x",
-    lambda w: Call(
+    "datasets.load_npz of sparse x": lambda w: Call(
         _load_npz,
         {name: array for name, array in _npz(w).items() if name != "x"}
         | {
@@ -289,20 +258,17 @@ add(
         },
         graph_use,
     ),
-)
-add(
-    "datasets.load",
-    lambda w: Call(datasets.load, {"name_or_path": _saved(w)}, graph_use, ("mmap", "verify", "seed", "nope")),
-)
-add(
-    "datasets.load_embedded",
-    lambda w: Call(
+    "datasets.load": lambda w: Call(
+        datasets.load, {"name_or_path": _saved(w)}, graph_use, ("mmap", "verify", "seed", "nope")
+    ),
+    "datasets.load_embedded": lambda w: Call(
         datasets.load_embedded,
         {"name": "braid-10k", "seed": 0, "cache": False},
         lambda g: g.num_edges,
         fixed=("cache",),
     ),
-)
-add("datasets.load_ogb", lambda w: Call(datasets.load_ogb, {"path": _ogb_folder(w)}, graph_use))
-add("datasets.from_ogb", lambda w: Call(datasets.from_ogb, {"dataset": _Ogb(w)}, graph_use))
-add("datasets.from_pyg_dataset", lambda w: Call(datasets.from_pyg_dataset, {"dataset": [w.data]}, graph_use))
+    "datasets.load_ogb": lambda w: Call(datasets.load_ogb, {"path": _ogb_folder(w)}, graph_use),
+    "datasets.from_ogb": lambda w: Call(datasets.from_ogb, {"dataset": _Ogb(w)}, graph_use),
+    "datasets.from_pyg_dataset": lambda w: Call(datasets.from_pyg_dataset, {"dataset": [w.data]}, graph_use),
+}
+add(_CALLS)

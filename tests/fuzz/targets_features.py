@@ -59,10 +59,9 @@ def _reads() -> torch.Tensor:
     return torch.arange(NODES) % 7
 
 
-add("features.DiskOptions", lambda w: Call(features.DiskOptions, {"depth": 4, "longest_bytes": 8192}))
-add(
-    "features.DiskRows",
-    lambda w: Call(
+_CALLS = {
+    "features.DiskOptions": lambda w: Call(features.DiskOptions, {"depth": 4, "longest_bytes": 8192}),
+    "features.DiskRows": lambda w: Call(
         features.DiskRows,
         {
             "path": _disk(w).path,
@@ -74,90 +73,62 @@ add(
         _rows_use,
         exact=False,
     ),
-)
-add("features.DiskRows.behind", lambda w: Call(features.DiskRows.behind, {"x": stored(w).x}, _rows_use))
-add("features.DiskRows.gather", lambda w: Call(_disk(w).gather, {"ids": IDS}))
-add(
-    "features.RowCache",
-    lambda w: Call(
+    "features.DiskRows.behind": lambda w: Call(features.DiskRows.behind, {"x": stored(w).x}, _rows_use),
+    "features.DiskRows.gather": lambda w: Call(_disk(w).gather, {"ids": IDS}),
+    "features.RowCache": lambda w: Call(
         features.RowCache,
         {"disk": _disk(w), "num_rows": 10, "policy": "belady", "score": w.x[:, 0].clone()},
         _rows_use,
     ),
-)
-add("features.RowCache.gather", lambda w: Call(features.RowCache(_disk(w), 10).gather, {"ids": IDS}))
-add("features.RowCache.fill", lambda w: Call(features.RowCache(_disk(w), 10).fill, {"ids": IDS}))
-add(
-    "features.TieredFeatures.build",
-    lambda w: Call(
+    "features.RowCache.gather": lambda w: Call(features.RowCache(_disk(w), 10).gather, {"ids": IDS}),
+    "features.RowCache.fill": lambda w: Call(features.RowCache(_disk(w), 10).fill, {"ids": IDS}),
+    "features.TieredFeatures.build": lambda w: Call(
         features.TieredFeatures.build,
         {"graph": stored(w), "host": 0, "score": "inclusion", **_sampling(w)},
         _tiers_use,
     ),
-)
-add(
-    "features.TieredFeatures with a score",
-    lambda w: Call(
+    "features.TieredFeatures with a score": lambda w: Call(
         features.TieredFeatures.build,
         {"graph": stored(w), "host": 0, "score": w.x[:, 0].clone()},
         _tiers_use,
     ),
-)
-add(
-    "features.TieredFeatures with hot rows",
-    lambda w: Call(
+    "features.TieredFeatures with hot rows": lambda w: Call(
         features.TieredFeatures.build,
         {"graph": w.plain_graph, "hot": 2000, "score": "degree"},
         _tiers_use,
     ),
-)
-add(
-    "features.TieredFeatures.gather",
-    lambda w: Call(features.TieredFeatures.build(stored(w), host="all").gather, {"ids": IDS}),
-)
-add(
-    "features.TieredTopology in parts",
-    lambda w: Call(
+    "features.TieredFeatures.gather": lambda w: Call(
+        features.TieredFeatures.build(stored(w), host="all").gather, {"ids": IDS}
+    ),
+    "features.TieredTopology in parts": lambda w: Call(
         features.TieredTopology.build,
         {"graph": stored(w), "host": 0, "score": torch.arange(NODES)},
         lambda t: t.explain() and t.num_lists and None,
     ),
-)
-add(
-    "features.HostTiers in parts",
-    lambda w: Call(
+    "features.HostTiers in parts": lambda w: Call(
         features.HostTiers.build,
         {"graph": stored(w), "host": "all", "row_reads": _reads(), "list_reads": _reads()},
         _both_use,
     ),
-)
-add(
-    "features.score",
-    lambda w: Call(
+    "features.score": lambda w: Call(
         features.score,
         {"graph": w.plain_graph, "kind": "inclusion", **_sampling(w), "epochs": 1, "workers": 1},
         _score_use,
     ),
-)
-add("features.coverage", lambda w: Call(features.coverage, {"values": w.x[:, 0], "reads": _reads()}))
-add(
-    "features.batch_reads",
-    lambda w: Call(
+    "features.coverage": lambda w: Call(features.coverage, {"values": w.x[:, 0], "reads": _reads()}),
+    "features.batch_reads": lambda w: Call(
         features.batch_reads,
         {"graph": w.plain_graph, **_sampling(w), "epochs": 1, "workers": 1},
         lambda batches: [ids.clone() for ids in itertools.islice(batches, 50)],
     ),
-)
-add(
-    "features.expected_list_blocks",
-    lambda w: Call(features.expected_list_blocks, {"csc": w.csc, **_sampling(w)}),
-)
-add("features.order_by", lambda w: Call(features.order_by, {"values": w.x[:, 0].clone()}))
-add(
-    "features.reorder",
-    lambda w: Call(
+    "features.expected_list_blocks": lambda w: Call(
+        features.expected_list_blocks, {"csc": w.csc, **_sampling(w)}
+    ),
+    "features.order_by": lambda w: Call(features.order_by, {"values": w.x[:, 0].clone()}),
+    "features.reorder": lambda w: Call(
         features.reorder,
         {"graph": w.graph, "order": torch.arange(NODES).flip(0)},
         lambda r: [graph_use(r.graph), r.originals(IDS), r.nodes_of(IDS)],
     ),
-)
+}
+add(_CALLS)

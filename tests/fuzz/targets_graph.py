@@ -29,45 +29,6 @@ def _csc_args(w: World) -> dict[str, Any]:
     return {"indptr": w.csc.indptr, "indices": w.csc.indices, "num_src": NODES, "weight": w.csc.weight}
 
 
-add("Csc", lambda w: Call(gb.Csc, _csc_args(w), _csc_use))
-add(
-    "Csc of a block",
-    lambda w: Call(
-        gb.Csc,
-        _csc_args(w) | {"src_degree": torch.ones(NODES), "src_loop": torch.ones(NODES)},
-        lambda csc: nn.GCNConv(WIDTH, 3)(w.x, csc).shape,
-    ),
-)
-add(
-    "Graph",
-    lambda w: Call(
-        gb.Graph,
-        {"csc": w.csc, "edge_id": w.graph.edge_id, "x": w.x, "y": w.y, "splits": w.splits},
-        graph_use,
-    ),
-)
-add(
-    "Graph.from_edge_index",
-    lambda w: Call(
-        gb.Graph.from_edge_index,
-        {
-            "edge_index": w.edge_index,
-            "num_nodes": NODES,
-            "x": w.x,
-            "y": w.y,
-            "edge_weight": w.edge_weight,
-            "splits": w.splits,
-        },
-        graph_use,
-    ),
-)
-add(
-    "Graph.from_scipy",
-    lambda w: Call(gb.Graph.from_scipy, {"matrix": w.graph.to_scipy(), "x": w.x}, graph_use),
-)
-add("Graph.from_pyg", lambda w: Call(gb.Graph.from_pyg, {"data": w.data}, graph_use))
-
-
 def _pyg_with(attribute: str) -> Callable[[World], Call]:
     def make(w: World) -> Call:
         def load(value: Any) -> Any:
@@ -80,55 +41,11 @@ def _pyg_with(attribute: str) -> Callable[[World], Call]:
     return make
 
 
-for _name in ("edge_index", "edge_weight", "x", "y", "train_mask"):
-    add(f"Graph.from_pyg with {_name}", _pyg_with(_name))
+_ATTRIBUTES = ("edge_index", "edge_weight", "x", "y", "train_mask")
+add({f"Graph.from_pyg with {name}": _pyg_with(name) for name in _ATTRIBUTES})
 _METHODS = ("symmetrized", "without_duplicates", "with_self_loops", "without_self_loops", "to_edge_index")
 for _name in (*_METHODS, "to_scipy", "to_pyg", "validate", "dense_x"):
-    add(f"Graph.{_name}", lambda w, name=_name: Call(getattr(w.graph, name), {}))
-add("Graph.split", lambda w: Call(w.graph.split, {"name": "train"}))
-add("Graph.replace", lambda w: Call(w.graph.replace, {"x": w.x, "y": w.y, "splits": w.splits}, graph_use))
-add("Graph.in_original_order", lambda w: Call(w.graph.in_original_order, {"values": w.csc.weight}))
-add(
-    "SparseFeatures",
-    lambda w: Call(
-        gb.SparseFeatures,
-        {
-            "indptr": w.sparse_x.indptr,
-            "indices": w.sparse_x.indices,
-            "values": w.sparse_x.values,
-            "num_cols": WIDTH,
-        },
-        lambda s: [s.to_dense(), s.rows(torch.tensor([0, 5])), ops.sparse_linear(s, torch.ones(3, WIDTH))],
-    ),
-)
-add("SparseFeatures.rows", lambda w: Call(w.sparse_x.rows, {"ids": torch.tensor([3, 0, 7])}))
-add("SparseFeatures.to", lambda w: Call(w.sparse_x.to, {"dtype": torch.float16}))
-add("SparseFeatures.from_dense", lambda w: Call(gb.SparseFeatures.from_dense, {"dense": w.x}))
-add(
-    "SparseFeatures.from_scipy",
-    lambda w: Call(gb.SparseFeatures.from_scipy, {"matrix": w.sparse_x.to_scipy()}),
-)
-add(
-    "ScaledFeatures",
-    lambda w: Call(
-        gb.ScaledFeatures,
-        {"values": w.scaled_x.values, "scale": w.scaled_x.scale},
-        lambda s: [
-            s.to_dense(),
-            s.rows(torch.tensor([0, 5])),
-            ops.gather_rows(s.values, torch.tensor([3, 1]), scale=s.scale),
-        ],
-    ),
-)
-add("ScaledFeatures.rows", lambda w: Call(w.scaled_x.rows, {"ids": torch.tensor([3, 0, 7])}))
-add(
-    "ScaledFeatures.from_dense",
-    lambda w: Call(gb.ScaledFeatures.from_dense, {"dense": w.x}, lambda s: s.to_dense()),
-)
-add(
-    "Hardware.detect",
-    lambda w: Call(gb.Hardware.detect, {"root": Path("/")}, lambda h: len(h.rows()), fixed=("root",)),
-)
+    add({f"Graph.{_name}": lambda w, name=_name: Call(getattr(w.graph, name), {})})
 
 
 # ---- sampling and loading
@@ -188,32 +105,94 @@ _PYG_OPTIONS = (
         "timeout",
     ),
 )
-add("NeighborLoader", lambda w: Call(gb.NeighborLoader, _loader_args(w), _three, _PYG_OPTIONS))
-add(
-    "NeighborLoader of Data",
-    lambda w: Call(gb.NeighborLoader, _loader_args(w) | {"data": w.data}, _three, _PYG_OPTIONS),
-)
-add(
-    "NeighborLoader in blocks",
-    lambda w: Call(
+
+
+def _sampled(w: World, config: Any) -> Any:
+    key = rng.batch_key(0, 0, 0) if hasattr(rng, "batch_key") else 12345
+    return str(sampling.sample_batch(w.csc, config, torch.arange(5), key))[:10]
+
+
+_CALLS = {
+    "Csc": lambda w: Call(gb.Csc, _csc_args(w), _csc_use),
+    "Csc of a block": lambda w: Call(
+        gb.Csc,
+        _csc_args(w) | {"src_degree": torch.ones(NODES), "src_loop": torch.ones(NODES)},
+        lambda csc: nn.GCNConv(WIDTH, 3)(w.x, csc).shape,
+    ),
+    "Graph": lambda w: Call(
+        gb.Graph,
+        {"csc": w.csc, "edge_id": w.graph.edge_id, "x": w.x, "y": w.y, "splits": w.splits},
+        graph_use,
+    ),
+    "Graph.from_edge_index": lambda w: Call(
+        gb.Graph.from_edge_index,
+        {
+            "edge_index": w.edge_index,
+            "num_nodes": NODES,
+            "x": w.x,
+            "y": w.y,
+            "edge_weight": w.edge_weight,
+            "splits": w.splits,
+        },
+        graph_use,
+    ),
+    "Graph.from_scipy": lambda w: Call(
+        gb.Graph.from_scipy, {"matrix": w.graph.to_scipy(), "x": w.x}, graph_use
+    ),
+    "Graph.from_pyg": lambda w: Call(gb.Graph.from_pyg, {"data": w.data}, graph_use),
+    "Graph.split": lambda w: Call(w.graph.split, {"name": "train"}),
+    "Graph.replace": lambda w: Call(w.graph.replace, {"x": w.x, "y": w.y, "splits": w.splits}, graph_use),
+    "Graph.in_original_order": lambda w: Call(w.graph.in_original_order, {"values": w.csc.weight}),
+    "SparseFeatures": lambda w: Call(
+        gb.SparseFeatures,
+        {
+            "indptr": w.sparse_x.indptr,
+            "indices": w.sparse_x.indices,
+            "values": w.sparse_x.values,
+            "num_cols": WIDTH,
+        },
+        lambda s: [s.to_dense(), s.rows(torch.tensor([0, 5])), ops.sparse_linear(s, torch.ones(3, WIDTH))],
+    ),
+    "SparseFeatures.rows": lambda w: Call(w.sparse_x.rows, {"ids": torch.tensor([3, 0, 7])}),
+    "SparseFeatures.to": lambda w: Call(w.sparse_x.to, {"dtype": torch.float16}),
+    "SparseFeatures.from_dense": lambda w: Call(gb.SparseFeatures.from_dense, {"dense": w.x}),
+    "SparseFeatures.from_scipy": lambda w: Call(
+        gb.SparseFeatures.from_scipy, {"matrix": w.sparse_x.to_scipy()}
+    ),
+    "ScaledFeatures": lambda w: Call(
+        gb.ScaledFeatures,
+        {"values": w.scaled_x.values, "scale": w.scaled_x.scale},
+        lambda s: [
+            s.to_dense(),
+            s.rows(torch.tensor([0, 5])),
+            ops.gather_rows(s.values, torch.tensor([3, 1]), scale=s.scale),
+        ],
+    ),
+    "ScaledFeatures.rows": lambda w: Call(w.scaled_x.rows, {"ids": torch.tensor([3, 0, 7])}),
+    "ScaledFeatures.from_dense": lambda w: Call(
+        gb.ScaledFeatures.from_dense, {"dense": w.x}, lambda s: s.to_dense()
+    ),
+    "Hardware.detect": lambda w: Call(
+        gb.Hardware.detect, {"root": Path("/")}, lambda h: len(h.rows()), fixed=("root",)
+    ),
+    "NeighborLoader": lambda w: Call(gb.NeighborLoader, _loader_args(w), _three, _PYG_OPTIONS),
+    "NeighborLoader of Data": lambda w: Call(
+        gb.NeighborLoader, _loader_args(w) | {"data": w.data}, _three, _PYG_OPTIONS
+    ),
+    "NeighborLoader in blocks": lambda w: Call(
         gb.NeighborLoader,
         _loader_args(w) | {"layout": "blocks", "weight_attr": "edge_weight"},
         _three_in_blocks,
     ),
-)
-add(
-    "NeighborLoader.batches",
-    lambda w: Call(
-        gb.NeighborLoader(**_loader_args(w)).batches, {"epoch": 0, "start_step": 1, "stop_step": 3}, _three
+    "NeighborLoader.batches": lambda w: Call(
+        gb.NeighborLoader(**_loader_args(w)).batches,
+        {"epoch": 0, "start_step": 1, "stop_step": 3},
+        _three,
     ),
-)
-add(
-    "LinkNeighborLoader",
-    lambda w: Call(loaders.LinkNeighborLoader, _link_args(w), _three_of_links, _PYG_OPTIONS),
-)
-add(
-    "ShaDowKHopSampler",
-    lambda w: Call(
+    "LinkNeighborLoader": lambda w: Call(
+        loaders.LinkNeighborLoader, _link_args(w), _three_of_links, _PYG_OPTIONS
+    ),
+    "ShaDowKHopSampler": lambda w: Call(
         loaders.ShaDowKHopSampler,
         {
             "data": w.graph,
@@ -226,59 +205,34 @@ add(
         lambda loader: [[b.x, b.n_id, b.edge_index, b.ptr] for b in itertools.islice(loader.batches(0), 3)],
         ("replace", "shuffle", "drop_last", "disjoint", "subgraph_type", "num_workers"),
     ),
-)
-add(
-    "ClusterData",
-    lambda w: Call(
+    "ClusterData": lambda w: Call(
         loaders.ClusterData,
         {"data": w.graph, "num_parts": 4, "strategy": "greedy"},
         lambda clusters: [[b.x, b.n_id, b.edge_index] for b in (clusters[0], clusters[3])],
         ("recursive", "log", "keep_inter_cluster_edges", "sparse_format", "seed"),
     ),
-)
-add(
-    "ClusterLoader",
-    lambda w: Call(
+    "ClusterLoader": lambda w: Call(
         loaders.ClusterLoader,
         {"cluster_data": loaders.ClusterData(w.graph, 4, strategy="greedy"), "batch_size": 2, "seed": 1},
         lambda loader: [[b.x, b.n_id, b.edge_index] for b in itertools.islice(loader.batches(0), 3)],
         ("shuffle", "drop_last", "num_workers", "prefetch_factor"),
     ),
-)
-add(
-    "LinkNeighborLoader of Data",
-    lambda w: Call(
+    "LinkNeighborLoader of Data": lambda w: Call(
         loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS
     ),
-)
-add(
-    "NegativeSampling",
-    lambda w: Call(
+    "NegativeSampling": lambda w: Call(
         sampling.NegativeSampling,
         {"mode": "triplet", "amount": 2, "src_weight": None, "dst_weight": torch.ones(w.graph.num_nodes)},
         lambda how: _three_of_links(loaders.LinkNeighborLoader(**_link_args(w) | {"neg_sampling": how})),
     ),
-)
-add("MiniBatch.to", lambda w: Call(w.batch.to, {"device": "cpu"}, lambda b: b.x, fixed=("self",)))
-add("SamplerConfig", lambda w: Call(gb.SamplerConfig, {"fanouts": (3, 3)}, lambda c: _sampled(w, c)))
-add(
-    "SeedSchedule",
-    lambda w: Call(
+    "MiniBatch.to": lambda w: Call(w.batch.to, {"device": "cpu"}, lambda b: b.x, fixed=("self",)),
+    "SamplerConfig": lambda w: Call(gb.SamplerConfig, {"fanouts": (3, 3)}, lambda c: _sampled(w, c)),
+    "SeedSchedule": lambda w: Call(
         sampling.SeedSchedule,
         {"seeds": torch.arange(20), "batch_size": 8, "shuffle": True, "seed": 3},
         lambda s: [s.num_steps, s.seeds_of(0, 0), s.seeds_of(1, s.num_steps - 1)],
     ),
-)
-
-
-def _sampled(w: World, config: Any) -> Any:
-    key = rng.batch_key(0, 0, 0) if hasattr(rng, "batch_key") else 12345
-    return str(sampling.sample_batch(w.csc, config, torch.arange(5), key))[:10]
-
-
-add(
-    "sample_batch",
-    lambda w: Call(
+    "sample_batch": lambda w: Call(
         sampling.sample_batch,
         {
             "graph": w.csc,
@@ -288,4 +242,5 @@ add(
         },
         lambda s: [getattr(s, name) for name in getattr(s, "__slots__", ())],
     ),
-)
+}
+add(_CALLS)

@@ -38,52 +38,32 @@ def _weights(w: World) -> Path:
     return synth.save_weights(w.model("gcn"), "weights")
 
 
-add("synth.parse_program", lambda w: Call(synth.parse_program, {"text": LISTING}, lambda f: f.name))
-add("synth.read_program", lambda w: Call(synth.read_program, {"path": _written()}, lambda f: f.name))
-add(
-    "synth.from_program",
-    lambda w: Call(
+_CALLS = {
+    "synth.parse_program": lambda w: Call(synth.parse_program, {"text": LISTING}, lambda f: f.name),
+    "synth.read_program": lambda w: Call(synth.read_program, {"path": _written()}, lambda f: f.name),
+    "synth.from_program": lambda w: Call(
         synth.from_program,
-        {
-            "program": synth.parse_program(LISTING),
-            "layers": LAYERS,
-            "settings": {"totalEpoch": 2},
-        },
+        {"program": synth.parse_program(LISTING), "layers": LAYERS, "settings": {"totalEpoch": 2}},
         _trained,
         fixed=("program",),
     ),
-)
-add(
-    "synth.from_model",
-    lambda w: Call(synth.from_model, {"model": w.model("gcn"), "recipe": _recipe()}, _trained),
-)
-add(
-    "synth.train",
-    lambda w: Call(synth.train, {"synthesis": _made(w), "graph": w.plain_graph}, lambda t: t.losses),
-)
-add(
-    "synth.write_openmp",
-    lambda w: Call(
+    "synth.from_model": lambda w: Call(
+        synth.from_model, {"model": w.model("gcn"), "recipe": _recipe()}, _trained
+    ),
+    "synth.train": lambda w: Call(
+        synth.train, {"synthesis": _made(w), "graph": w.plain_graph}, lambda t: t.losses
+    ),
+    "synth.write_openmp": lambda w: Call(
         synth.write_openmp,
         {"synthesis": _made(w), "graph": w.plain_graph, "folder": Path("written")},
         lambda path: sorted(file.name for file in path.iterdir()),
     ),
-)
-add(
-    "synth.write_cuda",
-    lambda w: Call(
+    "synth.write_cuda": lambda w: Call(
         synth.write_cuda,
-        {
-            "synthesis": _made(w),
-            "graph": w.plain_graph,
-            "folder": Path("written"),
-        },
+        {"synthesis": _made(w), "graph": w.plain_graph, "folder": Path("written")},
         lambda path: sorted(file.name for file in path.iterdir()),
     ),
-)
-add(
-    "synth.write_mpi",
-    lambda w: Call(
+    "synth.write_mpi": lambda w: Call(
         synth.write_mpi,
         {
             "synthesis": _made(w),
@@ -93,15 +73,12 @@ add(
         },
         lambda path: sorted(file.name for file in (path / "plan").iterdir()),
     ),
-)
-add(
-    "synth.save_weights",
-    lambda w: Call(
+    "synth.save_weights": lambda w: Call(
         synth.save_weights, {"model": w.model("gcn"), "folder": Path("w")}, lambda path: path.name
     ),
-)
-add(
-    "synth.load_weights",
-    lambda w: Call(synth.load_weights, {"model": w.model("gcn"), "folder": _weights(w)}),
-)
-add("synth.standard_program", lambda w: Call(synth.standard_program, {"model": "gat"}, lambda f: f.text))
+    "synth.load_weights": lambda w: Call(
+        synth.load_weights, {"model": w.model("gcn"), "folder": _weights(w)}
+    ),
+    "synth.standard_program": lambda w: Call(synth.standard_program, {"model": "gat"}, lambda f: f.text),
+}
+add(_CALLS)

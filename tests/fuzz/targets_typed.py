@@ -40,47 +40,6 @@ def _model() -> nn.RGCN:
     return nn.RGCN(_WIDTHS, 8, CLASSES, [_CITES, _WRITES], num_nodes={"author": _AUTHORS}).eval()
 
 
-add(
-    "nn.RGCNConv",
-    lambda w: Call(
-        nn.RGCNConv,
-        {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3},
-        lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
-        exact=False,
-    ),
-)
-add("nn.RGCNConv called", lambda w: Call(_layer(), {"0": w.x, "1": w.edge_index, "2": _edge_type()}))
-add(
-    "nn.RGCN",
-    lambda w: Call(
-        nn.RGCN,
-        {
-            "in_channels": _WIDTHS,
-            "hidden_channels": 8,
-            "out_channels": CLASSES,
-            "edge_types": [_CITES, _WRITES],
-            "num_nodes": {"author": _AUTHORS},
-        },
-        _run_model(w),
-        exact=False,
-    ),
-)
-add(
-    "nn.RGCN called",
-    lambda w: Call(_model(), {"0": {"paper": w.x}, "1": {_CITES: w.edge_index, _WRITES: w.edge_index}}),
-)
-add(
-    "nn.make_typed_model",
-    lambda w: Call(
-        nn.make_typed_model,
-        {"name": "rgcn", "graph": w.typed_graph, "out_channels": CLASSES},
-        lambda model: sum(p.numel() for p in model.parameters()),
-        ("num_layers", "dropout", "num_bases", "act", "aggr", "nope"),
-        exact=False,
-    ),
-)
-
-
 def _scores(w: World) -> Callable[[Any], Any]:
     def run(predictor: Any) -> Any:
         relation = None if predictor.num_relations is None else torch.zeros(w.x.shape[0], dtype=torch.int64)
@@ -98,52 +57,14 @@ def _distmult() -> nn.DistMult:
     return nn.DistMult(3, WIDTH)
 
 
-add("nn.DotProduct", lambda w: Call(nn.DotProduct, {}, _scores(w)))
-add("nn.DotProduct called", lambda w: Call(nn.DotProduct(), {"0": w.x, "1": w.x}))
-add(
-    "nn.DistMult",
-    lambda w: Call(nn.DistMult, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False),
-)
-add(
-    "nn.DistMult called",
-    lambda w: Call(_distmult(), {"0": w.x, "1": w.x, "2": torch.arange(w.x.shape[0]) % 3}),
-)
-add(
-    "nn.DistMult.with_all",
-    lambda w: Call(_distmult().with_all, {"src": w.x[:3], "rows": w.x, "relation": torch.arange(3)}),
-)
 for _kind in (nn.ComplEx, nn.TransE, nn.RotatE):
     add(
-        f"nn.{_kind.__name__}",
-        lambda w, kind=_kind: Call(kind, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False),
+        {
+            f"nn.{_kind.__name__}": lambda w, kind=_kind: Call(
+                kind, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False
+            )
+        }
     )
-add(
-    "nn.EdgeDecoder",
-    lambda _: Call(nn.EdgeDecoder, {"channels": WIDTH, "out_channels": 2, "edge_channels": 0}, exact=False),
-)
-add(
-    "nn.EdgeModel",
-    lambda _: Call(
-        nn.EdgeModel,
-        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "decoder": nn.EdgeDecoder(4, 2)},
-        exact=False,
-    ),
-)
-add(
-    "nn.PooledModel",
-    lambda _: Call(
-        nn.PooledModel,
-        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "head": torch.nn.Linear(4, 2), "readout": "sum"},
-        exact=False,
-    ),
-)
-add("nn.ShardedEmbedding", lambda _: Call(nn.ShardedEmbedding, {"num_nodes": 20, "channels": 4}))
-add(
-    "nn.MLPPredictor",
-    lambda w: Call(
-        nn.MLPPredictor, {"channels": WIDTH, "hidden_channels": 4, "num_layers": 2}, _scores(w), exact=False
-    ),
-)
 
 
 def _stacked(w: World) -> nn.NodeEmbedding:
@@ -151,56 +72,100 @@ def _stacked(w: World) -> nn.NodeEmbedding:
     return nn.NodeEmbedding(w.x.shape[0], WIDTH, nn.RGCNEncoder(WIDTH, 4, WIDTH, 3)).eval()
 
 
-add(
-    "nn.NodeEmbedding",
-    lambda w: Call(
+def _stores(loader: Any) -> Any:
+    batches = itertools.islice(iter(loader), 2)
+    return [[list(store.values()) for store in batch.stores] for batch in batches]
+
+
+_CALLS = {
+    "nn.RGCNConv": lambda w: Call(
+        nn.RGCNConv,
+        {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3},
+        lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
+        exact=False,
+    ),
+    "nn.RGCNConv called": lambda w: Call(_layer(), {"0": w.x, "1": w.edge_index, "2": _edge_type()}),
+    "nn.RGCN": lambda w: Call(
+        nn.RGCN,
+        {
+            "in_channels": _WIDTHS,
+            "hidden_channels": 8,
+            "out_channels": CLASSES,
+            "edge_types": [_CITES, _WRITES],
+            "num_nodes": {"author": _AUTHORS},
+        },
+        _run_model(w),
+        exact=False,
+    ),
+    "nn.RGCN called": lambda w: Call(
+        _model(), {"0": {"paper": w.x}, "1": {_CITES: w.edge_index, _WRITES: w.edge_index}}
+    ),
+    "nn.make_typed_model": lambda w: Call(
+        nn.make_typed_model,
+        {"name": "rgcn", "graph": w.typed_graph, "out_channels": CLASSES},
+        lambda model: sum(p.numel() for p in model.parameters()),
+        ("num_layers", "dropout", "num_bases", "act", "aggr", "nope"),
+        exact=False,
+    ),
+    "nn.DotProduct": lambda w: Call(nn.DotProduct, {}, _scores(w)),
+    "nn.DotProduct called": lambda w: Call(nn.DotProduct(), {"0": w.x, "1": w.x}),
+    "nn.DistMult": lambda w: Call(
+        nn.DistMult, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False
+    ),
+    "nn.DistMult called": lambda w: Call(
+        _distmult(), {"0": w.x, "1": w.x, "2": torch.arange(w.x.shape[0]) % 3}
+    ),
+    "nn.DistMult.with_all": lambda w: Call(
+        _distmult().with_all, {"src": w.x[:3], "rows": w.x, "relation": torch.arange(3)}
+    ),
+    "nn.EdgeDecoder": lambda _: Call(
+        nn.EdgeDecoder, {"channels": WIDTH, "out_channels": 2, "edge_channels": 0}, exact=False
+    ),
+    "nn.EdgeModel": lambda _: Call(
+        nn.EdgeModel,
+        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "decoder": nn.EdgeDecoder(4, 2)},
+        exact=False,
+    ),
+    "nn.PooledModel": lambda _: Call(
+        nn.PooledModel,
+        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "head": torch.nn.Linear(4, 2), "readout": "sum"},
+        exact=False,
+    ),
+    "nn.ShardedEmbedding": lambda _: Call(nn.ShardedEmbedding, {"num_nodes": 20, "channels": 4}),
+    "nn.MLPPredictor": lambda w: Call(
+        nn.MLPPredictor,
+        {"channels": WIDTH, "hidden_channels": 4, "num_layers": 2},
+        _scores(w),
+        exact=False,
+    ),
+    "nn.NodeEmbedding": lambda w: Call(
         nn.NodeEmbedding,
         {"num_nodes": w.x.shape[0], "channels": WIDTH, "model": None, "dropout": 0.0},
         lambda model: model(None, w.edge_index).shape,
         exact=False,
     ),
-)
-add(
-    "nn.NodeEmbedding called",
-    lambda w: Call(_stacked(w), {"x": None, "edges": w.edge_index, "edge_type": _edge_type()}),
-)
-add(
-    "nn.BasisRGCNConv",
-    lambda w: Call(
+    "nn.NodeEmbedding called": lambda w: Call(
+        _stacked(w), {"x": None, "edges": w.edge_index, "edge_type": _edge_type()}
+    ),
+    "nn.BasisRGCNConv": lambda w: Call(
         nn.BasisRGCNConv,
         {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3, "num_bases": 2},
         lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
         exact=False,
     ),
-)
-add(
-    "nn.RGCNEncoder",
-    lambda w: Call(
+    "nn.RGCNEncoder": lambda w: Call(
         nn.RGCNEncoder,
         {"in_channels": WIDTH, "hidden_channels": 8, "out_channels": 4, "num_relations": 3, "num_layers": 2},
         lambda model: model(w.x, w.edge_index, _edge_type()).shape,
         ("num_bases", "dropout", "act", "nope"),
         exact=False,
     ),
-)
-add(
-    "nn.LinkModel",
-    lambda w: Call(
+    "nn.LinkModel": lambda w: Call(
         nn.LinkModel,
         {"encoder": _stacked(w), "predictor": nn.DotProduct()},
         lambda model: model.num_layers,
     ),
-)
-
-
-def _stores(loader: Any) -> Any:
-    batches = itertools.islice(iter(loader), 2)
-    return [[list(store.values()) for store in batch.stores] for batch in batches]
-
-
-add(
-    "NeighborLoader of types",
-    lambda w: Call(
+    "NeighborLoader of types": lambda w: Call(
         NeighborLoader,
         {
             "data": w.typed_graph,
@@ -213,10 +178,7 @@ add(
         _stores,
         ("time_attr", "input_time", "temporal_strategy", "replace", "shuffle", "subgraph_type", "input_id"),
     ),
-)
-add(
-    "LinkNeighborLoader of types",
-    lambda w: Call(
+    "LinkNeighborLoader of types": lambda w: Call(
         LinkNeighborLoader,
         {
             "data": w.typed_graph,
@@ -230,4 +192,5 @@ add(
         _stores,
         ("edge_label", "edge_label_time", "time_attr", "disjoint", "neg_sampling_ratio", "input_id"),
     ),
-)
+}
+add(_CALLS)

@@ -4,10 +4,8 @@ import sys
 
 import pytest
 from tests import warm
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.peaks import least_peak
-
-from graphbraid import native
 
 NUM_EDGES = 4_000_000
 
@@ -71,10 +69,8 @@ print((status("VmHWM") - before) / (16 * largest))
         pytest.param("validate", 1, marks=pytest.mark.slow),
     ],
 )
+@needs_kernels
 def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound):
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
-
     def peak():
         done = warm.run(["-c", MEASURE, operation, NUM_EDGES])
         assert done.returncode == 0, done.stderr

@@ -4,18 +4,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
 from tests.graph.cases import edge_lists, reference_kernels
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, square
 from tests.suites import examples
 
-from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph import orders_reference
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.orders import ORDERS, community_order, degree_order, inverse_of, order_by, rcm_order
-
-needs_native = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -36,7 +33,7 @@ def test_a_graph_without_nodes_has_an_order(name):
     assert ORDERS[name](empty).tolist() == []
 
 
-@needs_native
+@needs_kernels
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("num_nodes", [1, 80, 3000])  # the last fills the pool, which is then cleared
 def test_communities_are_those_of_the_twin(num_nodes, seed):

@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 from tests import warm
-from tests.extras import NO_KERNELS
 from tests.graph.typed_cases import bibliography
+from tests.kernels import needs_kernels
 
-from graphbraid import native, nn
+from graphbraid import nn
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import DataError
 from graphbraid.features.reordering import Renumbering
@@ -24,9 +24,6 @@ from graphbraid.ops import edge_softmax, spmm
 from graphbraid.ops.gather import Tier, TierTable, gather_tiered
 
 FAR = 10**9  # an index that leaves any array here
-needs_native = pytest.mark.skipif(
-    native.kernels() is None, reason=NO_KERNELS
-)  # whose threads check what they draw
 
 
 @pytest.fixture
@@ -133,7 +130,7 @@ def test_results_of_old_weights_are_not_used_for_new_ones(graph):
         model(weighted.x, weighted.csc)
 
 
-@needs_native
+@needs_kernels
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"num_workers": 2}])
 @pytest.mark.parametrize("name", ["indptr", "indices"])
 def test_sampling_threads_refuse_edges_that_change_under_them(graph, name, options):
@@ -144,7 +141,7 @@ def test_sampling_threads_refuse_edges_that_change_under_them(graph, name, optio
         list(loader)
 
 
-@needs_native
+@needs_kernels
 @pytest.mark.parametrize("of", [lambda graph: graph.csc.indices, lambda graph: graph.types.rows.indptr])
 def test_typed_sampling_threads_refuse_edges_that_change_under_them(of):
     graph = bibliography()
@@ -180,7 +177,7 @@ except DataError as error:
 """
 
 
-@needs_native
+@needs_kernels
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["NumPy", ".data"])
 @pytest.mark.parametrize("name", ["indptr", "indices"])

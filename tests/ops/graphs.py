@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
 from torch import Tensor
 
 from graphbraid import native
@@ -49,27 +48,6 @@ CORNERS = {
     "nothing at all": lambda: without_edges(0, 0),
     "one edge": lambda: Csc(torch.tensor([0, 1]), torch.tensor([1], dtype=torch.int32), 2),
 }
-
-
-# The text of avx2 is that of avx512, in narrower vectors.
-@pytest.fixture(
-    params=[
-        pytest.param(
-            variant, marks=[pytest.mark.each_variant, *([pytest.mark.slow] if variant == "avx2" else [])]
-        )
-        for variant in native.COMPILED_VARIANTS
-    ]
-)
-def compiled(request: pytest.FixtureRequest) -> Iterator[object]:
-    """Each compiled variant this processor has, active while the test runs."""
-    kernels = native.kernels()
-    if kernels is None:
-        pytest.skip(NO_KERNELS)
-    if reason := native.unsupported_reason(request.param):
-        pytest.skip(reason)
-    kernels.select(request.param)
-    yield kernels
-    kernels.select(native.active().variant)
 
 
 @contextmanager

@@ -5,16 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ops.graphs import (
-    CORNERS,
-    DTYPES,
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    skewed,
-    square,
-    values,
-)
+from tests.ops.graphs import CORNERS, DTYPES, assert_same_bits_with_any_threads, close, skewed, square, values
 
 from graphbraid import native
 from graphbraid.errors import ConfigError
@@ -111,24 +102,24 @@ def assert_made_logits_equal_twins(native, csc, heads, channels, dtype=torch.flo
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("heads", "channels"), SHAPES)
-def test_logits_made_of_rows_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+def test_logits_made_of_rows_equal_twins_at_every_shape(compiled, heads, channels, dtype):
     for loops, p in ((False, 0.0), (True, 0.4)):
         assert_made_logits_equal_twins(compiled, skewed(), heads, channels, dtype, loops=loops, p=p)
 
 
 @pytest.mark.parametrize("corner", CORNERS)
-def test_logits_made_of_rows_equal_twins_on_corner_graphs(compiled, corner):  # noqa: F811
+def test_logits_made_of_rows_equal_twins_on_corner_graphs(compiled, corner):
     assert_made_logits_equal_twins(compiled, CORNERS[corner](), 2, 5)
 
 
-def test_logits_of_destinations_that_are_no_sources_are_refused(compiled):  # noqa: F811
+def test_logits_of_destinations_that_are_no_sources_are_refused(compiled):
     back = skewed().reversed()
     with pytest.raises(ValueError, match="destinations must be the first sources"):
         made_logits(compiled, back, values(back.num_src, 10), 2, values(2, 10), (0.2, 0, 0.0, 0))
 
 
 @pytest.mark.parametrize(("heads", "channels"), [(2, 1), (4, 32), (3, 17), (8, 5)])
-def test_one_gradient_may_serve_all_heads(compiled, heads, channels):  # noqa: F811
+def test_one_gradient_may_serve_all_heads(compiled, heads, channels):
     csc = skewed()
     inputs, how = gat_inputs(csc, heads, channels, torch.float32), (0.2, csc.num_dst, 0.0, 0)
     out, lse = inputs[0].new_empty(csc.num_dst, heads * channels), inputs[2].new_empty(csc.num_dst, heads)
@@ -147,7 +138,7 @@ def test_one_gradient_may_serve_all_heads(compiled, heads, channels):  # noqa: F
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("heads", "channels"), SHAPES)
-def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):
     csc = skewed()
     for loops, p in ((False, 0.0), (True, 0.4)):
         inputs = gat_inputs(csc, heads, channels, dtype)
@@ -158,7 +149,7 @@ def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_kernels_equal_twins_on_rows_of_many_edges(compiled, dtype):  # noqa: F811
+def test_kernels_equal_twins_on_rows_of_many_edges(compiled, dtype):
     csc = skewed(6, 1500)  # a hub of 1500 edges, and sources with one
     for name, inputs in (("gat", gat_inputs), ("gatv2", gatv2_inputs)):
         rows = inputs(csc, 4, 16, dtype)
@@ -171,7 +162,7 @@ def test_kernels_equal_twins_on_rows_of_many_edges(compiled, dtype):  # noqa: F8
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("loops", [False, True])
-def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):  # noqa: F811
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):
     csc = CORNERS[corner]()
     assert_kernels_equal_twins(
         compiled, "gat", csc, gat_inputs(csc, 2, 5, torch.float32), 2, loops=loops, p=0.0

@@ -5,12 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.ops.bits import packed, zeros_and_ones
-from tests.ops.graphs import (
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    values,
-)
+from tests.ops.graphs import assert_same_bits_with_any_threads, close, values
 from tests.ops.test_row_epilogue import EPILOGUES, epilogue_for, in_turn
 
 from graphbraid.ops import reference
@@ -20,12 +15,12 @@ from graphbraid.ops.binary import bit_gram, bit_product
 ROWS = (1, 31, 33, 511, 513, 1100)
 DEPTHS = (1, 4, 31, 32, 33, 100, 1030)
 WIDTHS = (1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 100)
-PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_product_equals_a_dense_one(compiled, depth, width):  # noqa: F811
+def test_product_equals_a_dense_one(compiled, depth, width):
     for rows in ROWS:
         x, weight = zeros_and_ones(rows, depth), values(width, depth, seed=2)
         factors = values(rows, seed=3) if rows % 2 else None
@@ -40,7 +35,7 @@ def test_product_equals_a_dense_one(compiled, depth, width):  # noqa: F811
 
 
 @pytest.mark.parametrize("rows", [0, 1, 32, 33, 2050, 9000])
-def test_gram_equals_a_dense_one(compiled, rows):  # noqa: F811
+def test_gram_equals_a_dense_one(compiled, rows):
     for height, width in ((1, 1), (13, 33), (16, 14), (47, 15), (32, 520), (64, 100), (100, 31)):
         a, x = values(rows, height), zeros_and_ones(rows, width)
         factors = values(rows, seed=3) if width % 2 else None
@@ -57,7 +52,7 @@ def test_gram_equals_a_dense_one(compiled, rows):  # noqa: F811
     density=st.sampled_from([0.0, 0.3, 1.0]),
     has_factors=st.booleans(),
 )
-def test_rows_that_stand_apart_and_the_twins(compiled, shape, pad, density, has_factors):  # noqa: F811
+def test_rows_that_stand_apart_and_the_twins(compiled, shape, pad, density, has_factors):
     rows, depth, width = shape
     x = zeros_and_ones(rows, depth, density=density)
     factors = values(rows, seed=5) if has_factors else None
@@ -79,7 +74,7 @@ def test_rows_that_stand_apart_and_the_twins(compiled, shape, pad, density, has_
 
 @PROPERTY
 @given(rows=st.integers(1, 1100), width=st.integers(1, 70), how=EPILOGUES)
-def test_with_an_epilogue_equals_both_in_turn(compiled, rows, width, how):  # noqa: F811
+def test_with_an_epilogue_equals_both_in_turn(compiled, rows, width, how):
     bits, b = packed(zeros_and_ones(rows, 40)), values(40, width, seed=2)
     after = epilogue_for(rows, width, torch.float32, **how)
     joined, apart, twin = (torch.full((rows, width), torch.nan) for _ in range(3))
@@ -91,7 +86,7 @@ def test_with_an_epilogue_equals_both_in_turn(compiled, rows, width, how):  # no
     close(joined, twin, terms=400)
 
 
-def test_what_is_not_finite_reaches_only_the_sums_that_take_it(compiled):  # noqa: F811
+def test_what_is_not_finite_reaches_only_the_sums_that_take_it(compiled):
     x, b = zeros_and_ones(600, 70), values(70, 33, seed=2)
     b[37, 3] = torch.nan
     out = bit_product(packed(x), b, out=torch.empty(600, 33))
@@ -103,7 +98,7 @@ def test_what_is_not_finite_reaches_only_the_sums_that_take_it(compiled):  # noq
     assert torch.equal(found.isinf().any(0), x[41] != 0)
 
 
-def test_bits_do_not_depend_on_threads(compiled):  # noqa: F811
+def test_bits_do_not_depend_on_threads(compiled):
     x, weight, grad = zeros_and_ones(3000, 600), values(40, 600, seed=2), values(3000, 40, seed=3)
     by_row, by_column = packed(x), packed(x.t())
     assert_same_bits_with_any_threads(

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
-from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.ops import cross_entropy
 from graphbraid.ops.cross_entropy import _kept as kept
@@ -91,7 +90,7 @@ def test_a_second_backward_gives_the_same_gradient_again():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_the_gradients_memory_is_reused_once_nobody_has_it():
     logits, labels = values(9_000, 1_000).requires_grad_(), labels_of(9_000, 1_000)
 
@@ -113,7 +112,7 @@ def test_the_gradients_memory_is_reused_once_nobody_has_it():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_memory_goes_with_the_labels():
     logits, labels = values(9_000, 1_000).requires_grad_(), labels_of(9_000, 1_000)
     before = len(kept)

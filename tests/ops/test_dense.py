@@ -5,12 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.ops.graphs import (
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    values,
-)
+from tests.ops.graphs import assert_same_bits_with_any_threads, close, values
 
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import dense_linear
@@ -24,7 +19,7 @@ WIDTHS = (1, 7, 8, 9, 16, 17, 31, 33, 47, 64, 100)
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_product_equals_twin(compiled, depth, width):  # noqa: F811
+def test_product_equals_twin(compiled, depth, width):
     for rows in ROWS:
         a, weight = values(rows, depth), values(width, depth, seed=2)
         expected = a.double() @ weight.double().t()
@@ -37,7 +32,7 @@ def test_product_equals_twin(compiled, depth, width):  # noqa: F811
 
 
 @pytest.mark.parametrize("rows", [0, 1, 100, 256, 257, 2050, 9000])
-def test_gram_equals_twin(compiled, rows):  # noqa: F811
+def test_gram_equals_twin(compiled, rows):
     for height, width in ((1, 1), (13, 33), (14, 16), (15, 47), (64, 100), (100, 31)):
         a, b = values(rows, height), values(rows, width, seed=2)
         out = torch.full((height, width), torch.nan)
@@ -47,7 +42,7 @@ def test_gram_equals_twin(compiled, rows):  # noqa: F811
 
 @pytest.mark.parametrize("count", [1, 13, 112, 113, 300, 2500])
 @pytest.mark.parametrize(("depth", "width"), [(1, 3), (7, 40), (100, 32), (1100, 9), (32, 64)])
-def test_rows_may_be_named(compiled, count, depth, width):  # noqa: F811
+def test_rows_may_be_named(compiled, count, depth, width):
     x, weight = values(211, depth + 3)[:, :depth], values(depth, width, seed=2)
     ids = torch.randint(211, (count,), generator=torch.Generator().manual_seed(count))
     out = torch.full((count, width), torch.nan)
@@ -64,7 +59,7 @@ def test_rows_may_be_named(compiled, count, depth, width):  # noqa: F811
         close(found, (rows.double().t() @ named[back].double()).float(), terms=count * depth * 40)
 
 
-def test_an_id_out_of_range_is_refused(compiled):  # noqa: F811
+def test_an_id_out_of_range_is_refused(compiled):
     for bad in (-1, 5):
         ids = torch.tensor([0, bad])
         with pytest.raises(ValueError, match="ids must lie in"):
@@ -73,9 +68,9 @@ def test_an_id_out_of_range_is_refused(compiled):  # noqa: F811
             compiled.tall_gram(torch.ones(2, 4), torch.ones(5, 3), torch.empty(4, 3), ids)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=st.tuples(st.integers(0, 60), st.integers(0, 70), st.integers(0, 70)), pad=st.integers(0, 3))
-def test_rows_that_stand_apart_are_neither_misread_nor_overwritten(compiled, shape, pad):  # noqa: F811
+def test_rows_that_stand_apart_are_neither_misread_nor_overwritten(compiled, shape, pad):
     rows, depth, width = shape
     a, b = values(rows, depth + pad)[:, :depth], values(depth, width + pad, seed=2)[:, :width]
     around = torch.full((rows, width + 2 * pad), 7.0)
@@ -87,7 +82,7 @@ def test_rows_that_stand_apart_are_neither_misread_nor_overwritten(compiled, sha
     close(tall_gram(a, g), (a.double().t() @ g.double()).float(), terms=400)
 
 
-def test_a_row_with_nan_spoils_only_itself(compiled):  # noqa: F811
+def test_a_row_with_nan_spoils_only_itself(compiled):
     a = values(40, 20)
     a[17, 3] = torch.nan
     out = tall_product(a, values(20, 33, seed=2))
@@ -95,14 +90,14 @@ def test_a_row_with_nan_spoils_only_itself(compiled):  # noqa: F811
     assert not out[torch.arange(40) != 17].isnan().any()
 
 
-def test_bits_do_not_depend_on_threads_or_on_other_rows(compiled):  # noqa: F811
+def test_bits_do_not_depend_on_threads_or_on_other_rows(compiled):
     a, weight, grad = values(3000, 70), values(70, 40, seed=2), values(3000, 40, seed=3)
     assert_same_bits_with_any_threads(lambda: [tall_product(a, weight), tall_gram(grad, a)])
     assert torch.equal(tall_product(a[1000:1003], weight), tall_product(a, weight)[1000:1003])
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_dense_linear_equals_torch_with_its_gradients(compiled, with_bias):  # noqa: F811
+def test_dense_linear_equals_torch_with_its_gradients(compiled, with_bias):
     inputs = [values(300, 50, grad=True), values(20, 50, seed=2, grad=True)]
     if with_bias:
         inputs.append(values(20, seed=3, grad=True))
@@ -143,6 +138,6 @@ def test_linear_takes_the_shapes_and_dtypes_of_torch():
         ((4, 3), (3, 5), (4, 6), r"out must have shape \(4, 5\); got \(4, 6\)"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(compiled, a, b, out, message):  # noqa: F811
+def test_shapes_that_do_not_fit_are_refused(compiled, a, b, out, message):
     with pytest.raises(ValueError, match=message):
         compiled.tall_product(values(*a), values(*b), torch.empty(out), False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ops.graphs import assert_same_bits_with_any_threads, close, compiled, values  # noqa: F401
+from tests.ops.graphs import assert_same_bits_with_any_threads, close, values
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
@@ -32,7 +32,7 @@ def both_ways(kernels: Any, kind: int, query: Tensor, rows: Tensor, grad: Tensor
     [(1, 1, 1), (5, 3, 2), (7, 70, 16), (4, 129, 17), (9, 64, 33), (6, 600, 64), (17, 65, 257)],
 )
 def test_kernels_equal_twins(
-    compiled: Any,  # noqa: F811
+    compiled: Any,
     num_queries: int,
     num_rows: int,
     width: int,
@@ -50,7 +50,7 @@ def test_kernels_equal_twins(
 
 
 @KINDS
-def test_rows_may_stand_apart_and_be_none(compiled: Any, kind: str) -> None:  # noqa: F811
+def test_rows_may_stand_apart_and_be_none(compiled: Any, kind: str) -> None:
     code = DISTANCES.index(kind)
     wide, other, grad = values(5, 21), values(4, 19), values(5, 4)
     found = both_ways(compiled, code, wide[:, 3:17], other[:, 1:15], grad)
@@ -63,7 +63,7 @@ def test_rows_may_stand_apart_and_be_none(compiled: Any, kind: str) -> None:  # 
 
 
 @KINDS
-def test_what_is_not_finite_stays_so(compiled: Any, kind: str) -> None:  # noqa: F811
+def test_what_is_not_finite_stays_so(compiled: Any, kind: str) -> None:
     query, rows = values(2, 8), values(3, 8)
     query[1, 5] = torch.nan
     out, of_query, _ = both_ways(compiled, DISTANCES.index(kind), query, rows, torch.ones(2, 3))
@@ -97,7 +97,7 @@ def test_narrow_rows_have_distances_in_float32() -> None:
     assert grad.dtype == torch.bfloat16
 
 
-def test_arrays_that_the_kernel_cannot_take_are_refused(compiled: Any) -> None:  # noqa: F811
+def test_arrays_that_the_kernel_cannot_take_are_refused(compiled: Any) -> None:
     with pytest.raises(ValueError, match="query must be float32 or float64"):
         compiled.distances(values(2, 4).half(), values(3, 4).half(), 0, torch.empty(2, 3).half())
     with pytest.raises(ValueError, match=r"kind must lie in \[0, 2\]"):

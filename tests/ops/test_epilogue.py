@@ -3,14 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.ops.graphs import (
-    DTYPES,
-    WIDTHS,
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    values,
-)
+from tests.ops.graphs import DTYPES, WIDTHS, assert_same_bits_with_any_threads, close, values
 
 from graphbraid.ops import bias_act_dropout, reference
 from graphbraid.ops.epilogue import ACTIVATIONS, LEAKY_SLOPE
@@ -20,7 +13,7 @@ PLAIN = {"none": lambda x: x, "relu": F.relu, "leaky_relu": F.leaky_relu, "elu":
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
+def test_kernels_equal_twins(compiled, width, dtype):
     x, grad = values(90, width, dtype=dtype), values(90, width, dtype=dtype, seed=2)
     for act in range(4):
         for p, with_bias in ((0.0, True), (0.3, True), (0.6, False)):
@@ -47,7 +40,7 @@ def test_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_bias_alone_has_the_same_gradient_in_place(compiled, width, dtype):  # noqa: F811
+def test_a_bias_alone_has_the_same_gradient_in_place(compiled, width, dtype):
     """Nothing is written then, and only the gradient is read."""
     grad, out = values(150, width, dtype=dtype), torch.full((150, width), torch.nan, dtype=dtype)
     apart, within = (torch.empty(width, dtype=reference.sum_dtype(dtype)) for _ in range(2))
@@ -73,7 +66,7 @@ def test_value_and_gradients_equal_pytorch(act, inplace):
 
 
 @pytest.mark.parametrize("kernels", ["compiled", "twin"])
-def test_relu_stops_gradients_that_are_not_finite(compiled, kernels):  # noqa: F811
+def test_relu_stops_gradients_that_are_not_finite(compiled, kernels):
     """A product with a slope of 0 would be NaN."""
     out = torch.tensor([[0.0, 0.0, 2.0, 3.0]])
     grad = torch.tensor([[torch.nan, torch.inf, 1.0, torch.inf]])
@@ -85,7 +78,7 @@ def test_relu_stops_gradients_that_are_not_finite(compiled, kernels):  # noqa: F
 
 @pytest.mark.parametrize("act", sorted({*ACTIVATIONS} - {"elu"}))
 @pytest.mark.parametrize("kernels", ["compiled", "twin"])
-def test_the_gradient_of_a_nan_is_that_of_pytorch(compiled, monkeypatch, act, kernels):  # noqa: F811
+def test_the_gradient_of_a_nan_is_that_of_pytorch(compiled, monkeypatch, act, kernels):
     """PyTorch's of an ELU is NaN in full vectors, and 1 in the elements behind them."""
     if kernels == "twin":
         monkeypatch.setattr("graphbraid.ops.epilogue.backend", lambda _: reference)

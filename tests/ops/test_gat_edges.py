@@ -5,15 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ops.graphs import (
-    CORNERS,
-    DTYPES,
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    skewed,
-    values,
-)
+from tests.ops.graphs import CORNERS, DTYPES, assert_same_bits_with_any_threads, close, skewed, values
 from tests.ops.test_attention import attend, gat_inputs, with_loops
 from tests.ops.test_gine import drawn
 
@@ -61,19 +53,19 @@ def assert_kernels_equal_twins(native, csc, heads, channels, dtype=torch.float32
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("heads", "channels"), SHAPES)
-def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):
     for loops, p in ((False, 0.0), (True, 0.4)):
         assert_kernels_equal_twins(compiled, skewed(), heads, channels, dtype, loops=loops, p=p)
 
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("loops", [False, True])
-def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):  # noqa: F811
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):
     assert_kernels_equal_twins(compiled, CORNERS[corner](), 2, 5, loops=loops)
 
 
 @pytest.mark.parametrize(("heads", "channels"), [(2, 5), (4, 16)])
-def test_one_gradient_may_serve_all_heads(compiled, heads, channels):  # noqa: F811
+def test_one_gradient_may_serve_all_heads(compiled, heads, channels):
     assert_kernels_equal_twins(compiled, skewed(), heads, channels, loops=True, narrow=True)
 
 

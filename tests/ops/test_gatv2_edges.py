@@ -5,13 +5,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.ops.graphs import (
     CORNERS,
     DTYPES,
     assert_same_bits_with_any_threads,
     close,
-    compiled,  # noqa: F401 - a fixture,
     skewed,
     skip_where_torch_multiplies,
     values,
@@ -73,24 +72,24 @@ def assert_kernels_equal_twins(native, csc, heads, channels, features, dtype=tor
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("heads", "channels"), SHAPES)
-def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):
     for loops, p, features in ((False, 0.0, 3), (True, 0.4, 8)):
         assert_kernels_equal_twins(compiled, skewed(), heads, channels, features, dtype, loops=loops, p=p)
 
 
 @pytest.mark.parametrize("features", [1, 2, 4, 5, 16, 33])
-def test_kernels_equal_twins_for_any_number_of_features(compiled, features):  # noqa: F811
+def test_kernels_equal_twins_for_any_number_of_features(compiled, features):
     assert_kernels_equal_twins(compiled, skewed(), 4, 12, features, loops=True)
 
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("loops", [False, True])
-def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):  # noqa: F811
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):
     assert_kernels_equal_twins(compiled, CORNERS[corner](), 2, 5, 3, loops=loops)
 
 
 @pytest.mark.parametrize("loops", [False, True])
-def test_kernels_equal_twins_on_a_row_of_many_blocks(compiled, loops):  # noqa: F811
+def test_kernels_equal_twins_on_a_row_of_many_blocks(compiled, loops):
     # Its edges' rows are made some at a time, forward and backward, and their products wait for each other.
     hub = torch.randint(700, (1303,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     csc = Csc(torch.tensor([0, 3, 1300, 1300, 1303]), hub, 700)
@@ -186,7 +185,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 NOT_SUMMED_IN = "must have the dtype of the sums, float32; got float64"
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -218,7 +217,7 @@ def test_features_that_do_not_fit_are_refused(name, change, message):
         native.kernels().gatv2_backward(*backward, **wrong)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_backward_needs_places_of_edges_and_a_gradient_that_fits():
     csc = skewed()
     inputs = gatv2_inputs(csc, 2, 3, torch.float32)

@@ -10,7 +10,6 @@ from tests.ops.graphs import (
     WIDTHS,
     assert_same_bits_with_any_threads,
     close,
-    compiled,  # noqa: F401 - a fixture
     skewed,
     square,
     values,
@@ -51,13 +50,13 @@ def assert_kernels_equal_twins(native, csc, x, edges, scale=1.5):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_kernels_equal_twins_at_every_width(compiled, width, dtype):  # noqa: F811
+def test_kernels_equal_twins_at_every_width(compiled, width, dtype):
     csc = skewed()
     assert_kernels_equal_twins(compiled, csc, *rows_of(csc, width, dtype), scale=width % 2)
 
 
 @pytest.mark.parametrize("corner", CORNERS)
-def test_kernels_equal_twins_on_corner_graphs(compiled, corner):  # noqa: F811
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner):
     csc = CORNERS[corner]()
     for width in (5, 19):
         assert_kernels_equal_twins(compiled, csc, *rows_of(csc, width))
@@ -80,14 +79,14 @@ def test_any_block_equals_the_twin(case):
     assert_kernels_equal_twins(backend(x), csc, x, edges, scale)
 
 
-def test_rows_may_stand_apart(compiled):  # noqa: F811
+def test_rows_may_stand_apart(compiled):
     csc = skewed()
     x, edges = values(csc.num_src, 50)[:, 3:36], values(csc.num_edges, 40, seed=2)[:, 5:38]
     assert_kernels_equal_twins(compiled, csc, x, edges)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 40])
-def test_a_nan_stays_one_and_a_sum_of_0_has_no_gradient(compiled, width):  # noqa: F811
+def test_a_nan_stays_one_and_a_sum_of_0_has_no_gradient(compiled, width):
     csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 2], dtype=torch.int32), 3)
     x, edges, out = torch.ones(3, width), -torch.ones(3, width), torch.empty(2, width)
     edges[1] = torch.nan

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads
 
-from graphbraid import native
 from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram
 
 ROWS = [0, 1, 7, 2047, 2048, 9001]
@@ -32,7 +31,7 @@ def test_rounds_hold_every_row_once(rows):
         assert max(part.num_rows for part in found) <= max(most, 8)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (13, 33), (40, 100), (33, 800), (100, 7)])
 def test_the_bits_are_those_of_all_rows_at_once(rows, height, width):
@@ -64,7 +63,7 @@ def test_the_twin_sums_the_same(rows):
     torch.testing.assert_close(gram.out, a.double().t() @ b.double())
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_rows_of_another_round_are_refused():
     a, b = matrices(3000, 4, 5)
     gram = GramRounds(a, 5)

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 from tests.extras import NO_PYG, PATIENCE
-
-from graphbraid import native
+from tests.kernels import needs_kernels
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(native.kernels() is None, reason="nothing is compiled")]
+pytestmark = [pytest.mark.slow, needs_kernels]
 
 PROGRAM = """
 import ctypes, gc, sys, torch, torch.nn.functional as F, graphbraid

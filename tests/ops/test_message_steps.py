@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.ops.test_messages import csc_of
 
-from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.estimates.machine import allocation_of
 from graphbraid.fullgraph.device import csc_on
@@ -514,7 +513,7 @@ def test_a_softmax_that_is_no_factor_of_a_sum_is_refused(steps, reduction):
 
 @pytest.mark.parametrize("name", MESSAGES)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_the_kernels_equal_their_twins(monkeypatch, name, reduction):
     fused, _, rows, parameters = case(name, reduction, 7)
     ours = both_passes(fused, rows, parameters)
@@ -584,7 +583,7 @@ def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
         assert not grad.any()
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize(
     "steps",
     [

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.ops.native_calls import recorded, resized
 from tests.ops.native_signatures import array_arguments, of_another_kind, read_only
 
 from graphbraid import native
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 
 # What an entry cannot know to be wrong, by position. The Python side checks it before it calls.
 SOURCES = "how many sources there are is said by no other argument"

@@ -5,13 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.ops.graphs import (
-    DTYPES,
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    values,
-)
+from tests.ops.graphs import DTYPES, assert_same_bits_with_any_threads, close, values
 from tests.suites import examples
 from torch import nn
 
@@ -36,7 +30,7 @@ def unwritten(*shape, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_layer_norm_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
+def test_layer_norm_kernels_equal_twins(compiled, width, dtype):
     for rows in ROWS:
         x, grad = values(rows, width, dtype=dtype), values(rows, width, dtype=dtype, seed=2)
         for wanted in ("weight bias", "weight", ""):
@@ -65,7 +59,7 @@ def test_layer_norm_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_batch_norm_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
+def test_batch_norm_kernels_equal_twins(compiled, width, dtype):
     for rows in (*ROWS, 700):
         x, grad = values(rows, width, dtype=dtype), values(rows, width, dtype=dtype, seed=2)
         moments = []
@@ -88,7 +82,7 @@ def test_batch_norm_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
                 close(actual, expected, terms=3000)
 
 
-def test_kernels_write_only_what_is_asked_for(compiled):  # noqa: F811
+def test_kernels_write_only_what_is_asked_for(compiled):
     x, grad = values(20, 9), values(20, 9, seed=2)
     out, mean, rstd = torch.empty_like(x), torch.empty(20), torch.empty(20)
     compiled.layer_norm(x, None, None, EPS, out, None, None)
@@ -107,7 +101,7 @@ def test_kernels_write_only_what_is_asked_for(compiled):  # noqa: F811
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1000.0, 1.0), (-3e5, 40.0), (1e-20, 1e-18)])
-def test_variances_survive_large_means(compiled, mean, spread):  # noqa: F811
+def test_variances_survive_large_means(compiled, mean, spread):
     """As a difference of squares in float32, the variance beside a mean of 1000 would have no digit left."""
     x = (values(5000, 33, dtype=torch.float64) * spread + mean).float()
     exact = x.double()
@@ -125,7 +119,7 @@ def test_variances_survive_large_means(compiled, mean, spread):  # noqa: F811
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_columns_that_jump_between_shares_have_their_variance(compiled):  # noqa: F811
+def test_columns_that_jump_between_shares_have_their_variance(compiled):
     x = torch.cat([torch.full((1000, 3), 5e4), torch.full((3000, 3), -2e4)]) + values(4000, 3)
     found = torch.empty(3), torch.empty(3)
     compiled.column_moments(x, *found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 
 from graphbraid import native, ops
 from graphbraid.graph.csc import coo_to_csc
@@ -16,7 +16,7 @@ from graphbraid.ops import Aggregation
 from graphbraid.ops.kernels import new_rows, without_pool
 
 pytestmark = [
-    pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS),
+    needs_kernels,
     pytest.mark.skipif(
         "libasan" in os.environ.get("LD_PRELOAD", ""),
         reason="the pool gives no memory under the address sanitizer",

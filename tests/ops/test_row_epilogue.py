@@ -9,7 +9,6 @@ from tests.ops.graphs import (
     DTYPES,
     assert_same_bits_with_any_threads,
     close,
-    compiled,  # noqa: F401 - a fixture
     skewed,
     skip_where_torch_multiplies,
     values,
@@ -69,7 +68,7 @@ def assert_spmm_ends_as_in_turn(kernels, csc, x, wanted, after):
     corner=st.sampled_from(sorted(CORNERS)),
     how=EPILOGUES,
 )
-def test_spmm_with_an_epilogue_equals_both_in_turn(compiled, width, dtype, wanted, corner, how):  # noqa: F811
+def test_spmm_with_an_epilogue_equals_both_in_turn(compiled, width, dtype, wanted, corner, how):
     csc = CORNERS[corner]()
     after = epilogue_for(csc.num_dst, width, dtype, **how)
     x = values(csc.num_src, width, dtype=dtype)
@@ -77,7 +76,7 @@ def test_spmm_with_an_epilogue_equals_both_in_turn(compiled, width, dtype, wante
 
 
 @pytest.mark.parametrize("width", [1, 40, 300])
-def test_the_epilogue_of_a_hub_follows_the_sum_of_its_segments(compiled, width):  # noqa: F811
+def test_the_epilogue_of_a_hub_follows_the_sum_of_its_segments(compiled, width):
     csc = hub_graph()
     after = epilogue_for(3, width, torch.float32)
     args = arguments(csc, values(5, width), {})
@@ -88,7 +87,7 @@ def test_the_epilogue_of_a_hub_follows_the_sum_of_its_segments(compiled, width):
     assert torch.equal(joined, apart)
 
 
-def test_rows_beside_and_wider_than_the_input_are_handled(compiled):  # noqa: F811
+def test_rows_beside_and_wider_than_the_input_are_handled(compiled):
     csc, after = skewed(), epilogue_for(40, 33, torch.float32)
     x = values(csc.num_src, 33, dtype=torch.bfloat16)
     for args in (arguments(csc, x, {}), arguments(csc, x.float(), {})):
@@ -108,7 +107,7 @@ def test_rows_beside_and_wider_than_the_input_are_handled(compiled):  # noqa: F8
     add=st.booleans(),
     named=st.booleans(),
 )
-def test_a_product_with_an_epilogue_equals_both_in_turn(compiled, shape, how, add, named):  # noqa: F811
+def test_a_product_with_an_epilogue_equals_both_in_turn(compiled, shape, how, add, named):
     rows, depth, width = shape
     a, b, before = values(rows, depth), values(depth, width, seed=2), values(rows, width, seed=3)
     ids = torch.arange(rows).flip(0) if named else None
@@ -153,7 +152,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
         ({"ids": torch.arange(3)}, "ids must have length"),
     ],
 )
-def test_an_epilogue_that_does_not_fit_is_refused(compiled, change, message):  # noqa: F811
+def test_an_epilogue_that_does_not_fit_is_refused(compiled, change, message):
     csc = skewed()
     after = epilogue_for(csc.num_dst, 9, torch.float32)._replace(**change)
     with pytest.raises(ValueError, match=message):

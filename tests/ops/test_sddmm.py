@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from tests.ops.graphs import (
-    CORNERS,
-    DTYPES,
-    WIDTHS,
-    assert_same_bits_with_any_threads,
-    close,
-    compiled,  # noqa: F401 - a fixture
-    skewed,
-    values,
-)
+from tests.ops.graphs import CORNERS, DTYPES, WIDTHS, assert_same_bits_with_any_threads, close, skewed, values
 
 from graphbraid.errors import DataError
 from graphbraid.ops import edge_softmax, reference, sddmm
@@ -19,7 +10,7 @@ from graphbraid.ops import edge_softmax, reference, sddmm
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_kernel_equals_twin(compiled, width, dtype):  # noqa: F811
+def test_kernel_equals_twin(compiled, width, dtype):
     csc = skewed()
     sums = reference.sum_dtype(dtype)
     left, right = values(40, 2 * width, dtype=dtype), values(60, 2 * width, dtype=dtype)
@@ -32,7 +23,7 @@ def test_kernel_equals_twin(compiled, width, dtype):  # noqa: F811
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_rows_of_no_channels_have_products_of_zero(compiled, heads):  # noqa: F811
+def test_rows_of_no_channels_have_products_of_zero(compiled, heads):
     csc = skewed()
     out = torch.full((csc.num_edges, heads), torch.nan)
     compiled.sddmm(csc.indptr, csc.indices, torch.empty(40, 0), torch.empty(60, 0), None, None, out)
@@ -41,7 +32,7 @@ def test_rows_of_no_channels_have_products_of_zero(compiled, heads):  # noqa: F8
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("heads", [1, 2, 4, 8])
-def test_kernel_equals_twin_where_vectors_hold_several_heads_or_heads_several_vectors(compiled, heads, dtype):  # noqa: F811
+def test_kernel_equals_twin_where_vectors_hold_several_heads_or_heads_several_vectors(compiled, heads, dtype):
     csc = skewed(num_src=600)
     for width in (8, 16, 32, 64, 128):
         left, right = values(40, width, dtype=dtype), values(600, width, dtype=dtype)
@@ -52,7 +43,7 @@ def test_kernel_equals_twin_where_vectors_hold_several_heads_or_heads_several_ve
 
 
 @pytest.mark.parametrize("corner", CORNERS)
-def test_kernels_equal_twins_on_corner_graphs(compiled, corner):  # noqa: F811
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner):
     csc = CORNERS[corner]()
     left, right = values(csc.num_dst, 5), values(csc.num_src, 5)
     out, expected = torch.empty(2, csc.num_edges, 1)
@@ -72,7 +63,7 @@ def test_gradcheck():
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 8, 16, 17, 33])
-def test_edge_softmax_kernels_equal_twins(compiled, heads):  # noqa: F811
+def test_edge_softmax_kernels_equal_twins(compiled, heads):
     csc = skewed()
     for dtype in (torch.float32, torch.float64):
         logits = values(csc.num_edges, heads, dtype=dtype) * 20

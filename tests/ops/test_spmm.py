@@ -8,7 +8,6 @@ from tests.ops.graphs import (
     WIDTHS,
     assert_same_bits_with_any_threads,
     close,
-    compiled,  # noqa: F401 - a fixture
     skewed,
     square,
     values,
@@ -69,28 +68,28 @@ def assert_kernel_equals_twin(native, csc, x, wanted):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_feat", WIDTHS)  # one to several register tiles, with and without a tail
-def test_kernel_equals_twin_at_every_width(compiled, num_feat, dtype):  # noqa: F811
+def test_kernel_equals_twin_at_every_width(compiled, num_feat, dtype):
     csc = skewed()
     for wanted in (COEFFICIENTS["plain"], COEFFICIENTS["all"]):
         assert_kernel_equals_twin(compiled, csc, values(csc.num_src, num_feat, dtype=dtype), wanted)
 
 
 @pytest.mark.parametrize("width", range(1, 300, 13))
-def test_kernel_equals_twin_at_every_split_into_tiles(compiled, width):  # noqa: F811
+def test_kernel_equals_twin_at_every_split_into_tiles(compiled, width):
     csc = skewed()
     assert_kernel_equals_twin(compiled, csc, values(csc.num_src, width), {})
 
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("wanted", COEFFICIENTS)
-def test_kernel_equals_twin_on_corner_graphs(compiled, corner, wanted):  # noqa: F811
+def test_kernel_equals_twin_on_corner_graphs(compiled, corner, wanted):
     csc = CORNERS[corner]()
     for width in (5, 19):  # one vector of AVX-512, and several
         assert_kernel_equals_twin(compiled, csc, values(csc.num_src, width), COEFFICIENTS[wanted])
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 17])
-def test_a_nan_reaches_the_rows_it_has_an_edge_to_and_no_others(compiled, width):  # noqa: F811
+def test_a_nan_reaches_the_rows_it_has_an_edge_to_and_no_others(compiled, width):
     csc = skewed()
     x, out = values(csc.num_src, width), torch.empty(csc.num_dst, width)
     x[csc.indices[csc.indptr[2:-1:9]].long()] = torch.nan  # where rows begin, behind other rows
@@ -113,7 +112,7 @@ def hub_graph(num_edges=50_000):
 
 
 @pytest.mark.parametrize("width", [1, 40, 300])
-def test_hub_summed_in_segments_equals_the_exact_sum(compiled, width):  # noqa: F811
+def test_hub_summed_in_segments_equals_the_exact_sum(compiled, width):
     csc, x = hub_graph(), values(5, width)
     out, exact = x.new_empty(3, width), torch.empty(3, width, dtype=torch.float64)
     compiled.spmm(*arguments(csc, x, {}), out)
@@ -122,7 +121,7 @@ def test_hub_summed_in_segments_equals_the_exact_sum(compiled, width):  # noqa: 
     torch.testing.assert_close(out.double(), exact, rtol=3e-5, atol=1e-2)
 
 
-def test_rows_of_input_and_output_may_be_strided(compiled):  # noqa: F811
+def test_rows_of_input_and_output_may_be_strided(compiled):
     csc = skewed()
     wide, out = values(csc.num_src, 50), torch.zeros(csc.num_dst, 60)
     args = arguments(csc, wide[:, 10:43], {})
@@ -132,7 +131,7 @@ def test_rows_of_input_and_output_may_be_strided(compiled):  # noqa: F811
     close(out, expected)  # also that nothing beside the columns was touched
 
 
-def test_half_precision_rows_may_be_summed_into_float32(compiled):  # noqa: F811
+def test_half_precision_rows_may_be_summed_into_float32(compiled):
     csc = skewed()
     x = values(csc.num_src, 33, dtype=torch.bfloat16)
     out, expected = torch.empty(2, csc.num_dst, 33)
@@ -228,7 +227,7 @@ def test_bits_of_a_hub_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("ties", range(3), ids=TIES)
-def test_max_kernels_equal_their_twins(compiled, width, dtype, ties):  # noqa: F811
+def test_max_kernels_equal_their_twins(compiled, width, dtype, ties):
     csc = skewed()
     x = values(60, width, dtype=dtype).round(decimals=1 if dtype.itemsize > 2 else 0)  # many ties
     x[::7] = -0.0
@@ -261,7 +260,7 @@ def test_max_kernels_equal_their_twins(compiled, width, dtype, ties):  # noqa: F
 
 @pytest.mark.parametrize("ties", ["shared", "shared with zero"])
 @pytest.mark.parametrize("value", ["ties", "zeros", "negative"])
-def test_shares_are_those_of_scatter_reduce_but_for_its_initial_zero(compiled, ties, value):  # noqa: F811
+def test_shares_are_those_of_scatter_reduce_but_for_its_initial_zero(compiled, ties, value):
     csc = skewed()  # with rows without edges
     x = values(60, 5, dtype=torch.float64).round()
     x = {"ties": x, "zeros": x.clamp(max=0), "negative": -x.abs() - 1}[value]

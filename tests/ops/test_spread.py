@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
-from graphbraid import native
 from graphbraid.ops import reference
 from graphbraid.ops.gather import add_rows, places_of, put_rows, spread_rows, take_rows
 
@@ -41,7 +41,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     assert_same_bits_with_any_threads(run)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+@needs_kernels
 def test_a_place_that_names_no_row_is_refused():
     with pytest.raises(ValueError, match="must name rows"):
         spread_rows(torch.zeros(2, 3), torch.tensor([0, 2], dtype=torch.int32), torch.zeros(2, 3))
@@ -64,7 +64,7 @@ def test_rows_are_added_in_order_by_any_number_of_threads(count, width, dtype):
     assert torch.equal(run()[0], twin)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+@needs_kernels
 @pytest.mark.parametrize("ids", [[0, 3], [-1, 0]])
 def test_rows_are_added_only_to_rows_that_are_there(ids):
     with pytest.raises(ValueError, match="ids must name rows"):
@@ -92,7 +92,7 @@ def test_rows_are_taken_from_several_tables_and_put_back(count, width, dtype):
     assert torch.equal(found, twin)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+@needs_kernels
 def test_slots_beyond_the_table_are_refused():
     slots = torch.tensor([0, 2], dtype=torch.int32)
     with pytest.raises(ValueError, match="slots must name rows"):

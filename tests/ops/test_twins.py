@@ -6,7 +6,8 @@ import typing
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS, NO_TRITON
+from tests.extras import NO_TRITON
+from tests.kernels import needs_kernels
 from tests.ops.native_signatures import arguments_of, array_arguments
 
 from graphbraid import native
@@ -19,7 +20,7 @@ NOT_COMPILED = {"gather_tiered", "pipelined_sum", "sum_dtype"}
 
 
 @pytest.mark.parametrize("name", [name for name in TWINS if name not in NOT_COMPILED])
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_a_compiled_entry_takes_what_its_twin_takes(name):
     twin, entry = getattr(reference, name), getattr(native.kernels(), name)
     parameters = inspect.signature(twin).parameters

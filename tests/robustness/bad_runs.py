@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.modules import module_of
 from tests.robustness.cases import call, command
 from tests.robustness.workplace import NUM_NODES, Workplace, arrays, cut, graph
 
@@ -454,15 +455,10 @@ command(TRAINING, 7, "the loss is", "at epoch 0, step", "Lower lr", "clip")(
 def gradients_not_finite(w: Workplace):
     """Gradients that are not finite."""
 
-    class Root(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(6, 3)
+    def forward(self, x, edge_index):
+        return self.linear(x) + (self.linear.weight.sum() * 0).sqrt()
 
-        def forward(self, x, edge_index):
-            return self.linear(x) + (self.linear.weight.sum() * 0).sqrt()
-
-    graphbraid.Trainer(Root(), graph(), fanouts=(3, 3)).fit()
+    graphbraid.Trainer(module_of(forward, linear=torch.nn.Linear(6, 3)), graph(), fanouts=(3, 3)).fit()
 
 
 command(TRAINING, 7, "batch normalisation met a single node at epoch 0, step 2", "batch_size")(

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import torch
 from tests import warm
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.robustness.bad_plans import profile
 from tests.robustness.workplace import graph
 from tests.suites import few_of
 
-from graphbraid import native
 from graphbraid.cli.run.saved_run import read_saved
 from graphbraid.collective import Plan, Profile, make_plan
 from graphbraid.datasets import open_names, open_store, save_store
@@ -137,7 +136,7 @@ print(graph.x.sum())
 """
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_a_store_that_is_truncated_while_it_is_read_is_named(tmp_path: Path) -> None:
     store = save_store(graph().replace(x=torch.ones(90, 200)), tmp_path / "store")
     done = warm.run(["-c", TRUNCATED, store])

@@ -9,12 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from tests.extras import NO_KERNELS
 from tests.graph.typed_cases import CITES, WRITES, bibliography
+from tests.kernels import needs_kernels
 from tests.sampling.graphs import power_law_csc, star_csc
 from tests.sampling.test_sampler import TYPED_FANOUTS, assert_same, config_of, is_unlimited
 
-from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.types import edges_of
@@ -101,11 +100,10 @@ def reference(graph, config, seeds, constraints, edge_times):
 )
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.pairs
+@needs_kernels
 def test_compiled_equals_reference_bit_for_bit(
     layout, weighted, replace, with_excluded, disjoint, with_times
 ):
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     limits = {"disjoint": disjoint, "with_times": with_times, "with_excluded": with_excluded}
     options = {"replace": replace, "layout": layout, "weighted": weighted}
     orders = [False, True] if with_times else [False]
@@ -321,9 +319,8 @@ def test_excluded_edges_are_never_drawn_and_the_others_are_alike():
 
 
 @pytest.mark.parametrize("graph", [Graph(csc=star_csc(3)), bibliography()], ids=["one type", "types"])
+@needs_kernels
 def test_the_compiled_run_refuses_constraints_that_do_not_fit(graph):
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     config, seeds = config_of(graph, [2]), torch.tensor([0, graph.num_nodes - 1])
     time = EdgeTimes(time=torch.zeros(graph.num_edges, dtype=torch.int64))
     untimed, timed_ = (

@@ -4,11 +4,12 @@ import pickle
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, in_threads
 from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
@@ -103,7 +104,7 @@ def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, scaled, monke
 
     monkeypatch.setattr(shared_cache, "handle_of", handle_of)
     monkeypatch.setattr(shared_cache, "opened", known.__getitem__)
-    given, meet, found = [None] * num_peers, threading.Barrier(num_peers), [None] * num_peers
+    given, meet = [None] * num_peers, threading.Barrier(num_peers)
 
     def run(rank):
         def exchange(handle):
@@ -113,13 +114,9 @@ def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, scaled, monke
             meet.wait(PATIENCE)
             return everyone
 
-        found[rank] = gathered_by(rank, num_peers, exchange, CPU, by_map=by_map, scaled=scaled)
+        return gathered_by(rank, num_peers, exchange, CPU, by_map=by_map, scaled=scaled)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_peers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = in_threads(*(partial(run, rank) for rank in range(num_peers)))
     x = rows()
     wanted = x.to(torch.int8).float() * torch.arange(1.0, NUM_ROWS + 1)[:, None] if scaled else x
     for values, _ in found:

@@ -169,6 +169,7 @@ def test_attributes_may_be_set_changed_and_deleted():
     batch = first(make_data())
     batch.note, batch.x, batch["z"] = 5, torch.zeros(batch.num_nodes, 2), torch.ones(3)
     assert (batch["note"], "note" in batch, batch.num_features) == (5, True, 2)
+    assert "note" in batch.keys()  # noqa: SIM118, keys() is the method under test
     del batch.edge_attr, batch["y"]
     assert batch.edge_attr is batch.y is None
     batch.x = None
@@ -181,6 +182,8 @@ def test_moving_moves_everything_also_what_is_made_later():
     data.scale, data.nested = torch.ones(2), [torch.ones(1)]
     batch = first(data)
     _ = batch.y
+    assert batch.to("cpu") is batch
+    assert batch.clone().to("meta").x.device.type == "meta" and batch.x.device.type == "cpu"
     assert batch.to("meta") is batch
     tensors = [value for _, value in batch if isinstance(value, torch.Tensor)]
     assert len(tensors) > 8
@@ -253,6 +256,7 @@ def test_a_transform_sees_the_same_object():
     loader = NeighborLoader(make_data(), [4], batch_size=50, transform=lambda b: seen.append(b) or b, seed=0)
     batch = next(iter(loader))
     assert batch is seen[0]
+    assert isinstance(batch, Data) and batch.batch_size == 50
     normal = first(make_data(), transform=NormalizeFeatures())
     torch.testing.assert_close(normal.x, NormalizeFeatures()(first(make_data()).clone()).x)
     assert first(make_data(), transform=ToUndirected()).is_undirected()

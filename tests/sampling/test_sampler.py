@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.graph.typed_cases import ABOUT, AUTHORS, CITES, FIELDS, PAPERS, REVISES, WRITES, bibliography
+from tests.kernels import needs_kernels
 from tests.sampling.graphs import power_law_csc, star_csc
 
 from graphbraid import native
@@ -80,9 +81,8 @@ def graphs_of(*, weighted):
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.pairs
+@needs_kernels
 def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, threads, depth):
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     for graph, seed_type, all_fanouts in graphs_of(weighted=weighted):
         sizes = [graph.nodes_of(name).num_nodes for name in graph.node_types]
         rows = [None if place == 1 else torch.rand(size, 5 + place) for place, size in enumerate(sizes)]
@@ -320,6 +320,7 @@ def graph_of_degrees(wanted, copies, num_relations=1):
         pytest.param(range(1, 41), 250, 8, 1, range(1, 41), marks=pytest.mark.slow),
     ],
 )
+@needs_kernels
 def test_neighbours_are_drawn_with_probability_fanout_over_degree(
     wanted, copies, trials, num_relations, fanouts
 ):
@@ -328,8 +329,6 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree(
     Floyd's algorithm with an exclusive bound, a shuffle that stops one short, or relations that share their
     draws' places fail this for almost every pair.
     """
-    if native.kernels() is None:
-        pytest.skip(NO_KERNELS)
     graph = graph_of_degrees(np.array(wanted), copies, num_relations)
     seeds, worst = torch.arange(len(wanted) * copies), [0.0]
     for fanout in fanouts:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import needs_kernels
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import native
@@ -90,7 +91,7 @@ def test_parts_that_there_cannot_be_are_refused(wrong):
         SeedSchedule(seeds=torch.arange(10), batch_size=8, **wrong)
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="the kernels are switched off")
+@needs_kernels
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -238,7 +239,7 @@ def test_the_compiled_threads_and_the_reference_keep_the_same_shares(schedule, e
             assert len(ours.sampled.nodes_per_hop) == reach + 1
 
 
-@pytest.mark.skipif(native.kernels() is None, reason="the kernels are switched off")
+@needs_kernels
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -5,7 +5,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_KERNELS, NO_PYG
+from tests.extras import NO_PYG
+from tests.kernels import needs_kernels
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph, native
@@ -195,7 +196,7 @@ def test_bidirectional_edges_beside_excluded_links_need_reverse():
 # ---- The operators
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("with_trees", [False, True])
 @pytest.mark.parametrize("num_dst", [0, 1, 7, 700])
@@ -214,7 +215,7 @@ def test_compiled_edges_are_those_of_the_reference(wide, with_trees, num_dst, mo
     assert made.indptr.numel() == num_dst + 1
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_compiled_edges_do_not_depend_on_the_number_of_threads():
     csc, ids = (
         power_law_csc(3000, 40000),
@@ -231,7 +232,7 @@ def test_compiled_edges_do_not_depend_on_the_number_of_threads():
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_rows_outside_the_graph_are_refused():
     csc, ids = power_law_csc(10, 40), torch.tensor([3])
     for wrong in (torch.tensor([10]), torch.tensor([-1])):

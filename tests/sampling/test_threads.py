@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests import warm
-from tests.extras import NO_KERNELS, once_undisturbed
+from tests.extras import in_threads, once_undisturbed
+from tests.kernels import needs_kernels
 
 from graphbraid import Graph, native
 from graphbraid.errors import ConfigError
@@ -17,7 +18,7 @@ from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 
 
 def ring(num_nodes: int = 50) -> Graph:
@@ -203,21 +204,13 @@ def test_a_run_of_the_compiled_pipeline_refuses_what_does_not_fit(wrong, message
 
 
 def test_one_schedule_from_two_threads_gives_each_its_own_batches():
-    import threading
-
     loader = NeighborLoader(ring(), [2, 2], seed=0, batch_size=1, num_workers=2)
-    wanted = [batch.n_id.tolist() for batch in loader.batches(0)]
-    found: list[list[list[int]]] = []
 
-    def read() -> None:
-        found.append([batch.n_id.tolist() for batch in loader.batches(0)])
+    def read() -> list[list[int]]:
+        return [batch.n_id.tolist() for batch in loader.batches(0)]
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [wanted] * 4
+    wanted = read()
+    assert in_threads(*[read] * 4) == [wanted] * 4
 
 
 def test_a_second_worker_costs_small_batches_no_processor_time():

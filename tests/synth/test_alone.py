@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 import torch
 from tests.distributed.whole import owners
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import PATIENCE
 from tests.fullgraph.graphs import NUM_NODES, make_graph
+from tests.kernels import needs_kernels
 from tests.synth.building import (
     EXAMPLES,
     GRAPH,
     QUICK_BUILD,
     Compiled,
-    compiled,
     graph_of,
     in_one,
     losses_of,
@@ -33,11 +33,11 @@ from tests.synth.building import (
 from tests.synth.on_host import HostPrograms, nvcc
 from tests.synth.ranks import MPI, environment, parts_of_programs, tool
 
-from graphbraid import Graph, datasets, native
+from graphbraid import Graph, datasets
 from graphbraid.synth import Synthesis, load_weights, train, write_cuda, write_mpi, write_openmp
 from graphbraid.synth.emit.cuda import sources_for_gpu
 
-pytestmark = [pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS), pytest.mark.slow]
+pytestmark = [needs_kernels, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 HIDDEN = {ROOT, Path(sys.prefix), Path(torch.__file__).parents[1]}
 GRAPHS = {
@@ -113,11 +113,6 @@ def assert_as_the_engine(said: str, folder: Path, example: str, graph: Graph) ->
     expected = train(made(example), graph).losses
     assert losses_of(said)[:EARLY] == pytest.approx(expected[:EARLY], rel=1e-5)
     assert losses_of(said) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory) -> Compiled:
-    return compiled(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

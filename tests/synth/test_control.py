@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.distributed.whole import owners
-from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import NUM_NODES, make_graph
+from tests.kernels import needs_kernels
 from tests.synth.building import (
     EXAMPLES,
     GRAPH,
@@ -31,11 +31,10 @@ from tests.synth.on_host import HostPrograms, run_on_host
 from tests.synth.programs import program
 from tests.synth.ranks import rank_programs, run_ranks, tool
 
-from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.synth import OptimizerRecipe, ProgramError, Recipe, Synthesis, from_model, train
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 NUMBERS = """
 function int log(int x) { return x; }
 function int run(int x) { while (true) { if (x > 5) { return log(x); } x++; } }

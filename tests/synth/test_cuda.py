@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.kernels import needs_kernels
 from tests.synth.building import (
     EXAMPLES,
     MODELS,
@@ -36,14 +36,14 @@ from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
 from tests.synth.test_own_layers import GRAPHS, MESSAGES, PLAIN, layer_of
 from tests.synth.test_own_layers import made as of_messages
 
-from graphbraid import datasets, native, nn
+from graphbraid import datasets, nn
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph import CompileOptions
 from graphbraid.machine.hardware import Rates
 from graphbraid.synth import OptimizerRecipe, Recipe, Synthesis, from_model, train, write_cuda
 from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 GOLDEN = Path(__file__).with_name("golden") / "cuda"
 OPTIONS = CompileOptions(rates=Rates())
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
-from tests.synth.building import Compiled, built, compiled, losses_of, made, run
+from tests.kernels import needs_kernels
+from tests.synth.building import Compiled, built, losses_of, made, run
 
-from graphbraid import Graph, SparseFeatures, datasets, native, nn
+from graphbraid import Graph, SparseFeatures, datasets, nn
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.hardware import Rates
 from graphbraid.synth import Synthesis, from_model, train
 from graphbraid.synth.emit.openmp import inputs_of, sources_of, trial_of
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 OPTIONS = CompileOptions(rates=Rates())
 ALL = ("dense", "csr", "bits")
 ZEROS = make_graph(train=30, density=0.2, binary="row")
@@ -109,11 +109,6 @@ def test_arrays_that_paths_have_in_common_are_written_once():
     assert len(set(contents)) == len(contents)
     assert any(name.startswith("bits/") for name in written.plan)
     assert written.main == sources_of(made("SAGE", "Mean"), ZEROS, OPTIONS, inputs=ALL).main
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory) -> Compiled:
-    return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize("model", ["GCN", "SAGE"])

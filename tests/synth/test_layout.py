@@ -5,20 +5,11 @@ from __future__ import annotations
 import random
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from graphbraid.synth.emit.layout import (
-    WIDTH,
-    CppStatement,
-    Fields,
-    aligned,
-    broken,
-    comment_lines,
-    lines_of,
-)
+from graphbraid.synth.emit.layout import WIDTH, CppStatement, Fields, aligned, broken, comment_lines, lines_of
 
 
 def test_a_call_of_two_fields_takes_one_line_if_it_fits():
@@ -46,10 +37,7 @@ def test_a_long_comment_is_broken_between_words():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_clang_format_leaves_any_statement_as_it_is(seed: int, tmp_path: Path):
-    command = Path(sys.executable).with_name("clang-format")
-    if not command.is_file():
-        pytest.skip("there is no clang-format")
+def test_clang_format_leaves_any_statement_as_it_is(seed: int, clang_format: Path, tmp_path: Path):
     draw = random.Random(seed)
 
     def word(most: int) -> str:
@@ -74,7 +62,7 @@ def test_clang_format_leaves_any_statement_as_it_is(seed: int, tmp_path: Path):
     for _ in range(200):
         lines += comment_lines(" ".join(word(12) for _ in range(draw.randint(1, 30))), 2)
         lines += lines_of(CppStatement(f"{word(12)}(", structure(1)), 2)
-    assert_formatted(command, [*lines, "}", ""], tmp_path)
+    assert_formatted(clang_format, [*lines, "}", ""], tmp_path)
 
 
 def assert_formatted(command: Path, lines: list[str], folder: Path) -> None:
@@ -104,14 +92,11 @@ LONG = [
 ]
 
 
-def test_long_statements_of_a_program_are_broken_as_clang_format_does(tmp_path: Path):
-    command = Path(sys.executable).with_name("clang-format")
-    if not command.is_file():
-        pytest.skip("there is no clang-format")
+def test_long_statements_of_a_program_are_broken_as_clang_format_does(clang_format: Path, tmp_path: Path):
     lines = ["void f() {", *(line for each in LONG for line in broken(f"  {each}".split("\n")))]
     lines = [*(line if line != "}" else "  }" for line in lines), "}"]
     assert len(lines) > 2 * len(LONG) and max(map(len, lines)) <= WIDTH
-    assert_formatted(command, [*lines, ""], tmp_path)
+    assert_formatted(clang_format, [*lines, ""], tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from tests.distributed.whole import owners
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import PATIENCE
 from tests.features.tables import flip_a_byte
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.kernels import needs_kernels
 from tests.synth.building import (
     MODELS,
     MORE,
@@ -44,7 +45,7 @@ from tests.synth.ranks import (
     tool,
 )
 
-from graphbraid import native, nn
+from graphbraid import nn
 from graphbraid.distributed import Partition
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
@@ -52,7 +53,7 @@ from graphbraid.machine.hardware import Rates
 from graphbraid.synth import from_model, train, write_mpi
 from graphbraid.synth.emit.mpi import sources_of_ranks
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 OPTIONS = CompileOptions(rates=Rates())
 GRAPH = make_graph(train=30)
 

@@ -6,15 +6,15 @@ import contextlib
 import dataclasses
 import re
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from tests.distributed.whole import owners
-from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.kernels import needs_kernels
+from tests.modules import module_of
 from tests.synth.building import (
     EXAMPLES,
     MODELS,
@@ -43,7 +43,7 @@ from tests.synth.building import (
 from tests.synth.test_own_layers import layer_of
 from tests.synth.test_own_layers import made as of_messages
 
-from graphbraid import datasets, native, nn
+from graphbraid import datasets, nn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.hardware import Rates
@@ -55,7 +55,7 @@ from graphbraid.synth.emit.openmp import sources_of
 from graphbraid.synth.training import make_optimizer
 from graphbraid.synth.weights import weights_of
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 GOLDEN = Path(__file__).with_name("golden")
 OPTIONS = CompileOptions(rates=Rates())
 
@@ -249,10 +249,7 @@ def test_every_source_compiles_alone_with_all_variants_as_users_compile_it(tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
-    command = Path(sys.executable).with_name("clang-format")
-    if not command.is_file():
-        pytest.skip("there is no clang-format")
+def test_what_is_written_is_formatted(store: Path, clang_format: Path, tmp_path: Path):
     graph = datasets.open_store(store)
     files = [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp", GOLDEN / "cuda" / "main.cu"]
     rooms = (RUNTIME, RUNTIME.parent / "runtime_mpi", RUNTIME.parent / "runtime_cuda")
@@ -277,7 +274,7 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
         assert max(map(len, text.splitlines())) <= WIDTH
     style = f"--style=file:{Path(__file__).parents[2] / '.clang-format'}"
     done = subprocess.run(
-        [command, style, "--dry-run", "-Werror", *files, *sources], capture_output=True, text=True
+        [clang_format, style, "--dry-run", "-Werror", *files, *sources], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
@@ -311,17 +308,13 @@ def test_evaluation_has_no_arrays_that_only_backward_needs(store: Path):
 
 
 def test_weights_of_one_name_in_cpp_are_refused(store: Path, tmp_path: Path):
-    class Twice(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = torch.nn.ModuleDict({"b": nn.GCNConv(CHANNELS, CLASSES)})
-            self.a_b = nn.GCNConv(CHANNELS, CLASSES)
-
-        def forward(self, x, edge_index):
-            return self.a["b"](x, edge_index) + self.a_b(x, edge_index)
-
+    model = module_of(
+        lambda self, x, edge_index: self.a["b"](x, edge_index) + self.a_b(x, edge_index),
+        a=torch.nn.ModuleDict({"b": nn.GCNConv(CHANNELS, CLASSES)}),
+        a_b=nn.GCNConv(CHANNELS, CLASSES),
+    )
     with pytest.raises(NotLoweredError, match=r"weights 'a\.b\.bias' and 'a_b\.bias', which have one name"):
-        write_openmp(from_model(Twice()), datasets.open_store(store), tmp_path / "out")
+        write_openmp(from_model(model), datasets.open_store(store), tmp_path / "out")
 
 
 @pytest.mark.parametrize("model", ["GCN", "GIN"])

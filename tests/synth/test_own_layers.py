@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.distributed.whole import as_processes, assert_as_one_rank, owners
-from tests.extras import NO_KERNELS, NO_PYG
-from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.distributed.whole import as_processes, assert_as_one_rank, mixed
+from tests.extras import NO_PYG
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.kernels import needs_kernels
+from tests.modules import module_of
 from torch import Tensor, nn
 
-from graphbraid import Graph, native
+from graphbraid import Graph
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import Aggregate, Messages
 from graphbraid.synth import Synthesis, from_model, from_program, parse_program, train, write_cuda
 
-pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+pytestmark = needs_kernels
 GRAPHS = {is_weighted: make_graph(train=30, weighted=is_weighted) for is_weighted in (False, True)}
 Rows = dict[str, Tensor]
 MESSAGES: dict[str, tuple[str, str, Callable[[Rows, Rows, Tensor], Tensor]]] = {
@@ -157,16 +159,12 @@ def test_a_message_passing_layer_of_pyg_lowers_to_the_same_operation():
         def message(self, x_j: Tensor, y_j: Tensor, z_i: Tensor) -> Tensor:
             return torch.sigmoid(y_j + z_i) * x_j
 
-    class Two(nn.Module):
-        def __init__(self, convs: nn.ModuleList) -> None:
-            super().__init__()
-            self.convs = nn.ModuleList(Gate(conv) for conv in convs)
-
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return self.convs[1](F.elu(self.convs[0](x, edge_index)), edge_index)
-
     ours, graph = made(layer_of("gate")), GRAPHS[False]
-    theirs = from_model(Two(made(layer_of("gate")).model.convs), ours.recipe)
+    two = module_of(
+        lambda self, x, edge_index: self.convs[1](F.elu(self.convs[0](x, edge_index)), edge_index),
+        convs=nn.ModuleList(Gate(conv) for conv in made(layer_of("gate")).model.convs),
+    )
+    theirs = from_model(two, ours.recipe)
     of = [[op for op in one.program(graph).ops if isinstance(op, Messages)] for one in (ours, theirs)]
     for one, other in zip(*of, strict=True):
         assert {step.op for step in one.steps} == {step.op for step in other.steps}
@@ -192,25 +190,21 @@ def test_messages_with_sums_over_columns_have_no_kernel_on_a_gpu(tmp_path: Path)
         def message(self, x_j: Tensor, x_i: Tensor) -> Tensor:
             return x_j * torch.sigmoid((x_j * x_i).sum(-1, keepdim=True))
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lin, self.conv = nn.Linear(CHANNELS, CLASSES), Scored()
-
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return self.conv(self.lin(x), edge_index)
-
+    model = module_of(
+        lambda self, x, edge_index: self.conv(self.lin(x), edge_index),
+        lin=nn.Linear(CHANNELS, CLASSES),
+        conv=Scored(),
+    )
     reason = "messages with heads, a softmax or parameters.*Needed: the target openmp or mpi"
     with pytest.raises(NotLoweredError, match=reason):
-        write_cuda(from_model(Model()), GRAPHS[False], tmp_path / "out")
+        write_cuda(from_model(model), GRAPHS[False], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_ranks_learn_what_one_rank_does(name: str, monkeypatch: pytest.MonkeyPatch):
     as_processes(monkeypatch)
-    part_of = owners(torch.arange(NUM_NODES) * 7 % 11 % 3, 3)
-    assert_as_one_rank(made(layer_of(name)).model, GRAPHS["weight" in MESSAGES[name][0]], part_of)
+    assert_as_one_rank(made(layer_of(name)).model, GRAPHS["weight" in MESSAGES[name][0]], mixed(3))
 
 
 @pytest.mark.parametrize("kind", ["ResGatedGraphConv", "TransformerConv", "own parameter"])
@@ -229,16 +223,12 @@ def test_ranks_share_messages_of_pygs_layers(kind: str, monkeypatch: pytest.Monk
         def message(self, x_j: Tensor, x_i: Tensor) -> Tensor:
             return torch.relu(self.factor * x_j - x_i)
 
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            make = Scaled if kind == "own parameter" else getattr(pyg, kind)
-            self.first, self.second = make(CHANNELS, 8), make(8, CLASSES)
-
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return self.second(self.first(x, edge_index).relu(), edge_index)
-
     as_processes(monkeypatch)
     torch.manual_seed(0)
-    part_of = owners(torch.arange(NUM_NODES) * 7 % 11 % 3, 3)
-    assert_as_one_rank(Two(), GRAPHS[False], part_of)
+    make = Scaled if kind == "own parameter" else getattr(pyg, kind)
+    two = module_of(
+        lambda self, x, edge_index: self.second(self.first(x, edge_index).relu(), edge_index),
+        first=make(CHANNELS, 8),
+        second=make(8, CLASSES),
+    )
+    assert_as_one_rank(two, GRAPHS[False], mixed(3))

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 from tests import warm
-from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
-from tests.synth.building import QUICK_BUILD, Compiled, built, compiled, made, numbers_of, run, taking
+from tests.kernels import needs_kernels
+from tests.synth.building import QUICK_BUILD, Compiled, built, made, numbers_of, run, taking
 from tests.synth.programs import LISTING
 
-from graphbraid import datasets, native
+from graphbraid import datasets
 from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.machine.hardware import Rates
 from graphbraid.synth import from_program, load_weights, parse_program, save_weights
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS),
+    needs_kernels,
 ]
 TOOLS = ("cmake", "make", "gmake", "c++", "g++", "cc", "gcc", "as", "ld", "ar", "ranlib", "sh", "uname", "cp")
 
@@ -35,11 +35,6 @@ def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("walk")
     datasets.save_store(make_graph(train=30), folder / "store")
     return folder
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory) -> Compiled:
-    return compiled(tmp_path_factory)
 
 
 @pytest.fixture

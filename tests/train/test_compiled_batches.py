@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.extras import NO_PYG, to_hetero
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.modules import module_of
 from torch import Tensor, nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -68,31 +69,19 @@ def test_a_run_has_the_same_bits_with_any_workers_and_when_it_resumes(workers: i
 
 
 def test_what_runs_as_written_is_said() -> None:
-    class Written(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
+    def written() -> nn.Module:
+        conv = pyg.SAGEConv(CHANNELS, CLASSES)
+        return module_of(lambda self, x, edge_index: torch.fft.fft(self.conv(x, edge_index)).real, conv=conv)
 
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return torch.fft.fft(self.conv(x, edge_index)).real
-
-    assert "fft" in trained(Written, fanouts=(4,)).uncompiled_reason
-    assert "autocast" in trained(Written, fanouts=(4,), precision="bfloat16").uncompiled_reason
+    assert "fft" in trained(written, fanouts=(4,)).uncompiled_reason
+    assert "autocast" in trained(written, fanouts=(4,), precision="bfloat16").uncompiled_reason
     assert trained(MODELS["SAGE"], precision="bfloat16").uncompiled_reason == ""
     assert trained(MODELS["SAGE"], compiled=False).uncompiled_reason == ""
     assert trained(lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2)).uncompiled_reason == ""
 
 
 def test_what_is_measured_on_the_model_does_not_become_the_reason_of_the_run() -> None:
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
-
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return self.conv(x, edge_index).relu()
-
-    run = trained(Plain, fanouts=(4,))
+    run = trained(lambda: pyg.SAGEConv(CHANNELS, CLASSES), fanouts=(4,))
     vars(run.runner).pop("widest", None)  # found once and kept
     assert run.runner.widest >= CLASSES  # seen by hooks, with which a model runs as written
     assert run.runner.uncompiled_reason == ""
@@ -111,17 +100,12 @@ def test_weights_go_to_models_that_take_them() -> None:
 def of_types(make: Any) -> Any:
     """A maker of what ``to_hetero`` makes of a model, whose widths the first run fills in."""
 
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = make(8), make(3)
-
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            out: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
-            return out
+    def forward(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
 
     graph = with_venue_features(bibliography())
-    return lambda: to_hetero(Plain(), (list(graph.node_types), list(graph.edge_types)))
+    metadata = (list(graph.node_types), list(graph.edge_types))
+    return lambda: to_hetero(module_of(forward, first=make(8), second=make(3)), metadata)
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import PATIENCE
+from tests.kernels import needs_kernels
 from tests.train.communities import community_graph, new_model
 
-from graphbraid import native
 from graphbraid.collective import Profile, make_plan
 from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes, TimedArrangement
 from graphbraid.estimates import plan as planning
@@ -23,7 +23,6 @@ OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout
 TIMES = StageTimes(
     workers=1, cpu=Duration(seconds=0.01), dma=Duration(seconds=0.0), model=Duration(seconds=0.02)
 )
-needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 @pytest.fixture(autouse=True)

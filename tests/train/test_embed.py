@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.modules import module_of
 from tests.train.linked_communities import one_relation, relations, rows_alone, sage
 from tests.train.linked_types import by_type, films
 from tests.train.test_infer import SMALL, native_model, uneven_graph
@@ -71,21 +72,12 @@ class Headed(torch.nn.Module):
             return hidden
 
 
-class Wrapped(torch.nn.Module):
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
-        return self.inner(x, edge_index)
-
-
 @pytest.mark.parametrize("compiled", [True, False])
 def test_any_model_is_run_up_to_its_last_layer(compiled: bool) -> None:
     graph = uneven_graph()
     model = Headed().eval()
     wanted = model.gnn(graph.x, graph.to_edge_index()).relu().detach()
-    for made in (model, Wrapped(model)):
+    for made in (model, module_of(lambda self, x, edge_index: self.inner(x, edge_index), inner=model)):
         trainer = Trainer(made, graph, fanouts=(3, 3), compiled=compiled)
         torch.testing.assert_close(trainer.embed(), wanted, **CLOSE)
         small = Trainer(made, graph, fanouts=(3, 3), compiled=compiled, memory_budget_bytes=2 * SMALL)

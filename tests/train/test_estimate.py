@@ -8,13 +8,14 @@ import re
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
+from tests.modules import module_of
 from tests.train.communities import AsWritten, community_graph, random_graph
 from tests.train.linked_communities import relations, rgcn
 from tests.train.typed_communities import bibliography
 
 import graphbraid
-from graphbraid import Trainer, native
+from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
@@ -104,7 +105,7 @@ def test_blocks_that_the_c_library_returns_are_no_heap():
     assert 1 << 20 <= found.heap < 1 << 21
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_rows_of_the_kernels_pool_are_told_from_other_blocks():
     def run():
         rows, other = new_rows(torch.empty(0, 1), 1 << 18, 4), torch.empty(1 << 22, dtype=torch.uint8)
@@ -116,7 +117,7 @@ def test_rows_of_the_kernels_pool_are_told_from_other_blocks():
     assert found.resident == found.peak >= 2 << 22
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@needs_kernels
 def test_freed_rows_of_the_pool_leave_no_memory_for_other_blocks():
     def run():
         for _ in range(2):
@@ -495,16 +496,12 @@ def test_the_memory_of_evaluations_is_counted_beside_that_of_steps():
 def test_a_step_as_written_on_edge_features_is_tried():
     graph = random_graph(300, 4, 16).replace(edge_attr=torch.rand(1200, 3))
 
-    class Reads(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.map = torch.nn.Linear(16, 4)
+    def forward(self, x, edge_index, edge_attr):
+        sums = torch.zeros(x.shape[0], 3).index_add_(0, edge_index[1], edge_attr.abs())
+        return self.map(x) + sums.sum(1, keepdim=True)
 
-        def forward(self, x, edge_index, edge_attr):
-            sums = torch.zeros(x.shape[0], 3).index_add_(0, edge_index[1], edge_attr.abs())
-            return self.map(x) + sums.sum(1, keepdim=True)
-
-    found = full_needs(Trial(Reads(), graph, TrainConfig(mode="full")))
+    reads = module_of(forward, map=torch.nn.Linear(16, 4))
+    found = full_needs(Trial(reads, graph, TrainConfig(mode="full")))
     assert found.engine is None
     assert max(need.nbytes for need in found.host.phases) >= 4 * 1200 * 3
 
@@ -516,17 +513,15 @@ def test_what_graph_breaks_allocate_beside_the_arena_is_counted(monkeypatch):
         def forward(self, x):
             return (x.sin() * x.cos()).exp() * x if x.abs().max() > 1e-3 else x
 
-    class Broken(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.part, self.last = gnn.GCNConv(16, 32), ByValue(), gnn.GCNConv(32, 4)
-            self.rows = torch.nn.Parameter(torch.rand(60_000, 16))  # of the nodes: a part has the first ones
-
-        def forward(self, x, edge_index):
-            return self.last(self.part(self.first(x + self.rows, edge_index)), edge_index)
-
+    broken = module_of(
+        lambda self, x, edge_index: self.last(self.part(self.first(x + self.rows, edge_index)), edge_index),
+        first=gnn.GCNConv(16, 32),
+        part=ByValue(),
+        last=gnn.GCNConv(32, 4),
+        rows=torch.nn.Parameter(torch.rand(60_000, 16)),  # of the nodes: a part has the first ones
+    )
     config = TrainConfig(mode="full")
-    trial = Trial(Broken(), graph, config)
+    trial = Trial(broken, graph, config)
     with pytest.warns(RunsAsWrittenWarning):
         found = full_needs(trial)
     assert (len(found.engine.breaks), found.why) == (1, "")

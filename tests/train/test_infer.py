@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests import warm
 from tests.extras import NO_PEAK
+from tests.modules import module_of
 from tests.peaks import least_peak
 from tests.train.communities import AsWritten, Sage, community_graph
 from torch_geometric import nn as pyg_nn
@@ -345,17 +346,11 @@ def test_a_node_with_a_self_loop_has_one_output_however_often_it_is_asked_for(bu
     graph = uneven_graph()
     conv = pyg_nn.GCNConv(graph.num_features, graph.num_classes)
     options = {"fanouts": (-1,), "memory_budget_bytes": budget, "layout": "subgraph"}
-    trainer = Trainer(Unread(conv), graph, **options)
+    trainer = Trainer(module_of(unread, conv=conv), graph, **options)
     got = trainer.predict([7, 3, 7, 14, 7, 3], mode=mode)
     assert torch.equal(got, trainer.predict([3, 7, 14], mode=mode)[[1, 0, 1, 2, 1, 0]])
 
 
-class Unread(torch.nn.Module):
-    """A layer behind control flow that no lowering follows, so that it is computed by expansion."""
-
-    def __init__(self, conv: torch.nn.Module) -> None:
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return self.conv(x, edge_index) if edge_index.max().item() >= 0 else x
+def unread(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """Run a layer behind control flow that no lowering follows, so that it is computed by expansion."""
+    return self.conv(x, edge_index) if edge_index.max().item() >= 0 else x

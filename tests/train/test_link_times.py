@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.kernels import needs_kernels
 from tests.train.linked_communities import NODES, rgcn, sage
 from tests.train.linked_times import MEETS, NUM_LINKS, WROTE, by_time, ends_and_times, meetings
 from tests.train.linked_types import RATES, by_type, films
 from torch import Tensor
 
-from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import GCN, DotProduct, GraphSAGE, LinkModel
@@ -30,8 +29,6 @@ OPTIONS: dict[str, Any] = {
     "threads": 1,
     "temporal_strategy": "uniform",
 }
-
-needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 def data_of(graph: Graph, **options: Any) -> LinkData:

@@ -1,9 +1,8 @@
 """Threads that share a Trainer: they take turns, and do not wait for a training run."""
 
-import threading
-
 import pytest
 import torch
+from tests.extras import in_threads
 from tests.train.communities import community_graph
 
 from graphbraid import Trainer, nn
@@ -19,29 +18,13 @@ def trainer(mode, **options):
     return Trainer(model, GRAPH, mode=mode, epochs=2, test_at_end=False, **options)
 
 
-def in_threads(calls):
-    """What each call gives, all begun at once."""
-    start, found = threading.Barrier(len(calls)), [None] * len(calls)
-
-    def run(place, call):
-        start.wait()
-        found[place] = call()
-
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
 @pytest.mark.parametrize("mode", ["full", "sampled"])
 def test_predictions_from_several_threads_are_right(mode):
     trained = trainer(mode)
     trained.fit()
     expected, score = trained.predict(), trained.evaluate("val")
     for _ in range(10):
-        *outputs, scored = in_threads([*[trained.predict] * 3, lambda: trained.evaluate("val")])
+        *outputs, scored = in_threads(*[trained.predict] * 3, lambda: trained.evaluate("val"))
         assert all(torch.equal(found, expected) for found in outputs)
         assert scored == score
 
@@ -54,7 +37,7 @@ class Meanwhile(Callback):
 
     def on_epoch_end(self, trainer, metrics):
         self.shape = trainer.predict([0, 1]).shape
-        in_threads([lambda: self.ask(trainer)])
+        in_threads(lambda: self.ask(trainer))
 
     def ask(self, trainer):
         try:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from tests.extras import NO_PYG, to_hetero
+from tests.modules import module_of
 from tests.train.communities import community_graph, new_model
 from tests.train.recorded import losses
 from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
-from torch import Tensor, nn
+from torch import nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.batches.layer_wise import LayerWise
@@ -120,20 +121,12 @@ def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert planned.profile().times[0].cpu.seconds > 0
 
 
-class TakesIds(nn.Module):
-    """Learns a row per paper, and nothing of its neighbours; outputs are by type."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = nn.Embedding(PAPERS, 3)
-
-    def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"paper": self.rows(n_id_dict["paper"])}
-
-
 def test_a_model_that_takes_ids_gets_those_of_the_rows() -> None:
     graph = bibliography()
-    model = TakesIds()
+    model = module_of(
+        lambda self, x_dict, edge_index_dict, n_id_dict: {"paper": self.rows(n_id_dict["paper"])},
+        rows=nn.Embedding(PAPERS, 3),  # nothing of its neighbours
+    )
     trainer = Trainer(model, graph, **OPTIONS)
     nodes = torch.tensor([5, 250, 5])
     for mode in ("exact", "sampled"):
@@ -172,17 +165,14 @@ def pyg_model(graph: Graph, kind: str) -> nn.Module:
             x_dict = {name: x.relu() for name, x in first(x_dict, edge_index_dict, **given).items()}
             return second(x_dict, edge_index_dict, **given)
 
-    class Sage(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = SAGEConv((-1, -1), 16), SAGEConv((-1, -1), 3)
-
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return self.second(self.first(x, edge_index).relu(), edge_index)
-
     torch.manual_seed(0)
     if kind == "to_hetero":
-        return to_hetero(Sage(), (list(graph.node_types), list(graph.edge_types)))
+        sage = module_of(
+            lambda self, x, edge_index: self.second(self.first(x, edge_index).relu(), edge_index),
+            first=SAGEConv((-1, -1), 16),
+            second=SAGEConv((-1, -1), 3),
+        )
+        return to_hetero(sage, (list(graph.node_types), list(graph.edge_types)))
     return {"weighted": Weighted, "HGT": Transformer}.get(kind, Hetero)()
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.modules import module_of
 from tests.train.recorded import losses
 from tests.train.test_typed_trainer import OPTIONS, pyg_model, rgcn, with_venue_features
 from tests.train.typed_communities import bibliography
-from torch import Tensor, nn
+from torch import nn
 
 from graphbraid.train import Trainer
 
@@ -44,16 +44,10 @@ def test_a_whole_graph_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
 
 def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> None:
     graph = with_venue_features(bibliography())
-
-    class Mine(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.paper = nn.Linear(12, 3)
-
-        def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> dict[str, Tensor]:
-            return {"paper": self.paper(x_dict["paper"])}
-
-    trainer = Trainer(Mine(), graph, **OPTIONS | {"mode": "full"})
+    model = module_of(
+        lambda self, x_dict, edge_index_dict: {"paper": self.paper(x_dict["paper"])}, paper=nn.Linear(12, 3)
+    )
+    trainer = Trainer(model, graph, **OPTIONS | {"mode": "full"})
     assert trainer.fit().status == "finished"
     assert "its outputs of 'paper' read no edges" in trainer.uncompiled_reason
 

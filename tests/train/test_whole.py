@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.extras import NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph, unlowerable
-from torch import nn
+from tests.modules import module_of
 
 from graphbraid import Trainer
 from graphbraid import nn as gnn
@@ -81,17 +81,13 @@ def test_what_is_not_compiled_trains_and_says_why(model, options, reason):
 def test_a_model_that_takes_edge_weights_is_compiled(monkeypatch):
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
 
-    class Weighted(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = pyg.GCNConv(CHANNELS, 16), pyg.GCNConv(16, CLASSES)
-
-        def forward(self, x, edge_index, edge_weight=None):
-            return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+    def forward(self, x, edge_index, edge_weight=None):
+        return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
 
     def trained():
         torch.manual_seed(0)
-        trainer = Trainer(Weighted(), make_graph(weighted=True), mode="full", epochs=8, eval_every=0)
+        weighted = module_of(forward, first=pyg.GCNConv(CHANNELS, 16), second=pyg.GCNConv(16, CLASSES))
+        trainer = Trainer(weighted, make_graph(weighted=True), mode="full", epochs=8, eval_every=0)
         return trainer, losses(trainer)
 
     compiled, first = trained()
@@ -103,18 +99,8 @@ def test_a_model_that_takes_edge_weights_is_compiled(monkeypatch):
 
 
 def test_a_lazily_built_model_is_compiled_after_its_first_run():
-    class Lazy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            from torch_geometric.nn import GCNConv
-
-            self.conv = GCNConv(-1, CLASSES)
-
-        def forward(self, x, edge_index):
-            return self.conv(x, edge_index)
-
-    pytest.importorskip("torch_geometric", reason=NO_PYG)
-    trainer = Trainer(Lazy(), make_graph(), mode="full", epochs=2, eval_every=0)
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+    trainer = Trainer(pyg.GCNConv(-1, CLASSES), make_graph(), mode="full", epochs=2, eval_every=0)
     trainer.fit()
     assert trainer.runner.engine is not None
 

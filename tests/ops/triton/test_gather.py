@@ -49,7 +49,7 @@ def assert_as_the_twin(table, ids, dtype, device):
 
 
 def test_rows_are_those_of_the_twin(device):
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(case=tier_tables())
     def check(case):
         table, _, ids = case

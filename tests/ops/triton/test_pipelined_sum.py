@@ -53,7 +53,7 @@ def test_kernel_equals_twin_with_every_configuration(device, config):
 
 @pytest.mark.slow
 def test_kernel_equals_twin_on_any_divided_graph(device):
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         case=divided_maps(most_ranks=3),
         ps=st.integers(1, 12),

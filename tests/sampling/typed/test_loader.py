@@ -301,40 +301,36 @@ def test_models_of_pyg_train_unchanged(make):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"input_nodes": None}, ConfigError, "must name a node type, or be a pair"),
-        ({"input_nodes": torch.arange(3)}, ConfigError, "must name a node type, or be a pair"),
-        ({"input_nodes": "papers"}, ConfigError, "names the node type 'papers'.*Did you mean 'paper'"),
-        ({"input_nodes": ("paper", [PAPERS])}, ConfigError, r"ids in \[0, 40\)"),
+        ({"input_nodes": None}, "must name a node type, or be a pair"),
+        ({"input_nodes": torch.arange(3)}, "must name a node type, or be a pair"),
+        ({"input_nodes": "papers"}, "names the node type 'papers'.*Did you mean 'paper'"),
+        ({"input_nodes": ("paper", [PAPERS])}, r"ids in \[0, 40\)"),
         (
             {"input_nodes": ("paper", torch.ones(3, dtype=torch.bool))},
-            ConfigError,
             r"'paper' must have shape \(40,\)",
         ),
         (
             {"input_nodes": ("paper", "validation")},
-            ConfigError,
             "no split 'validation'; they have train, test",
         ),
         (
             {"num_neighbors": {ABOUT: [1]}},
-            ConfigError,
             r"no fanouts for the relation \('author', 'writes', 'paper'\)",
         ),
-        ({"num_neighbors": {("a", "b"): [1]}}, ConfigError, "the graph does not have"),
-        ({"plan": "cpu"}, ConfigError, "takes no plan='cpu': plans are made for graphs of one node type"),
-        ({"src_degree": True}, ConfigError, "takes no src_degree=True"),
+        ({"num_neighbors": {("a", "b"): [1]}}, "the graph does not have"),
+        ({"plan": "cpu"}, "takes no plan='cpu': plans are made for graphs of one node type"),
+        ({"src_degree": True}, "takes no src_degree=True"),
         (
             {"time_attr": "time"},
-            ConfigError,
             r"'time' names times of nodes \(paper\) and of edges \(author__writes__paper\)",
         ),
-        ({"time_attr": "when"}, ConfigError, "time_attr='when' is neither an attribute of the nodes nor"),
+        ({"time_attr": "when"}, "time_attr='when' is neither an attribute of the nodes nor"),
     ],
 )
-def test_what_cannot_be_done_is_refused(options, error, message):
-    with pytest.raises(error, match=message):
+def test_what_cannot_be_done_is_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
         NeighborLoader(bibliography(), **{"num_neighbors": [2], "input_nodes": "paper", **options})
 
 
