@@ -1,19 +1,30 @@
 """The benchmarks of tiers and of placement at tiny sizes: what they check, refuse and write."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from benchmarks.common import room
+from benchmarks.common.journal import Journal
+from benchmarks.common.peak import PeakMemory
 from benchmarks.common.rows import read_lines
 from benchmarks.graphs import generated
 from benchmarks.graphs.folder import save
 from benchmarks.peers.reordering import degree_order, digest
 from benchmarks.planning import lookahead
 from benchmarks.tables import pages
-from benchmarks.tiers import prediction, reordering, topology, traffic, whole
+from benchmarks.tiers import gather, prediction, reordering, scale, scale_stage, topology, traffic, whole
+from benchmarks.tiers.disk_figures import figures
+from benchmarks.tiers.limited import MemoryLimit
 from tests import warm
+from tests.extras import PATIENCE
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
@@ -245,3 +256,155 @@ def test_runs_that_differ_are_no_result(monkeypatch):
                 whole.measure("gcn", OPTIONS)
         else:
             assert whole.measure("gcn", OPTIONS)["streamed"] == RUN
+
+
+def test_a_disk_without_room_is_told_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(scale, "run_stage", None)
+    with pytest.raises(
+        SystemExit, match=r"a graph of 330,000,000 edges needs 3[0-9]\.[0-9] GiB in .*f, which has"
+    ):
+        monkeypatch.setattr(room.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=4 << 30))
+        scale.main(["--folder", str(tmp_path / "f")])
+    (tmp_path / "f" / "made").write_bytes(b"1234")
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=6))
+    room.require_room(tmp_path / "f", 10, "what is there in part")
+    with pytest.raises(SystemExit, match=r"needs 11 B in .* 6 B free beside 4 B made before"):
+        room.require_room(tmp_path / "f", 11, "it")
+
+
+def test_fewer_nodes_are_evaluated():
+    ids = torch.arange(100)
+    graph = Graph.from_edge_index([[0], [1]], 100, splits={"train": ids[:10], "test": ids[10:]})
+    few = scale_stage.with_fewer_tested(graph, 0.05)
+    assert few.split("test").numel() == 5
+    assert torch.isin(few.split("test"), ids[10:]).all()
+    assert few.split("train").equal(ids[:10])
+    assert scale_stage.with_fewer_tested(graph, 1.0).split("test").equal(ids[10:])
+
+
+def test_a_journal_gives_what_the_same_command_gave(tmp_path):
+    journal = Journal(tmp_path / "folder" / "journal.jsonl")
+    assert journal.find("a", ["python", "-m", "a"]) is None
+    journal.keep("a", ["python", "-m", "a"], {"seconds": 1})
+    journal.keep("b", ["python", "-m", "b"], {"seconds": 2})
+    assert journal.find("a", ["another/python", "-m", "a"]) == {"seconds": 1}
+    assert journal.find("a", ["python", "-m", "a", "--more"]) is None
+    journal.keep("a", ["python", "-m", "a", "--more"], {"seconds": 3}, voids=["b"])
+    assert journal.find("a", ["python", "-m", "a"]) is None
+    assert journal.find("a", ["python", "-m", "a", "--more"]) == {"seconds": 3}
+    assert journal.find("b", ["python", "-m", "b"]) is None
+
+
+def test_a_stage_voids_all_that_was_made_of_it():
+    assert scale.followers("make") == set(scale.STAGES) - {"make"}
+    assert scale.followers("train reordered") == {"evaluate"}
+    assert scale.followers("evaluate") == set()
+
+
+def test_losses_that_differ_are_no_result():
+    rows = [{"stage": f"train {where}", "losses": [1.0, 0.5]} for where in ("reordered", "in memory")]
+    scale.check_losses(rows)
+    rows[1] = {"stage": "train in memory", "losses": [1.0, 0.25]}
+    with pytest.raises(SystemExit, match="differ"):
+        scale.check_losses(rows)
+
+
+def test_peak_memory_counts_what_a_process_took_and_gave_back():
+    code = "x = bytearray(b'1') * (64 << 20); print('full', flush=True); input(); del x; input()"
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    with process, PeakMemory(process) as peak:
+        assert process.stdout.readline() == "full\n"
+        until = time.monotonic() + PATIENCE
+        while peak.own_bytes < 64 << 20:  # when it looks depends on the machine's load
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.communicate("\n\n", timeout=PATIENCE)
+        assert process.returncode == 0
+    assert 64 << 20 < peak.own_bytes <= peak.resident_bytes < 200 << 20
+
+
+@pytest.mark.slow
+def test_gathered_rows_stand_beside_a_loop_in_c(tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    arguments = ["--gigabytes", "0.004", "--row-bytes", "128", "512", "--repeats", "1"]
+    gather.main([*arguments, "--folder", str(tmp_path), "--out", str(out)])
+    rows = read_lines(out)
+    assert [(row["row_bytes"], row["threads"]) for row in rows] == [(128, 1), (128, 2), (512, 1), (512, 2)]
+    for row in rows:
+        rates = row["bytes_per_second"]
+        assert all(rate > 0 for rate in rates.values())
+        assert row["of_limit"] == {name: rates[name] / rates["limit"] for name in ("kernel", "tiers", "map")}
+    assert "of the limit" in capsys.readouterr().out
+
+
+def test_a_contender_with_wrong_rows_ends_the_gathering():
+    table, ids, out = torch.arange(12).view(4, 3), torch.tensor([2, 0]), torch.zeros(2, 3, dtype=torch.int64)
+    gather.check({"right": lambda i, o: o.copy_(table[i])}, table, ids, out)
+    with pytest.raises(SystemExit, match="wrong gave other rows"):
+        gather.check({"wrong": lambda i, o: o.copy_(table[:2])}, table, ids, out)
+
+
+def a_run(steps, seconds, **told):
+    sums = [f"{step}" for step in range(steps)]
+    return {"batch_seconds": [seconds] * steps, "checksums": sums, "read_bytes": 1} | told
+
+
+def test_each_memmap_stands_beside_tiers_over_the_batches_of_both():
+    """Where plain memmap gets through one batch only, the other one is compared over all of its own."""
+    runs = {
+        "memmap": [a_run(1, 90.0), a_run(2, 80.0)],
+        "memmap-random": [a_run(4, 2.0), a_run(5, 2.0)],
+        "tiers": [a_run(10, 0.5, disk_bytes=8), a_run(10, 0.5, disk_bytes=8)],
+    }
+    row = figures(runs, list(range(10, 20)), [])
+    assert (row["steps"], row["rows"], row["plain"]["steps"], row["plain"]["rows"]) == (4, 46, 1, 10)
+    assert row["seconds"] == {"memmap-random": [8.0, 8.0], "tiers": [2.0, 2.0]}
+    assert row["plain"]["seconds"] == {"memmap": [90.0, 80.0], "tiers": [0.5, 0.5]}
+    assert row["times_as_fast"] == {"memmap-random": 4.0, "memmap": 170.0}
+    assert row["holds"]
+    slower = runs | {"tiers": [a_run(10, 0.7, disk_bytes=8)]}
+    assert not figures(slower, list(range(10, 20)), [])["holds"]
+    with pytest.raises(SystemExit, match="memmap and tiers do not give the same rows"):
+        figures(runs | {"memmap": [a_run(1, 1.0, checksums=["other"])]}, list(range(10)), [])
+
+
+def fake_groups(folder, entries, file):
+    """A folder that looks like control groups: each group has what a kernel would make."""
+    group = folder / entries
+    group.mkdir(parents=True)
+    (group / "cgroup.procs").write_text("")
+    if file == "memory.max":
+        (group / file).write_text("max")
+    return group
+
+
+@pytest.mark.parametrize(
+    ("entry", "place", "file"),
+    [("4:memory:/a/b\n0::/\n", "memory/a/b", "memory.limit_in_bytes"), ("0::/a\n", "a", "memory.max")],
+)
+def test_a_limit_is_a_group_below_the_present_one(tmp_path, entry, place, file):
+    above = fake_groups(tmp_path / "groups", place, file)
+    own = tmp_path / "own"
+    own.write_text(entry)
+    limit = MemoryLimit(12345, root=tmp_path / "groups", own=own)
+    group = above / f"graphbraid-{os.getpid()}"
+    assert limit.is_in_force
+    assert (group / file).read_text() == "12345"
+    assert (group / "cgroup.procs").read_text() == str(os.getpid())
+    for made in group.iterdir():  # a kernel's group is empty when it is removed
+        made.unlink()
+    limit.end()
+    assert not limit.is_in_force
+    assert not group.exists()
+    assert (above / "cgroup.procs").read_text() == str(os.getpid())
+    assert limit.reason == ""
+
+
+def test_where_there_are_no_groups_it_says_why(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("3:cpu:/\n")
+    limit = MemoryLimit(1, root=tmp_path, own=own)
+    assert not limit.is_in_force
+    assert "no group that counts memory" in limit.reason
+    limit.end()

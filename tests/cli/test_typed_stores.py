@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tests.datasets.test_store_types import assert_same
+from tests.datasets.test_store import assert_same
 from tests.datasets.test_typed_tables import FILES
 from tests.features.tables import flip_a_byte
 from tests.graph.typed_cases import bibliography

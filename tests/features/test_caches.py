@@ -8,15 +8,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.features.tables import flip_a_byte, rows_of, same, table_of, written
+from tests.features.tables import flip_a_byte, rows_of, same, stored_graph, table_of, written
 from tests.kernels import needs_kernels
 from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import POLICIES, RowCache, TierCounts
+from graphbraid.features import POLICIES, RowCache, TierCounts, TieredFeatures
 from graphbraid.features.rows import reference
 from graphbraid.features.rows.disk import BroughtRows
+from graphbraid.loader import NeighborLoader
+from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.ops.gather import put_rows, take_rows
 
 NUM_ROWS = 40
@@ -311,3 +313,44 @@ def test_a_cache_says_what_memory_it_takes(disk, policy):
     cache = RowCache(disk, 10, policy=policy)
     assert cache.nbytes == 10 * disk.row_bytes
     assert 0 < cache.overhead_bytes < 10_000 + disk.buffer_bytes
+
+
+ROW = torch.Size((3,))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=40))
+def test_no_two_tensors_that_live_share_a_byte(moves):
+    buffers, alive = RowBuffers(3), {}
+    for number, (slot, rows) in enumerate(moves):
+        alive[slot] = buffers.lend(rows, ROW, torch.float32).fill_(number), number, rows
+        for tensor, expected, count in alive.values():
+            assert tensor.shape == (count, 3)
+            assert (tensor == expected).all()
+        assert len(buffers._kept) <= 3
+
+
+def test_a_larger_batch_takes_the_place_of_a_buffer_that_is_too_small():
+    buffers = RowBuffers(2)
+    for rows in (8, 9, 100, 20, 100):
+        assert buffers.lend(rows, ROW, torch.float32).shape == (rows, 3)
+    assert [memory.nbytes for memory in buffers._kept] == [100 * 12 + 100 * 12 // 8]
+
+
+def test_rows_of_any_dtype_and_none_at_all():
+    buffers = RowBuffers(1)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        lent = buffers.lend(5, ROW, dtype)
+        assert (lent.shape, lent.dtype, lent.is_contiguous()) == ((5, 3), dtype, True)
+        del lent
+    assert buffers.lend(0, ROW, torch.float32).shape == (0, 3)
+
+
+def test_batches_of_a_loader_use_memory_again_once_they_are_let_go(tmp_path):
+    graph = stored_graph(tmp_path)
+    tiers = TieredFeatures.build(graph, host=0)
+    loader = NeighborLoader(graph, [4, 3], "train", batch_size=5, seed=0, tiers=tiers)
+    places = [batch.x.untyped_storage().data_ptr() for batch in loader.batches(0)]
+    assert len(places) > 12
+    assert len(set(places)) < len(places) // 2
+    kept = list(loader.batches(1))
+    assert all(torch.equal(batch.x, graph.x[batch.n_id]) for batch in kept)

@@ -6,7 +6,7 @@ from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import make_graph
 from tests.fullgraph.test_engine import MODELS, loss_of
 from tests.ops.graphs import CORNERS, skewed, values
-from tests.ops.test_row_epilogue import epilogue_for
+from tests.ops.test_epilogue import epilogue_for
 from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.fullgraph import Engine

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.ops.bits import packed, zeros_and_ones
 from tests.ops.graphs import assert_same_bits_with_any_threads, close, values
-from tests.ops.test_row_epilogue import EPILOGUES, epilogue_for, in_turn
+from tests.ops.test_epilogue import EPILOGUES, epilogue_for, in_turn
 
 from graphbraid.ops import reference
 from graphbraid.ops.binary import bit_gram, bit_product

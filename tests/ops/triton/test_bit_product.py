@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.ops.bits import packed, zeros_and_ones
 from tests.ops.graphs import close, values
-from tests.ops.test_row_epilogue import epilogue_for
+from tests.ops.test_epilogue import epilogue_for
 
 from graphbraid.ops import reference
 
