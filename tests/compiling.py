@@ -3,8 +3,6 @@
 The interpreter does not check what the compiler does: types, shapes, what is known at compile time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 A process either compiles or interprets: tests/conftest.py decides which, before triton is imported.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

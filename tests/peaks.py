@@ -1,7 +1,5 @@
 """Memory of a program, measured more than once where the first time it seems too much."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

@@ -1,7 +1,5 @@
 """What the suite spares itself: done for each test, it takes a tenth of their time and tells nothing."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

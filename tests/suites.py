@@ -14,8 +14,6 @@ Of a test whose cases are a product of parameters
 Random examples are few, some and many in these.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Sequence

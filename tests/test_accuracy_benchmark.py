@@ -1,7 +1,5 @@
 """The accuracy benchmark: what it trains, what it writes, and that it learns."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

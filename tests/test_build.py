@@ -1,7 +1,5 @@
 """Which variants of the kernels CMake is told to compile, and what a wheel is tied to."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

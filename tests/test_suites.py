@@ -1,7 +1,5 @@
 """Which cases of a product of parameters the suites run."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

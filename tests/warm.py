@@ -1,7 +1,5 @@
 """Python programs in processes that are forked from one which has imported what most programs import."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Labels of edges and of many small graphs by convert, train and predict, as Python learns them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

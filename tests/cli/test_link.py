@@ -1,7 +1,5 @@
 """graphbraid train --task link: from archives with relations and without, resumed; what it does not take."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

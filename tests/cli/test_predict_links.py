@@ -1,7 +1,5 @@
 """graphbraid predict of a run on links: pairs, splits and the likeliest, by the names that users have."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line's handlers of signals: what an import or a destructor is doing is never broken off."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``graphbraid synth``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

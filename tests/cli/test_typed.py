@@ -1,7 +1,5 @@
 """train and predict on a file with node types, from end to end."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

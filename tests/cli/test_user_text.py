@@ -1,7 +1,5 @@
 """What a user names is printed as it is: no markup, no emoji, no control characters are read out of it."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What every communicator must do, as cases that run on all ranks of one job and raise if it does not."""
 
-from __future__ import annotations
-
 import re
 import time
 from unittest import mock

@@ -1,7 +1,5 @@
 """What ranks with hot rows on emulated devices train; each function is called with their communicator."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """What ranks of a test learn with rows that they divide; each function is called with their communicator."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """What ranks of a test train on graphs that leave some of them with little or nothing to do."""
 
-from __future__ import annotations
-
 import torch
 from tests.distributed.training import fitted, graph_of
 from torch import Tensor

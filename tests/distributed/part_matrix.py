@@ -1,7 +1,5 @@
 """Runs on parts that numbers draw: models, placements, layouts and options."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sums over peers' rows, computed by ranks that are threads or processes, beside the whole graph's."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

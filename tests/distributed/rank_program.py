@@ -8,8 +8,6 @@ error of graphbraid ends the rank with its exit code and its message on standard
 line.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import importlib

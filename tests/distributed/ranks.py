@@ -1,7 +1,5 @@
 """Starts the ranks of a test as real processes and collects what they say."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """What ranks of a test learn on shares of batches, by many models: the losses of their steps."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

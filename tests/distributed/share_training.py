@@ -1,7 +1,5 @@
 """Ranks of a test that count what they train on and add up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.distributed.training import BASE, graph_of, make

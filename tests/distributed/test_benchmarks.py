@@ -1,7 +1,5 @@
 """The benchmarks of ranks: what they compare and refuse, and a run of each at a tiny size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

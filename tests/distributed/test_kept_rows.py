@@ -1,7 +1,5 @@
 """Rows of other ranks' nodes: the owners' bits whatever is kept, and what travels is counted and foreseen."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

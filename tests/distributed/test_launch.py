@@ -1,7 +1,5 @@
 """``graphbraid train --ranks N`` starts ranks, which end with it however that ends."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

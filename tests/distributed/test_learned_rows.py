@@ -1,7 +1,5 @@
 """Learned rows that ranks divide: any number of ranks learns what one process does with torch's own."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -1,7 +1,5 @@
 """Exact outputs level by level on parts are PyG's of the whole graph in float64, for any number of ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models, placements, layouts and options in any combination: parts teach what the whole graph does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranks that hold nothing but their parts learn what ranks with the whole graph do, to the bit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

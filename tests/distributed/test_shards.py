@@ -1,7 +1,5 @@
 """Mini-batches drawn from parts have the bits of those of the whole graph, for any parts and ranks."""
 
-from __future__ import annotations
-
 import itertools
 from itertools import zip_longest
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mini-batches of a graph with types that are drawn from parts have the bits of those of the whole graph."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

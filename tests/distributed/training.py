@@ -1,7 +1,5 @@
 """What ranks of a test train; each function is called with their communicator."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What ranks of a test train on their parts of a graph with types; each function is called with ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trains whole graphs on ranks that are threads, and on one rank, for tests that compare the two."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Sequence

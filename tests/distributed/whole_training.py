@@ -1,7 +1,5 @@
 """What ranks of a test train on the whole graph; each function is called with their communicator."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

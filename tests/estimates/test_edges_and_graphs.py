@@ -1,7 +1,5 @@
 """Estimates of runs on labels of edges and of graphs: what is counted, and how it grows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

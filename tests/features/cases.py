@@ -1,7 +1,5 @@
 """Graphs with everything that a reordering moves, and its expected result in plain Python."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import strategies as st
 from tests.graph.cases import edge_lists

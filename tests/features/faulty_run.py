@@ -3,8 +3,6 @@
 python -m tests.features.faulty_run STORE
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

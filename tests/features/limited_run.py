@@ -6,8 +6,6 @@ Without a limit, the whole store is read into memory first. WARM_STORE is a smal
 what the libraries take for themselves is then there before the limit is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

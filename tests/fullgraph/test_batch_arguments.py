@@ -1,7 +1,5 @@
 """What a model takes of a batch beside rows and edges, and what it returns that is no row of a node."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Models with parts that run as written, on mini-batches: beside the models themselves, or refused."""
 
-from __future__ import annotations
-
 import copy
 import re
 

@@ -1,7 +1,5 @@
 """Models with parts that run as written, between lowered ones: held to PyG in float64, or refused."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from pathlib import Path

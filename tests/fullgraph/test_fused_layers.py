@@ -1,7 +1,5 @@
 """PyG's HGTConv inside a model as it is written: run by our attention and equal to PyG's, or left alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

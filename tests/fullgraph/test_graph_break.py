@@ -1,7 +1,5 @@
 """Graph breaks as operations: calls that PyTorch runs between lowered operations of a planned step."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Layers on edges that the forward makes, writes over what it has made, and results that two breaks read."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import warnings

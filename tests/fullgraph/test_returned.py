@@ -1,7 +1,5 @@
 """Models that return several matrices of node rows, in tuples and dicts, beside the models themselves."""
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict, namedtuple
 from typing import NamedTuple

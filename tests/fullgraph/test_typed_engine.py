@@ -1,7 +1,5 @@
 """Full-graph training over node types and relations: R-GCN lowered, equal to the model as it is written."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any, cast
 

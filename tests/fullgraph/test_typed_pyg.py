@@ -1,7 +1,5 @@
 """PyG's own models over node types, compiled: HeteroConv and to_hetero, equal to PyG in double precision."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

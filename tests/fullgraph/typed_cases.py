@@ -1,7 +1,5 @@
 """Models of PyG over node types, lowered or left alone with a reason, and a graph for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """API calls: one of the public callables, called as it should be but for an argument or two."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import random

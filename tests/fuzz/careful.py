@@ -1,7 +1,5 @@
 """Another reader of tables and lists of ids: slow, and refusing what could be meant in two ways."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math

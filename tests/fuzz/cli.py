@@ -4,8 +4,6 @@ A command must end with one of the documented exit codes, also when it is interr
 user's as it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

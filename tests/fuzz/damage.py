@@ -1,7 +1,5 @@
 """Ways in which a file comes to harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

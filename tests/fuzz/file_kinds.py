@@ -1,7 +1,5 @@
 """The kinds of files that graphbraid writes: how a sound one comes about, and what reads it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time

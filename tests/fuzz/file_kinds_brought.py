@@ -1,7 +1,5 @@
 """The kinds of files that commands leave and users bring."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """The kinds of files that are read by parts: stores behind tiers, the parts of a partition, weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files: one of every kind that graphbraid writes or reads, damaged; then read the same, or refused."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

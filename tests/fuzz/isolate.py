@@ -1,7 +1,5 @@
 """Each case in a process of its own, forked from this warm one, with limits on memory and time."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

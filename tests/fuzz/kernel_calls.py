@@ -3,8 +3,6 @@
 The sampler's draws and the block model's are compared bit by bit in the tests, on sizes of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

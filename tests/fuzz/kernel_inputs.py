@@ -1,7 +1,5 @@
 """What kernel cases draw: graphs with isolated nodes, hubs, loops and repeated edges; rows of every dtype."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

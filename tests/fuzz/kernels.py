@@ -3,8 +3,6 @@
 The tolerances are those of the tests in ``tests/ops``; whole numbers, topologies and batches must be equal.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 No command may change what a link of another's leads to, nor wait for a pipe without an end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

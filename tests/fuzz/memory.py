@@ -3,8 +3,6 @@
 The container is a memory cgroup where one can be made, and a limit on the process's data elsewhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """Programs of the synthesis language that came to harm: each runs, or is refused with its place."""
 
-from __future__ import annotations
-
 import random
 import string
 from pathlib import Path

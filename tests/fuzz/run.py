@@ -1,7 +1,5 @@
 """Runs the fuzz: ``python -m tests.fuzz.run [--seconds N] [--seed N] [--kinds api,cli] [--case NAME]``."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import gc

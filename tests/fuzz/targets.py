@@ -3,8 +3,6 @@
 A call's ``use`` does with the result what a user would, so that what a call keeps is also read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Partitions: made, cut into parts, saved and read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Features in tiers: rows and lists in memory and in a store's files, scores, orders."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

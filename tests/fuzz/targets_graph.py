@@ -1,7 +1,5 @@
 """Graphs, their topology, and what loads from them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

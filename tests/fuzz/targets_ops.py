@@ -1,7 +1,5 @@
 """Operators, layers, models, and models over the whole graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Program synthesis: programs and models, run, trained and written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training and plans."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loaders, layers and models of several node types."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Half of the cases share an object that keeps state between calls: an engine, a l
 a public callable of the API cases with the very same arguments from each thread.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a fuzzed argument may become: pools by the kind of value that stands there, each with a label."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

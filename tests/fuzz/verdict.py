@@ -1,7 +1,5 @@
 """Whether an exception is a clear refusal or something raw that a user should not meet."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import re

@@ -1,7 +1,5 @@
 """The sound things that API cases start from: one small graph in every form, made anew by each case."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graphs that tests share, strategies for hypothesis, and ways to run the twins or other threads."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from unittest import mock

@@ -1,7 +1,5 @@
 """What conversions from and to DGL must give: the same checks for the stand-in and for the package itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Edge lists that tests share: edge cases by hand, and random ones."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

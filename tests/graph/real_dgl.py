@@ -3,8 +3,6 @@
 By the Python of DGL's own environment, which needs no pytest; skips, and says so, where DGL is not installed.
 """
 
-from __future__ import annotations
-
 import torch
 
 

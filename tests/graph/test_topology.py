@@ -1,7 +1,5 @@
 """coo_to_csc, transpose and the scans: against brute force, the reference twins and other thread counts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Graphs in both forms: a Csc for graphbraid's layers, the same edges in the same order for PyG's."""
 
-from __future__ import annotations
-
 import torch
 from tests.ops.graphs import skewed, square
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Copies by to_pyg() are exported and explained; compiled models give PyG's explanations, masks included."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Encoders of nodes for links: equal to RGCNConv by bases, learned rows by id, clear refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

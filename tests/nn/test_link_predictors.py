@@ -1,7 +1,5 @@
 """Link predictors: PyG's scores, the same scores for pairs and for all, and use with ranking."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

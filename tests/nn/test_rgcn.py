@@ -1,7 +1,5 @@
 """R-GCN: equal to PyG's layer in outputs and gradients, over one node type and over several."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

@@ -1,7 +1,5 @@
 """A copy by to_pyg() computes what the model computes: outputs, gradients and statistics, in float64."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

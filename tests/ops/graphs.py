@@ -1,7 +1,5 @@
 """Graphs that reach a kernel's corners, and ways to run each compiled variant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

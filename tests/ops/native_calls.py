@@ -1,7 +1,5 @@
 """Calls of the compiled module, recorded while the operators run, and what can be made wrong of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What each entry of the compiled module takes, by its signature, and arrays that are not that."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Maps of a whole graph divided among ranks of one process, whose rows lie in matrices of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

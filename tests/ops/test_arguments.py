@@ -1,7 +1,5 @@
 """Every exported operator refuses tensors that do not fit, by graphbraid's own errors that name them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fused attention: compiled variants against twins, and against a composition of plain operators."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """distances: compiled variants against twins, gradients, corners, and the same bits with any threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every entry of the compiled module refuses, by name and in constant time, arrays that it cannot take."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """Scatters by ordered kernels: values, gradients and ties as PyTorch has them; others are left to PyTorch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """weighted_columns: equal to one spmm for each column of weights, forward and backward, and clear errors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.ops.graphs import DTYPES, skewed, square, without_edges

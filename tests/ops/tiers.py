@@ -1,7 +1,5 @@
 """Tables cut into tiers of any sizes, and the rows they stand for."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import strategies as st
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Files: missing, empty, cut off, of another format, not readable, newer than this version."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs whose arrays do not fit: shapes, dtypes, ids, values, splits, labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from tests.robustness.cases import call, command

@@ -1,7 +1,5 @@
 """Links and clusters: models, negatives and times that do not go together, and clusters of nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

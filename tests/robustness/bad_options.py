@@ -1,7 +1,5 @@
 """Options: on the command line, in ``run.yaml`` and in Python; unknown, mistyped, out of range, at odds."""
 
-from __future__ import annotations
-
 from tests.robustness.cases import call, command
 from tests.robustness.workplace import Workplace, graph
 

@@ -1,7 +1,5 @@
 """Orders of nodes: mistyped, of another length, no permutation; stores to reorder that are not there."""
 
-from __future__ import annotations
-
 import shutil
 
 import torch

@@ -1,7 +1,5 @@
 """Partitions: options out of bounds, other graphs, other folders, too little memory."""
 
-from __future__ import annotations
-
 import torch
 from tests.robustness.cases import call, command
 from tests.robustness.workplace import Workplace, graph

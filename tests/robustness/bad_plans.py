@@ -1,7 +1,5 @@
 """Plans: names and files that cannot be followed, and machines that cannot be planned for."""
 
-from __future__ import annotations
-
 import json
 
 from tests.robustness.cases import call, command

@@ -1,7 +1,5 @@
 """Runs and the machine: folders, checkpoints, disk, memory, packages, kernels, losses."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -3,8 +3,6 @@
 The cases stand in ``bad_*.py``; ``python -m tests.robustness.errors_page`` makes ``docs/errors.md`` of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

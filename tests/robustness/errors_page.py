@@ -1,7 +1,5 @@
 """Writes ``docs/errors.md`` from the table of bad inputs: ``python -m tests.robustness.errors_page``."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every bad input of the table ends with one clear error; the documentation shows the same table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A flipped bit or a missing end, anywhere in a file graphbraid wrote, is an error that names the file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

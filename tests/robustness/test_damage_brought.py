@@ -3,8 +3,6 @@
 Of the formats that have checksums; plain CSV and Parquet pages without them have nothing to notice it by.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import warnings

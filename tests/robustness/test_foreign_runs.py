@@ -1,7 +1,5 @@
 """Run folders from elsewhere run no code and do not say what is written; the user's own files stay."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

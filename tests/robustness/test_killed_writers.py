@@ -1,7 +1,5 @@
 """SIGKILL at any instant of writing: afterwards a whole checkpoint or folder is there, and none is lost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """In a container with little memory, what the system would kill is refused beforehand."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stopping ``graphbraid train`` from outside: an exit code, whole files, nothing left, a run that goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Values of every kind that a caller may hand over: taken as they are or refused, never cut or wrapped."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Workplace: a folder with a small sound graph in every form, from which the cases break one thing each."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

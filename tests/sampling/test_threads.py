@@ -1,7 +1,5 @@
 """Threads that cannot be had, processes that were forked, and pipelines given what does not fit."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Building and running synthesised programs; the runtime and the kernels are compiled once for all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Building synthesised programs for a GPU: on the processor, where their kernels run too, and with nvcc."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Programs that the tests share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 LISTING = (Path(__file__).parents[2] / "examples" / "synth" / "listing1.gnn").read_text(encoding="utf-8")

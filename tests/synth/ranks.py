@@ -1,7 +1,5 @@
 """Building and running synthesised programs of several ranks, where there is MPI."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

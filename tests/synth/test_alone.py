@@ -4,8 +4,6 @@ A mount namespace hides the project's folder, the environment with its packages,
 program needed of them would be missing.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

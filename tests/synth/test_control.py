@@ -1,7 +1,5 @@
 """What a program decides while it trains: the engine in this process and the programs decide alike."""
 
-from __future__ import annotations
-
 import copy
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Synthesised CUDA programs: nvcc compiles them; on the processor their kernels train as the engine does."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor

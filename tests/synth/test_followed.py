@@ -1,7 +1,5 @@
 """Statements of programs decide in C++ as the interpreter does: many programs in one, beside given losses."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

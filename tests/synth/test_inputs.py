@@ -1,7 +1,5 @@
 """Input paths of synthesised programs: which are written, and what the program makes of them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs become the recipes that they describe, and train as the same models written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

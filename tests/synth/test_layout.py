@@ -1,7 +1,5 @@
 """Statements of programs are laid out as clang-format leaves them."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess

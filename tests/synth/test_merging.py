@@ -1,7 +1,5 @@
 """Programs of several ranks become one, or are refused where they differ in more than numbers and arrays."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

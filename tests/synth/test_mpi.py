@@ -1,7 +1,5 @@
 """Synthesised programs of several ranks: what is written, everywhere; how it trains, where there is MPI."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Synthesised OpenMP programs: they compile without a warning and train as the engine does."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re

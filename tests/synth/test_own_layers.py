@@ -1,7 +1,5 @@
 """Layers whose aggregation a program writes itself, beside the same written with PyTorch and with PyG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

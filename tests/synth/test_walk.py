@@ -1,7 +1,5 @@
 """A new user's walk: a program becomes a folder, builds by its README alone, and says what is wrong."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

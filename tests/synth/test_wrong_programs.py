@@ -1,7 +1,5 @@
 """Wrong programs: each with its exact error, by line, column, message and hint."""
 
-from __future__ import annotations
-
 import random
 import string
 import time

@@ -1,7 +1,5 @@
 """Models by the parameters of their ``forward``, each with the call that a user of PyG would make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What ranks make of the models of ``argument_models``."""
 
-from __future__ import annotations
-
 import torch
 from tests.train.argument_models import CASES, NODES
 

@@ -1,7 +1,5 @@
 """Small graphs and a model written as a PyG user would, without PyG."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

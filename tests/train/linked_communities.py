@@ -1,7 +1,5 @@
 """Small graphs whose links can be learned: most join nodes of one group, in several relations or in one."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

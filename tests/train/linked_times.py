@@ -1,7 +1,5 @@
 """Small graphs whose links have times: pairs of one group that meet, some of them again and again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

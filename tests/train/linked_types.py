@@ -1,7 +1,5 @@
 """A small graph of types whose links can be learned: users of a group rate the films of that group."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

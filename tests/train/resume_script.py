@@ -1,7 +1,5 @@
 """A training process that a test can kill: ``python resume_script.py OUT_DIR [--kill-at STEP | ...]``."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """Checkpoints are refused where they do not belong, and run folders where they are in use."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

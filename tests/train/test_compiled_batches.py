@@ -1,7 +1,5 @@
 """The Trainer compiles PyG's models for mini-batches: losses are those of the models as they are written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

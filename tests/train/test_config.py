@@ -1,7 +1,5 @@
 """TrainConfig refuses what cannot be meant, and says what would be right."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """Cores without a device: arrangements are tried on copies and followed; learning does not change."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Labels of edges: losses beside PyG's plain loop, messages without the seeds, splits, resumes, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Embeddings are the rows that the last layer reads, under any budget, for every kind of model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Labels of whole graphs: batches and losses beside PyG's plain loop, splits, resumes, refusals."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Rare classes: the baseline of the largest one, the warning, and thresholds, beside scikit-learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

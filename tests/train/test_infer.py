@@ -1,7 +1,5 @@
 """Exact inference gives the whole graph's numbers under any budget, and stays within it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Exact inference of some nodes computes the rows that their outputs are made of, and no others."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.train.communities import random_graph

@@ -1,7 +1,5 @@
 """Labels in every form that people bring them in: the losses of a plain loop in PyTorch, or a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

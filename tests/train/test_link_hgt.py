@@ -1,7 +1,5 @@
 """PyG's HGTConv in the encoder of a model of links: run fused, equal to the run as written; or as written."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses over all nodes and of self-adversarial negatives are their formulas, with any model of links."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainer(task="link", temporal_strategy=...): neighbours are from before each link, and nothing leaks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

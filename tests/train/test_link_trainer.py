@@ -1,7 +1,5 @@
 """Trainer(task="link"): links of one relation and of several are learned, ranked, resumed and predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainer(task="link") on a graph of several node types: one relation is learned, others carry messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

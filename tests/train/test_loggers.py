@@ -1,7 +1,5 @@
 """Callbacks that write to loggers of other libraries: what they get, and that runs do not change by them."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training run holds the graph and its features once."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

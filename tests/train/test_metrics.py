@@ -1,7 +1,5 @@
 """Losses and metrics, against scikit-learn and by hand, over chunks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs on rows of int8: they take as much less memory as their bytes say, and learn as well."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Optimizers and schedulers by name, function and instance."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A caller's own loss and metrics, beside PyTorch, torchmetrics and scikit-learn."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

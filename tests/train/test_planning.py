@@ -1,7 +1,5 @@
 """Trainer with a plan: measured on copies, kept, followed; learning does not change."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A run that is killed, interrupted or out of disk goes on as if nothing had happened."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

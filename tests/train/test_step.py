@@ -1,7 +1,5 @@
 """A step is profiled as it runs; batches bring their seeds' labels; what cannot be stepped on is said."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What training does: it learns, repeats to the bit, and tells its callbacks."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time

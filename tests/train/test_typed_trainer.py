@@ -1,7 +1,5 @@
 """Trainer on graphs with types: models of PyG and of graphbraid learn, resume and predict; refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

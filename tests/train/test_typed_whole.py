@@ -1,7 +1,5 @@
 """Trainer with mode="full" on graphs with types: R-GCN and PyG's by the engine, others as written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A small graph of two node types that can be learned, and models of PyG and of graphbraid for it."""
 
-from __future__ import annotations
-
 import torch
 
 from graphbraid.graph import Graph
