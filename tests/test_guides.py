@@ -254,10 +254,7 @@ EXPECTED_OF_EXAMPLES = {
     ),
     "tune_optuna.py": (r"\d trials ended, \d were pruned\nbest validation accuracy 0\.[4-9]", None),
     "tune_ray.py": (r"6 trials, 0 failed\nbest validation accuracy 0\.[3-9]", None),
-    "database.py": (
-        r"3 types and 4 relations(.|\n)*epoch 4: loss 0\.[34]",
-        0.75,
-    ),
+    "database.py": (r"3 types and 4 relations(.|\n)*epoch 4: loss 0\.[34]", 0.75),
     "graph_classification.py": (r"test accuracy 1\.000(.|\n)*graphs 0 to 9: \[0, 1, 0, 1", None),
     "dataset_from_csv.py": (r"400 people, \d+ friendships, clubs: chess, rowing, theatre", 0.7),
 }

@@ -56,13 +56,7 @@ INNER_FLOORS = {
         ("attention",),
         ("attention_backward",),
     ),
-    "features": (
-        ("rows",),
-        ("reference",),
-        ("scores",),
-        ("budgets", "reordering"),
-        ("tiers",),
-    ),
+    "features": (("rows",), ("reference",), ("scores",), ("budgets", "reordering"), ("tiers",)),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton",), ("gpu",)),
     "loader": (
         ("keywords", "sources", "gather_ahead", "planned"),

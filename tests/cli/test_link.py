@@ -187,10 +187,7 @@ def test_links_with_times_are_trained_estimated_and_predicted(
             "--predictor: predictor must be 'dot', 'mlp', 'distmult', 'complex', 'transe' or 'rotate'",
         ),
         (["--temporal", "first"], "--temporal: temporal_strategy must be 'uniform' or 'last'"),
-        (
-            ["--negatives", "all"],
-            "--negatives: negatives must be 'binary', 'triplet', 'shared',",
-        ),
+        (["--negatives", "all"], "--negatives: negatives must be 'binary', 'triplet', 'shared',"),
         (["--task", "edges"], "--task: task must be 'node', 'link', 'edge' or 'graph'"),
         (["--task", "node", "--predictor", "dot"], "predictor='dot' scores links"),
     ],

@@ -55,12 +55,7 @@ def _check_buffers(by_step, routes, cbs, gbs):  # Eq. 4, and the memory held
             batching = by_step[step, "cpu"]
             waiting_host.append((batching.end, transfer.start))
             held_host.append((batching.start, transfer.end))
-    for spans, most in (
-        (waiting_host, cbs),
-        (held_host, cbs),
-        (waiting_device, gbs),
-        (held_device, gbs),
-    ):
+    for spans, most in ((waiting_host, cbs), (held_host, cbs), (waiting_device, gbs), (held_device, gbs)):
         assert _most_at_once(spans) <= most
 
 

@@ -67,11 +67,7 @@ def test_the_number_of_workers_is_chosen_with_what_they_cost_the_model():
     plan = make_plan(profile, 200)
     assert plan.workers == 4  # 0.4/4 against 0.6/4; with 2: 0.2, with 6: 0.3
     assert plan.predicted_seconds == pytest.approx(plan.bound_seconds)
-    assert [other.name for other in plan.runner_ups] == [
-        "cpu, 2 workers",
-        "cpu, 6 workers",
-        "cpu, 1 worker",
-    ]
+    assert [other.name for other in plan.runner_ups] == ["cpu, 2 workers", "cpu, 6 workers", "cpu, 1 worker"]
 
 
 def test_a_plan_keeps_within_memory_and_takes_no_buffer_that_does_not_pay():

@@ -179,11 +179,7 @@ def test_times_have_an_age_and_calendar_parts():
     assert made[0, :20].tolist() == made[2, :20].tolist()  # one day old
     assert (made[1, 10:20] > made[0, 10:20]).all()  # seven days
     on = [[names[at] for at in np.flatnonzero(row[20:]) + 20] for row in made]
-    assert on == [
-        ["c weekday 1", "c month 1"],
-        ["c weekday 7", "c month 3"],
-        ["c weekday 3", "c month 12"],
-    ]
+    assert on == [["c weekday 1", "c month 1"], ["c weekday 7", "c month 3"], ["c weekday 3", "c month 12"]]
     made, names = encoding(
         column(np.array(["2026-01-05T06:00", "2026-01-05T12:00"], "datetime64[s]")), "time"
     )

@@ -130,10 +130,7 @@ def test_every_byte_of_a_file_may_be_damaged(tmp_path):
         (csr(x_data=np.ones(3, np.float32)), "x_data has 3 entries and x_indices 2"),
         ({"x": np.array(["a"] * 4)}, "x must hold numbers; got dtype <U1"),
         ({"x": np.float32(3)}, r"x must have shape"),
-        (
-            {"x": np.full((4, 1), 1 << 63, np.uint64)},
-            "x must be below 2..63; number 0 is 9223372036",
-        ),
+        ({"x": np.full((4, 1), 1 << 63, np.uint64)}, "x must be below 2..63; number 0 is 9223372036"),
         ({"y": np.full(4, (1 << 64) - 1, np.uint64)}, "y must be below 2..63"),
         ({"edge_index": EDGES.astype(complex)}, "edge_index must hold numbers; got dtype complex128"),
         ({"edge_index": np.int64(3)}, r"edge_index must have shape \(2, num_edges\)"),

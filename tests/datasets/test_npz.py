@@ -222,10 +222,7 @@ BROKEN_TYPES = {
     ),
     "times": ({"edge_time": np.arange(3)}, "edge_time must have a row for each of 4 edges"),
     "features": ({"x_paper": np.eye(2, dtype=np.float32)}, "type 'paper': x has 2 rows, but the graph has 3"),
-    "a split": (
-        {"train_idx": np.array([9])},
-        r"'train' must hold node ids in \[0, 5\); train\[0\] is 9",
-    ),
+    "a split": ({"train_idx": np.array([9])}, r"'train' must hold node ids in \[0, 5\); train\[0\] is 9"),
     "parts": ({"edge_split_ptr": np.array([0, 2, 1, 4])}, "edge_split_ptr must be four numbers that rise"),
 }
 

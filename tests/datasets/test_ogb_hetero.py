@@ -89,10 +89,7 @@ BROKEN = {
         lambda p: write_csv(p / "raw/num-node-dict.csv.gz", [["author", "paper"], ["many", 4]]),
         "number of nodes of type 'author' is 'many'",
     ),
-    "one row": (
-        lambda p: write_csv(p / "raw/num-node-dict.csv.gz", [["author", "paper"]]),
-        "it has 1 rows",
-    ),
+    "one row": (lambda p: write_csv(p / "raw/num-node-dict.csv.gz", [["author", "paper"]]), "it has 1 rows"),
     "an id outside": (
         lambda p: write_csv(
             p / "raw/relations/paper___cites___paper/edge.csv.gz", [[0, 1], [1, 4], [0, 0], [0, 0]]
@@ -119,14 +116,8 @@ BROKEN = {
         lambda p: shutil.rmtree(p / "raw/node-label"),
         "splits nodes of type 'paper', which have no labels",
     ),
-    "half a split": (
-        lambda p: (p / "split/time/paper/test.csv.gz").unlink(),
-        r"test\.csv\.gz is missing",
-    ),
-    "a node outside the split": (
-        lambda p: write_csv(p / "split/time/paper/test.csv.gz", [[9]]),
-        "paper.*9",
-    ),
+    "half a split": (lambda p: (p / "split/time/paper/test.csv.gz").unlink(), r"test\.csv\.gz is missing"),
+    "a node outside the split": (lambda p: write_csv(p / "split/time/paper/test.csv.gz", [[9]]), "paper.*9"),
     "cut off": (
         lambda p: (p / "raw/triplet-type-list.csv.gz").write_bytes(
             (p / "raw/triplet-type-list.csv.gz").read_bytes()[:-9]

@@ -82,10 +82,7 @@ def with_kept_rows(comm: Communicator, folder: str) -> dict[str, dict[str, objec
     found = {}
     for name, remote in (("none", None), ("some", some), ("all", "all")):
         trainer = Trainer(make("sage", parts), parts, **BASE | {"remote": remote, "epochs": 1})
-        found[name] = fitted(trainer) | {
-            "table": trainer.exchange,
-            "traffic": parts.shards.traffic._asdict(),
-        }
+        found[name] = fitted(trainer) | {"table": trainer.exchange, "traffic": parts.shards.traffic._asdict()}
     return found
 
 

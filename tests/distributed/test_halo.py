@@ -33,10 +33,7 @@ from graphbraid.machine.hardware import Rates
 
 COMPUTES = ALL - {"hoist", "order"}
 """Passes that leave level 0 something to compute in each step: linear maps stay before aggregations."""
-FAST, SLOW = (
-    Link(message_seconds=1e-9, byte_seconds=1e-15),
-    Link(message_seconds=1.0, byte_seconds=1.0),
-)
+FAST, SLOW = (Link(message_seconds=1e-9, byte_seconds=1e-15), Link(message_seconds=1.0, byte_seconds=1.0))
 RATES = dataclasses.replace(Rates(), multiply_flops=1e8)
 """Rates of a machine on which even the few columns of these graphs are dear to multiply."""
 ALWAYS = HaloSeconds(computed=1.0, travelling=1e-3)

@@ -86,10 +86,7 @@ def test_a_loader_made_anew_keeps_the_tiers_that_were_made(graph):
         ({"epochs": 0}, "epochs must be a whole number"),
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"epochs": 3, "tiers": None}, "limits the look-ahead of tiers='auto', and tiers are not used"),
-        (
-            {"epochs": 3, "sampler": SequentialSampler(range(640)), "shuffle": False},
-            "own order",
-        ),
+        ({"epochs": 3, "sampler": SequentialSampler(range(640)), "shuffle": False}, "own order"),
         ({"epochs": 3, "disjoint": True}, "plain nodes in the loader's own order"),
     ],
 )

@@ -37,11 +37,7 @@ class Source:
         return self.x[ids]
 
 
-@given(
-    num_hot=st.integers(0, 20),
-    ids=st.lists(st.integers(0, 19), max_size=30),
-    is_prefix=st.booleans(),
-)
+@given(num_hot=st.integers(0, 20), ids=st.lists(st.integers(0, 19), max_size=30), is_prefix=st.booleans())
 def test_a_batch_comes_together_from_hot_rows_and_those_that_travel(num_hot, ids, is_prefix):
     x, ids = torch.randn(20, 3), torch.tensor(ids, dtype=torch.int64)
     chosen = torch.arange(20) if is_prefix else torch.randperm(20)

@@ -108,12 +108,7 @@ def of_data_by_class(self, data):
 
 @pytest.mark.parametrize(
     ("forward", "expected"),
-    [
-        (of_data, LOWERED),
-        (weighted_of_data, LOWERED),
-        (more_of_data, PARTLY),
-        (of_data_by_class, LOWERED),
-    ],
+    [(of_data, LOWERED), (weighted_of_data, LOWERED), (more_of_data, PARTLY), (of_data_by_class, LOWERED)],
 )
 def test_the_whole_of_the_data(forward, expected):
     data = full_data()

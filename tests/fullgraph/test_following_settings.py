@@ -87,21 +87,13 @@ HELD = {
         lambda held: held["a"].factor,
         lambda held: setattr(held["a"], "factor", 3.0),
     ),
-    "an object that is called": (
-        Callable,
-        lambda held: held(1.0),
-        lambda held: setattr(held, "factor", 3.0),
-    ),
+    "an object that is called": (Callable, lambda held: held(1.0), lambda held: setattr(held, "factor", 3.0)),
     "a part of a call": (
         lambda: functools.partial(times, settings={"factor": 1.0}),
         lambda held: held(1.0),
         lambda held: held.keywords["settings"].update(factor=3.0),
     ),
-    "what holds itself": (
-        holds_itself,
-        lambda held: held[0],
-        lambda held: held.insert(0, 3.0),
-    ),
+    "what holds itself": (holds_itself, lambda held: held[0], lambda held: held.insert(0, 3.0)),
 }
 
 
@@ -262,10 +254,7 @@ OUTSIDE = {
     "a function's attribute": (by_attribute, lambda: setattr(by_attribute, "factor", 3.0)),
     "a module's attribute": (lambda self: CONFIG.factor, lambda: setattr(CONFIG, "factor", 3.0)),
     "what is imported as it runs": (by_import, lambda: setattr(CONFIG, "factor", 3.0)),
-    "settings in a dict": (
-        lambda self: SETTINGS["a"].factor,
-        lambda: setattr(SETTINGS["a"], "factor", 3.0),
-    ),
+    "settings in a dict": (lambda self: SETTINGS["a"].factor, lambda: setattr(SETTINGS["a"], "factor", 3.0)),
     "an attribute of a class": (lambda self: Config.factor, lambda: setattr(Config, "factor", 3.0)),
     "an attribute of another model": (
         lambda self: OTHER_MODEL.factor,

@@ -58,9 +58,7 @@ def shuffled(batch):
 def without_counts(batch):
     """The batch without the numbers of nodes and edges by hop."""
     for store in (*batch.node_stores, *batch.edge_stores):
-        store.pop(
-            "num_sampled_nodes" if "num_sampled_nodes" in store else "num_sampled_edges",
-        )
+        store.pop("num_sampled_nodes" if "num_sampled_nodes" in store else "num_sampled_edges")
     return batch
 
 

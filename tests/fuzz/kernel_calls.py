@@ -166,10 +166,7 @@ def products(i: Inputs) -> Call:
     )
     ids = i.below(count, count) if count and i.maybe("chosen rows", 0.3) else None
     after = _epilogue(i, width, torch.float32)
-    return lambda: {
-        "product": tall_product(a, b, ids=ids, after=after),
-        "gram": tall_gram(a, c, ids=ids),
-    }
+    return lambda: {"product": tall_product(a, b, ids=ids, after=after), "gram": tall_gram(a, c, ids=ids)}
 
 
 @_call

@@ -149,18 +149,10 @@ WRONG = {
     "a relation without a name": (({("a", "b"): [[0], [0]]},), {}, "three strings.*got"),
     "no lists": ((3,), {}, "edges must be a mapping by type; got 3"),
     "an end that is no type": ((EDGES, {"a": 2}), {}, r"end that num_nodes does not name: 'b'"),
-    "a source out of range": (
-        (EDGES, {"a": 1, "b": 1}),
-        {},
-        r"'to', 'b'\): sources, of type 'a',.*holds 1",
-    ),
+    "a source out of range": ((EDGES, {"a": 1, "b": 1}), {}, r"'to', 'b'\): sources, of type 'a',.*holds 1"),
     "a destination out of range": ((EDGES, {"a": 2, "b": 0}), {}, r"'to'.*destinations, of type 'b'"),
     "a negative id": (({("a", "to", "b"): [[-1], [0]]},), {}, r"'to'.*sources.*holds -1"),
-    "features of no type": (
-        (EDGES, {"a": 2, "b": 1}),
-        {"x": {"c": torch.eye(2)}},
-        "x names a node.*'c'",
-    ),
+    "features of no type": ((EDGES, {"a": 2, "b": 1}), {"x": {"c": torch.eye(2)}}, "x names a node.*'c'"),
     "features of another length": (
         (EDGES, {"a": 2, "b": 1}),
         {"x": {"a": torch.eye(3)}},

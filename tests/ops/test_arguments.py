@@ -147,10 +147,7 @@ def test_a_lazily_negated_tensor_is_read_as_what_it_shows_or_refused(call, sound
         (lambda: ops.bias_act_dropout(X, p=1.0), "p must be a number in [0, 1); got 1.0"),
         (lambda: ops.bias_act_dropout(X, p=float("nan")), "got nan"),
         (lambda: ops.bias_act_dropout(X, act="tanh"), "act must be one of"),
-        (
-            lambda: ops.sparse_dropout(SPARSE, -1, training=True),
-            "p must be a number in [0, 1]; got -1",
-        ),
+        (lambda: ops.sparse_dropout(SPARSE, -1, training=True), "p must be a number in [0, 1]; got -1"),
         (lambda: ops.layer_norm(X, eps=float("inf")), "eps must be a number of at least 0; got inf"),
         (
             lambda: ops.gat_attention(CSC, X, torch.rand(NUM_SRC, 2), torch.rand(NUM_DST, 2), dropout=1.5),

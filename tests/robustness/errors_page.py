@@ -16,16 +16,7 @@ from tests.robustness import (
 from tests.robustness.cases import CASES
 
 PATH = Path(__file__).parents[2] / "docs" / "errors.md"
-_MODULES = (
-    bad_files,
-    bad_graphs,
-    bad_orders,
-    bad_options,
-    bad_plans,
-    bad_runs,
-    bad_partitions,
-    bad_links,
-)
+_MODULES = (bad_files, bad_graphs, bad_orders, bad_options, bad_plans, bad_runs, bad_partitions, bad_links)
 _ORDER = [module.__name__ for module in _MODULES]
 COMMAND = "python -m tests.robustness.errors_page"
 

@@ -67,11 +67,7 @@ def bisection_reads(degree: int, found: int) -> int:
     return reads
 
 
-@given(
-    degree=st.integers(0, 700),
-    drawable=st.integers(0, 700),
-    fanout=st.integers(-1, 20).filter(bool),
-)
+@given(degree=st.integers(0, 700), drawable=st.integers(0, 700), fanout=st.integers(-1, 20).filter(bool))
 def test_weights_are_counted_as_the_kernels_read_them(degree, drawable, fanout):
     drawable = min(degree, drawable)
     lists = torch.tensor([degree]), torch.tensor([drawable], dtype=torch.int32)

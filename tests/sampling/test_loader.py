@@ -310,10 +310,7 @@ def test_weights_steer_the_draws():
         ({"prefetch_factor": 0}, r"prefetch_factor must be a whole number in \[1, .*got 0"),
         ({"input_nodes": torch.tensor([1j])}, "a 1-d tensor of ids or a mask"),
         ({"disjoint": "no"}, "disjoint must be True or False"),
-        (
-            {"directed": False},
-            "does not support directed=False .*subgraph_type='induced'",
-        ),
+        ({"directed": False}, "does not support directed=False .*subgraph_type='induced'"),
         ({"seed": -3}, "seed must be a whole number in"),
     ],
 )

@@ -386,11 +386,7 @@ def test_bad_configs_say_why(options, message):
         ({WRITES: [1]}, {}, r"no fanouts for the relation \('paper', 'cites', 'paper'\)"),
         ({WRITES: [1, 2]}, {"default": [1]}, "a fanout for each hop; got 1 to 2 hops"),
         ({("paper", "cite", "paper"): [1]}, {"default": [1]}, None),
-        (
-            {("author", "cites", "field"): [1]},
-            {"default": [1]},
-            "does not have; it has author__",
-        ),
+        ({("author", "cites", "field"): [1]}, {"default": [1]}, "does not have; it has author__"),
         ([1, -2], {}, r"\('author', 'writes', 'paper'\): a fanout must be"),
         ([-1], {"replace": True}, "replace=True needs a fanout >= 0"),
         (5, {}, "fanouts must be a list with a fanout per hop"),

@@ -252,11 +252,7 @@ def test_losses_of_numbers_are_pytorchs(name: str):
         ("labels", GRAPH.y, "binary cross entropy needs labels of floats; the graph's are torch.int64"),
         ("labels", 2 * LABELLED["labels"].y, "binary cross entropy needs labels that are 0 to 1"),
         ("regression", LABELLED["regression"].y / 0, "mean squared needs labels that are finite"),
-        (
-            "regression",
-            LABELLED["regression"].y[:, :2],
-            "layer has 5 columns; the graph has 2 targets",
-        ),
+        ("regression", LABELLED["regression"].y[:, :2], "layer has 5 columns; the graph has 2 targets"),
         ("schedule", LABELLED["labels"].y, "training needs one class per node.*gnn.minimize"),
     ],
 )

@@ -20,10 +20,7 @@ from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.machine.hardware import Rates
 from graphbraid.synth import from_program, load_weights, parse_program, save_weights
 
-pytestmark = [
-    pytest.mark.slow,
-    needs_kernels,
-]
+pytestmark = [pytest.mark.slow, needs_kernels]
 TOOLS = ("cmake", "make", "gmake", "c++", "g++", "cc", "gcc", "as", "ld", "ar", "ranlib", "sh", "uname", "cp")
 
 

@@ -135,11 +135,7 @@ def test_damaged_checkpoint_is_refused(run_dir: Path, content: object, message: 
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
-        written = {
-            None: {"format": checkpoint.FORMAT},
-            1: {"other": 1},
-            2: {"format": checkpoint.FORMAT},
-        }
+        written = {None: {"format": checkpoint.FORMAT}, 1: {"other": 1}, 2: {"format": checkpoint.FORMAT}}
         torch.save(written[content], path)
         if content != 2:
             checksums.seal_zip(path)

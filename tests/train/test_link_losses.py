@@ -131,14 +131,7 @@ def test_questions_have_all_their_answers_once_each_with_repeated_links_counted(
     given, kind, counts = (seeds.attributes[name].tolist() for name in names)
     parts = seeds.attributes[ANSWERS].split(counts)
     found = {(node, one): sorted(part.tolist()) for node, one, part in zip(given, kind, parts, strict=True)}
-    assert found == {
-        (0, 2): [2, 2, 3],
-        (1, 2): [2],
-        (0, 0): [2],
-        (2, 3): [0, 0, 1],
-        (3, 3): [0],
-        (2, 1): [0],
-    }
+    assert found == {(0, 2): [2, 2, 3], (1, 2): [2], (0, 0): [2], (2, 3): [0, 0, 1], (3, 3): [0], (2, 1): [0]}
 
 
 def test_the_links_that_answer_a_batchs_questions_carry_no_messages_in_it() -> None:
@@ -281,10 +274,7 @@ def test_hidden_negatives_play_no_part() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"adversarial_temperature": 0.5, "negatives": "shared"},
-            "and they are 'shared'",
-        ),
+        ({"adversarial_temperature": 0.5, "negatives": "shared"}, "and they are 'shared'"),
         ({"negatives": "one-vs-all", "num_negatives": 2}, "takes all nodes; leave one out"),
         ({"negatives": "one-vs-all", "temporal_strategy": "last"}, "choose 'binary' or 'triplet'"),
         ({"negatives": "self-adversarial", "temporal_strategy": "last"}, "choose 'binary' or 'triplet'"),

@@ -43,9 +43,7 @@ _SAGE_OPTIONS |= {
     "aggr=['mean', 'max']": {"aggr": ["mean", "max"]},
     "aggr=a module": {"aggr": pyg.aggr.MeanAggregation()},
 }
-_SAGE_LEFT = {
-    "flow='target_to_source'": {"flow": "target_to_source"},
-}
+_SAGE_LEFT = {"flow='target_to_source'": {"flow": "target_to_source"}}
 _GIN_OPTIONS = {
     "plain": gin(),
     "eps=0.3": gin(eps=0.3),
@@ -63,9 +61,7 @@ _GIN_OPTIONS = {
         lambda i, o: nn.Sequential(nn.Sequential(nn.Linear(i, o), nn.ReLU()), nn.Linear(o, o))
     ),
 }
-_GIN_LEFT = {
-    "flow='target_to_source'": gin(flow="target_to_source"),
-}
+_GIN_LEFT = {"flow='target_to_source'": gin(flow="target_to_source")}
 _GIN_PARTLY = {
     "aggr='mean'": (gin(aggr="mean"), "mul"),
     "aggr='max'": (gin(aggr="max"), "mul"),

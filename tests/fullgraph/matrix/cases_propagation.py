@@ -144,9 +144,7 @@ _MODULES = {
     "LogSoftmax(dim=1)": lambda: nn.LogSoftmax(dim=1),
     "PyG's MLP": lambda: pyg.MLP([HIDDEN, 5, HIDDEN], act="elu", act_first=True),
 }
-_LEFT = {
-    "F.softmax(x, dim=0)": lambda x: F.softmax(x, dim=0),
-}
+_LEFT = {"F.softmax(x, dim=0)": lambda x: F.softmax(x, dim=0)}
 
 
 def light(self, x, edge_index, edge_weight=None):

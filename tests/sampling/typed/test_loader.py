@@ -307,18 +307,9 @@ def test_models_of_pyg_train_unchanged(make):
         ({"input_nodes": torch.arange(3)}, "must name a node type, or be a pair"),
         ({"input_nodes": "papers"}, "names the node type 'papers'.*Did you mean 'paper'"),
         ({"input_nodes": ("paper", [PAPERS])}, r"ids in \[0, 40\)"),
-        (
-            {"input_nodes": ("paper", torch.ones(3, dtype=torch.bool))},
-            r"'paper' must have shape \(40,\)",
-        ),
-        (
-            {"input_nodes": ("paper", "validation")},
-            "no split 'validation'; they have train, test",
-        ),
-        (
-            {"num_neighbors": {ABOUT: [1]}},
-            r"no fanouts for the relation \('author', 'writes', 'paper'\)",
-        ),
+        ({"input_nodes": ("paper", torch.ones(3, dtype=torch.bool))}, r"'paper' must have shape \(40,\)"),
+        ({"input_nodes": ("paper", "validation")}, "no split 'validation'; they have train, test"),
+        ({"num_neighbors": {ABOUT: [1]}}, r"no fanouts for the relation \('author', 'writes', 'paper'\)"),
         ({"num_neighbors": {("a", "b"): [1]}}, "the graph does not have"),
         ({"plan": "cpu"}, "takes no plan='cpu': plans are made for graphs of one node type"),
         ({"src_degree": True}, "takes no src_degree=True"),
