@@ -1,5 +1,7 @@
 """Arguments of another class than a call names are refused; other forms of the same are taken."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 import os
