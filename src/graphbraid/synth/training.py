@@ -54,14 +54,14 @@ def train(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = N
     optimizer = make_optimizer(recipe.optimizer, list(model.parameters()))
     labels = targets_of(graph, recipe)[graph.split(recipe.train_split)]
     check_width(engine.program.width(engine.program.output), labels)
-    followed = _Followed(recipe, graph, engine, optimizer, labels)
+    host = _EngineHost(recipe, graph, engine, optimizer, labels)
     script = recipe.steps
     values = {**script.values, TOTAL_EPOCHS: recipe.epochs}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         with suppress(_StoppedEarly):
-            Interpreter(followed, script.helpers, values, limit=None).block(script.statements)
-    return Trained(tuple(followed.losses), tuple(followed.accuracies), tuple(followed.said))
+            Interpreter(host, script.helpers, values, limit=None).block(script.statements)
+    return Trained(tuple(host.losses), tuple(host.accuracies), tuple(host.said))
 
 
 _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -69,7 +69,7 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary cross entropy": F.binary_cross_entropy_with_logits,
     "mean squared": F.mse_loss,
 }
-_JUDGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross entropy": lambda out, y: out.argmax(1) == y,
     "binary cross entropy": lambda out, y: (out > 0) == (y > 0.5),
     "mean squared": lambda out, y: (out - y).square(),
@@ -81,7 +81,7 @@ class _StoppedEarly(Exception):  # noqa: N818 - it is no error
     """The recipe's early stop ends the training."""
 
 
-class _Followed:
+class _EngineHost:
     """The host of a program's statements: an engine and its optimizer."""
 
     def __init__(
@@ -90,7 +90,7 @@ class _Followed:
         self._recipe, self._graph, self._engine, self._optimizer = recipe, graph, engine, optimizer
         self._labels = labels
         self._loss: Tensor | None = None
-        self._judged: Tensor | None = None  # scores of all nodes, until the next update
+        self._scores: Tensor | None = None  # scores of all nodes, until the next update
         self.losses: list[float] = []
         self.accuracies: list[dict[str, float]] = []
         self.said: list[str] = []
@@ -116,7 +116,7 @@ class _Followed:
         self._optimizer.step()
         self.losses.append(self._loss.item())
         self.accuracies.append({})
-        self._judged = None
+        self._scores = None
 
     def call(self, call: Call, arguments: tuple[Any, ...]) -> float:
         if call.method.name == "loss":
@@ -125,12 +125,12 @@ class _Followed:
             return self._loss.item()
         if not self.losses:
             raise ProgramError(self._place(call), "an accuracy is asked for before the first epoch")
-        if self._judged is None:
-            self._judged = _JUDGES[self._recipe.loss](
+        if self._scores is None:
+            self._scores = _SCORES[self._recipe.loss](
                 self._engine.predict(), targets_of(self._graph, self._recipe)
             )
         split, stop = split_of(call), self._recipe.early_stop
-        found = self._judged[self._graph.split(split)].double().mean().item()
+        found = self._scores[self._graph.split(split)].double().mean().item()
         self.accuracies[-1][split] = found
         if stop is not None and stop.split == split and is_over(stop, self.accuracies):
             raise _StoppedEarly
