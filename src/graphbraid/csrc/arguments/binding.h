@@ -65,7 +65,7 @@ struct DTypesOf<Anything> {
   static constexpr nb::dlpack::dtype kAll[] = {{}};  // zero bits: need_dtype accepts every dtype
 };
 
-// What an array must be, whatever the other arguments are.
+// The conditions that an array must meet, whatever the other arguments are.
 struct ArrayKind {
   const char* dtypes;  // their names, with | between them
   const nb::dlpack::dtype* accepted;
@@ -75,7 +75,7 @@ struct ArrayKind {
   bool is_written;
 };
 
-// What all Arrays are, so that checks are compiled once.
+// The base of all Arrays, so that checks are compiled once.
 class AnyArray {
  public:
   AnyArray() = default;
@@ -95,7 +95,7 @@ class AnyArray {
   bool is_in_place() const;
 
  protected:
-  // Reads what was given, or refuses it.
+  // Reads the given object, or refuses it.
   void take(const char* name, const ArrayKind& kind);
   void* address() const { return data_; }
 
@@ -158,7 +158,7 @@ using WrittenMatrix = Array<Floating, 2>;
 using OptionalVector = std::optional<Vector>;
 using OptionalIds = std::optional<Indptr>;
 
-// Whether two plain tensors are the same memory, read in the same way.
+// Whether two plain tensors have the same memory, sizes, strides and dtype.
 bool are_same_memory(nb::handle one, nb::handle other);
 
 // ---- What arguments must be to each other ----
@@ -171,7 +171,7 @@ inline void need(bool condition, const char* message) {
 
 // The dtype of an array of Floating.
 DType dtype_of(const AnyArray& array);
-// What rows of a dtype are summed in.
+// The dtype in which rows of a dtype are summed.
 inline DType sum_dtype(DType dtype) { return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
 // Refuses an array of Floating whose dtype is another than that of `what`, in the words of a message.
@@ -191,8 +191,8 @@ void need_count(int64_t count, int64_t least, int64_t most, const char* name);
 // More of anything than memory has bytes for; its products with a size of a few bytes stay below 2^63.
 inline constexpr int64_t kMostItems = int64_t{1} << 56;
 
-// How many rows an indptr has. It must run from 0 to num_edges; that it never falls was checked when the
-// graph was made.
+// The number of rows of an indptr, which must run from 0 to num_edges. That it never falls was checked when
+// the graph was made.
 int64_t rows_between(const Indptr& indptr, int64_t num_edges);
 int64_t rows_between(const Array1<int64_t>& indptr, int64_t num_edges);
 
@@ -204,7 +204,7 @@ auto data_or_null(const std::optional<Given>& array) {
 
 inline bool is_wide(const AnyArray& ids) { return ids.element().bits == 64; }
 
-// f(pointer to the ids) with the type that they have.
+// Calls f(pointer to the ids), with the ids in their own type.
 template <typename Element, typename F>
 auto with_ids(const Array<Element, 1>& ids, const F& f) {
   static_assert(std::is_same_v<std::remove_const_t<Element>, Id>);

@@ -1,4 +1,4 @@
-// Readers of what kernels over a graph and rows of numbers take.
+// Readers of the arguments of kernels over a graph and rows of numbers.
 #pragma once
 
 #include "arguments/binding.h"
@@ -24,7 +24,7 @@ Rows rows_of(const Given& rows) {
   return rows_of(rows, rows.data());
 }
 
-// Rows of the dtype of `like`, `count` of them and as wide.
+// `count` rows of the dtype and width of `like`.
 template <typename Given>
 Rows rows_like(const EdgeRows& like, const Given& rows, int64_t count) {
   need_dtype(rows, like.dtype, "the other rows");
@@ -32,14 +32,14 @@ Rows rows_like(const EdgeRows& like, const Given& rows, int64_t count) {
   return rows_of(rows);
 }
 
-// The data of a vector of the given length in what rows of `dtype` are summed in.
+// The data of a vector of the given length, in the dtype in which rows of `dtype` are summed.
 template <typename Element>
 auto in_sums(const Array<Element, 1>& vector, DType dtype, int64_t length) {
   need_dtype(vector, sum_dtype(dtype), "the sums");
   need_length(vector, length);
   return vector.data();
 }
-// Or null.
+// The same, or null for no vector.
 template <typename Given>
 auto in_sums(const std::optional<Given>& vector, DType dtype, int64_t length) {
   return vector ? in_sums(*vector, dtype, length) : nullptr;

@@ -6,7 +6,7 @@
 
 namespace gb {
 
-// Uninitialised memory for rows of `count` floats; where these are large, in the pool.
+// Uninitialised memory for rows of `count` floats; large ones are in the pool.
 std::shared_ptr<float> row_memory(int64_t count);
 
 }  // namespace gb

@@ -1,4 +1,4 @@
-// Rows of a matrix, and what every kernel reads that takes rows by the ids of edges.
+// Rows of a matrix, and the arguments of kernels that take rows by the ids of edges.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Rows {
   int64_t stride = 0;
 };
 
-// What every aggregation reads: rows of a matrix by the ids of edges.
+// The arguments of every aggregation: rows of a matrix by the ids of edges.
 struct EdgeRows {
   DType dtype = DType::kFloat32;  // of x
   bool wide_indices = false;      // int64 instead of int32
@@ -30,8 +30,8 @@ struct EdgeRows {
 // Ids of either width.
 struct AnyId {};
 
-// The node at the other end of an edge, by ids of type I. Of AnyId read by a branch that is always taken
-// alike: a kernel then needs no text of its own for each width.
+// The node at the other end of an edge, by ids of type I. AnyId reads it by a branch that always goes the
+// same way: then a kernel needs no code of its own for each width.
 template <typename I = AnyId>
 int64_t node_at(const EdgeRows& a, int64_t edge) {
   if constexpr (!std::is_same_v<I, AnyId>) return static_cast<const I*>(a.indices)[edge];

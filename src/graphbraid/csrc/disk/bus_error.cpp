@@ -58,7 +58,7 @@ void explain(int, siginfo_t* info, void*) {
       " ended while it was being read: it was truncated, or its disk failed. Write it again, and change no "
       "file that a run reads.\n";
   if (is_told.test_and_set()) {
-    for (;;) pause();  // another thread writes the message, and then ends the process
+    for (;;) pause();  // another thread writes the message and then ends the process
   }
   if (info->si_code == BUS_ADRERR && write_file_at(reinterpret_cast<uintptr_t>(info->si_addr)) &&
       write(STDERR_FILENO, kWhy, sizeof kWhy - 1) < 0) {

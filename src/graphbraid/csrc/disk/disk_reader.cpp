@@ -21,10 +21,10 @@
 namespace gb {
 namespace {
 
-constexpr int64_t kMostMemory = int64_t{16} << 20;  // of all slots, unless single rows are that long
+constexpr int64_t kMostMemory = int64_t{16} << 20;  // bytes of all slots, unless single rows need more
 constexpr int kFewestRequests = 4;
 constexpr int kMostThreadsReading = 32;
-constexpr int kMostStalls = 16;  // tries in which a read brought nothing new
+constexpr int kMostStalls = 16;  // successive reads of a request that may bring nothing new
 
 int64_t block_of(int64_t byte) { return byte / kDiskBlock; }
 int64_t blocks_up_to(int64_t byte) { return (byte + kDiskBlock - 1) / kDiskBlock; }
@@ -184,7 +184,7 @@ std::vector<DiskReader::Request> DiskReader::requests_for(const std::vector<Want
   return requests;
 }
 
-// Takes in what a read of the slot gave: bytes, or -errno. Returns whether the request is whole.
+// Takes in the result of a read of the slot: bytes, or -errno. Returns whether the request is complete.
 bool DiskReader::take(Slot& slot, int64_t result, const std::vector<WantedRow>& wanted) const {
   const int64_t row = wanted[static_cast<size_t>(slot.request.first)].id;
   const auto where = [&] {
@@ -258,7 +258,7 @@ void DiskReader::read_by_ring(const std::vector<Request>& requests, const std::v
       }
     });
   };
-  // After an error the reads under way are waited for: the kernel writes to the slots until then.
+  // After an error it waits for the reads under way: the kernel writes to the slots until they end.
   while (under_way > 0 || (!error.is_before(next) && next < requests.size())) {
     while (!error.is_before(next) && !idle.empty() && next < requests.size()) {
       const uint64_t s = idle.back();

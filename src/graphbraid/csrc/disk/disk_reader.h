@@ -56,7 +56,7 @@ struct DiskCounts {
   int64_t rows = 0, requests = 0, bytes = 0;
 };
 
-// What a cache reads the rows from that it does not keep.
+// The reader of the rows that a cache does not keep.
 class RowReader {
  public:
   virtual ~RowReader() = default;

@@ -134,7 +134,7 @@ void NeighborLists::read_cold(const DrawnRows& rows, const std::vector<int64_t>&
   }
 }
 
-// Ids are used as places in memory: what a damaged file without block sums holds must not be.
+// Ids are used as places in memory, so those of a damaged file without block sums are checked.
 void NeighborLists::check(int64_t id, int64_t position) const {
   if (static_cast<uint64_t>(id) < static_cast<uint64_t>(num_nodes_)) return;
   throw FileDamaged(disk_.table().path + " has changed since it was written: the source of edge " +

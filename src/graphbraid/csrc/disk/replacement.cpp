@@ -86,8 +86,8 @@ class Belady : public Replacement {
   void take(int32_t slot, int64_t row, int64_t next) override { put(slot, key_of(row, next)); }
 
  private:
-  // The row with the largest key is evicted: the batch that reads it next. Rows that none reads come behind
-  // all batches, those of lower rank further behind.
+  // Evicts the row with the largest key. The key is the batch that reads the row next. Rows that no batch
+  // reads have larger keys than any batch, and the lower the rank, the larger the key.
   int64_t key_of(int64_t row, int64_t next) const {
     return next != kNever || rank_ == nullptr ? next : kNever - rank_[row];
   }

@@ -45,7 +45,7 @@ class RowCache {
   // kept. The caller reads all slots of a call before it fills any, and does so in the order of the calls.
   void decide(const int64_t* ids, int64_t count, int64_t batch, int32_t* slots, int32_t* fills);
   CacheCounts counts();
-  // Bytes of what it keeps beside rows.
+  // The bytes of everything that it keeps beside rows.
   int64_t overhead_bytes() const;
 
  private:

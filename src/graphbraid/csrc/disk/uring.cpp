@@ -39,7 +39,7 @@ std::unique_ptr<Ring> Ring::make(unsigned entries, std::string& refused) {
   return refused.empty() ? std::move(ring) : nullptr;
 }
 
-// Returns what the system said where it refused.
+// Returns the system's message if it refused; else an empty text.
 std::string Ring::map(unsigned entries) {
   io_uring_params params{};
   ring_ = static_cast<int>(syscall(__NR_io_uring_setup, entries, &params));

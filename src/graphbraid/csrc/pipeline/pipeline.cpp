@@ -9,8 +9,8 @@
 namespace gb {
 namespace {
 
-// A batch of less is built by one thread alone. Its parts wake the others some ten times a hop, and their
-// common work is half as much again: shared by two, a batch of 0.2 ms took 0.3.
+// A batch of less work is built by one thread. Parts would wake other threads some ten times a hop and cost
+// half as much work again: shared by two threads, a batch of 0.2 ms took 0.3.
 constexpr int64_t kWorthHelpNs = 4'000'000;
 
 int64_t now_ns() {
@@ -39,7 +39,7 @@ void BatchPool::give_back(std::unique_ptr<Batch> batch) {
   if (free_.size() < most_) free_.push_back(std::move(batch));
 }
 
-// What a run's consumer and the threads share; guarded by the pipeline's mutex.
+// The state that a run's consumer shares with the threads; guarded by the pipeline's mutex.
 struct Run::State {
   Schedule schedule;
   std::optional<SampleConstraints> constraints;
@@ -171,7 +171,7 @@ void Pipeline::work() {
   SampleScratch scratch;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    // A whole batch of one's own is cheaper than a part of another's.
+    // To build a whole batch is cheaper than to help with another thread's.
     if (take_step(lock, scratch) || join_region(lock)) continue;
     ++idle_;
     work_.wait(lock);
@@ -234,7 +234,7 @@ void Pipeline::parallel_for(int64_t count, const std::function<void(int64_t)>& t
   std::exception_ptr error = region.run();
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    // The region and its task are on this stack: none may join any more, and those inside must leave.
+    // The region and its task are on this stack: no thread may join any more, and those inside must leave.
     std::erase(regions_, &region);
     ready_.wait(lock, [&] { return region.helpers == 0; });
     if (region.error) error = region.error;
@@ -254,8 +254,8 @@ void Pipeline::gather(const FeatureRows& rows, const int64_t* ids, int64_t count
   has_help ? parallel_for(32, gather_part) : gather_part(0);
 }
 
-// Samples for the step's seeds. For a share it samples for all seeds of the step, and keeps what its own
-// read.
+// Samples for the step's seeds. For a share it samples for all seeds of the step, and keeps the part that its
+// own seeds read.
 void Pipeline::sample(Run::State& run, Batch& batch, SampleScratch& scratch, const Team* team) {
   const uint64_t key = batch_key(run.schedule.seed, run.schedule.epoch, static_cast<uint64_t>(batch.step));
   Schedule schedule = run.schedule;
@@ -285,7 +285,7 @@ void Pipeline::sample(Run::State& run, Batch& batch, SampleScratch& scratch, con
 void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
   const int64_t started = now_ns();
   const Team team{num_threads(), [this](int64_t count, const auto& task) { parallel_for(count, task); }};
-  // With one batch at a time, the other threads are there for nothing else.
+  // If there is one batch at a time, the other threads have no other work.
   const bool has_help = (depth_ == 1 || last_batch_ns_ >= kWorthHelpNs) && has_idle_threads();
   sample(run, batch, scratch, has_help ? &team : nullptr);
   const int64_t sampled = now_ns();

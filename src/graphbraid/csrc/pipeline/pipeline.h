@@ -40,7 +40,7 @@ struct Batch {
   std::vector<Buffer<char>> x_by_type;  // the same of each type, where nodes have types
 };
 
-// Memory of batches nobody uses. Outlives the pipeline: tensors in Python may come back late.
+// Memory of batches that nobody uses. It outlives the pipeline, since tensors in Python may come back late.
 class BatchPool {
  public:
   explicit BatchPool(size_t most) : most_(most) {}
@@ -52,7 +52,7 @@ class BatchPool {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Batch>> free_;
-  const size_t most_;  // kept at most
+  const size_t most_;  // batches whose memory is kept, at most
 };
 
 struct StageSeconds {
@@ -80,7 +80,7 @@ class Run {
   ~Run();
   Run(const Run&) = delete;
 
-  // Waits at most `seconds` for the next batch. Empty: not yet. A null pointer: there are no more.
+  // Waits at most `seconds` for the next batch. Empty: it is not ready. A null pointer: there are no more.
   // Throws what the batch's thread threw.
   std::optional<std::shared_ptr<Batch>> next(double seconds);
 

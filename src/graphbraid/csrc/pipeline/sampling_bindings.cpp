@@ -44,7 +44,7 @@ class PyPipeline {
         pipeline_(
             std::make_unique<Pipeline>(graph(), std::move(config), features(), num_threads, depth, refill)) {}
   ~PyPipeline() {
-    // Its threads stayed in the parent: nobody would wake what waits for them.
+    // The threads stayed in the parent process, so waiting for them here would never end.
     if (is_forked()) static_cast<void>(pipeline_.release());
   }
   PyPipeline(const PyPipeline&) = delete;
@@ -132,7 +132,7 @@ class PyRun {
         run(std::make_unique<Run>(owner.pipeline(), schedule, first_step, last_step,
                                   this->limits.constraints(), this->limits.share())) {}
   ~PyRun() {
-    if (owner.is_forked()) {  // nobody builds the batches that it would wait for
+    if (owner.is_forked()) {  // no thread builds the batches that it would wait for
       static_cast<void>(run.release());
       return;
     }
@@ -183,7 +183,7 @@ void check_run(const Inputs& inputs, const Indptr& seeds, const Schedule& schedu
 
 constexpr int64_t kMostReach = 1 << 10;
 
-// A share is of drawn edges, hop by hop, and its own seeds are some of those of one step.
+// A share is cut from edges that are drawn by fanouts, in layout `subgraph`. Own seeds are seeds of one step.
 void check_share(const SampleConfig& config, const Inputs& inputs, const Limits& limits, int64_t num_seeds,
                  int64_t num_steps) {
   need(limits.reach || !limits.own, "own seeds need a reach");
@@ -199,7 +199,7 @@ void check_share(const SampleConfig& config, const Inputs& inputs, const Limits&
          "own must be positions of seeds, rising");
 }
 
-// Constraints that name seeds are those of one batch, and edges that are excluded exist and rise.
+// Constraints name the seeds of one batch, so the run has one step. Excluded edges must exist and rise.
 void check_limits(const Inputs& inputs, const Limits& limits, int64_t num_seeds, int64_t num_steps) {
   if (!limits.constraints()) return;
   const int64_t num_edges = inputs.indices.length();

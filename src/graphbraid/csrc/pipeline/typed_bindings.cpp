@@ -10,7 +10,7 @@ namespace gb {
 namespace {
 
 constexpr int64_t kMostFanout = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostNodes = int64_t{1} << 40;  // what a draw's key has room for
+constexpr int64_t kMostNodes = int64_t{1} << 40;  // a draw's key has room for so many
 constexpr int64_t kMostRelations = int64_t{1} << 16;
 
 // Where the rows of each relation stand: type by type and node by node, one row for each relation into the
@@ -76,7 +76,7 @@ PyTypes::PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
   }
   need(num_samples.empty() || (num_samples.size() == num_nodes.size() && seed_type),
        "num_samples must be those of each type, for seeds of one type");
-  if (!num_samples.empty())  // whose draws have keys behind those of relations
+  if (!num_samples.empty())  // draws by budget have keys after those of relations
     need_count(static_cast<int64_t>(relations.size() + num_nodes.size()), 0, kMostRelations, "their sum");
   for (const std::vector<int64_t>& counts : num_samples)
     for (const int64_t count : counts) need_count(count, 0, kMostFanout, "a number of samples");

@@ -1,4 +1,4 @@
-// Python's view of node types and relations: what a Pipeline of a typed graph is given beside its topology.
+// Python's view of node types and relations, which a Pipeline of a typed graph gets beside its topology.
 #pragma once
 
 #include <optional>
@@ -24,13 +24,13 @@ class PyTypes {
   // Lets pipelines made from now on gather the rows of a type.
   void gather(int64_t type, const Array<const Anything, 2>& x);
   const TypedGraph& graph() const { return graph_; }
-  int64_t num_nodes() const;  // of all types
+  int64_t num_nodes() const;  // nodes of all types
   int64_t num_seed_nodes() const {
     return graph_.seed_type ? graph_.num_nodes[*graph_.seed_type] : num_nodes();
   }
-  int64_t most_nodes() const;  // of one type
+  int64_t most_nodes() const;  // nodes of the largest type
   const std::vector<std::optional<Array<const Anything, 2>>>& rows() const { return rows_; }
-  // Refuses rows that have not this many edges, and fanouts of another number of hops.
+  // Refuses rows with another number of edges, and fanouts with another number of hops.
   void check(int64_t num_edges, size_t num_hops) const;
 
  private:

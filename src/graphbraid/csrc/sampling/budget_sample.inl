@@ -6,7 +6,7 @@
 //   seeds    (num_seeds,)     of one type                      indices  (edges,)        of a relation
 //
 // A node that joins the sample gives each in-neighbour outside of it 1 / d of budget, for each relation of d
-// in-edges. Of more than kMostRead in-edges it draws so many, and d is kMostRead. A hop then draws nodes of
+// in-edges. If there are more than kMostRead in-edges, it draws kMostRead of them. A hop then draws nodes of
 // each type without replacement, with probability proportional to the square of their budget. At last, the
 // edges between sampled nodes are found, again among at most kMostRead in-edges of each node and relation.
 //
@@ -50,7 +50,7 @@ class Candidates {
  private:
   static constexpr size_t kFree = ~size_t{0};
 
-  // The slot that has the node, or the free one where it would go: at least half of them are free.
+  // The slot that has the node, or a free one for it. At least half of the slots are free, so one is found.
   size_t slot_of(int64_t id) const {
     const size_t mask = slots_.size() - 1;
     for (size_t at = mix(static_cast<uint64_t>(id)) & mask;; at = (at + 1) & mask)

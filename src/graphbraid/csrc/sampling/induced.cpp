@@ -1,9 +1,9 @@
-// The edges of a graph between the nodes of a sample: what subgraph_type="induced" adds to those that were
-// drawn. sampling/subgraph.py describes it and has the twin.
+// The edges of a graph between the nodes of a sample, which subgraph_type="induced" adds to the drawn edges.
+// sampling/subgraph.py describes it and has the twin.
 //
-// Each in-edge of each node is looked up among the sample's sources, which are in a table of open addressing:
-// bound by its misses and by reading the adjacency lists, which is done twice, to count and to write. In
-// disjoint trees a node is another one in each tree, so the tree is part of what is looked up.
+// Each in-edge of each node is looked up among the sample's sources, in a table of open addressing. Bound by
+// the table's misses and by reading the adjacency lists twice, to count and to write. Disjoint trees count a
+// node once in each tree, so the table's keys are pairs of a node and its tree.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -42,7 +42,7 @@ class SourceTable {
 
  private:
   int64_t tree_at(int64_t i) const { return tree_ == nullptr ? 0 : tree_[i]; }
-  // The slot that has the node, or the free one where it would go: half of them are free.
+  // The slot that has the node, or a free one for it. Half of the slots are free, so one is found.
   uint64_t place_of(int64_t node, int64_t tree) const {
     const uint64_t key = static_cast<uint64_t>(node) + static_cast<uint64_t>(tree) * kPhi;
     for (uint64_t at = mix(key) & mask_;; at = (at + 1) & mask_) {
@@ -57,7 +57,7 @@ class SourceTable {
   uint64_t mask_;
 };
 
-// f(row, edge, source's position) for the edges of rows [begin, end) that come from a source.
+// Calls f(row, edge, source's position) for the edges of rows [begin, end) that come from a source.
 template <typename Source, typename F>
 void for_each_edge(const int64_t* indptr, const Source* indices, const int64_t* rows, const int64_t* trees,
                    const SourceTable& table, int64_t begin, int64_t end, const F& f) {

@@ -42,11 +42,11 @@ nb::tuple relabel(const Indptr& known, const Indptr& found) {
     const int bits = std::bit_width(static_cast<uint64_t>(2 * (num_known + num_found))) + 1;
     const uint64_t mask = (uint64_t{1} << bits) - 1;
     std::vector<Slot> slots(size_t{1} << bits, Slot{0, -1});
-    // The product's high bits depend on all bits of the id, its low bits only on the id's low ones.
+    // The high bits of the product depend on all bits of the id; its low bits only on the id's low bits.
     const auto place = [&](int64_t id) { return (static_cast<uint64_t>(id) * kPhi) >> (64 - bits); };
     ids.reserve(static_cast<size_t>(num_known + num_found));
     ids.assign(known.data(), known.data() + num_known);
-    // Returns the local id of `id`, which is `next` where it was not there.
+    // Returns the local id of `id`. If the table did not have it, it gets `next`.
     const auto find_or_insert = [&](int64_t id, int64_t next) {
       uint64_t at = place(id);
       while (slots[at].local >= 0 && slots[at].id != id) at = (at + 1) & mask;

@@ -33,7 +33,7 @@ struct SampleConfig {
   bool last = false;        // of the edges up to a seed's time, draw among the latest only
 };
 
-// What the draws of one batch keep to, beside the fanouts. Borrowed.
+// The constraints of one batch's draws, beside the fanouts. Borrowed.
 struct SampleConstraints {
   bool disjoint = false;              // each seed has a tree of its own, which shares no node with another's
   const int64_t* times = nullptr;     // (num_seeds,) a tree has edges up to its seed's time; or null
@@ -101,7 +101,7 @@ struct IdShard {
   int64_t first_new = 0;  // of this hop
 };
 
-// What one worker keeps: O(batch) memory, nothing of the graph's size.
+// The memory that one worker keeps from batch to batch: O(batch), nothing of the graph's size.
 struct SampleScratch {
   IdTable<uint32_t> narrow_table;
   IdTable<uint64_t> wide_table;
@@ -123,8 +123,8 @@ struct SampleScratch {
   SampledBatch whole;  // only where a batch is a share of one: that one
 };
 
-// Samples one batch into `out`, with a team's threads if there is one; the bits are the same. A batch that is
-// constrained is one thread's.
+// Samples one batch into `out`, with the threads of a team if there is one; the bits are the same. One thread
+// samples a batch with constraints.
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
                   const Team* team, const SampleConstraints* constraints);

@@ -1,25 +1,25 @@
-// Samples one mini-batch whose draws keep to more than the fanouts: a tree per seed, only edges up to the
-// seed's time, not the edges that are excluded. Included by sample.inl, once per variant. Twin:
+// Samples one mini-batch under more constraints than the fanouts: a tree for each seed, edges up to the
+// seed's time alone, and no excluded edges. Included by sample.inl, once per variant. Twin:
 // sampling/reference.py.
 //
 //   a row's edges  -- up to its tree's time, without those excluded -->  allowed edges, in their order
 //   allowed edges  -- draw_row -->  positions
 //
-// A row draws from its allowed edges as it would from a list that had no others, so each is as likely as any
-// other. Local ids go by first appearance, of a node in a tree where trees are disjoint.
+// A row draws from its allowed edges as from a list without the others, so all are equally likely. Local ids
+// are given in the order of first appearance; with disjoint trees, of a node in its tree.
 
 namespace gb::GB_VARIANT {
 namespace {
 
 constexpr int64_t kEdgesAhead = 16;  // between the prefetch of an id's slot and its use
 
-// What the rows of a tree draw by in place of the batch's key; `tree_keys` in ops/rng.py.
+// The key by which the rows of a tree draw, instead of the batch's key; `tree_keys` in ops/rng.py.
 inline uint64_t tree_key(uint64_t batch_key, int64_t tree) {
   return mix(batch_key + (static_cast<uint64_t>(tree) + 1) * kPhi);
 }
 
-// The nodes of a type, or of a graph without types, that a batch has so far. Where trees are disjoint, a node
-// is another one in each tree: its key tells them apart.
+// The nodes of a type, or of a graph without types, that a batch has so far. With disjoint trees, a node
+// counts once in each tree: its keys differ.
 struct KnownNodes {
   Buffer<int64_t>& ids;
   Buffer<int64_t>& trees;  // only where trees are disjoint
@@ -28,7 +28,7 @@ struct KnownNodes {
   int64_t& count;
   int64_t num_nodes;  // of the type
 
-  // Makes room for more nodes beside those that are known.
+  // Makes room for more nodes after the known ones.
   void reserve(int64_t more, bool disjoint) {
     ids.reserve(count + more, count);
     keys.reserve(count + more, count);

@@ -74,7 +74,7 @@ inline __m512i mix_lanes(__m512i z) {
   return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
 }
 
-// Eight of floyd's first-choice positions from draw `first` on; lane i stands for draw first + i.
+// Eight of floyd's first choices of positions, from draw `first` on; lane i is draw first + i.
 inline __m512i floyd_lanes(uint64_t key, int64_t first, int64_t d, int64_t k) {
   const __m512i lane = _mm512_add_epi64(_mm512_set1_epi64(first), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
   const __m512i z =
@@ -84,8 +84,8 @@ inline __m512i floyd_lanes(uint64_t key, int64_t first, int64_t d, int64_t k) {
   return _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(z, 32), bound), 32);
 }
 
-// floyd for k <= 16: all draws at once; only where two of them meet does the order of the steps matter.
-// Writes 16 entries at `out`, of which k count.
+// floyd for k <= 16: all draws at once. The order of its steps matters only if two draws are equal.
+// Writes 16 entries to `out`; the first k count.
 inline void floyd_small(uint64_t key, int64_t start, int64_t d, int64_t k, SampleScratch& scratch,
                         int64_t* out) {
   const __m512i low = floyd_lanes(key, 0, d, k);

@@ -27,11 +27,11 @@ inline void grow_shard(IdShard& shard) {
     find_or_insert(shard.table, static_cast<uint64_t>(shard.keys[i]), shard.values[i]);
 }
 
-// The value the id has in the shard, after giving it `value` if it had none.
+// Returns the id's value in the shard. An id without one gets `value`.
 inline uint32_t find_or_insert(IdShard& shard, int64_t id, uint32_t value) {
   grow_shard(shard);
   const uint32_t found = find_or_insert(shard.table, static_cast<uint64_t>(id), value);
-  if (found != value) return found;  // each call brings another value: only a new id has this one
+  if (found != value) return found;  // no two calls have the same `value`: only a new id has this one
   shard.keys.reserve(shard.count + 1, shard.count);
   shard.values.reserve(shard.count + 1, shard.count);
   shard.keys[shard.count] = id;

@@ -5,7 +5,7 @@
 namespace gb {
 namespace {
 
-// Gives the nodes of a batch that drew nothing a row without edges.
+// Gives each node of a batch that drew nothing a row without edges.
 void add_empty_rows(SampledEdges& edges, int64_t num_nodes) {
   edges.indptr.reserve(num_nodes + 1, edges.num_rows + 1);
   std::fill(edges.indptr.data() + edges.num_rows + 1, edges.indptr.data() + num_nodes + 1, edges.num_edges);

@@ -1,4 +1,4 @@
-// What some of a batch's seeds read of the batch: the share of one of several ranks.
+// The part of a batch that some of its seeds read: the share of one of several ranks.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sampling where nodes and edges have types: what such a graph has beside its topology.
+// Sampling of graphs with node types and relations: the arrays of such a graph beside its topology.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct TypedRelation {
   int64_t stride = 0;
   int64_t first_source = 0;      // indices minus this are ids of the sources' type
   std::vector<int64_t> fanouts;  // per hop
-  bool timed = true;             // its edges have times, where any have; else each is early enough
+  bool timed = true;             // false: its edges have no times, though others have: each is early enough
 };
 
 struct TypedGraph {

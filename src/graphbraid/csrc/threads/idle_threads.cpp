@@ -38,11 +38,11 @@ static bool can_have_threads(int count) {
   return all;
 }
 
-// The region's threads stay with the thread that opened it, asleep, for as long as it lives: for good.
+// The threads of the region stay with the thread that opened it, asleep. It never ends, so neither do they.
 static void park(int count, std::promise<int>& parked) {
   sigset_t all;
   sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the main thread's
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals go to the main thread
   omp_set_dynamic(0);
   int started = 0;
 #pragma omp parallel num_threads(count) reduction(+ : started)

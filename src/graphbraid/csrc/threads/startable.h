@@ -3,8 +3,8 @@
 
 namespace gb {
 
-// How many of `wanted` threads OpenMP can have. If the system refuses it one, its runtime ends the process.
-// So as many plain threads are started first, once per calling thread; if some are refused, fewer are used.
+// The number of threads, at most `wanted`, that OpenMP can start. If the system refuses one, OpenMP ends the
+// process. So plain threads are started first, once per calling thread; if some are refused, fewer are used.
 int startable_threads(int wanted);
 
 }  // namespace gb

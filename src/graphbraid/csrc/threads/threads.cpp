@@ -19,7 +19,7 @@ std::string start_threads(std::vector<std::thread>& threads, int count, const st
 }
 
 int startable_threads(int wanted) {
-  thread_local int proven = 1, refused = kMostThreads + 1;  // so many were started, so many were not
+  thread_local int proven = 1, refused = kMostThreads + 1;  // so many could be started, so many could not
   wanted = std::min({wanted, refused - 1, kMostThreads});
   if (wanted <= proven) return std::max(wanted, 1);
   std::vector<std::thread> threads;

@@ -15,7 +15,7 @@ struct ThreadsRefused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// More than any machine has cores for.
+// More threads than any machine has cores for.
 inline constexpr int kMostThreads = 1024;
 
 // Adds `count` threads that run `body` to `threads`. Returns an empty text, or the system's message if it
