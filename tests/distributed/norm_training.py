@@ -66,6 +66,19 @@ class Stack(nn.Module):
         return self.norms[-1](x)
 
 
+class OfBias(Losses):
+    """Notes how much of a running mean is the bias before its normalisation."""
+
+    def __init__(self, bias: Tensor) -> None:
+        super().__init__()
+        self.bias, self.before, self.mean = bias, bias.detach().clone(), torch.zeros_like(bias)
+
+    def on_step_end(self, trainer: Trainer, record: Any) -> None:
+        super().on_step_end(trainer, record)
+        self.mean += 0.1 * (self.before - self.mean)  # by the momentum of the normalisation
+        self.before = self.bias.detach().clone()
+
+
 class InDouble(nn.Module):
     """A model in float64."""
 
@@ -111,6 +124,25 @@ def drawn(comm: Any, first: str, count: str, dtype: str) -> dict[str, Any]:
             assert "met a single node" in str(error)
             found[name] = {"losses": [], "state": [], "said": ""}
     return found
+
+
+def by_adam(comm: Any) -> dict[str, Any]:
+    """What Adam learns where it moves a bias before batch normalisation, whose gradient is rounding alone."""
+    torch.manual_seed(0)
+    model = Net(pyg.SAGEConv, CHANNELS, norm=partial(nn.BatchNorm1d, 8))
+    norm, of_bias = model.norm, OfBias(model.first.lin_l.bias)
+    Trainer(
+        model,
+        graph_of(),
+        callbacks=[of_bias],
+        **OPTIONS | {"optimizer": "adam", "lr": 0.01, "epochs": 10, "layout": "subgraph"},
+    ).fit()
+    return {
+        "losses": of_bias.losses,
+        "mean of rows": (norm.running_mean - of_bias.mean).tolist(),
+        "variance": norm.running_var.tolist(),
+        "bias": (of_bias.bias - of_bias.mean).tolist(),
+    }
 
 
 def by_own(comm: Any, layout: str) -> dict[str, Any]:

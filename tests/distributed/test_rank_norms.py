@@ -59,6 +59,18 @@ def test_own_models_learn_the_same(layout, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_running_means_differ_by_the_bias_that_adam_moves(size):
+    """The statistics of the rows without that bias agree. Evaluated rows differ by what the mean has not yet
+    followed: ten times the largest step at most.
+    """
+    alone = _of_one(norm_training.by_adam)
+    for said in run(size, norm_training.by_adam):
+        for name in ("losses", "mean of rows", "variance"):
+            assert said.result[name] == pytest.approx(alone[name], rel=1e-3, abs=1e-4), name
+        assert said.result["bias"] == pytest.approx(alone["bias"], abs=2 * 10 * 0.01)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_models_over_node_types_learn_the_same(size):
     _check(size, norm_training.typed)
 
