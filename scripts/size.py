@@ -24,22 +24,22 @@ BUDGETS = {
     ): 3_115,
     ("graph",): 5_045,
     ("ops",): 10_885,
-    ("sampling",): 6_775,
+    ("sampling",): 6_780,
     ("features",): 4_420,
     ("datasets",): 6_950,
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_465,
     ("fullgraph",): 29_220,
-    ("distributed",): 7_680,
+    ("distributed",): 7_690,
     ("synth",): 5_925,
-    ("train",): 10_985,
+    ("train",): 10_980,
     ("estimates",): 4_455,
     ("report.py",): 445,
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_910, 409, 95_590
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_915, 409, 95_590
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -41,6 +41,17 @@ LINKS = 1000
 """Numbers from here on draw links and labels of edges."""
 READ = {"weights", "features", "data"}
 """What a model may read of edges, by arguments or as the whole ``data``."""
+READING_EDGES: list[tuple[str, bool, str, list[str], str]] = [
+    ("gcn", False, "blocks", ["kept"], "binary"),
+    ("gcn", False, "subgraph", ["exact"], "triplet"),
+    ("gat", True, "subgraph", ["weights"], "shared"),
+    ("sage", True, "subgraph", ["exact", "features"], "binary"),
+    ("gcn", True, "subgraph", ["resumed", "weights"], "binary"),
+    ("sage", False, "blocks", [], "one-vs-all"),
+]
+"""Kind, whether of PyG, layout, options and negatives of encoders that read degrees, weights or features."""
+READING = 10_000
+"""Numbers from here on are those, for links on parts."""
 
 
 class OfPyg(nn.Module):
@@ -81,6 +92,10 @@ class OfData(OfPyg):
 
 def cell(number: int) -> dict[str, Any]:
     """Return what a number draws."""
+    if number >= READING:
+        names = ("kind", "by_pyg", "layout", "options", "negatives")
+        drawn = dict(zip(names, READING_EDGES[number - READING], strict=True))
+        return drawn | {"task": "link", "lists": "parts", "batch_size": 997}
     return cell_of_links(number) if number >= LINKS else cell_of_nodes(number)
 
 
@@ -101,7 +116,7 @@ def cell_of_links(number: int) -> dict[str, Any]:
     negatives, strategy = draw.choice(negatives), draw.choice(["uniform", "last"])
     if drawn["kind"] == "own message":
         drawn["by_pyg"] = True
-    if task == "link" and drawn["kind"] in PLAIN and drawn["by_pyg"] and not READ & options:
+    if task == "link" and drawn["kind"] in PLAIN:
         drawn["lists"] = draw.choice(["parts", "parts", "whole"])
     given = {"batch_size": draw.choice([499, 997, 1500]), "options": sorted(options)}
     if task == "link":

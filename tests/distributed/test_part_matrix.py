@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.distributed import part_matrix
-from tests.distributed.part_matrix import LINKS
+from tests.distributed.part_matrix import LINKS, READING
 from tests.distributed.ranks import run
 
 from graphbraid.distributed import partition, save_partition
@@ -50,6 +50,7 @@ def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
     ("size", "first"),
     [
         (2, 0),
+        (2, READING),
         *(pytest.param(size, 6 * size, marks=pytest.mark.slow) for size in (1, 4)),
         pytest.param(3, 18, marks=pytest.mark.long),
         *(pytest.param(1 + at % 4, 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.distributed import shard_training, typed_shard_training
+from tests.distributed.part_matrix import OfData
 from tests.distributed.ranks import run, run_mpi
 from tests.distributed.training import BASE, graph_of, make
 from tests.extras import PATIENCE
@@ -23,6 +24,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.estimates import limits
 from graphbraid.estimates.machine import RankMemory
 from graphbraid.loader import LoaderSettings, NeighborLoader
+from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
 from graphbraid.train.inference.infer import prepared_bytes
 
@@ -147,7 +149,6 @@ def sharded(tmp_path: Path, graph: Graph, lists: Any = "parts") -> ShardedGraph:
         ({"mode": "full"}, "the graph's other parts are on other ranks"),
         ({"host": "1MiB"}, "features lie with their parts' ranks"),
         ({"plan": "cpu"}, "batches are prepared by all ranks together"),
-        ({"task": "link", "negatives": "one-vs-all"}, "made of all links; partition with --rows whole"),
         ({"task": "edge"}, "lists of relations are not held by parts; partition with --rows whole"),
     ],
 )
@@ -157,6 +158,13 @@ def test_options_that_need_the_whole_graph_are_refused(
     graph = graph_of()
     with pytest.raises(ConfigError, match=why):
         Trainer(make("sage", graph), sharded(tmp_path, graph), **BASE | options)
+
+
+def test_an_encoder_of_links_that_takes_the_whole_data_is_refused(tmp_path: Path) -> None:
+    parts = sharded(tmp_path, shard_training.with_edges())
+    model = LinkModel(OfData("sage", {"data"}), DotProduct())
+    with pytest.raises(ConfigError, match="an encoder of links gets no ids of edges"):
+        Trainer(model, parts, **BASE | {"layout": "subgraph", "task": "link"})
 
 
 def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
@@ -221,14 +229,20 @@ def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lis
             getattr(batch, name)
 
 
-def test_a_model_that_reads_ids_of_edges_is_refused_where_parts_do_not_hold_them(tmp_path: Path) -> None:
-    graph = graph_of()
+def test_batches_have_the_ids_that_edges_have_in_the_graph(tmp_path: Path) -> None:
+    graph, batches = graph_of(), list[Any]()
     assert graph.edge_id is not None
-    conv = GCNConv(graph.num_features, graph.num_classes)
-    model = module_of(lambda self, data: self.conv(data.x, data.edge_index), conv=conv)
-    trainer = Trainer(model, sharded(tmp_path, graph), **BASE)
-    with pytest.raises(ConfigError, match="do not hold the original ids of edges"):
-        trainer.fit()
+    settings = LoaderSettings(num_neighbors=[3, 3], input_nodes=torch.arange(50), batch_size=50)
+    for one in (graph, sharded(tmp_path, graph)):
+        conv = GCNConv(graph.num_features, graph.num_classes)
+        model = module_of(lambda self, data: self.conv(data.x, data.edge_index), conv=conv)
+        trainer = Trainer(model, one, **BASE | {"layout": "subgraph"})
+        with trainer.runner.loader(settings) as loader:
+            batches.append(next(loader.batches(0)))
+    whole, parts = batches
+    assert torch.equal(parts.e_id, whole.e_id)
+    sources, into = graph.to_edge_index(original_order=True)[:, parts.e_id]
+    assert torch.equal(torch.stack([sources, into]), parts.n_id[parts.edge_index])
 
 
 # ---- ranks that hold their parts of a graph with types

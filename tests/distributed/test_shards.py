@@ -20,7 +20,7 @@ from graphbraid.distributed.shards import sharded_graph
 from graphbraid.distributed.shards.pipeline import AHEAD, GROUP, ShardedPipeline
 from graphbraid.distributed.shards.sharded_graph import ShardedGraph
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, degrees_and_loops
 from graphbraid.graph.schema import Columns, Schema
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
@@ -492,13 +492,14 @@ def test_a_node_that_is_none_has_no_place() -> None:
     num_edges=st.integers(6, 150),
     size=st.integers(1, 4),
     seed=st.integers(0, 1000),
+    weighted=st.booleans(),
 )
-def test_links_on_parts_have_the_numbers_splits_and_negatives_of_the_whole_graph(
-    num_nodes: int, num_edges: int, size: int, seed: int
+def test_links_on_parts_have_the_numbers_splits_negatives_and_degrees_of_the_whole_graph(
+    num_nodes: int, num_edges: int, size: int, seed: int, weighted: bool
 ) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    edges = torch.randint(num_nodes, (2, num_edges), generator=draw)
-    graph = Graph.from_edge_index(edges, num_nodes, x=torch.randn(num_nodes, 2, generator=draw))
+    graph = graph_of(num_nodes, num_edges, seed)
+    if not weighted:
+        graph = graph.replace(csc=Csc(graph.csc.indptr, graph.csc.indices, num_nodes), edge_attr=None)
     config = TrainConfig(task="link", link_splits=(0.2, 0.2))
     whole = LinkData.of(graph, config)
     ends, known = whole.links.ends, {*zip(*whole.links.ends.tolist(), strict=True)}
@@ -508,10 +509,20 @@ def test_links_on_parts_have_the_numbers_splits_and_negatives_of_the_whole_graph
         expected: Any = NegativeDraws(rejecting, whole.whole, ends).draw(3, heads.numpy(), None)
     except ConfigError as error:
         expected = str(error)
+    degree, loop = degrees_and_loops(whole.messages.csc)
 
     def on_rank(comm: Communicator) -> None:
         data = LinkData.of(ShardedGraph.open(folder, comm), config)
-        links = data.links
+        links, messages = data.links, data.messages
+        assert isinstance(messages, ShardedGraph)
+        assert torch.equal(messages.degrees["src_degree"], degree)
+        assert ("src_loop" in messages.degrees) == (loop is not None)
+        if loop is not None:
+            torch.testing.assert_close(messages.degrees["src_loop"], loop, rtol=0, atol=0, equal_nan=True)
+        assert (messages.edge_id is not None) == weighted
+        if weighted:
+            assert torch.equal(messages.csc.weight, graph.csc.weight[messages.edge_id])
+            assert torch.equal(messages.csc.indices, graph.csc.indices[messages.edge_id])
         assert links.num_nodes == num_edges
         assert links.splits.keys() == whole.links.splits.keys()
         assert all(torch.equal(links.splits[name], at) for name, at in whole.links.splits.items())

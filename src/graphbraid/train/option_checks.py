@@ -322,20 +322,13 @@ def config_of_parts(
     tiers = "features lie with their parts' ranks"
     threads = "batches are prepared by all ranks together"
     whole = "partition with --rows whole (rows='whole'), by which every rank maps all adjacency lists"
-    learns_links = config.task == "link" and graph.shards.lists == "parts"
+    learns_edges = config.task == "edge" or (config.task == "link" and graph.is_typed)
     refused = [
         ("mode", "full" if config.mode == "full" else None, "the graph's other parts are on other ranks"),
         (
             "task",
-            config.task
-            if (learns_links and graph.is_typed) or (config.task == "edge" and graph.shards.lists == "parts")
-            else None,
+            config.task if learns_edges and graph.shards.lists == "parts" else None,
             f"places of edges in the lists of relations are not held by parts; {whole}",
-        ),
-        (
-            "negatives",
-            config.negatives if learns_links and config.negatives == "one-vs-all" else None,
-            f"its questions are made of all links; {whole}",
         ),
         ("plan", config.plan, threads),
     ]

@@ -39,7 +39,7 @@ ROWS = FolderKind(name="partition", manifest="rows.json", again="partition")
 _BLOCK_BYTES = 1 << 25
 DEGREES = ("src_degree", "src_loop")
 """Degrees of all nodes for layers that normalise by them; see :class:`graphbraid.Csc`."""
-_OF_EDGES = ("indptr", "rows_indptr", "indices", "weight", "edge_attr")
+_OF_EDGES = ("indptr", "rows_indptr", "indices", "weight", "edge_attr", "edge_id")
 _OF_RELATION = re.compile(r"edge\d+_\w+")
 
 
@@ -52,8 +52,6 @@ class SharedManifest(FileModel):
     """The graph as a store describes it; its arrays are those that all ranks read."""
     marks: dict[str, str]
     """Mark of each array of edges or features of the whole graph."""
-    has_edge_ids: bool
-    """Whether edges have other ids than their positions, which parts do not hold."""
     num_edge_features: Count = 0
     """Number of columns of the edge features; 0 also where there are none."""
 
@@ -106,11 +104,11 @@ def refuse_unfit(graph: Graph) -> None:
 
 def rows_bytes(graph: Graph, num_parts: int, lists: Lists) -> int:
     """Return the bytes that the rows of all parts take on disk."""
-    size = sum(values.nbytes for name, values in tensors_of(graph) if _place_of(name, lists))
+    size = sum(values.nbytes for name, values in tensors_of(graph) if _place_of(name, lists, graph.is_typed))
     return size + (16 * graph.num_nodes if lists == "parts" else 0) + (1 << 14) * (num_parts + 1)
 
 
-def _place_of(name: str, lists: Lists) -> Literal["parts", "shared", ""]:
+def _place_of(name: str, lists: Lists, is_typed: bool) -> Literal["parts", "shared", ""]:
     """Return where an array of the graph lies: in the parts, or once for all ranks; empty: nowhere."""
     of_relation = _OF_RELATION.fullmatch(name)
     if name == "x" or is_rows_of_type(name):
@@ -118,8 +116,8 @@ def _place_of(name: str, lists: Lists) -> Literal["parts", "shared", ""]:
     if lists == "whole":
         return "shared"
     if name in _OF_EDGES or (of_relation and name.endswith("_attr")):
-        return "parts"
-    return "" if of_relation or name == "edge_id" else "shared"
+        return "" if is_typed and name == "edge_id" else "parts"  # nobody reads ids by relation
+    return "" if of_relation else "shared"
 
 
 def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
@@ -137,9 +135,9 @@ def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) ->
     """Write the data that all ranks read into the folder of a partition; return the manifest."""
     arrays, marks = dict[str, dict[str, Any]](), dict[str, str]()
     for name, values in tensors_of(graph):
-        if _place_of(name, lists) == "shared":
+        if _place_of(name, lists, graph.is_typed) == "shared":
             arrays[name] = write_array(folder / f"{name}.npy", ArrayParts.whole(values))
-        if _place_of(name.removesuffix("_scale"), "parts") == "parts":  # of edges or features
+        if _place_of(name.removesuffix("_scale"), "parts", graph.is_typed) == "parts":  # of edges or features
             marks[name] = mark(values, in_blocks=bool(sums_of(name)))
     if lists == "parts" and not graph.is_typed:  # layers by relation normalise by no degrees
         for name, found in zip(DEGREES, degrees_and_loops(graph.csc), strict=True):
@@ -151,7 +149,6 @@ def write_shared(folder: Path, graph: Graph, lists: Lists, part_of_xxh3: str) ->
         "lists": lists,
         "graph": manifest_of(graph, names, graph.num_features, arrays),
         "marks": marks,
-        "has_edge_ids": graph.edge_id is not None and lists == "parts",
         "num_edge_features": graph.num_edge_features,
     }
     SHARED.write(folder, manifest)
@@ -188,7 +185,8 @@ def _lists(graph: Graph, owned: Tensor) -> dict[str, ArrayParts]:
         "first_edge": ArrayParts.whole(first),
         "indices": _of_lists(csc.indices, first, indptr, dtype=index_dtype(max(csc.num_src, 1))),
     }
-    for name, values in (("weight", csc.weight), ("edge_attr", graph.edge_attr)):
+    ids = None if graph.is_typed else graph.edge_id
+    for name, values in (("weight", csc.weight), ("edge_attr", graph.edge_attr), ("edge_id", ids)):
         if values is not None:
             arrays[name] = _of_lists(values, first, indptr)
     if types is not None:
@@ -289,8 +287,8 @@ class PartRows(NamedTuple):
     arrays: dict[str, Tensor]
     """Feature rows of own nodes as they are stored (``x``, or ``node0_x``), of int8 without their scales.
     Unless lists are whole also their lists: ``indptr``, ``indices`` with sources as ids in the whole graph,
-    ``weight``, ``edge_attr``, and ``first_edge``, the position of each node's first edge in the whole graph.
-    In a graph with types ``rows_indptr`` has offsets by relation, in the order of
+    ``weight``, ``edge_attr``, ``edge_id``, and ``first_edge``, the position of each node's first edge in the
+    whole graph. In a graph with types ``rows_indptr`` has offsets by relation, in the order of
     :func:`.types.rows_of_nodes`, and ``edge0_attr`` the features of a relation's edges."""
     relations: list[Relation]
     """Where the relations of a typed graph stand among ``rows_indptr``; empty without types."""
@@ -348,6 +346,7 @@ class PartRows(NamedTuple):
             edges = int(indptr[-1]) if indptr.numel() else 0
             expected |= {"indptr": (count + 1,), "first_edge": (count,), "indices": (edges,)}
             expected |= {"weight": (edges,), "edge_attr": (edges, shared.num_edge_features)}
+            expected["edge_id"] = (edges,)
             if graph.types is not None:
                 begins = indptr_of(shared.rows_of(self.owned)[1])
                 expected["rows_indptr"] = (int(begins[-1]) + 1,)

@@ -96,7 +96,7 @@ def numbered(known: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RowsOfEdges:
-    """Weights and features of edges into own nodes, and those of batches, sent by the destinations' owners.
+    """Weights, features and ids of edges into own nodes, and those of batches, sent by destinations' owners.
 
     Args:
         comm: the ranks. Only the thread that gathers uses it.
@@ -109,21 +109,21 @@ class RowsOfEdges:
         self, comm: Communicator, own: Sequence[PartRows], num_edges: int, by_type: Sequence[TypeShards]
     ) -> None:
         self._comm, self._by_type, self._ids = comm, by_type, index_dtype(max(num_edges, 1))
-        # Rows by name; where each list begins in the whole graph; what to add to a position for its row.
-        self._tables = dict[str, tuple[JoinedRows, Tensor, Tensor]]()
+        self.tables = dict[str, tuple[JoinedRows, Tensor, Tensor]]()
+        """Rows by name; where each list begins in the whole graph; what to add to a position for its row."""
         numbers = {f"edge{one.number}_attr": one.number for one in own[0].relations}
-        for name in {"weight", "edge_attr", *numbers} & own[0].arrays.keys():
+        for name in {"weight", "edge_attr", "edge_id", *numbers} & own[0].arrays.keys():
             lists = [part.lists_of(numbers.get(name)) for part in own]
             begins = torch.cat([first for first, _ in lists])
             counts = torch.cat([offsets.diff() for _, offsets in lists])
             held = counts.nonzero().squeeze(1)  # an empty list begins where another does
             begins, order = begins[held].sort()
             rows = JoinedRows([part.arrays[name] for part in own])
-            self._tables[name] = rows, begins, indptr_of(counts)[held[order]] - begins
+            self.tables[name] = rows, begins, indptr_of(counts)[held[order]] - begins
 
     def own_rows(self, name: str, positions: Tensor) -> Tensor:
         """Return the rows of edges into own nodes, by the array's name and positions in the whole graph."""
-        rows, begins, ahead = self._tables[name]
+        rows, begins, ahead = self.tables[name]
         return rows.gather(positions + ahead[torch.searchsorted(begins, positions, right=True) - 1])
 
     def gather(

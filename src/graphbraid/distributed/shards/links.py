@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphbraid.distributed.parts.rows import DEGREES
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.shards.exchange import Routed
-from graphbraid.graph.csc import indptr_of
+from graphbraid.graph.csc import Csc, degrees_and_loops, indptr_of
 
 if TYPE_CHECKING:
     from graphbraid.distributed.shards.sharded_graph import Shards
@@ -25,9 +26,8 @@ class PartLinks:
 
     def __init__(self, shards: Shards, own: Tensor) -> None:
         self._shards, self._own, self._num_nodes = shards, own, shards.only.num_nodes
-        counts = torch.bincount(own[1], minlength=self._num_nodes)
-        self._own_indptr = indptr_of(counts)
-        self._indptr = indptr_of(shards.ranks.all_reduce(counts).wait())
+        self.positions, self._indptr = self._numbers(own[1])
+        """Positions of own edges in the whole graph, ``(num_own,)`` int64; and where each node's begin."""
         self.num_links = int(self._indptr[-1])
         """Number of edges of the whole graph."""
 
@@ -38,12 +38,10 @@ class PartLinks:
             positions: ``(num,)`` int64 positions of this rank's choice, possibly none.
             comm: the ranks, as the caller's thread uses them. If None, that of the main thread.
         """
-        destinations = self._destinations(positions)
+        destinations = torch.searchsorted(self._indptr[1:], positions, right=True)
         routed = Routed(comm or self._shards.ranks, self._shards.owners(destinations))
-        given = routed.ask(positions)
-        node = self._destinations(given)
-        sources = self._own[0][self._own_indptr[node] + given - self._indptr[node]]
-        return torch.stack([routed.answers(sources), destinations])
+        given = torch.searchsorted(self.positions, routed.ask(positions))
+        return torch.stack([routed.answers(self._own[0][given]), destinations])
 
     def splits(self, split: Tensor) -> list[Tensor]:
         """Return the positions of the links of each split, the same on all ranks, ascending.
@@ -51,11 +49,20 @@ class PartLinks:
         Args:
             split: ``(num_own,)`` int64 number of the split of each own edge: 0, 1 or 2.
         """
-        node = self._own[1]
         of_all = torch.zeros(self.num_links, dtype=torch.int32)
-        of_all[self._indptr[node] + torch.arange(node.numel()) - self._own_indptr[node]] = split.int()
+        of_all[self.positions] = split.int()
         self._shards.ranks.all_reduce(of_all).wait()
         return [(of_all == number).nonzero().squeeze(1) for number in range(3)]
+
+    def degrees(self, messages: Csc) -> dict[str, Tensor]:
+        """Return :func:`.degrees_and_loops` by some edges of all ranks, whose own ones ``messages`` has."""
+        found, owned = torch.zeros(2, self._num_nodes), self._shards.owned
+        degree, loop = degrees_and_loops(messages)
+        found[0, owned] = degree[owned]
+        found[1, owned] = torch.nan if loop is None else loop[owned]
+        self._shards.ranks.all_reduce(found).wait()  # a node's owner is the only one to add other than zero
+        count = 1 if bool(found[1].isnan().all()) else 2
+        return dict(zip(DEGREES[:count], found, strict=False))
 
     def numbered(self, pairs: Tensor) -> tuple[Tensor, int]:
         """Return the place of each own edge's pair among the different pairs of all ranks, and their number.
@@ -64,13 +71,8 @@ class PartLinks:
             pairs: ``(num_own,)`` int64, the lower end times the number of nodes, plus the higher end.
         """
         routed = Routed(self._shards.ranks, self._shards.owners(pairs // self._num_nodes))
-        given = routed.ask(pairs)
-        distinct, place = torch.unique(given, return_inverse=True)
-        node = distinct // self._num_nodes  # whose owner has all its pairs
-        counts = torch.bincount(node, minlength=self._num_nodes)
-        own_begins = indptr_of(counts)
-        begins = indptr_of(self._shards.ranks.all_reduce(counts).wait())
-        number = begins[node] + torch.arange(distinct.numel()) - own_begins[node]
+        distinct, place = torch.unique(routed.ask(pairs), return_inverse=True)
+        number, begins = self._numbers(distinct // self._num_nodes)  # whose owner has all its pairs
         return routed.answers(number[place]), int(begins[-1])
 
     def beside(self, links: Tensor) -> Tensor:
@@ -83,8 +85,15 @@ class PartLinks:
         """Return the sums over all ranks of float64 numbers."""
         return self._shards.ranks.all_reduce(values).wait()
 
-    def _destinations(self, positions: Tensor) -> Tensor:
-        return torch.searchsorted(self._indptr[1:], positions, right=True)
+    def _numbers(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of entries if those of all ranks stand node by node, and where nodes begin.
+
+        Args:
+            nodes: ``(num,)`` int64 node of each own entry, ascending; no other rank has entries of it.
+        """
+        counts = torch.bincount(nodes, minlength=self._num_nodes)
+        own, of_all = indptr_of(counts), indptr_of(self._shards.ranks.all_reduce(counts).wait())
+        return (of_all - own)[nodes] + torch.arange(nodes.numel()), of_all
 
     def _of_all(self, rows: Tensor) -> Tensor:
         comm, counts = self._shards.ranks, [len(rows)] * self._shards.ranks.size

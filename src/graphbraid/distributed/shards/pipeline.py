@@ -34,7 +34,7 @@ from graphbraid.graph.types import first_ids
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource, begin_batch
 from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import COUNTED, HostPipeline, make_pipeline
-from graphbraid.sampling.links.link_seeds import LinkSeeds
+from graphbraid.sampling.links.link_seeds import LinkSeeds, QuestionSeeds
 from graphbraid.sampling.sample import X_BY_TYPE, PreparedBatch
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ class ShardedPipeline:
         seeds: inputs such as links, which are drawn where all lists are. If None, the nodes of the schedule.
 
     Raises:
-        ConfigError: batches are to have edge ids, and the graph's are not held; or the type is not given; or
-            there are ``seeds``, and lists lie with their nodes.
+        ConfigError: the type is not given; or seeds have times or trees, and lists lie with their nodes.
         DataError: there is no such type, or the fanouts are not those of the graph's relations.
     """
 
@@ -187,11 +186,6 @@ class ShardedPipeline:
         seed_type: str | None = None,
         seeds: SeedSource | None = None,
     ) -> None:
-        if "e_id" in of_edges and graph.shards.has_edge_ids:
-            raise ConfigError(
-                "batches are to have edge ids, and parts do not hold the original ids of edges; partition "
-                "the graph without them (graph.replace(edge_id=None)), or use a model that reads no edge ids"
-            )
         self._graph, self._gathers, self._of_edges, self._seeds = graph, gathers, of_edges, seeds
         types = graph.all_types
         if seed_type is None and graph.is_typed:
@@ -209,7 +203,7 @@ class ShardedPipeline:
                 seed_type=seed_type,
                 edge_times=None if seeds is None else seeds.edge_times,
             )
-        elif seeds is None or (isinstance(seeds, LinkSeeds) and seeds.fetch is not None):
+        elif isinstance(seeds, QuestionSeeds | None) or (isinstance(seeds, LinkSeeds) and seeds.fetch):
             self._sampler = Frontiers(graph, config, num_threads, number)
         else:
             raise ConfigError(_REFUSED.format("times and disjoint trees are not drawn from parts"))
@@ -327,6 +321,8 @@ class ShardedPipeline:
             ends = self._seeds.fetch(torch.cat([*positions, NO_IDS]), self._graph.shards.comm)
             links = torch.split(ends, [one.numel() for one in positions], 1)
             given = [*map(self._seeds.with_ends, links)]
+        elif isinstance(self._seeds, QuestionSeeds):
+            links = tuple(map(self._seeds.links_of, positions))
         begun = [
             begin_batch(self._sampler.begin, schedule, of, ids, epoch=epoch, step=step)
             for step, of, ids in zip(steps, given, positions, strict=True)
@@ -380,7 +376,8 @@ class ShardedPipeline:
     def _with_edge_rows(self, group: _Group) -> _Group:
         """Return a group with the rows of its edges that batches are to have."""
         graph, sampled, names = self._graph, [one.sampled for one in group], self._of_edges
-        e_ids = [one.positions() if "e_id" in names else None for one in sampled]
+        are_positions = "edge_id" not in graph.shards.edges.tables
+        e_ids = [one.positions() if "e_id" in names and are_positions else None for one in sampled]
         found: list[dict[Any, Tensor]] = [{} if ids is None else {"e_id": ids} for ids in e_ids]
         for relation in graph.all_types.relations():
             edges, tables = graph.edges_of(relation.edge_type), dict[str, str]()
@@ -389,6 +386,8 @@ class ShardedPipeline:
                 tables["weight"] = edges.weight_name
             if edges.edge_attr is not None and "edge_attr" in names:
                 tables[f"edge{relation.number}_attr" if graph.is_typed else "edge_attr"] = "edge_attr"
+            if "e_id" in names and not are_positions:
+                tables["edge_id"] = "e_id"
             if not tables:
                 continue
             read = graph.shards.edges.gather(sampled, list(tables), relation)

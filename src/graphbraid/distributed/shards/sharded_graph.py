@@ -130,9 +130,6 @@ class Shards:
         owned: ``(num_owned,)`` int64 ids of this rank's nodes in the whole graph, ascending.
         num_edges: number of edges of the whole graph.
         lists: ``"parts"`` or ``"whole"``: whether adjacency lists are with their nodes, or all here.
-        has_edge_ids: whether edge ids differ from the positions of the edges. Such ids are not held here.
-        src_degree: ``(num_nodes,)`` float32 in-degrees that layers normalise by; None where lists are whole.
-        src_loop: ``(num_nodes,)`` float32 weights of self-loops for the same layers; None if there are none.
         first_edge: ``(num_owned,)`` int64 position of each own node's first edge in the whole graph; None
             where lists are whole.
         iteration: the threads that prepare batches, or did last.
@@ -148,13 +145,11 @@ class Shards:
         *,
         arrays: dict[str, Tensor],
     ) -> None:
-        """Join the parts of this rank, and take degrees and scales from among the ``arrays`` of all ranks."""
+        """Join the parts of this rank, and take scales from among the ``arrays`` of all ranks."""
         self.ranks, self.comm = ranks, ranks.twin()
         self.iteration: Iteration | None = None
         self._asks, self._rows_comm = ranks.twin(), ranks.twin()  # ids do not wait behind rows
-        self.has_edge_ids, self._part_of = shared.has_edge_ids, part_of
-        self.num_edges, self.lists = shared.graph.num_edges, shared.lists
-        self.src_degree, self.src_loop = (arrays.pop(name, None) for name in DEGREES)
+        self.num_edges, self.lists, self._part_of = shared.graph.num_edges, shared.lists, part_of
         bounds = [bounds_of_part(num_parts, rank, ranks.size) for rank in range(ranks.size)]
         self._rank_of_part = torch.repeat_interleave(torch.tensor([last - first for first, last in bounds]))
         self.owned, order = torch.cat([rows.owned for rows in own]).sort()
@@ -242,6 +237,8 @@ class ShardedGraph(Graph):
 
     shards: Shards = field(repr=False)
     """The parts that this rank holds."""
+    degrees: dict[str, Any] = field(default_factory=dict, repr=False)
+    """``src_degree`` and, if there are self-loops, ``src_loop`` of :class:`.Csc` for all nodes."""
 
     def __post_init__(self, trusted: bool) -> None:
         """Check nothing: the arrays were checked as those of a graph with fewer edges."""
@@ -264,6 +261,8 @@ class ShardedGraph(Graph):
             counts: ``(num,)`` number of edges of each.
             stored: ``(sum(counts),)`` positions of the edges in ``csc``.
         """
+        if self.edge_id is not None:  # of a graph of some edges, such as those that carry messages
+            return self.edge_id[stored]
         assert self.shards.first_edge is not None
         ahead = self.shards.first_edge[torch.searchsorted(self.shards.owned, ids)] - self.csc.indptr[ids]
         return stored + ahead.repeat_interleave(counts)
@@ -304,6 +303,7 @@ class ShardedGraph(Graph):
             name: SHARED.array(saved.folder, entry).load(mapped=True, verify=True)
             for name, entry in shared.graph.arrays.items()
         }
+        degrees = {name: arrays.pop(name) for name in DEGREES if name in arrays}
         shards = Shards(comm, part_of, num_parts, shared, own, arrays=arrays)
         if shared.lists == "parts":
             arrays |= _own_lists(own, shared)
@@ -319,7 +319,7 @@ class ShardedGraph(Graph):
             made["types"] = replace(types, nodes={name: replace(one, x=x) for (name, one), x in of_types})
         if (attr := own[0].arrays.get("edge_attr")) is not None:
             made["edge_attr"] = _nothing(attr, shards.num_edges)
-        graph = cls(**made, shards=shards, trusted=True)
+        graph = cls(**made, shards=shards, degrees=degrees, trusted=True)
         for name, values in tensors_of(graph):
             if (found := shared.marks.get(name)) is not None:
                 keep_mark(values, found, in_blocks=bool(sums_of(name)))

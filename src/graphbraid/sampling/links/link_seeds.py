@@ -63,8 +63,7 @@ class LinkEnds:
         if not self.are_alike:
             later = int(self.first[1] > self.first[0])
             begins[later] = self.counts[1 - later]
-        found = (slice(begin, begin + count) for begin, count in zip(begins, self.counts, strict=True))
-        source, destination = found
+        source, destination = (slice(one, one + num) for one, num in zip(begins, self.counts, strict=True))
         return source, destination
 
     def whole(self, pairs: Tensor) -> Tensor:
@@ -328,8 +327,7 @@ class QuestionSeeds:
         """Return the seeds of a batch of the questions at ``positions``; epoch and step do not matter."""
         constraints = None
         if self._lookup is not None:
-            links = self._links[:, torch.unique(self._link[self._places(positions)])]
-            excluded = self._lookup.between(links, reverse=True)
+            excluded = self._lookup.between(self.links_of(positions), reverse=True)
             constraints = Constraints(excluded=excluded) if excluded.numel() else None
         own = positions if part is None else positions[slice(*part)]
         weight = self.num_inputs / max(1, self._answers.numel())
@@ -345,6 +343,10 @@ class QuestionSeeds:
             },
             own=None if part is None else torch.arange(self._nodes.numel()),
         )
+
+    def links_of(self, positions: Tensor) -> Tensor:
+        """Return the links that answer the questions at ``positions``, each once, ``(2, num)``."""
+        return self._links[:, torch.unique(self._link[self._places(positions)])]
 
     def _places(self, positions: Tensor) -> Tensor:
         """Return the places of some questions' answers among all answers, question by question."""

@@ -320,8 +320,7 @@ class ModelRunner:
             return BatchSource(
                 graph=graph,
                 pipeline=pipeline_of(graph, self._read_of_edges()),
-                src_degree=graph.shards.src_degree if self.uses_degrees else None,
-                src_loop=graph.shards.src_loop if self.uses_degrees else None,
+                **(graph.degrees if self.uses_degrees else {}),
             )
         return BatchSource(graph=self.graph, rows=self.rows, lists=self.lists)
 

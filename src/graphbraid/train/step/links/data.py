@@ -291,8 +291,11 @@ class LinkData:
             )
         alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
         messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
-        attr = graph.edge_attr  # of parts it has no rows, and encoders do not read it
+        attr, of_parts = graph.edge_attr, dict[str, Any]()
         attr = attr[is_message] if attr is not None and parts is None else attr
+        if parts is not None:  # owners of edges send their rows, by positions in the whole graph
+            at = None if attr is None and csc.weight is None else parts.positions[is_message]
+            of_parts = {"edge_id": at, "degrees": parts.degrees(messages)}
         link_times, order = None, None
         if times is not None:
             of_messages = times.rank[is_message]
@@ -317,6 +320,7 @@ class LinkData:
                 x=None if alone is None else alone.x,
                 edge_attr=attr,
                 weight_name=graph.weight_name,
+                **of_parts,
             ),
             message_relation=message_relation,
             message_order=order,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.reading.calling import EDGE_TYPE, N_ID, CallValues, Given, X, parameters_of
+from graphbraid.fullgraph.reading.calling import DATA, EDGE_TYPE, N_ID, CallValues, Given, X, parameters_of
 from graphbraid.fullgraph.reading.relational import fused_layers
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.csc import Csc
@@ -105,11 +105,10 @@ class EncoderRunner(NodeEncoderRunner):
             raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
         self._typed_blocks = self._relation is not None and module_traits.takes_typed_blocks(encoder)
         self.uses_degrees = self.native and normalises_by_degree(encoder)
-        if data.links.parts is not None and (self.uses_degrees or self._read_of_edges()):
+        if data.links.parts is not None and self.calling.takes(DATA):
             raise ConfigError(
-                "with --rows parts, degrees, weights and features of edges are those of all edges, and an "
-                "encoder of links reads those that carry messages: use one that reads none of them (PyG's "
-                "GCNConv counts the edges that were drawn), or partition with --rows whole"
+                "with --rows parts an encoder of links gets no ids of edges, which the whole data has: let "
+                "forward take x, edge_index and edge_weight or edge_attr, or partition with --rows whole"
             )
         if self.uses_degrees and data.times is not None:
             raise ConfigError(

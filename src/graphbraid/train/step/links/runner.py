@@ -316,11 +316,11 @@ class LinkRunner(EndsRunner):
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives."""
         positions, links = cast("Tensor", settings.input_nodes), self.data.links
-        ends = links.ends[:, positions] if links.parts is None else links.ends[:, :0]
+        relation = links.relations_at(positions)
         if self._config.negatives == "one-vs-all":
-            return self._loader_of_questions(settings, ends, self.data.links.relations_at(positions))
+            return self._loader_of_questions(settings, links.at(positions), relation)
+        ends = links.ends[:, positions] if links.parts is None else links.ends[:, :0]
         how = self._drawn_by(_sampling(self._config))
-        relation = self.data.links.relations_at(positions)
         return self.seeds_of(
             settings,
             positions,
@@ -337,7 +337,7 @@ class LinkRunner(EndsRunner):
         encoder = self.encoder_runner()
         settings = encoder.settings(settings)
         questions = QuestionSeeds(links, relation, self.data.ends)
-        if any(settings.num_neighbors):
+        if any(settings.num_neighbors) and self.data.links.parts is None:
             questions.exclude(EdgeLookup(self.data.messages.csc))
         return BatchLoader(encoder.source(), dataclasses.replace(settings, input_nodes=None), questions)
 
