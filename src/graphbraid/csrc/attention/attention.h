@@ -70,6 +70,7 @@ struct AttentionBackwardArgs {
 // By the variant in use.
 void run_attention(const AttentionArgs& a);
 void run_gat_backward(const AttentionBackwardArgs& b);
+void run_gatv2_backward(const AttentionBackwardArgs& b);
 
 struct EdgeSoftmaxArgs {
   bool is_double = false;

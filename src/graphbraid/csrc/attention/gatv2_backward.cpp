@@ -18,6 +18,8 @@
 
 namespace gb {
 
+void run_gatv2_backward(const AttentionBackwardArgs& b) { GB_PICK(gatv2_backward)(b); }
+
 static void gatv2_backward(const Indptr& indptr, const Ids& indices, const Indptr& t_indptr,
                            const Ids& t_indices, const Indptr& perm, const Matrix& src, const Matrix& dst,
                            const Matrix& att, double slope, int64_t num_loops, double p, uint64_t seed,
@@ -40,7 +42,7 @@ static void gatv2_backward(const Indptr& indptr, const Ids& indices, const Indpt
     b.grad_edge_weight = as_sums(a, *grad_edge_weight, a.edge_channels, a.heads * a.channels);
   }
   nb::gil_scoped_release release;
-  GB_PICK(gatv2_backward)(b);
+  run_gatv2_backward(b);
 }
 
 void bind_gatv2_backward(nb::module_& m) {

@@ -294,10 +294,11 @@ inline void mean_of_heads_backward(const FloatMatrix& grad, int64_t heads, const
 
 // What one attention keeps from its forward pass for its backward pass.
 struct Attended {
-  FloatMatrix vectors, src_logit, dst_logit, lse, out, above, share;
+  FloatMatrix vectors, lse, out;
+  FloatMatrix src_logit, dst_logit, above, share;  // of GAT
 };
 
-// What GAT's kernels read in both directions.
+// What the kernels read in both directions, but for the rows of destinations.
 inline AttentionArgs attention_over(const Map& map, const FloatMatrix& x, const Attended& of) {
   AttentionArgs a;
   a.wide_indices = is_wide(map.indices);

@@ -22,22 +22,35 @@
 namespace gb {
 namespace {
 
-enum class Kind : int { kAggregateLinear, kAggregate, kLinear, kEpilogue, kFirstRows, kRowSum, kAttention };
+enum class Kind : int {
+  kAggregateLinear,
+  kAggregate,
+  kLinear,
+  kEpilogue,
+  kFirstRows,
+  kRowSum,
+  kGat,
+  kGatv2,
+};
+bool attends(Kind kind) { return kind >= Kind::kGat; }
 
 // One operation. Values, operands and edges are named by number; -1: there is none.
 struct Operation {
   Kind kind;
-  int x, other, out;  // values; `other` is a sum's second side, or what a product adds
-  // Operands; the other weight is of the destinations' own rows, or of `other`. An attention has the vectors
-  // of sources and of destinations.
+  // Values; `other` is a sum's second side, what a product adds, or what GATv2 reads of destinations.
+  int x, other, out;
+  // Operands; the other weight is of the destinations' own rows, or of `other`. GAT has the vectors of
+  // sources and of destinations, GATv2 its only one.
   int weight, other_weight, bias;
   int edges;
   int act;
   double p;                  // of an attention, of its coefficients
   double slope;              // of an attention's leaky ReLU
+  int heads;                 // of an attention
   bool has_loops, averages;  // an attention: whether nodes have self-loops, and its heads are averaged
 };
-using OperationFields = std::tuple<int, int, int, int, int, int, int, int, int, double, double, bool, bool>;
+using OperationFields =
+    std::tuple<int, int, int, int, int, int, int, int, int, double, double, int, bool, bool>;
 
 // What machine/hardware.py says of the machine: floats of rows summed and streamed, and multiplications, a
 // second.
@@ -250,8 +263,8 @@ class Pass {
   }
 
   static bool transposes(const Operation& op, const Step& step) {
-    const bool attends = op.kind == Kind::kAttention && step.wants_any();
-    return op.edges >= 0 && (attends || step.of_x || (step.transforms_first && step.of_weight));
+    const bool reads_all = attends(op.kind) && step.wants_any();
+    return op.edges >= 0 && (reads_all || step.of_x || (step.transforms_first && step.of_weight));
   }
 
   const Operand* operand(int number) const { return number < 0 ? nullptr : operands_[number].get(); }
@@ -263,25 +276,31 @@ class Pass {
   FloatMatrix checked_attention(const Operation& op) const {
     const FloatMatrix& x = rows_[op.x];
     const Map& map = maps_.at(op.edges);
-    const Operand *of_src = operand(op.weight), *of_dst = operand(op.other_weight);
-    need(of_src != nullptr && of_dst != nullptr, "an attention has vectors");
-    need(of_src->num_dimensions == 3 && of_dst->num_dimensions == 3, "vectors are by head");
-    const int64_t heads = of_src->by_head.extent(1), channels = of_src->by_head.extent(2);
-    for (const Operand* one : {of_src, of_dst})
-      need(one->by_head.extent(0) == 1 && one->by_head.extent(1) == heads &&
-               one->by_head.extent(2) == channels,
-           "both vectors have one shape");
-    need(heads > 0 && x.width > 0 && heads * channels == x.width,
-         "a vector has a number for each column of x");
-    need(x.rows == map.num_src && map.num_dst <= map.num_src, "destinations are the first sources");
-    need(x.stride == x.width || x.rows < 2, "rows follow each other");
-    const int64_t width = op.averages ? channels : x.width;
+    const bool is_gat = op.kind == Kind::kGat;
+    need(x.width > 0 && x.width % op.heads == 0, "each head has as many columns");
+    for (const int number : {op.weight, op.other_weight}) {
+      const Operand* vector = operand(number);
+      need((vector != nullptr) == (is_gat || number == op.weight), "an attention has its vectors");
+      if (vector == nullptr) continue;
+      need(vector->num_dimensions == 3 && vector->by_head.extent(0) == 1 &&
+               vector->by_head.extent(1) == op.heads && vector->by_head.extent(2) == x.width / op.heads,
+           "a vector has a number for each column of x, by head");
+    }
+    need(x.rows == map.num_src, "x has a row for each source");
+    need(!is_gat || map.num_dst <= map.num_src, "destinations are the first sources");
+    for (const int value : {op.x, op.other}) {
+      if (value < 0) continue;
+      const FloatMatrix& one = rows_[value];
+      need(one.width == x.width && (one.stride == x.width || one.rows < 2), "rows follow each other");
+    }
+    need(op.other < 0 || rows_[op.other].rows >= map.num_dst, "there are rows of all destinations");
+    const int64_t width = op.averages ? x.width / op.heads : x.width;
     return {nullptr, map.num_dst, width, width};
   }
 
   // The shape of an operation's result, after checks that what it reads fits.
   FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
-    if (op.kind == Kind::kAttention) return checked_attention(op);
+    if (attends(op.kind)) return checked_attention(op);
     const FloatMatrix& x = rows_[op.x];
     const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
     need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
@@ -327,8 +346,7 @@ class Pass {
       step.sums_again = step.of_weight && !step.transforms_first && may_sum_again(op);
     }
     const Operand* bias = operand(op.bias);
-    const bool attends = op.kind == Kind::kAttention;
-    step.has_epilogue = !attends && (op.act != 0 || op.p > 0 || bias != nullptr);
+    step.has_epilogue = !attends(op.kind) && (op.act != 0 || op.p > 0 || bias != nullptr);
     step.epilogue.act = static_cast<Act>(op.act);
     step.epilogue.slope = plan_->leaky_slope;
     if (op.p > 0) {
@@ -385,8 +403,9 @@ class Pass {
     if (transposes(op, step) || step.sums_again)
       reads_.push_back(static_cast<int>(values_.size() + operands_.size() + outs_.size()) + op.edges);
     if (op.act != 0) note_value(op.out);
-    if (op.kind == Kind::kAttention) {
+    if (attends(op.kind)) {
       note_value(op.x);
+      if (op.other >= 0) note_value(op.other);
       if (!op.averages) note_value(op.out);
     } else if (op.kind == Kind::kLinear) {
       if (step.of_weight) note_value(op.x);
@@ -418,27 +437,30 @@ class Pass {
 
   void attend(const Operation& op, Step& step, const FloatMatrix& x, const FloatMatrix& out) {
     Attended& to = step.attended;
-    const int64_t heads = operand(op.weight)->by_head.extent(1);
     to.vectors = FloatMatrix::make(2, x.width);
-    std::copy_n(operand(op.weight)->by_head.data(), x.width, to.vectors.data);
-    std::copy_n(operand(op.other_weight)->by_head.data(), x.width, to.vectors.data + x.width);
-    to.src_logit = FloatMatrix::make(x.rows, heads);
-    to.dst_logit = FloatMatrix::make(out.rows, heads);
-    to.lse = FloatMatrix::make(out.rows, heads);
+    for (const bool is_dst : {false, true})
+      if (const Operand* vector = operand(is_dst ? op.other_weight : op.weight))
+        std::copy_n(vector->by_head.data(), x.width, to.vectors.data + is_dst * x.width);
+    to.lse = FloatMatrix::make(out.rows, op.heads);
     to.out = op.averages ? FloatMatrix::make(out.rows, x.width) : out;
-    if (step.wants_any()) {
+    if (op.kind == Kind::kGat) {
+      to.src_logit = FloatMatrix::make(x.rows, op.heads);
+      to.dst_logit = FloatMatrix::make(out.rows, op.heads);
+    }
+    if (op.kind == Kind::kGat && step.wants_any()) {
       to.above = FloatMatrix::make(out.rows, x.width);
-      to.share = FloatMatrix::make(out.rows, heads);
+      to.share = FloatMatrix::make(out.rows, op.heads);
     }
     run_attention(attention_arguments(op, step));
-    if (op.averages) mean_of_heads(to.out, heads, out);
+    if (op.averages) mean_of_heads(to.out, op.heads, out);
     if (!step.wants_any()) to = {};
   }
 
   AttentionArgs attention_arguments(const Operation& op, const Step& step) const {
     AttentionArgs a = attention_over(maps_[op.edges], rows_[op.x], step.attended);
+    if (op.other >= 0) a.dst = rows_[op.other].data;
     a.slope = op.slope;
-    a.num_loops = op.has_loops ? a.num_dst : 0;
+    a.num_loops = op.has_loops ? std::min(a.num_src, a.num_dst) : 0;
     a.threshold = step.epilogue.threshold;
     a.keep_scale = step.epilogue.keep_scale;
     a.seed = step.epilogue.seed;
@@ -479,7 +501,8 @@ class Pass {
         return;
       case Kind::kRowSum:
         return add_rows(x, rows_[op.other], out);
-      case Kind::kAttention:
+      case Kind::kGat:
+      case Kind::kGatv2:
         return attend(op, step, x, out);
     }
   }
@@ -547,16 +570,22 @@ class Pass {
     return *reversed_[number];
   }
 
+  // Memory for the gradient of rows of which only the first `count` are read: that of the others is 0.
+  static FloatMatrix for_first_rows(const FloatMatrix& rows, int64_t count) {
+    const FloatMatrix made = FloatMatrix::make(rows.rows, rows.width);
+    std::fill(made.data + count * made.width, made.data + made.rows * made.width, 0.0f);
+    return made;
+  }
+
   void attend_back(const Operation& op, const Step& step, FloatMatrix grad,
                    const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                    Gradients& to) {
     const FloatMatrix& x = rows_[op.x];
     AttentionBackwardArgs b;
     b.forward = attention_arguments(op, step);
-    const int64_t heads = b.forward.heads;
     if (op.averages || grad.stride != x.width) {
       const FloatMatrix wide = FloatMatrix::make(grad.rows, x.width);
-      op.averages ? mean_of_heads_backward(grad, heads, wide) : copy_rows(grad, wide);
+      op.averages ? mean_of_heads_backward(grad, op.heads, wide) : copy_rows(grad, wide);
       grad = wide;
     }
     const bool drops = op.p > 0;
@@ -571,15 +600,22 @@ class Pass {
       b.perm = made.places.data();
     }
     need(!drops || b.perm != nullptr || b.forward.num_edges == 0, "dropout needs the places of edges");
-    const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width), of_src = FloatMatrix::make(x.rows, heads),
-                      of_dst = FloatMatrix::make(grad.rows, heads),
-                      of_vectors = FloatMatrix::make(2, x.width);
+    const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width), of_vectors = FloatMatrix::make(2, x.width);
     b.grad = grad.data;
     b.grad_src = of_x.data;
-    b.grad_src_logit = of_src.data;
-    b.grad_dst_logit = of_dst.data;
     b.grad_att = of_vectors.data;
-    run_gat_backward(b);
+    FloatMatrix of_other;
+    if (op.kind == Kind::kGat) {
+      const FloatMatrix of_src = FloatMatrix::make(x.rows, op.heads),
+                        of_dst = FloatMatrix::make(grad.rows, op.heads);
+      b.grad_src_logit = of_src.data;
+      b.grad_dst_logit = of_dst.data;
+      run_gat_backward(b);
+    } else {
+      of_other = for_first_rows(rows_[op.other], grad.rows);
+      b.grad_dst = of_other.data;
+      run_gatv2_backward(b);
+    }
     const size_t first = values_.size();
     for (const bool is_dst : {false, true}) {
       const size_t place = first + (is_dst ? op.other_weight : op.weight);
@@ -588,6 +624,7 @@ class Pass {
       to.written[place] = true;
     }
     if (step.of_x) add(held[op.x], of_x);
+    if (step.of_other) add(held[op.other], of_other);
   }
 
   void back(const Operation& op, const Step& step, FloatMatrix grad, std::vector<std::optional<Map>>& given,
@@ -664,8 +701,7 @@ class Pass {
       case Kind::kEpilogue:
         return add(held[op.x], grad);
       case Kind::kFirstRows: {
-        const FloatMatrix whole = FloatMatrix::make(x.rows, x.width);
-        std::fill_n(whole.data, whole.rows * whole.width, 0.0f);
+        const FloatMatrix whole = for_first_rows(x, grad.rows);
         copy_rows(grad, whole);
         return add(held[op.x], whole);
       }
@@ -673,7 +709,8 @@ class Pass {
         if (step.of_x) add(held[op.x], grad);
         if (step.of_other) add(held[op.other], grad);
         return;
-      case Kind::kAttention:
+      case Kind::kGat:
+      case Kind::kGatv2:
         return attend_back(op, step, std::move(grad), given, held, to);
     }
   }
@@ -711,23 +748,24 @@ class Segment {
                                         std::vector<int>(num_reads + operations.size(), -1),
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope});
-    for (const auto& [kind, x, other, out, weight, other_weight, bias, edges, act, p, slope, has_loops,
-                      averages] : operations) {
-      need_count(kind, 0, static_cast<int>(Kind::kAttention), "kind");
+    for (const auto& [number, x, other, out, weight, other_weight, bias, edges, act, p, slope, heads,
+                      has_loops, averages] : operations) {
+      need_count(number, 0, static_cast<int>(Kind::kGatv2), "kind");
+      const auto kind = static_cast<Kind>(number);
+      const bool reads_two = kind == Kind::kRowSum || kind == Kind::kGatv2;
       need_count(x, 0, next - 1, "x");
-      need_count(other, kind == static_cast<int>(Kind::kRowSum) ? 0 : -1, next - 1, "other");
+      need_count(other, reads_two ? 0 : -1, next - 1, "other");
       need_count(out, next, next, "out");
       for (const int operand : {weight, other_weight, bias})
         need_count(operand, -1, last_operand, "operands");
       need_count(act, 0, static_cast<int>(Act::kElu), "act");
       need(p >= 0 && p < 1, "p must lie in [0, 1)");
-      const bool moves =
-          kind <= static_cast<int>(Kind::kAggregate) || kind == static_cast<int>(Kind::kAttention);
-      need(edges >= 0 || !moves, "sums over edges have edges");
+      need_count(heads, 1, kMostItems, "heads");
+      need(edges >= 0 || !(kind <= Kind::kAggregate || attends(kind)), "sums over edges have edges");
       for (const int value : {x, other})
         if (value >= 0) plan_->last_read[value] = static_cast<int>(plan_->operations.size());
-      plan_->operations.push_back({static_cast<Kind>(kind), x, other, out, weight, other_weight, bias, edges,
-                                   act, p, slope, has_loops, averages});
+      plan_->operations.push_back({kind, x, other, out, weight, other_weight, bias, edges, act, p, slope,
+                                   heads, has_loops, averages});
       ++next;
     }
     for (const int value : plan_->writes)

@@ -8,10 +8,10 @@ In bfloat16 the products round their factors and results, as PyTorch's do under 
 those with coefficients, which are float32, keep that dtype.
 
 A segment in compiled code, :class:`NativeSegment`, has one call for the forward pass and one for the
-backward. GAT's attention can be part of it. On small batches Python and the calls between kernels take most
-of a step without it. It runs the same kernels in the same order as the operations by themselves, so the bits
-are the same, but for means of five heads or more, which PyTorch adds up in another order. The operations by
-themselves run other dtypes, other devices and records of calls.
+backward. The attention of GAT and GATv2 can be part of it. On small batches Python and the calls between
+kernels take most of a step without it. It runs the same kernels in the same order as the operations by
+themselves, so the bits are the same, but for means of five heads or more, which PyTorch adds up in another
+order. The operations by themselves run other dtypes, other devices and records of calls.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def can_join(op: ir.Operation) -> bool:
 
 def _compiles(op: ir.Operation) -> bool:
     """Return whether an operation can be part of a segment in compiled code."""
-    is_gat = isinstance(op, ir.Attention) and op.kind == "gat"
-    return (is_gat and len(op.inputs) == 1 and not op.reads_edges) or can_join(op)
+    if isinstance(op, ir.Attention):  # of GAT, without rows of its own for the coefficients
+        return not op.reads_edges and (op.kind == "gatv2" or len(op.inputs) == 1)
+    return can_join(op)
 
 
 def has_coefficients(op: ir.Operation) -> bool:
@@ -398,9 +399,9 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.Epilogue: 3,
     ir.DestinationRows: 4,
     ir.Add: 5,
-    ir.Attention: 6,
 }
-"""Numbers of the kinds in ``segment.cpp``."""
+_ATTENTIONS = {"gat": 6, "gatv2": 7}
+"""Numbers of the kinds in ``segment.cpp``; those of attentions by their own kind."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
 _EDGES = ir.AdjacencyMatrix(kind="sum")
 """The edges of an attention, without coefficients."""
@@ -521,19 +522,19 @@ class NativeSegment:
 
     def _fields(self, op: ir.Operation, first: int) -> tuple[Any, ...]:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field."""
-        x, other = [*(self._number[value] for value in op.inputs), -1][:2]
         kind, after = type(op), _epilogue_of(op)
-        attends = isinstance(op, ir.Attention)
-        weight, other_weight = (first if attends or isinstance(op, ir.Linear | ir.LinearSum) else -1), -1
-        if attends or kind is ir.AggregateLinear or kind is ir.LinearSum:
-            other_weight = first + 1
+        number, read, how = _KINDS.get(kind, -1), op.inputs, (0.0, 1, False, False)
+        weight = first if isinstance(op, ir.Linear | ir.LinearSum | ir.Attention) else -1
+        other_weight = first + 1 if kind is ir.AggregateLinear or kind is ir.LinearSum else -1
         has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Attention)
         bias = first + (weight >= 0) + (other_weight >= 0) if has_bias else -1
-        named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
-        how: tuple[float, bool, bool] = 0.0, False, False
         if isinstance(op, ir.Attention):
-            how = op.negative_slope, op.self_loops, op.averages
-        return _KINDS[kind], x, other, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
+            number, how = _ATTENTIONS[op.kind], (op.negative_slope, op.heads, op.self_loops, op.averages)
+            other_weight = first + 1 if len(op.vectors) > 1 else -1
+            read = read if op.kind == "gat" else (read[0], read[-1])  # one value if both ends share a map
+        x, other = [*(self._number[value] for value in read), -1][:2]
+        named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
+        return number, x, other, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
 
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...], Tensor | None], ...]:
         """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ().
