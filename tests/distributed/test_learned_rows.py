@@ -16,13 +16,13 @@ from tests.distributed.learned_rows import CASES, RUN, BesideFeatures, make
 from tests.distributed.ranks import Said, run
 from tests.distributed.training import fitted, graph_of
 from tests.extras import PATIENCE
+from tests.modules import module_of
 from tests.train.typed_communities import bibliography
 from torch import nn
 
 from graphbraid.distributed import ShardedGraph, partition, save_partition
 from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges, initial_rows
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.graph import Graph
 from graphbraid.nn import GraphSAGE, NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.step.step import make_loader
@@ -358,17 +358,6 @@ def test_checkpoints_of_other_rows_are_refused(tmp_path: Path) -> None:
         saved(tmp_path / "run", epochs=2, resume=True, optimizer="sgd")
 
 
-class Misused(nn.Module):
-    """Asks for nodes that no batch has."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__()
-        self.rows, self.layer = ShardedEmbedding(graph.num_nodes, 4), nn.Linear(4, graph.num_classes)
-
-    def forward(self, x: torch.Tensor, n_id: torch.Tensor) -> torch.Tensor:
-        return self.layer(self.rows(n_id * 0 + 599))
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -393,8 +382,13 @@ def test_other_misuse_of_divided_rows_is_refused_with_the_remedy(tmp_path: Path)
         model(None, graph.csc, torch.arange(3))
     with pytest.raises(ConfigError, match=r"make it with graph\.num_nodes"):
         Trainer(NodeEmbedding(599, 8, model.model, sharded=True), graph, **RUN)
+    misused = module_of(
+        lambda self, x, n_id: self.layer(self.rows(n_id * 0 + 599)),  # nodes that no batch has
+        rows=ShardedEmbedding(graph.num_nodes, 4),
+        layer=nn.Linear(4, graph.num_classes),
+    )
     with pytest.raises(DataError, match="call it with n_id"):
-        Trainer(Misused(graph), graph, **RUN).fit()
+        Trainer(misused, graph, **RUN).fit()
     with pytest.raises(ConfigError, match="embedding_files"):
         Trainer(NodeEmbedding(600, 8, model.model), graph, **RUN | {"embedding_files": tmp_path})
     with pytest.raises(ConfigError, match="neither copied nor pickled"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.extras import NO_PYG, to_hetero
 from tests.graph.typed_cases import ABOUT, CITES, FIELDS, PAPERS, WRITES, bibliography
+from tests.modules import module_of
 from tests.sampling.test_pyg_batches import KINDS, same_as_pygs
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -246,13 +247,12 @@ def test_blocks_compute_what_the_next_layer_reads():
         _ = batch.edge_index_dict
 
 
-class Sage(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = SAGEConv((-1, -1), 16), SAGEConv((-1, -1), 3)
-
-    def forward(self, x, edge_index):
-        return self.second(self.first(x, edge_index).relu(), edge_index)
+def sage():
+    return module_of(
+        lambda self, x, edge_index: self.second(self.first(x, edge_index).relu(), edge_index),
+        first=SAGEConv((-1, -1), 16),
+        second=SAGEConv((-1, -1), 3),
+    )
 
 
 class Conv(torch.nn.Module):
@@ -268,7 +268,7 @@ class Conv(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda data: to_hetero(Sage(), data.metadata()), lambda data: Conv(data.edge_types)]
+    "make", [lambda data: to_hetero(sage(), data.metadata()), lambda data: Conv(data.edge_types)]
 )
 def test_models_of_pyg_train_unchanged(make):
     """Only the authors' features tell a paper's class: 120 papers of 3 classes, as het_acm has."""
