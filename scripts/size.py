@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_915, 409, 95_590
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_915, 409, 94_099
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
