@@ -24,7 +24,7 @@ namespace gb::GB_VARIANT {
 inline int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, 8192 / width); }
 constexpr int64_t kNormBlockBytes = 65536;
 
-// Rows are divided into so many parts, that column sums have the same bits with any number of threads.
+// The number of parts of the rows is fixed, so that column sums have the same bits on any number of threads.
 constexpr int64_t kNormParts = 64;
 
 template <typename F>

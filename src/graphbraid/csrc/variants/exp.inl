@@ -1,4 +1,4 @@
-// Exponential of vectors; for floats within 2 ulp of the correctly rounded value. Brings simd.inl.
+// Exponential of vectors; for floats within 2 ulp of the correctly rounded value. Includes simd.inl.
 
 #include "variants/simd.inl"
 
@@ -15,7 +15,7 @@ GB_INLINE VecF32 exp_polynomial(VecF32 r) {
 
 #if GB_LANES_F32 == 16
 GB_INLINE VecF32 exp_lanes(VecF32 x) {
-  // min_ps gives its second operand if one is NaN: a NaN in x passes through.
+  // min_ps returns its second operand if one is NaN, so a NaN in x stays.
   const VecF32 at_most =
       reinterpret_cast<VecF32>(_mm512_min_ps(_mm512_set1_ps(89.0f), reinterpret_cast<__m512>(x)));
   const VecF32 n = reinterpret_cast<VecF32>(_mm512_roundscale_ps(
@@ -42,7 +42,7 @@ GB_INLINE VecF32 exp_lanes(VecF32 x) {
   return x < -87.0f ? VecF32{} : x != x ? x : result;
 }
 #endif
-// Doubles serve to check gradients: one code for all places, element by element.
+// Doubles are for checks of gradients: one code for all processors, element by element.
 __attribute__((noinline, unused)) static void exp_each(double* x) {
   for (int i = 0; i < GB_LANES_F32 / 2; ++i) x[i] = std::exp(x[i]);
 }

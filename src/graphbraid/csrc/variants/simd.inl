@@ -82,8 +82,8 @@ GB_INLINE M lane_index() {
   return lane;
 }
 
-// Parts of a vector, n elements of it with 0 < n <= lanes: load_n gives zeros behind them and reads nothing
-// past them, store_n writes nothing past them. Each is a few instructions in every variant: a loop over lanes
+// The first n elements of a vector, 0 < n <= lanes. load_n puts zeros in the other lanes and reads nothing
+// past them; store_n writes nothing past them. Each is a few instructions in every variant: a loop over lanes
 // would be unrolled in hundreds of places.
 #if GB_LANES_F32 == 16
 
@@ -130,7 +130,7 @@ GB_INLINE VecI32 load_n(const int32_t* p, int n) {
   return reinterpret_cast<VecI32>(
       _mm256_maskload_epi32(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n)));
 }
-// Pairs by a masked load of 32-bit lanes, then the last element alone: there may be none beside it to read.
+// Pairs by a masked load of 32-bit lanes, then the last element alone: for an odd n, memory may end there.
 GB_INLINE VecU16 load_n(const uint16_t* p, int n) {
   if (n == GB_LANES_F32) return load(p);
   const __m128i is_pair = _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3));
