@@ -189,7 +189,7 @@ _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 
 
 def options_for(host: int | str) -> DiskOptions:
-    """Options to read with a budget, of which requests under way take at most an eighth."""
+    """Options to read with a budget; requests under way take at most an eighth of it."""
     options = DiskOptions()
     size = as_budget(host, "host")
     fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
@@ -324,7 +324,7 @@ _LONGEST_BYTES = 4 * BLOCK_BYTES
 
 
 def list_options_for(host: int | str) -> DiskOptions:
-    """Options to read lists with a budget, of which requests under way take at most an eighth."""
+    """Options to read lists with a budget; requests under way take at most an eighth of it."""
     size = as_budget(host, "host")
     whole = DiskOptions(longest_bytes=_LONGEST_BYTES)
     fit = size // 8 // _LONGEST_BYTES if size else whole.depth

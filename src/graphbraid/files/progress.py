@@ -1,6 +1,6 @@
 """Progress of long work: library code says how much is done; the command line shows it and the time left.
 
-Where nobody listens, nothing is shown: in Python, in other threads, with ``--json`` or without a terminal.
+Nothing is shown without a listener: in Python, in other threads, with ``--json`` or without a terminal.
 """
 
 from __future__ import annotations

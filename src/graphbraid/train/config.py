@@ -247,9 +247,9 @@ class TrainConfig:
         None, "auto: choose --host (on a device also --hot) by the free memory.", traits="free"
     )
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; none
-    if all features fit, or if no store's file holds them. On a device it chooses ``hot`` likewise, unless
-    that is given, by the rows' reads and the link's rate. Several ranks divide the memory of a machine and
-    of a device that they share. None: as ``host`` and ``hot`` say."""
+    if all features fit, or if no store's file holds them. On a device it also chooses ``hot``, unless that
+    is given, by the rows' reads and the link's rate. Several ranks divide the memory of a machine and of a
+    device that they share. None: as ``host`` and ``hot`` say."""
 
     eval_every: Natural = option(1, "Epochs between evaluations; 0 for none.")
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""

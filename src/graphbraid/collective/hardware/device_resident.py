@@ -361,7 +361,7 @@ def resident_in(room: int, context: Context) -> Resident:
     may_choose = rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
     divides_rows = context.gathers_rows and may_choose
     if context.hot is not None or (divides_rows and placement["topology"] == "host"):
-        placement = {**placement, "features": "host"}  # but for the rows that are chosen
+        placement = {**placement, "features": "host"}  # hot rows are copied to the device all the same
     divides_rows &= placement["features"] == "host"
     left = room - sum(sizes[part] for part in PARTS if placement[part] == "device")
     hot = None if rows is None else rows.hot

@@ -394,7 +394,7 @@ def _few(call: BatchCall, what: str) -> Any:
     if not isinstance(value, Tensor) or call.given.typed:
         return value
     if what == call.given.weights or what in (EDGE_ATTR, EDGE_TYPE) or call.has_rows(what):
-        [count] = counts.values()  # of the edges, too, of which the batch may have fewer
+        [count] = counts.values()  # edges are padded to a count, too: the batch may have fewer
         first = value[:count]
         value = torch.cat((first, first.new_zeros(count - len(first), *first.shape[1:])))
     return value.clone()

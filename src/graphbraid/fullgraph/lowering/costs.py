@@ -247,7 +247,7 @@ def cost_model(
 ) -> CostModel:
     """Make the cost model of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level.
 
-    Of features that do not lie in memory, a ``sample`` of rows stands for all.
+    If the features are not in memory, a ``sample`` of their rows is looked at instead of all.
     """
     x = graph.x if sample is None else sample
     assert x is not None

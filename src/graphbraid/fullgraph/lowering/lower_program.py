@@ -368,7 +368,7 @@ def _of_type(reached: Reach, first: int, last: int) -> Reach:
 
 
 def _whole(types: Types, program: ir.Program, known: Collection[int] = ()) -> dict[int, Csc]:
-    """Return the adjacencies of the relations that a program reads, but for those known.
+    """Return the adjacencies of the relations that a program reads, without the known ones.
 
     They have weights where an operation reads these.
     """

@@ -133,7 +133,7 @@ class GraphValues(dict[str, Any]):
 class Break(Operation):
     """Calls that PyTorch runs as the model makes them, with autograd.
 
-    They are a graph break, but for a module of PyTorch's or PyG's that is known and has no kernel here.
+    They are a graph break, unless they are a known module of PyTorch's or PyG's that has no kernel here.
 
     The inputs are matrices of rows of the same nodes, and so is the result, that of the last call. Values
     computed on the way may have any form. Dropout in it draws from torch's generator.

@@ -168,7 +168,7 @@ class Ranks:
 
         It is called during ``loss.backward()``, for the same parameters in the same order on all ranks, while
         the gradients of earlier layers are still to be computed, so that sums over the ranks can begin
-        (:meth:`.GradientSum.begin`). None: nobody listens.
+        (:meth:`.GradientSum.begin`). None removes the listener.
         """
         self._listeners[:] = [] if listener is None else [listener]
 

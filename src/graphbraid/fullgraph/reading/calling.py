@@ -298,7 +298,7 @@ def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
-    except ValueError:  # that of a traced TorchScript module has no names
+    except ValueError:  # a traced TorchScript module has a signature without names
         parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
     named = [parameter for parameter in parameters if parameter.kind not in variadic]
     children = list(model.children())

@@ -269,7 +269,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _same_edges(*runs: tuple[Tensor, tuple[Tensor, ...]]) -> bool:
-    """Return whether edges with their values are the same in any order, but for that of repeated edges."""
+    """Return whether edges with their values are the same in any order; repeated edges must keep theirs."""
     (edges, values), (others, their_values) = (
         (ends[:, order], [value[order] for value in of_edges])
         for ends, of_edges in runs

@@ -80,7 +80,7 @@ def steps_of(
     """Return a message as steps of a kernel; none if it is made of anything else.
 
     Args:
-        graph: the trace, which was shown to work row by row, but for softmaxes over in-neighbours.
+        graph: the trace. A check has shown that all of it but softmaxes over in-neighbours works row by row.
         layer: the layer, whose modules are named from ``layer.`` on.
         reads: the rows that the message reads.
         tensors: the tensors that the trace reads beside its arguments.

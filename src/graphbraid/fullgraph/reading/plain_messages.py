@@ -497,7 +497,7 @@ def _adds_dimension(node: fx.Node) -> bool:
 
 
 def _row_of(index: fx.Node) -> tuple[fx.Node | None, int]:
-    """Return the matrix of which a call takes a row, and the row's number; None if it is another call."""
+    """Return the matrix from which a call takes a row, and the row's number; None for any other call."""
     of: Any = index.args[0] if index.args else None
     at: Any = index.args[1] if index.target is operator.getitem else None
     at = at[0] if isinstance(at, tuple) and at[1:] in ((slice(None),), (...,)) else at

@@ -475,7 +475,7 @@ _NONE_IF_MISSING = ("pos", "batch", "y", "edge_attr")
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a tensor that a trace may stand in for, and whose gradient nobody wants."""
+    """Return whether a value is a tensor that a trace may replace: a plain one that needs no gradient."""
     is_tensor = type(value) is Tensor and value.layout == torch.strided
     return is_tensor and not value.requires_grad and not value.is_inference()
 

@@ -147,7 +147,7 @@ class ScatterTrial:
         return bool(torch.where(counts > 0, found == counts, found.abs() > 0).all())
 
     def _graph(self, num_nodes: int, num_edges: int, *, hub: int = 0) -> dict[fx.Node, Any]:
-        """Return random edges, of which the last nodes have none and one may have many, and random rows."""
+        """Return random edges and rows. The last nodes have no edges, and one node may have many."""
         draw = torch.Generator().manual_seed(num_nodes)
 
         def some(*shape: int) -> Tensor:

@@ -33,7 +33,7 @@ _LIBRARIES = ("torch", "torch_geometric")
 
 
 class TensorProxy(fx.Proxy):
-    """A proxy that a forward takes for the tensor it stands for, as far as it asks.
+    """A proxy that looks to a forward like the tensor in whose place it is.
 
     It has that tensor's attributes and, in :func:`as_tensors`, its class; and it records in-place operators,
     which ``fx`` would otherwise record as new values.
@@ -41,7 +41,7 @@ class TensorProxy(fx.Proxy):
 
     kind: type = Tensor
     example: Any = None
-    """What it stands for on a small graph, if it is computed of a sparse matrix of edges alone."""
+    """Its value on a small graph, if it is computed from a sparse matrix of edges alone."""
     __array_priority__ = Tensor.__array_priority__  # NumPy's scalars leave an operator to it
 
     @property

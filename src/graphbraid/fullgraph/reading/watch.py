@@ -272,7 +272,7 @@ def package_of(names: Mapping[str, Any]) -> str:
 
 
 def users_classes(kind: type) -> list[type]:
-    """Return those of a class and its bases that are not of a library."""
+    """Return the class and its bases without those of libraries."""
     return [base for base in kind.__mro__ if not is_of_library(base)]
 
 

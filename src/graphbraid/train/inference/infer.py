@@ -183,7 +183,7 @@ def _by_ranks(
     """Yield outputs from batches with all neighbours, which all ranks draw together.
 
     All ranks call it together, each with nodes of its own, and make the same calls of loaders. A rank without
-    nodes takes part with the first one, whose output nobody asked for.
+    nodes takes part with the first node, and its output is not used.
     """
     from graphbraid.distributed.shards.pipeline import UNDER_WAY  # here: few runs have parts
 

@@ -102,7 +102,7 @@ def top_links(
 
 
 def _of_links(runner: ModelRunner, name: str) -> LinkRunner:
-    """Return the runner as that of a model of links, which the Trainer's method ``name`` is for."""
+    """Return the runner if it is one of links; else refuse the Trainer's method ``name``."""
     if not isinstance(runner, LinkRunner):
         raise ConfigError(f"{name} needs task='link'; predict gives the outputs of nodes.")
     return runner

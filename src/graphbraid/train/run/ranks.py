@@ -234,7 +234,7 @@ class RunRanks:
             ranks.listen(self._sum.begin)
 
     def ahead(self, batches: Iterator[BatchShare]) -> Iterator[BatchShare]:
-        """Return the batches of an epoch, of which the next is taken while gradients travel.
+        """Return the batches of an epoch. The next one is taken while gradients travel.
 
         The threads that prepare batches begin another one as soon as one is taken. Where they share the core
         of training, they would do so while the next step computes; taken early, they do while it waits.
@@ -354,7 +354,7 @@ class RunRanks:
             )
 
     def close(self) -> None:
-        """Let go of the model and of a batch that nobody asked for."""
+        """Let go of the model, and of a batch that was taken early and not used."""
         self._taken = []
         self._trainer.runner.norms = None
         if self._sum is not None:

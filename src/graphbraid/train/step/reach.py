@@ -77,7 +77,7 @@ def reach_of(model: nn.Module, config: TrainConfig, *, by_blocks: bool) -> int |
 
 
 _ROUNDING = 1e-4
-"""Share of the largest output by which those of a node may differ between two batches with float32 sums."""
+"""Most that a node's outputs may differ between two batches with float32 sums, as a share of the largest."""
 _ROUNDING_OF_16_BITS = 0.05
 """The same where sums are of bfloat16."""
 

@@ -1,7 +1,7 @@
 """Operations that PyTorch runs: row functions by its kernels, and others with a graph of their own.
 
-Functions of each row have no parameters, but for PReLU's, and write into the arena. Others, such as graph
-breaks, have a graph of their own from forward to backward.
+Functions of each row write into the arena. PReLU alone has a parameter. Others, such as graph breaks, have a
+graph of their own from forward to backward.
 """
 
 from __future__ import annotations

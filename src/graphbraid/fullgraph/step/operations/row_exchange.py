@@ -4,8 +4,8 @@ The gradient of a source's row is a sum over its own edges alone. So the halo's 
 for, are computed first. Own rows' gradients are computed while those travel. The bits are the same.
 
 An aggregation may also read rows where peers keep them, in place of rows that travel. Its map and the memory
-that peers read are made when the task first runs, which all ranks run in one order: a plan alone tells nobody
-anything.
+that peers read are made when the task first runs: all ranks run tasks in one order, while planning sends
+nothing.
 """
 
 from __future__ import annotations
