@@ -95,6 +95,10 @@ class _Program:
         )
 
 
+_Programs = tuple[_Program | None, _Program | None]
+"""A side's programs in backward: what walks the edges, and what runs once for each node."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Walk:
     """The rows and edges that a program runs on."""
@@ -177,7 +181,7 @@ class _Message:
             if hoisted
         }
         """Programs that compute the rows of :attr:`hoisted`, by side."""
-        self._backward = dict[tuple[Any, ...], _Program | None]()
+        self._backward = dict[tuple[Any, ...], tuple[_Programs, ...]]()
 
     @classmethod
     @functools.lru_cache(256)
@@ -201,49 +205,67 @@ class _Message:
         slopes = [(steps.all[i].first, slope) for i, slope in found.items()]
         return _Program.of(steps, [(-1, self._last), *slopes])  # -1: the result belongs to no matrix
 
-    def gradient(
-        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...], *, is_last: bool
-    ) -> _Program | None:
-        """Return the program of one walk of backward; None if it gives nothing that is wanted."""
-        wanted = tuple(t is not None for t in to)
-        key = side, wanted, learned
-        if not any(wanted) and not (is_last and any(learned)):
-            return None
+    def backward(
+        self, wanted: tuple[tuple[bool, ...], ...], learned: tuple[bool, ...], *, has_slopes: bool
+    ) -> tuple[_Programs, ...]:
+        """Return backward's programs for sources, then for destinations.
+
+        The first of two walks the edges, the second runs once for each node. One is None if it gives nothing
+        that is wanted.
+
+        Args:
+            wanted: for each side which of its matrices get gradients.
+            learned: which parameters get gradients.
+            has_slopes: whether those of destinations come from slopes that forward has kept.
+        """
+        key = wanted, learned, has_slopes
         if key not in self._backward:
-            steps = self._steps.copy()
-            place = self.counts[_OP.DESTINATION] + len(self.hoisted[_OP.DESTINATION])
-            seeds = dict[int, int]()
-            for kind in self.kinds:
-                seed, place = steps.leaf(_OP.DESTINATION, place), place + 1
-                if kind in (_MAX, _MIN):
-                    equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place))
-                    seed, place = steps.add(_OP.WHERE, seed, equal), place + 1
-                elif kind == _SQUARES:  # d(m * m) = 2 m dm; the factor 2 comes with the sum's gradient
-                    seed = steps.add(_OP.MULTIPLY, seed, self._last)
-                before = seeds.get(self._last)
-                seeds[self._last] = seed if before is None else steps.add(_OP.ADD, before, seed)
-            if self.softmax is not None:
-                factor = steps.softmax(self._score)
-                dot = steps.leaf(_OP.DESTINATION, DOT_PLACE, narrow=self.softmax_is_narrow)
-                lost = steps.add(_OP.MULTIPLY, factor, dot)
-                seeds[self._score] = steps.add(_OP.MULTIPLY, lost, steps.number(-1.0))
-            self._backward[key] = _gradient_program(steps, seeds, side, wanted, learned)
+            found, left = list[_Programs](), learned  # the parameters whose gradients no walk has given yet
+            for side, of_side in zip(SIDES, wanted, strict=True):
+                reaches, walks, at_nodes = any(of_side) or any(learned), None, None
+                gets = (*of_side, *[reaches] * len(self.hoisted[side]))
+                if has_slopes and side is _OP.DESTINATION:
+                    gets = ()  # only parameters may need a walk
+                if any(gets) or (side is SIDES[-1] and any(left)):
+                    walks = self._gradient(side, gets, left)
+                    left = left if walks is None else ()
+                if self.hoisted[side] and reaches:
+                    at_nodes = self._gradient_at_nodes(side, of_side, learned)
+                found.append((walks, at_nodes))
+            self._backward[key] = tuple(found)
         return self._backward[key]
 
-    def gradient_at_nodes(
-        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...]
+    def _gradient(
+        self, side: MessageOp, wanted: tuple[bool, ...], learned: tuple[bool, ...]
     ) -> _Program | None:
-        """Return the program that runs once for each node in backward."""
-        wanted = tuple(t is not None for t in to)
-        key = "at nodes", side, wanted, learned
-        if key not in self._backward:
-            steps, first = self.whole.copy(), self.counts[side]
-            seeds = {
-                step: steps.leaf(side, first + n, narrow=steps.all[step].narrow)
-                for n, step in enumerate(self.hoisted[side])
-            }
-            self._backward[key] = _gradient_program(steps, seeds, side, wanted, learned)
-        return self._backward[key]
+        steps = self._steps.copy()
+        place = self.counts[_OP.DESTINATION] + len(self.hoisted[_OP.DESTINATION])
+        seeds = dict[int, int]()
+        for kind in self.kinds:
+            seed, place = steps.leaf(_OP.DESTINATION, place), place + 1
+            if kind in (_MAX, _MIN):
+                equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place))
+                seed, place = steps.add(_OP.WHERE, seed, equal), place + 1
+            elif kind == _SQUARES:  # d(m * m) = 2 m dm; the factor 2 comes with the sum's gradient
+                seed = steps.add(_OP.MULTIPLY, seed, self._last)
+            before = seeds.get(self._last)
+            seeds[self._last] = seed if before is None else steps.add(_OP.ADD, before, seed)
+        if self.softmax is not None:
+            factor = steps.softmax(self._score)
+            dot = steps.leaf(_OP.DESTINATION, DOT_PLACE, narrow=self.softmax_is_narrow)
+            lost = steps.add(_OP.MULTIPLY, factor, dot)
+            seeds[self._score] = steps.add(_OP.MULTIPLY, lost, steps.number(-1.0))
+        return _gradient_program(steps, seeds, side, wanted, learned)
+
+    def _gradient_at_nodes(
+        self, side: MessageOp, wanted: tuple[bool, ...], learned: tuple[bool, ...]
+    ) -> _Program | None:
+        steps, first = self.whole.copy(), self.counts[side]
+        seeds = {
+            step: steps.leaf(side, first + n, narrow=steps.all[step].narrow)
+            for n, step in enumerate(self.hoisted[side])
+        }
+        return _gradient_program(steps, seeds, side, wanted, learned)
 
 
 def _gradient_program(
@@ -492,38 +514,33 @@ class FusedMessages:
             places = given.destinations
             given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))
         learned = tuple(total is not None for total in into.parameters)
-        totals = self._zeros_of_parameters()
-        left = learned  # the parameters whose gradients no walk has given yet
-        for side, targets in zip(SIDES, (into.sources, into.destinations), strict=True):
-            number = self._nodes[side]
-            to = [None if t is None else t[:number] for t in targets[: self._message.counts[side]]]
-            to += [None] * (self._message.counts[side] - len(to))
-            reaches = any(t is not None for t in to) or any(learned)
-            inner = [
-                self._empty(step, number).zero_() if reaches else None for step in self._message.hoisted[side]
+        totals, slopes = self._zeros_of_parameters(), self._slopes if kept else None
+        all_targets = [
+            [
+                None if t is None else t[: self._nodes[side]]
+                for t in _filled(of_side, self._message.counts[side])
             ]
+            for side, of_side in zip(SIDES, (into.sources, into.destinations), strict=True)
+        ]
+        wanted = tuple(tuple(t is not None for t in to) for to in all_targets)
+        programs = self._message.backward(wanted, learned, has_slopes=slopes is not None)
+        for side, to, (walks, at_nodes) in zip(SIDES, all_targets, programs, strict=True):
+            inner = [self._empty(step, self._nodes[side]).zero_() for step in self._message.hoisted[side]]
             gets = (*to, *inner)
-            if kept and (slopes := self._slopes) and side is _OP.DESTINATION:
+            if slopes is not None and side is _OP.DESTINATION:
                 for place, slope in zip(slopes.places[1:], kept, strict=True):
                     if (target := gets[place]) is not None:
                         target.addcmul_(more[0], slope)
-                gets = ()  # only parameters may need a walk
-            program = self._message.gradient(side, gets, left, is_last=side is SIDES[-1])
-            if program is not None:
+            if walks is not None:
                 walk = _Walk(csc.indptr, csc.indices, by_source=False)
                 if side is _OP.SOURCE:
                     reverse, perm = csc.transpose()
                     walk = _Walk(reverse.indptr, reverse.indices, True, perm)
-                self._run(program, walk, given, gets, adds=True, totals=totals)
-                left = ()
-            if (
-                inner
-                and reaches
-                and (program := self._message.gradient_at_nodes(side, to, learned)) is not None
-            ):
+                self._run(walks, walk, given, gets, adds=True, totals=totals)
+            if at_nodes is not None:
                 read = replace(given, edges=None, weight=None)
                 read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
-                self._run(program, self._at_nodes(side), read, to, adds=True, totals=totals)
+                self._run(at_nodes, self._at_nodes(side), read, to, adds=True, totals=totals)
         for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
             if total is not None:
                 given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
@@ -624,6 +641,41 @@ class FusedMessages:
         backend(given.parameters).reduce_messages(*edges, *how, *read, program.results, adds, *written)
         if totals is not None and sums is not None:
             totals += sums
+
+
+def native_programs(
+    hoists: Sequence[bool],
+    wanted: Sequence[Sequence[bool]],
+    learned: Sequence[bool],
+    *,
+    steps: tuple[MessageStep, ...],
+    alike: tuple[bool, ...],
+    reduction: MessageReduction,
+) -> tuple[list[list[bool]], list[tuple[Any, ...] | None]]:
+    """Return a message's programs, as the compiled segments of mini-batches run them.
+
+    Args:
+        hoists: whether costly steps of the sources alone, and of the destinations alone, run once for each
+            node.
+        wanted: for sources, and for destinations, which matrices get gradients.
+        learned: which parameters get gradients.
+        steps: the message; see :class:`FusedMessages`.
+        alike: for each parameter, whether it is one number.
+        reduction: how messages become one row.
+
+    Returns:
+        for each side which of the rows behind its matrices are narrow; and the programs, in the order of
+        ``MessagePrograms`` in ``csrc/segments/messages.h``.
+    """
+    message = _Message.of(steps, alike, kinds_of(reduction), tuple(hoists))
+    has_slopes = message.with_slopes is not None
+    back = message.backward(tuple(map(tuple, wanted)), tuple(learned), has_slopes=has_slopes)
+    programs = message.softmax, message.forward, message.with_slopes
+    at_nodes = (message.at_nodes.get(side) for side in SIDES)
+    narrow = [[message.whole.all[step].narrow for step in message.hoisted[side]] for side in SIDES]
+    found = (*programs, *at_nodes, *(one for one, _ in back), *(one for _, one in back))
+    fields = [None if one is None else (one.steps, one.numbers, one.results, one.places) for one in found]
+    return narrow, fields
 
 
 def kinds_of(reduction: MessageReduction | SeveralReductions) -> tuple[int, ...]:

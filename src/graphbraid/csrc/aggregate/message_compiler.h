@@ -10,7 +10,7 @@
 
 namespace gb {
 
-// Compiles steps, which messages.cpp has checked one by one, to the interpreter's instructions.
+// Compiles steps, which check_steps has looked at one by one, to the interpreter's instructions.
 class MessageCompiler {
  public:
   MessageCompiler(const int64_t* steps, int num_steps) : steps_(steps), num_steps_(num_steps) {}
@@ -127,5 +127,8 @@ class MessageCompiler {
   const int64_t* steps_;
   int num_steps_;
 };
+
+// Refuses steps that are none, or that read others than earlier ones of their width.
+void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps);
 
 }  // namespace gb

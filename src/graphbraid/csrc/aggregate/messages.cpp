@@ -22,7 +22,9 @@ using Floats = Array<const float, 2>;
 using OptionalFloats = std::optional<Floats>;
 using WrittenFloats = std::optional<Array2<float>>;
 
-static void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps) {
+void run_messages(const MessageArgs& a) { GB_PICK(reduce_messages)(a); }
+
+void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps) {
   for (int i = 0; i < num_steps; ++i) {
     const int64_t* step = steps + 4 * i;
     need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
@@ -175,7 +177,7 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   if (to_parameters) need_shape(*to_parameters, parameters.num_rows(), width);
   compiler.compile(a.numbers, wanted, a);
   nb::gil_scoped_release release;
-  GB_PICK(reduce_messages)(a);
+  run_messages(a);
 }
 
 void bind_messages(nb::module_& m) {

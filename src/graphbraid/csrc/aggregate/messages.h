@@ -110,4 +110,7 @@ struct MessageArgs {
   bool adds = false;  // whether sums are added to what their results hold
 };
 
+// By the variant in use.
+void run_messages(const MessageArgs& a);
+
 }  // namespace gb

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -29,6 +30,11 @@ struct FloatMatrix {
     auto own = row_memory(rows * width);
     float* data = own.get();
     return {data, rows, width, width, std::move(own)};
+  }
+  static FloatMatrix zeros(int64_t rows, int64_t width) {
+    FloatMatrix made = make(rows, width);
+    std::fill_n(made.data, rows * width, 0.0f);
+    return made;
   }
   FloatMatrix first(int64_t count) const { return {data, count, width, stride, own}; }
   // Gives the memory back; the sizes stay.
@@ -88,6 +94,28 @@ struct Operand {
     return num_dimensions == 1   ? vector.is_in_place()
            : num_dimensions == 3 ? by_head.is_in_place()
                                  : matrix.is_in_place();
+  }
+  int64_t size() const {
+    return num_dimensions == 1   ? vector.length()
+           : num_dimensions == 3 ? by_head.extent(0) * by_head.extent(1) * by_head.extent(2)
+                                 : rows() * columns();
+  }
+  // Writes the numbers to the first places of a row of zeros; one alone to all of them.
+  void spread(float* row, int64_t width) const {
+    std::fill_n(row, width, 0.0f);
+    if (num_dimensions != 2) {
+      std::copy_n(num_dimensions == 1 ? vector.data() : by_head.data(), size(), row);
+    } else {
+      for (int64_t i = 0; i < rows(); ++i)
+        for (int64_t j = 0; j < columns(); ++j)
+          row[i * columns() + j] = matrix.data()[i * matrix.stride(0) + j * matrix.stride(1)];
+    }
+    if (size() == 1) std::fill_n(row, width, row[0]);
+  }
+  // The other way, for gradients, which one number alone has the sum of.
+  void join(const float* row, int64_t width, float* to) const {
+    std::copy_n(row, size(), to);
+    if (size() == 1) *to = std::accumulate(row, row + width, 0.0f);
   }
   int64_t rows() const { return matrix.num_rows(); }
   int64_t columns() const { return matrix.num_columns(); }

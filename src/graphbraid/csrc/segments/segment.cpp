@@ -4,8 +4,6 @@
 // all other dtypes. Here matrices are float32. Rows are freed after their last use, and what backward reads
 // as backward passes it. The kernels and the order of sums are those of ops/linear.py, ops/spmm.py and
 // ops/attention.py: so are the bits.
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <exception>
@@ -17,6 +15,7 @@
 
 #include "arguments/epilogue_arguments.h"
 #include "rowwise/epilogue_args.h"
+#include "segments/messages.h"
 #include "segments/rows.h"
 
 namespace gb {
@@ -31,8 +30,9 @@ enum class Kind : int {
   kRowSum,
   kGat,
   kGatv2,
+  kMessages,
 };
-bool attends(Kind kind) { return kind >= Kind::kGat; }
+bool attends(Kind kind) { return kind == Kind::kGat || kind == Kind::kGatv2; }
 
 // One operation. Values, operands and edges are named by number; -1: there is none.
 struct Operation {
@@ -48,6 +48,20 @@ struct Operation {
   double slope;              // of an attention's leaky ReLU
   int heads;                 // of an attention
   bool has_loops, averages;  // an attention: whether nodes have self-loops, and its heads are averaged
+  std::shared_ptr<const Messages> messages = nullptr;
+  int edge_rows = -1;  // of messages: the number of what they read of edges
+
+  // The values that it reads; one that messages read of both ends stands there twice.
+  std::vector<int> reads() const {
+    std::vector<int> found;
+    if (messages != nullptr)
+      for (const std::vector<int>& of_side : messages->values)
+        found.insert(found.end(), of_side.begin(), of_side.end());
+    else
+      for (const int value : {x, other})
+        if (value >= 0) found.push_back(value);
+    return found;
+  }
 };
 using OperationFields =
     std::tuple<int, int, int, int, int, int, int, int, int, double, double, int, bool, bool>;
@@ -66,6 +80,7 @@ struct Step {
   Epilogue epilogue = {};
   FloatMatrix sums = {};
   Attended attended = {};
+  Sent sent = {};
 
   bool wants_any() const { return of_x || of_other || of_weight || of_other_weight || of_bias; }
 };
@@ -81,20 +96,28 @@ struct Plan {
 };
 
 using Draw = std::tuple<uint64_t, OptionalIds>;
+using OfEdges = std::tuple<std::optional<FloatRows>, OptionalFloats>;  // their features and weights
 
 // One run on a batch. It holds all that it was given until it is freed.
 class Pass {
  public:
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
-  // Takes the values and operands that the segment reads, the maps and numbers of first rows of its
-  // operations, and memory for what it writes. Refuses what does not fit: nothing has run then.
+  // Takes the values and operands that the segment reads, the maps, numbers of first rows, and rows and
+  // weights of edges of its operations, and memory for what it writes. Refuses what does not fit: nothing has
+  // run then.
   Pass(std::shared_ptr<const Plan> plan, const std::vector<nb::object>& values,
        std::vector<std::shared_ptr<const Operand>> operands, const std::vector<nb::tuple>& maps,
-       const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs)
+       const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs, std::vector<OfEdges> of_edges)
       : plan_(std::move(plan)), outs_(std::move(outs)), operands_(std::move(operands)) {
     need(values.size() == plan_->num_reads, "there is a matrix for each value that is read");
     need(outs_.size() == plan_->writes.size(), "there is memory for each value that is written");
+    for (auto& [features, weight] : of_edges) {
+      take(features, "features");
+      take(weight, "weight");
+      features_.push_back(std::move(features));
+      weights_.push_back(std::move(weight));
+    }
     const size_t num_values = plan_->num_reads + plan_->operations.size();
     rows_.resize(num_values);
     outside_.assign(num_values, -1);
@@ -127,7 +150,8 @@ class Pass {
 
   // Computes the values. draws: seed and ids of each operation with dropout, in order; of_values and
   // of_operands: which of them want gradients. Returns the numbers of those of the values, operands, outs and
-  // maps, counted in this order, that backward reads; and of the outs that have no gradients.
+  // maps, features and weights, counted in this order, that backward reads; and of the outs that have no
+  // gradients.
   std::tuple<std::vector<int>, std::vector<int>> forward(std::vector<Draw> draws,
                                                          const std::vector<bool>& of_values,
                                                          const std::vector<bool>& of_operands) {
@@ -146,8 +170,8 @@ class Pass {
       for (size_t i = 0; i < steps_.size(); ++i) {
         const Operation& op = plan_->operations[i];
         run(op, steps_[i], i);
-        for (const int value : {op.x, op.other})
-          if (value >= 0 && is_last_read(value, i) && !kept_[value]) rows_[value].free();
+        for (const int value : op.reads())
+          if (is_last_read(value, i) && !kept_[value]) rows_[value].free();
       }
     }
     std::vector<int> constant;
@@ -225,6 +249,7 @@ class Pass {
       if (outside_[op.out] < 0) rows_[op.out].free();
       steps_[i].sums.free();
       steps_[i].attended = {};
+      steps_[i].sent = {};
     }
     for (size_t i = 0; i < values_.size(); ++i) {
       if (!wants_[i] || held[i].data == nullptr) continue;
@@ -258,11 +283,14 @@ class Pass {
     auto i = static_cast<size_t>(number);
     if (i < values_.size()) return values_[i].is_in_place();
     if ((i -= values_.size()) < operands_.size()) return operands_[i]->is_in_place();
-    return (i -= operands_.size()) < outs_.size() ? outs_[i].is_in_place()
-                                                  : maps_[i - outs_.size()].is_in_place();
+    if ((i -= operands_.size()) < outs_.size()) return outs_[i].is_in_place();
+    if ((i -= outs_.size()) < maps_.size()) return maps_[i].is_in_place();
+    if ((i -= maps_.size()) < features_.size()) return features_[i]->is_in_place();
+    return weights_[i - features_.size()]->is_in_place();
   }
 
   static bool transposes(const Operation& op, const Step& step) {
+    if (op.kind == Kind::kMessages) return step.wants_any() && step.sent.programs->back[kSources].has_value();
     const bool reads_all = attends(op.kind) && step.wants_any();
     return op.edges >= 0 && (reads_all || step.of_x || (step.transforms_first && step.of_weight));
   }
@@ -298,9 +326,33 @@ class Pass {
     return {nullptr, map.num_dst, width, width};
   }
 
+  FloatMatrix checked_messages(const Operation& op) const {
+    const Messages& of = *op.messages;
+    const Map& map = maps_.at(op.edges);
+    for (const MessageSide side : {kSources, kDestinations})
+      for (const int value : of.values[side]) {
+        const FloatMatrix& rows = rows_[value];
+        need(rows.width == of.width || rows.width == of.heads,
+             "rows are of all columns, or a number by head");
+        need(side == kSources ? rows.rows == map.num_src : rows.rows >= map.num_dst,
+             "there is a row for each end");
+      }
+    for (const int number : of.parameters) {
+      const Operand* one = operand(number);
+      need(one != nullptr, "parameters are there");
+      need_count(one->size(), 1, of.width, "the numbers of a parameter");
+    }
+    const std::optional<FloatRows>& features = features_.at(op.edge_rows);
+    const OptionalFloats& weight = weights_.at(op.edge_rows);
+    need(!features || features->num_rows() >= map.num_edges(), "there are features of each edge");
+    need(!weight || weight->length() >= map.num_edges(), "there is a weight of each edge");
+    return {nullptr, map.num_dst, of.width, of.width};
+  }
+
   // The shape of an operation's result, after checks that what it reads fits.
   FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
     if (attends(op.kind)) return checked_attention(op);
+    if (op.kind == Kind::kMessages) return checked_messages(op);
     const FloatMatrix& x = rows_[op.x];
     const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
     need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
@@ -341,6 +393,19 @@ class Pass {
     step.of_weight = wanted(op.weight);
     step.of_other_weight = wanted(op.other_weight);
     step.of_bias = wanted(op.bias);
+    if (op.kind == Kind::kMessages) {
+      BySide<std::vector<bool>> of_values;
+      std::vector<bool> learned;
+      for (const MessageSide side : {kSources, kDestinations})
+        for (const int value : op.messages->values[side]) of_values[side].push_back(wants_[value]);
+      for (const int number : op.messages->parameters) learned.push_back(wanted(number));
+      const auto any = [](const std::vector<bool>& all) {
+        return std::count(all.begin(), all.end(), true) > 0;
+      };
+      step.of_x = any(of_values[kSources]) || any(of_values[kDestinations]);
+      step.of_weight = any(learned);
+      step.sent.programs = op.messages->programs(maps_[op.edges], of_values, learned);
+    }
     if (op.kind == Kind::kAggregateLinear) {
       step.transforms_first = narrows(maps_[op.edges], rows_[op.x].width, rows_[op.out].width, step);
       step.sums_again = step.of_weight && !step.transforms_first && may_sum_again(op);
@@ -400,13 +465,21 @@ class Pass {
     const auto note_operand = [&](int number) {
       if (operand(number) != nullptr) reads_.push_back(static_cast<int>(values_.size()) + number);
     };
-    if (transposes(op, step) || step.sums_again)
+    if (transposes(op, step) || step.sums_again || op.kind == Kind::kMessages)
       reads_.push_back(static_cast<int>(values_.size() + operands_.size() + outs_.size()) + op.edges);
     if (op.act != 0) note_value(op.out);
     if (attends(op.kind)) {
       note_value(op.x);
       if (op.other >= 0) note_value(op.other);
       if (!op.averages) note_value(op.out);
+    } else if (op.kind == Kind::kMessages) {
+      for (const int value : op.reads()) note_value(value);
+      for (const int number : op.messages->parameters) note_operand(number);
+      const size_t first = values_.size() + operands_.size() + outs_.size() + maps_.size();
+      const size_t of_features = first + op.edge_rows, of_weight = of_features + features_.size();
+      if (features_[op.edge_rows]) reads_.push_back(static_cast<int>(of_features));
+      if (weights_[op.edge_rows]) reads_.push_back(static_cast<int>(of_weight));
+      if (op.messages->reads_result(*step.sent.programs)) note_value(op.out);
     } else if (op.kind == Kind::kLinear) {
       if (step.of_weight) note_value(op.x);
       if (step.of_x) note_operand(op.weight);
@@ -504,7 +577,23 @@ class Pass {
       case Kind::kGat:
       case Kind::kGatv2:
         return attend(op, step, x, out);
+      case Kind::kMessages:
+        return op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
     }
+  }
+
+  MessageInputs message_inputs(const Operation& op) const {
+    MessageInputs in;
+    const std::vector<int>& parameters = op.messages->parameters;
+    for (const MessageSide side : {kSources, kDestinations})
+      for (const int value : op.messages->values[side]) in.rows[side].push_back(rows_[value]);
+    if (const auto& features = features_[op.edge_rows]) in.features = matrix_of(*features);
+    in.weight = data_or_null(weights_[op.edge_rows]);
+    in.parameters = FloatMatrix::make(static_cast<int64_t>(parameters.size()), op.messages->width);
+    float* row = in.parameters.data;
+    for (size_t i = 0; i < parameters.size(); ++i, row += op.messages->width)
+      operand(parameters[i])->spread(row, op.messages->width);
+    return in;
   }
 
   static EpilogueArgs epilogue_arguments(const FloatMatrix& x, const FloatMatrix& out, const Epilogue& how) {
@@ -627,6 +716,50 @@ class Pass {
     if (step.of_other) add(held[op.other], of_other);
   }
 
+  void message_back(const Operation& op, const Step& step, const FloatMatrix& grad,
+                    const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
+                    Gradients& to) {
+    const Messages& of = *op.messages;
+    MessageGradients gradients;
+    for (const MessageSide side : {kSources, kDestinations})
+      for (const int value : of.values[side]) {
+        const FloatMatrix& rows = rows_[value];
+        gradients.rows[side].push_back(wants_[value] ? FloatMatrix::zeros(rows.rows, rows.width)
+                                                     : FloatMatrix{});
+      }
+    gradients.parameters = FloatMatrix::zeros(static_cast<int64_t>(of.parameters.size()), of.width);
+    SpmmArgs turned;
+    const int64_t* places = nullptr;
+    const bool reads_edges = features_[op.edge_rows] || weights_[op.edge_rows];
+    if (transposes(op, step) && given[op.edges]) {
+      turned = arguments_of(*given[op.edges]);
+      places = data_or_null(given[op.edges]->places);
+    } else if (transposes(op, step)) {
+      const Reversed& made = reversed(op.edges, reads_edges);
+      turned = made.arguments;
+      places = made.places.data();
+    }
+    need(!reads_edges || places != nullptr || turned.num_edges == 0,
+         "rows of edges need the places of edges");
+    of.backward(maps_[op.edges], turned, places, message_inputs(op), step.sent, rows_[op.out], grad,
+                gradients);
+    for (const MessageSide side : {kSources, kDestinations})
+      for (size_t i = 0; i < of.values[side].size(); ++i)
+        if (gradients.rows[side][i].data != nullptr) add(held[of.values[side][i]], gradients.rows[side][i]);
+    const float* row = gradients.parameters.data;
+    for (size_t i = 0; i < of.parameters.size(); ++i, row += of.width) {
+      const int number = of.parameters[i];
+      const size_t place = values_.size() + number;
+      if (!operand_wants_[number]) continue;
+      const Operand& one = *operand(number);
+      float* target = one.num_dimensions == 1   ? to.vectors[place].data()
+                      : one.num_dimensions == 3 ? to.by_head[place].data()
+                                                : to.matrices[place].data();
+      one.join(row, of.width, target);
+      to.written[place] = true;
+    }
+  }
+
   void back(const Operation& op, const Step& step, FloatMatrix grad, std::vector<std::optional<Map>>& given,
             std::vector<FloatMatrix>& held, Gradients& to) {
     const size_t first = values_.size();
@@ -712,6 +845,8 @@ class Pass {
       case Kind::kGat:
       case Kind::kGatv2:
         return attend_back(op, step, std::move(grad), given, held, to);
+      case Kind::kMessages:
+        return message_back(op, step, grad, given, held, to);
     }
   }
 
@@ -721,9 +856,11 @@ class Pass {
   std::vector<WrittenFloatRows> outs_;
   std::vector<std::shared_ptr<const Operand>> operands_;  // null where None was given
   std::vector<Map> maps_;
-  std::vector<FloatMatrix> rows_;  // by value
-  std::vector<int> outside_;       // by value: its number among values, operands and outs; -1: within
-  std::vector<bool> kept_;         // by value: whether backward reads it
+  std::vector<std::optional<FloatRows>> features_;  // of edges, for each of the operations that are messages
+  std::vector<OptionalFloats> weights_;             // of edges, likewise
+  std::vector<FloatMatrix> rows_;                   // by value
+  std::vector<int> outside_;  // by value: its number among values, operands and outs; -1: within
+  std::vector<bool> kept_;    // by value: whether backward reads it
   std::vector<bool> wants_, operand_wants_;
   std::vector<Draw> draws_;
   std::vector<Step> steps_;
@@ -736,8 +873,10 @@ class Pass {
 
 class Segment {
  public:
+  // messages: the further fields of those operations that are messages.
   Segment(const std::vector<OperationFields>& operations, size_t num_reads, size_t num_operands,
-          std::vector<int> writes, std::tuple<double, double, double> rates, double leaky_slope) {
+          std::vector<int> writes, std::tuple<double, double, double> rates, double leaky_slope,
+          std::vector<Messages::Fields> messages) {
     const auto& [row_bytes, stream_bytes, multiply_flops] = rates;
     auto next = static_cast<int64_t>(num_reads);
     const auto last_operand = static_cast<int64_t>(num_operands) - 1;
@@ -748,9 +887,10 @@ class Segment {
                                         std::vector<int>(num_reads + operations.size(), -1),
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope});
+    size_t next_messages = 0;
     for (const auto& [number, x, other, out, weight, other_weight, bias, edges, act, p, slope, heads,
                       has_loops, averages] : operations) {
-      need_count(number, 0, static_cast<int>(Kind::kGatv2), "kind");
+      need_count(number, 0, static_cast<int>(Kind::kMessages), "kind");
       const auto kind = static_cast<Kind>(number);
       const bool reads_two = kind == Kind::kRowSum || kind == Kind::kGatv2;
       need_count(x, 0, next - 1, "x");
@@ -761,11 +901,20 @@ class Segment {
       need_count(act, 0, static_cast<int>(Act::kElu), "act");
       need(p >= 0 && p < 1, "p must lie in [0, 1)");
       need_count(heads, 1, kMostItems, "heads");
-      need(edges >= 0 || !(kind <= Kind::kAggregate || attends(kind)), "sums over edges have edges");
-      for (const int value : {x, other})
-        if (value >= 0) plan_->last_read[value] = static_cast<int>(plan_->operations.size());
+      const bool moves = kind <= Kind::kAggregate || attends(kind) || kind == Kind::kMessages;
+      need(edges >= 0 || !moves, "sums over edges have edges");
+      std::shared_ptr<const Messages> sent;
+      if (kind == Kind::kMessages) {
+        sent = std::make_shared<const Messages>(std::move(messages.at(next_messages++)));
+        for (const int operand : sent->parameters) need_count(operand, 0, last_operand, "operands");
+      }
       plan_->operations.push_back({kind, x, other, out, weight, other_weight, bias, edges, act, p, slope,
-                                   heads, has_loops, averages});
+                                   heads, has_loops, averages, std::move(sent),
+                                   static_cast<int>(next_messages) - 1});
+      for (const int value : plan_->operations.back().reads()) {
+        need_count(value, 0, next - 1, "values");
+        plan_->last_read[value] = static_cast<int>(plan_->operations.size()) - 1;
+      }
       ++next;
     }
     for (const int value : plan_->writes)
@@ -775,7 +924,7 @@ class Segment {
   // None where the segment cannot run on what is given; see Pass.
   Pass* begin(const std::vector<nb::object>& values, const std::vector<nb::object>& operands,
               const std::vector<nb::tuple>& maps, const std::vector<int64_t>& counts,
-              std::vector<WrittenFloatRows> outs) {
+              std::vector<WrittenFloatRows> outs, std::vector<OfEdges> of_edges) {
     try {
       need(operands.size() == plan_->num_operands, "there is each operand, or None");
       std::vector<std::shared_ptr<const Operand>> read(operands.size());
@@ -788,7 +937,7 @@ class Segment {
         read[i] = is_known ? last : std::make_shared<const Operand>(operands[i]);
       }
       operands_ = read;
-      return new Pass(plan_, values, std::move(read), maps, counts, std::move(outs));
+      return new Pass(plan_, values, std::move(read), maps, counts, std::move(outs), std::move(of_edges));
     } catch (const std::exception&) {
       return nullptr;
     }
@@ -810,10 +959,11 @@ void bind_segments(nb::module_& m) {
       .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a, "gives_up"_a);
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::vector<OperationFields>&, size_t, size_t, std::vector<int>,
-                    std::tuple<double, double, double>, double>(),
-           "operations"_a, "num_reads"_a, "num_operands"_a, "writes"_a, "rates"_a, "leaky_slope"_a)
+                    std::tuple<double, double, double>, double, std::vector<Messages::Fields>>(),
+           "operations"_a, "num_reads"_a, "num_operands"_a, "writes"_a, "rates"_a, "leaky_slope"_a,
+           "messages"_a = nb::make_tuple())
       .def("begin", &Segment::begin, nb::rv_policy::take_ownership, "values"_a, "operands"_a, "maps"_a,
-           "counts"_a, "outs"_a);
+           "counts"_a, "outs"_a, "of_edges"_a = nb::make_tuple());
 }
 
 }  // namespace gb

@@ -8,10 +8,11 @@ In bfloat16 the products round their factors and results, as PyTorch's do under 
 those with coefficients, which are float32, keep that dtype.
 
 A segment in compiled code, :class:`NativeSegment`, has one call for the forward pass and one for the
-backward. The attention of GAT and GATv2 can be part of it. On small batches Python and the calls between
-kernels take most of a step without it. It runs the same kernels in the same order as the operations by
-themselves, so the bits are the same, but for means of five heads or more, which PyTorch adds up in another
-order. The operations by themselves run other dtypes, other devices and records of calls.
+backward. The attention of GAT and GATv2 can be part of it, and messages made of a kernel's steps. On small
+batches Python and the calls between kernels take most of a step without it. It runs the same kernels in the
+same order as the operations by themselves, so the bits are the same, but for what PyTorch adds up in another
+order: means of five heads or more, sums of a message's columns, and three gradients or more of a value that
+messages read. The operations by themselves run other dtypes, other devices and records of calls.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunct
 from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, new_rows, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
+from graphbraid.ops.message_kernel import kinds_of, native_programs
+from graphbraid.ops.message_steps import SIDES, MessageOp, dot_products
 from graphbraid.ops.rng import row_ids, seed_of_call
 from graphbraid.ops.spmm import SpmmFunction
 
@@ -49,6 +52,8 @@ CALLS: dict[type[ir.Operation], Callable[..., OpCall]] = {}
 
 def operands_of(op: ir.Operation) -> tuple[Tensor | None, ...]:
     """Return the matrices and the bias of an operation, as autograd sees them."""
+    if isinstance(op, ir.Messages):
+        return op.used
     if isinstance(op, ir.Attention):
         return *op.vectors, None
     if isinstance(op, ir.AggregateLinear):
@@ -69,9 +74,22 @@ def can_join(op: ir.Operation) -> bool:
 
 def _compiles(op: ir.Operation) -> bool:
     """Return whether an operation can be part of a segment in compiled code."""
+    if isinstance(op, ir.Messages):
+        return _compiles_messages(op)
     if isinstance(op, ir.Attention):  # of GAT, without rows of its own for the coefficients
         return not op.reads_edges and (op.kind == "gatv2" or len(op.inputs) == 1)
     return can_join(op)
+
+
+def _compiles_messages(op: ir.Messages) -> bool:
+    """Return whether messages are steps that read all rows of nodes that they are given."""
+    if not op.steps or op.several is not None or op.edges is not None or dot_products(op.steps) is not None:
+        return False
+    roles = [role for _, role, _ in op.reads]
+    read = {side: {step.first for step in op.steps if step.op is side} for side in SIDES}
+    are_read = all(read[side] == {*range(roles.count(role))} for side, role in zip(SIDES, _ENDS, strict=True))
+    are_known = all(step.op in _LEAVES or step.op >= MessageOp.ADD for step in op.steps)
+    return are_read and are_known and all(1 <= one.ndim <= 3 for one in op.used)
 
 
 def has_coefficients(op: ir.Operation) -> bool:
@@ -399,12 +417,16 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.Epilogue: 3,
     ir.DestinationRows: 4,
     ir.Add: 5,
+    ir.Messages: 8,
 }
 _ATTENTIONS = {"gat": 6, "gatv2": 7}
 """Numbers of the kinds in ``segment.cpp``; those of attentions by their own kind."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
 _EDGES = ir.AdjacencyMatrix(kind="sum")
-"""The edges of an attention, without coefficients."""
+"""The edges of an attention or of messages, without coefficients."""
+_ENDS = ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION
+_LEAVES = {*SIDES, MessageOp.EDGE, MessageOp.WEIGHT, MessageOp.PARAMETER, MessageOp.NUMBER}
+"""What messages may read in compiled code."""
 FREED = """Trying to backward through the graph a second time: what backward reads has been freed. \
 Specify retain_graph=True in the first backward pass if there is to be a second one."""
 
@@ -439,7 +461,11 @@ class NativeSegment:
         self._operands = flat if all(isinstance(one, nn.Parameter | None) for one in flat) else None
         """All operands, if they are whole parameters."""
         self._widths = {value: widths(value) for value in values}
-        self._moving = [op for op in ops if isinstance(op, ir.AggregateLinear | ir.Aggregate | ir.Attention)]
+        moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages
+        self._moving = [op for op in ops if isinstance(op, moving)]
+        self._messages = [
+            (op, {role for _, role, _ in op.reads}) for op in ops if isinstance(op, ir.Messages)
+        ]
         self._maps: list[tuple[Any, ...]] = []
         """Each moving operation's level, relation, adjacency and :func:`plain_map`, once it has run."""
         self._edges = {op.out: number for number, op in enumerate(self._moving)}
@@ -480,7 +506,10 @@ class NativeSegment:
         if x.dtype is not _FLOAT32 or not x.is_cpu or type(x) not in _PLAIN or counts_memory():
             return None
         kernels: Any = native.kernels()
-        if kernels is None or any(one.is_inference() for one in values):
+        of_edges = [_of_edges(op, roles, run) for op, roles in self._messages]
+        rows = [one for two in of_edges for one in two if one is not None]
+        learns_edges = any(one.requires_grad for one in rows)
+        if kernels is None or learns_edges or any(one.is_inference() for one in (*values, *rows)):
             return None
         if self._made is None:
             adjacencies = [getattr(op, "adjacency", _EDGES) for op in self._moving]
@@ -493,7 +522,7 @@ class NativeSegment:
         maps = [levels.map_fields(*one) for one in self._maps]
         counts = [run.num_rows(op) for op in self._first_rows]
         outs = [new_rows(x, run.rows_of(value), self._widths[value]) for value in self.writes]
-        begun = self._made.begin(values, operands, maps, counts, outs)
+        begun = self._made.begin(values, operands, maps, counts, outs, of_edges)
         if begun is None:
             return None
         draws = []
@@ -503,6 +532,7 @@ class NativeSegment:
             draws.append((seed_of_call(), keys(run.num_rows(op))))
         if learns:
             weights = [None if one[7] is None or one[7].is_inference() else one[7] for one in maps]
+            weights += [one for of_one in zip(*of_edges, strict=True) for one in of_one]
             how = self, begun, levels, draws, outs, weights
             # autograd's own `apply` is that of Function's base; Function adds only what torch.func needs.
             in_transform = torch._C._are_functorch_transforms_active()
@@ -514,11 +544,13 @@ class NativeSegment:
 
     def _compiled(self, kernels: Any) -> Any:
         rates = Rates()
-        fields = [self._fields(op, first) for op, first in zip(self._ops, self._first_operand, strict=False)]
+        placed = [*zip(self._ops, self._first_operand, strict=False)]
+        fields = [self._fields(op, first) for op, first in placed]
+        messages = [self._message_fields(op, first) for op, first in placed if isinstance(op, ir.Messages)]
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
-        num_operands = self._first_operand[-1]
-        return kernels.Segment(fields, len(self._reads), num_operands, writes, of_machine, LEAKY_SLOPE)
+        counts = len(self._reads), self._first_operand[-1]
+        return kernels.Segment(fields, *counts, writes, of_machine, LEAKY_SLOPE, messages)
 
     def _fields(self, op: ir.Operation, first: int) -> tuple[Any, ...]:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field."""
@@ -526,7 +558,9 @@ class NativeSegment:
         number, read, how = _KINDS.get(kind, -1), op.inputs, (0.0, 1, False, False)
         weight = first if isinstance(op, ir.Linear | ir.LinearSum | ir.Attention) else -1
         other_weight = first + 1 if kind is ir.AggregateLinear or kind is ir.LinearSum else -1
-        has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Attention)
+        has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Attention, ir.Messages)
+        if isinstance(op, ir.Messages):
+            read = read[:1]  # see _message_fields
         bias = first + (weight >= 0) + (other_weight >= 0) if has_bias else -1
         if isinstance(op, ir.Attention):
             number, how = _ATTENTIONS[op.kind], (op.negative_slope, op.heads, op.self_loops, op.averages)
@@ -536,16 +570,32 @@ class NativeSegment:
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
         return number, x, other, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
 
+    def _message_fields(self, op: ir.Messages, first: int) -> tuple[Any, ...]:
+        """Return the fields of messages beside an operation's, in the order of ``messages.h``."""
+        sources, destinations = (
+            [self._number[op.inputs[place]] for _, role, place in op.reads if role is end] for end in _ENDS
+        )
+        alike = tuple(one.numel() == 1 for one in op.used)
+        # Not a method of this object, which the compiled segment would keep alive for ever.
+        find = functools.partial(native_programs, steps=op.steps, alike=alike, reduction=op.reduction)
+        operands, [kind] = [*range(first, first + len(op.used))], kinds_of(op.reduction)
+        how = kind, op.reduction == "mean", op.ties == "shared with zero", find
+        return sources, destinations, operands, op.heads, op.edge_width, *how
+
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...], Tensor | None], ...]:
         """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ().
 
-        Behind them stand the places of the edges, if dropout of an attention needs them.
+        Behind them stand the places of the edges, if an attention's dropout or a message's rows of edges need
+        them.
         """
         level, relation, adjacency, _ = self._maps[number]
         if not (edges := levels.edges(level, relation)).is_whole:
             return ()
         op = self._moving[number]
-        places = edges.csc.transpose()[1] if isinstance(op, ir.Attention) and op.dropout > 0 else None
+        needs_places = isinstance(op, ir.Attention) and op.dropout > 0
+        if isinstance(op, ir.Messages):
+            needs_places = any(role not in _ENDS for _, role, _ in op.reads)
+        places = edges.csc.transpose()[1] if needs_places else None
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
         return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight), places),)
 
@@ -588,6 +638,14 @@ class _NativePass(torch.autograd.Function):
         for place in begun.backward(grads, turned, made, gives_up):
             made[place] = None
         return None, *made
+
+
+def _of_edges(
+    op: ir.Messages, roles: Collection[ir.ReadRows], run: BatchRun
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the features and the weights of edges that messages read."""
+    features = run.edge_attr(op, _FLOAT32) if ir.ReadRows.FEATURES in roles else None
+    return features, run.edge_weight(op, _FLOAT32) if ir.ReadRows.WEIGHT in roles else None
 
 
 def _gradient_for(one: Tensor) -> Tensor:

@@ -1,0 +1,124 @@
+// Messages made of steps as an operation of a segment: the passes of FusedMessages (ops/message_kernel.py)
+// for one reduction, by the programs that it makes. So are the bits, but for sums of one row's columns, which
+// PyTorch adds up in another order.
+#pragma once
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "aggregate/messages.h"
+#include "segments/rows.h"
+
+namespace gb {
+
+// The ends of an edge whose rows messages read, as numbers of a pair.
+enum MessageSide : size_t { kSources, kDestinations };
+template <typename T>
+using BySide = std::array<T, 2>;
+
+// What messages read of nodes, of parameters, a row of all columns for each, and of edges.
+struct MessageInputs {
+  BySide<std::vector<FloatMatrix>> rows;
+  FloatMatrix parameters, features;
+  const float* weight = nullptr;
+};
+
+// Edges in the order in which a program walks them.
+struct MessageEdges {
+  EdgeRows walk;
+  bool by_source;
+  const int64_t* places = nullptr;  // of theirs among the graph's; null: the same
+};
+
+// Steps and their results, compiled once.
+class MessageProgram {
+ public:
+  using Fields =
+      std::tuple<Array2<const int64_t>, Array1<const float>, Array2<const int64_t>, std::vector<int>>;
+
+  explicit MessageProgram(Fields fields);
+  // Writes results to the matrices `to`, in the order of results, and sums over all edges to `totals`.
+  void run(const MessageEdges& edges, const MessageInputs& in, int64_t heads,
+           const std::vector<FloatMatrix>& to, bool adds = false, const FloatMatrix& totals = {},
+           int32_t* count = nullptr) const;
+  // The place of the matrix that each result of rows goes to.
+  const std::vector<int>& places() const { return places_; }
+  bool is_narrow(int result) const { return compiled_.results[result].narrow; }
+
+ private:
+  Array2<const int64_t> steps_, results_;
+  Array1<const float> numbers_;
+  std::vector<int> places_;
+  MessageArgs compiled_;
+};
+
+// The programs of one message, for graphs of some density and some wanted gradients.
+struct MessagePrograms {
+  using Given = std::tuple<BySide<std::vector<bool>>, std::vector<std::optional<MessageProgram::Fields>>>;
+
+  explicit MessagePrograms(Given given);
+
+  BySide<std::vector<bool>> hoisted;  // of each matrix behind a side's own, whether it is narrow
+  std::optional<MessageProgram> softmax, forward, slopes;
+  BySide<std::optional<MessageProgram>> at_nodes;  // what makes these matrices
+  BySide<std::optional<MessageProgram>> back, back_at_nodes;
+};
+
+// What an operation keeps from its forward pass for its backward pass.
+struct Sent {
+  std::shared_ptr<const MessagePrograms> programs;
+  std::vector<FloatMatrix> kept;  // slopes, or a softmax's largest scores and logarithms of sums
+  FloatMatrix count;              // of maxima and minima, int32 in the memory of floats: the ties
+  int32_t* counts() const { return reinterpret_cast<int32_t*>(count.data); }
+};
+
+// The gradients of what messages read; those without memory are not wanted.
+struct MessageGradients {
+  BySide<std::vector<FloatMatrix>> rows;
+  FloatMatrix parameters;
+};
+
+class Messages {
+ public:
+  // Values of sources and of destinations, operands, heads, columns, a MessageResult, whether
+  // the sum is a mean's and zero shares the gradient of a maximum that is zero, and what gives the programs.
+  using Fields = std::tuple<std::vector<int>, std::vector<int>, std::vector<int>, int64_t, int64_t, int, bool,
+                            bool, nb::object>;
+
+  explicit Messages(Fields fields);
+  // Whether backward reads the result.
+  bool reads_result(const MessagePrograms& programs) const {
+    return reduction_ != MessageResult::kSum || programs.softmax.has_value();
+  }
+  // With the GIL.
+  std::shared_ptr<const MessagePrograms> programs(const Map& map, const BySide<std::vector<bool>>& wanted,
+                                                  const std::vector<bool>& learned) const;
+  void forward(const Map& map, MessageInputs in, const FloatMatrix& out, Sent& sent, bool trains) const;
+  // reversed: the transpose's edges; places: of theirs among those of `map`, where rows of edges are read.
+  void backward(const Map& map, const SpmmArgs& reversed, const int64_t* places, MessageInputs in,
+                const Sent& sent, const FloatMatrix& out, const FloatMatrix& grad,
+                const MessageGradients& to) const;
+
+  BySide<std::vector<int>> values;
+  std::vector<int> parameters;  // operands
+  int64_t heads, width;
+
+ private:
+  void hoist(const MessagePrograms& programs, const BySide<int64_t>& num_nodes, MessageInputs& in) const;
+
+  MessageResult reduction_;
+  bool is_mean_, shares_zeros_;
+  nb::object find_;
+  mutable std::map<std::vector<bool>, std::shared_ptr<const MessagePrograms>> known_;  // the GIL guards it
+};
+
+}  // namespace gb

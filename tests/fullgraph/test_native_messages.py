@@ -1,0 +1,320 @@
+"""Messages in compiled segments beside the same messages by themselves, and beside PyG."""
+
+import copy
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.graphs import CHANNELS, data_of
+from tests.fullgraph.test_batches import sampled
+from tests.fullgraph.test_native_segment import by_operation
+from torch_geometric.data import Data
+from torch_geometric.utils import softmax
+
+import graphbraid
+from graphbraid import native
+from graphbraid.fullgraph.batches.operations import BatchRun
+from graphbraid.ops.kernels import watched
+
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
+
+
+WIDTH = 4
+
+
+class Own(pyg.MessagePassing):
+    """A linear map of each end, parameters of all shapes, and a map of the nodes' own rows."""
+
+    def __init__(self, i, o, **options):
+        super().__init__(**options)
+        self.lin, self.gates, self.own = nn.Linear(i, o), nn.Linear(i, o), nn.Linear(i, o)
+        self.scale, self.row = nn.Parameter(torch.tensor([0.7])), nn.Parameter(torch.linspace(-1, 1, o)[None])
+        self.by_head = nn.Parameter(torch.rand(1, 2, o // 2))
+
+    def forward(self, x, edge_index, edge_weight=None, edge_attr=None):
+        more = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+        more = {name: one for name, one in more.items() if one is not None}
+        rows = self.lin(x)
+        if self.node_dim == 0:
+            return self.own(x) + self.propagate(edge_index, x=rows.view(-1, 2, WIDTH // 2)).flatten(1)
+        return self.own(x) + self.propagate(edge_index, x=rows, gate=self.gates(x), **more)
+
+
+def gate(self, gate_i, gate_j, x_j):
+    return torch.sigmoid(gate_i + gate_j) * torch.tanh(x_j)
+
+
+def difference(self, x_i, x_j):
+    return torch.tanh(x_i) * torch.exp(-x_j.abs()) - x_j
+
+
+def learned(self, x_i, x_j):
+    return F.leaky_relu(x_j * self.row + x_i * self.scale, 0.1) * self.row
+
+
+def distance(self, x_i, x_j, gate_j):
+    return gate_j * torch.exp(-(x_i - 0.5 * x_j).pow(2).sum(dim=-1, keepdim=True))
+
+
+def attends(self, x_i, x_j, index, ptr, size_i):
+    return x_j * softmax((torch.relu(x_i) * x_j).sum(-1), index, ptr, size_i).view(-1, 1)
+
+
+def attends_by_head(self, x_i, x_j, index, ptr, size_i):
+    score = (F.leaky_relu(x_i + x_j, 0.2) * self.by_head).sum(-1)
+    return x_j * softmax(score, index, ptr, size_i).unsqueeze(-1)
+
+
+def weighed(self, x_i, x_j, edge_weight):
+    return edge_weight.view(-1, 1) * torch.relu(x_j - 0.5 * x_i)
+
+
+def featured(self, x_j, edge_weight, edge_attr):
+    return edge_weight.view(-1, 1) * torch.sigmoid(x_j + edge_attr)
+
+
+MESSAGES = {
+    **{f"gate, {aggr}": (gate, {"aggr": aggr}) for aggr in ("sum", "mean", "max", "min")},
+    "difference": (difference, {}),
+    "difference, mean": (difference, {"aggr": "mean"}),
+    "parameters": (learned, {}),
+    "parameters, max": (learned, {"aggr": "max"}),
+    "distance": (distance, {}),
+    "softmax": (attends, {}),
+    "softmax by head": (attends_by_head, {"node_dim": 0}),
+    "weights of edges": (weighed, {}),
+    "weights of edges, max": (weighed, {"aggr": "max"}),
+    "features of edges": (featured, {"aggr": "mean"}),
+}
+
+
+class Model(nn.Module):
+    """Three layers with dropout."""
+
+    def __init__(self, name):
+        super().__init__()
+        message, options = MESSAGES[name]
+        message.__name__ = "message"  # by which PyG finds its signature
+        self.reads = [one for one in ("edge_weight", "edge_attr") if one in message.__code__.co_varnames]
+        kind = type("".join(c for c in name if c.isalpha()), (Own,), {"message": message})
+        widths = CHANNELS, WIDTH, WIDTH, WIDTH
+        self.convs = nn.ModuleList(kind(i, o, **options) for i, o in pairwise(widths))
+
+    def forward(self, x, edge_index, edge_weight=None, edge_attr=None):
+        more = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+        more = {name: more[name] for name in self.reads}
+        for conv in self.convs[:-1]:
+            x = F.dropout(conv(x, edge_index, **more).relu(), 0.3, self.training)
+        return self.convs[-1](x, edge_index, **more)
+
+
+def ready(name, kind="untidy"):
+    """A model and a graph; a dense one has steps that run once for each node."""
+    torch.manual_seed(0)
+    data = (
+        data_of("untidy")
+        if kind == "untidy"
+        else Data(torch.randn(30, CHANNELS), torch.randint(26, (2, 400)))
+    )
+    data.edge_weight, data.edge_attr = torch.rand(data.num_edges), torch.rand(data.num_edges, WIDTH)
+    return Model(name), data
+
+
+def named(model, data):
+    return {name: getattr(data, name) for name in model.reads}
+
+
+def names_of(out):
+    """Names of the autograd functions behind outputs."""
+    waiting, seen = [out.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [one for one, _ in node.next_functions]
+    return {type(one).__name__ for one in seen}
+
+
+def runs_as_one(out):
+    return "_NativePassBackward" in names_of(out) and "AggregateMessagesBackward" not in names_of(out)
+
+
+@pytest.mark.parametrize("kind", ["untidy", "dense"])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_give_what_they_give_by_themselves(name, kind, monkeypatch):
+    model, data = ready(name, kind)
+    results = []
+    for is_native in (True, False):
+        if not is_native:
+            by_operation(monkeypatch)
+        engine, found = graphbraid.compile(copy.deepcopy(model), strict=True), []
+        for _ in range(2):
+            torch.manual_seed(5)
+            x, call = data.x.clone().requires_grad_(), partial(engine, **named(model, data))
+            out = call(x, data.edge_index)
+            assert runs_as_one(out) == is_native
+            with torch.no_grad():
+                torch.manual_seed(5)
+                assert torch.equal(out, call(x, data.edge_index))
+            wanted = [x, *engine.parameters()]
+            for keeps in (True, False):
+                grads = torch.autograd.grad(out.square().sum(), wanted, retain_graph=keeps, allow_unused=True)
+                found += [out.detach(), *grads]
+        results.append(found)
+    for one, other in zip(*results, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert torch.equal(results[0][0], results[1][0]) or "softmax" in name
+
+
+def adam(run, model, batch, y):
+    """Losses of some steps, and the parameters after them."""
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(run(batch), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *(p.detach().clone() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_ten_steps_on_a_batch_equal_those_by_themselves_and_pygs(name, layout, monkeypatch):
+    model, data = ready(name)
+    model = model.eval()  # dropout's masks are others
+    batch, y = sampled(data, layout=layout, num_neighbors=(3, 2, 2)), torch.randint(WIDTH, (5,))
+    written, twin = copy.deepcopy(model), copy.deepcopy(model)
+    engine = graphbraid.compile(model, strict=True)
+    assert runs_as_one(engine(batch))
+    found = [adam(engine, model, batch, y)]
+    by_operation(monkeypatch)
+    found.append(adam(graphbraid.compile(twin, strict=True), twin, batch, y))
+    if layout == "subgraph":
+        rows = partial(written, batch.x, batch.edge_index, **named(model, batch))
+        found.append(adam(lambda _: rows()[:5], written, batch, y))
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_unwritten_memory_is_read_nowhere(name, nan_memory):
+    model, data = ready(name)
+    data.edge_index = data.edge_index[:, :0] if name == "distance" else data.edge_index
+    data.edge_weight, data.edge_attr = (one[: data.num_edges] for one in (data.edge_weight, data.edge_attr))
+    x = data.x.clone().requires_grad_()
+    out = graphbraid.compile(model, strict=True)(x, data.edge_index, **named(model, data))
+    assert runs_as_one(out)
+    assert out.isfinite().all()
+    for grad in torch.autograd.grad(out.sum(), [x, *model.parameters()], allow_unused=True):
+        assert grad is None or grad.isfinite().all()
+
+
+@pytest.fixture
+def nan_memory():
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # tensors of new memory are filled with NaN
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize("name", ["gate, sum", "gate, max", "parameters", "softmax by head"])
+def test_parts_that_are_frozen_have_no_gradients(name, monkeypatch):
+    model, data = ready(name)
+    for one in (
+        model.convs[1].row,
+        model.convs[0].lin.weight,
+        model.convs[0].gates.weight,
+        model.convs[2].by_head,
+    ):
+        one.requires_grad_(requires_grad=False)
+    wanted, found = [p for p in model.parameters() if p.requires_grad], []
+    for is_native in (True, False):
+        if not is_native:
+            by_operation(monkeypatch)
+        out = graphbraid.compile(model.eval(), strict=True)(data.x, data.edge_index)
+        assert runs_as_one(out) == is_native
+        found.append(torch.autograd.grad(out.square().sum(), wanted, allow_unused=True))
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", ["edge_weight", "edge_attr", "row"])
+def test_what_messages_read_may_not_be_written_over_before_backward(changed):
+    model, data = ready("parameters" if changed == "row" else "features of edges")
+    order = data.edge_index[1].argsort(stable=True)  # else the rows are copied into order
+    given = {name: one[order].contiguous() for name, one in named(model, data).items()}
+    out = graphbraid.compile(model, strict=True)(data.x, data.edge_index[:, order].contiguous(), **given)
+    assert runs_as_one(out)
+    with torch.no_grad():
+        (model.convs[1].row if changed == "row" else given[changed]).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_weights_of_edges_that_learn_run_by_themselves(monkeypatch):
+    model, data = ready("weights of edges")
+    engine, weight = graphbraid.compile(model), data.edge_weight.clone()
+    assert runs_as_one(engine(data.x, data.edge_index, weight))
+    with watched() as calls:
+        assert not runs_as_one(engine(data.x, data.edge_index, weight))
+    assert calls
+    monkeypatch.setattr(BatchRun, "edge_weight", lambda *_: weight.clone().requires_grad_())
+    out = engine(data.x, data.edge_index, weight)
+    assert "_NativePassBackward" not in names_of(out)
+
+
+def test_a_segment_refuses_messages_that_do_not_fit():
+    segment, rows = native.kernels().Segment, torch.rand(3, 4)
+    fields = (8, 0, -1, 1, -1, -1, -1, 0, 0, 0.0, 0.0, 1, False, False)
+    edges = (
+        torch.tensor([0, 1, 2, 3]),
+        torch.tensor([0, 1, 2]),
+        3,
+        3,
+        False,
+        False,
+        0.0,
+        None,
+        None,
+        None,
+        None,
+    )
+    steps = torch.tensor([[0, 0, 0, 0]]), torch.zeros(1), torch.tensor([[0, 0, 0]]), [0]
+
+    def made(*, steps=steps, sources=(0,), heads=1, columns=4, kind=0, count=9):
+        programs = [None, steps, *[None] * 7][:count]
+        find = partial(lambda *_: ([[], []], programs))
+        messages = [*sources], [], [], heads, columns, kind, False, False, find
+        return segment([fields], 1, 0, [1], (1.0, 1.0, 1.0), 0.01, [messages])
+
+    def run(of, *, of_edges=((None, None),), width=4):
+        begun = of.begin([rows], [], [edges], [], [torch.empty(3, width)], [*of_edges])
+        return None if begun is None else begun.forward([], [False], [])
+
+    assert run(made()) is not None
+    assert run(made(columns=6), width=6) is None  # rows of 4
+    assert run(made(), of_edges=()) is None
+    assert run(made(), of_edges=[(torch.rand(2, 4), None)]) is None
+    assert run(made(), of_edges=[(None, torch.rand(2))]) is None
+    for wrong in ({"heads": 3}, {"kind": 3}, {"sources": (1,)}, {"sources": (-1,)}, {"columns": 0}):
+        with pytest.raises(ValueError, match=r"must|heads"):
+            made(**wrong)
+    more = [{"count": 8}, {"steps": None}]
+    for wrong in ([[2, 0, 0, 0]], [[3, 0, 0, 0]], [[4, 0, 0, 0]], [[0, 1, 0, 0]]):
+        more.append({"steps": (torch.tensor(wrong), *steps[1:])})
+    more += [
+        {"steps": (*steps[:2], torch.tensor([wrong]), [0])} for wrong in ([9, 0, 0], [0, 1, 0], [0, 0, 1])
+    ]
+    for one in more:
+        with pytest.raises(ValueError, match=r"must|has"):
+            run(made(**one))
