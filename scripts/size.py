@@ -33,13 +33,13 @@ BUDGETS = {
     ("fullgraph",): 29_280,
     ("distributed",): 7_690,
     ("synth",): 5_925,
-    ("train",): 10_980,
+    ("train",): 10_985,
     ("estimates",): 4_455,
     ("report.py",): 445,
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_025, 409, 94_420
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_030, 409, 94_450
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from tests.distributed.training import BASE, At, Losses, fitted, graph_of
+from tests.train import linked_types
 from tests.train.typed_communities import bibliography
 from torch import Tensor, nn
 from torch_geometric.nn import HeteroConv, SAGEConv
@@ -16,7 +17,7 @@ from graphbraid.distributed import Communicator, ShardedGraph
 from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import coo_to_csc
-from graphbraid.nn import RGCN, GraphSAGE, NodeEmbedding, ShardedEmbedding
+from graphbraid.nn import RGCN, DotProduct, GraphSAGE, LinkModel, NodeEmbedding, ShardedEmbedding
 from graphbraid.train import Trainer
 
 RUN = BASE | {"optimizer": "adam", "lr": 0.05}
@@ -75,6 +76,24 @@ def every_case(comm: Communicator, folder: str, files: str) -> dict[str, object]
     held = of_files.runner.learned
     assert held is not None
     found["owned"] = sum(one.nodes.owned.numel() for one in held.groups)
+    return found
+
+
+def links(comm: Communicator, folder: str) -> dict[str, object]:
+    """Learn links on parts, on the whole graph, and between node types."""
+    found: dict[str, object] = {}
+    options = RUN | {"task": "link", "epochs": 1, "batch_size": 300, "eval_batch_size": 200, "lr": 0.02}
+    for name, graph in (("parts", ShardedGraph.open(folder, comm)), ("whole", graph_of())):
+        torch.manual_seed(0)
+        encoder = NodeEmbedding(graph.num_nodes, 8, GraphSAGE(8, 8, 8, num_layers=2), sharded=True)
+        trainer = Trainer(LinkModel(encoder, DotProduct()), graph, **options)
+        found[name] = fitted(trainer) | {
+            "scores": trainer.predict_links(torch.arange(80).view(2, 40), mode="exact").tolist()
+        }
+    graph = linked_types.films()
+    torch.manual_seed(0)
+    model = linked_types.by_type(graph, sharded=True)
+    found["types"] = fitted(Trainer(model, graph, link_relation=linked_types.RATES, **options))
     return found
 
 

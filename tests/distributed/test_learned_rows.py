@@ -78,6 +78,17 @@ def test_ranks_learn_what_one_process_learns(
             assert one["test"] == pytest.approx(expected["test"], rel=1e-4)
 
 
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_links_are_learned_with_rows_that_ranks_divide(size: int, folder: Path) -> None:
+    [alone] = run(1, learned_rows.links, folder)
+    expected = alone.result | {"parts": alone.result["whole"]}
+    for said in run(size, learned_rows.links, folder):
+        for name, found in said.result.items():
+            for what in ("losses", "weights", "test"):
+                assert found[what] == pytest.approx(expected[name][what], rel=1e-3, abs=1e-3), (name, what)
+            assert found.get("scores") == pytest.approx(expected[name].get("scores"), abs=1e-3), name
+
+
 def test_each_rank_holds_the_rows_of_its_own_nodes(results: Callable[[int], list[Said]]) -> None:
     owned = [said.result["owned"] for said in results(2)]
     assert sum(owned) == 600

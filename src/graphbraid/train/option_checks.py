@@ -357,7 +357,6 @@ def config_of_learned_rows(config: TrainConfig, given: Mapping[str, Any]) -> tup
     whole, copies = "a pass over the whole graph reads the rows of all nodes", "it is measured on copies"
     refused = [
         ("mode", "full" if config.mode == "full" else None, whole),
-        ("task", "link" if config.task == "link" else None, "links are ranked by one rank"),
         ("weight_decay", config.weight_decay or None, "rows that no batch reads would not decay"),
         ("plan", config.plan, copies),
         ("hot", config.hot or None, copies),

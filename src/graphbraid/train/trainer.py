@@ -46,7 +46,7 @@ from graphbraid.train.run_folder.checkpoint import load_rows, read_weights
 from graphbraid.train.run_folder.contract import Contract, graph_identity, learned_by, matched_to
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import SignalGuard, TrainerLock
-from graphbraid.train.step.links.runner import EndsRunner, LinkRunner, runner_of
+from graphbraid.train.step.links.runner import LinkRunner, runner_of
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.step import Progress, Share
 from graphbraid.train.step.tiers import make_tiers
@@ -194,7 +194,7 @@ class Trainer:
         graph = self.graph if self.graphs is None else self.graphs
         rows, lists = self.tiers, self.topology
         runner = runner_of(self.model, graph, self._place, self.config, rows=rows, lists=lists)
-        if self.graphs is None and not isinstance(runner, EndsRunner):
+        if self.graphs is None:
             runner.divide_rows(self.config, self.comm)
         return runner
 

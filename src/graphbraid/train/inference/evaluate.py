@@ -205,10 +205,10 @@ def score_by_ranks(
 
     On the whole graph each rank computes the outputs of the nodes that it owns. Sampled evaluation divides
     whole mini-batches, so that each is the one that a single rank would draw. Rank 0 ranks links, and
-    scores labels of edges; where features are divided, the others compute the same beside it.
+    scores labels of edges; where ranks divide features or learned rows, the others compute the same.
     """
     if isinstance(runner, EndsRunner):
-        takes_part = comm.rank == 0 or not runner.graph.is_whole
+        takes_part = comm.rank == 0 or not runner.graph.is_whole or runner.learned is not None
         alone = score(runner, config, nodes, mode, task=task, metrics=metrics) if takes_part else {}
         found: dict[str, float] = comm.share(alone)
         return found

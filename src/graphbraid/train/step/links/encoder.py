@@ -132,6 +132,9 @@ class EncoderRunner(NodeEncoderRunner):
 
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch on the encoder's device."""
+        if self.learned is not None:
+            ids = {group.node_type: batch.n_id for group in self.learned.groups}  # there is one type
+            self.learned.take_batch(ids, learns=torch.is_grad_enabled())
         with self.autocast():
             outputs = self._called(batch, CallValues(partial(self._of_batch, batch)))
         return self._checked(outputs)[:count]
@@ -284,8 +287,11 @@ class TypedEncoderRunner(NodeEncoderRunner):
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""
         typed, places = self._typed(batch)
+        moved = typed.to(self.device)
+        if self.learned is not None:
+            self.learned.take_batch(moved.n_id_dict, learns=torch.is_grad_enabled())
         with self.masks_of(typed), self.over_ranks(typed):
-            found = self._by_end(CallValues(partial(self._of_typed_batch, typed.to(self.device))))
+            found = self._by_end(CallValues(partial(self._of_typed_batch, moved)))
         of_type = dict(zip(self.graph.node_types, places, strict=True))
         wanted = {one: of_type[one][of_type[one] < count] for one in found}
         order = torch.cat(list(wanted.values())).argsort()

@@ -158,7 +158,9 @@ class EndsRunner(ModelRunner):
                 self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._place)
             else:
                 self._encoder = EncoderRunner(encoder, self.data, self._place)
-        self._encoder.norms = self.norms
+        self._encoder.norms, self._encoder.learned = self.norms, self.learned
+        if self.learned is not None:  # rows that come with a batch are no constants of a compiled model
+            self._encoder.batches = None
         return self._encoder
 
     def reach(self, config: TrainConfig) -> int | None:
