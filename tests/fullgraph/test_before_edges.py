@@ -106,7 +106,7 @@ MESSAGES = {
         _used_again,
     )
 }
-BLOCKED = {"stacked", "features"}
+BLOCKED = {"stacked"}
 """Those of which something is left that no kernel's step computes."""
 
 

@@ -12,7 +12,7 @@ from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.matrix.case import layer
 from tests.fullgraph.matrix.cases_edges import FEATURES, GINE, Featured, with_features
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, engine_of, verdict
-from tests.fullgraph.matrix.graphs import CHANNELS, data_of
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
 from torch import nn
 
@@ -257,3 +257,84 @@ def test_sums_of_neighbours_and_features_have_a_kernel_on_a_device(monkeypatch):
     assert isinstance(engine, Engine)
     for _ in range(3):
         torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+
+
+class Gated(pyg.MessagePassing):
+    """Gates of both ends and the edge, by one linear map of all three or by several."""
+
+    def __init__(self, channels, features, how, aggr):
+        super().__init__(aggr=aggr)
+        self.how, self.value = how, nn.Linear(channels, channels)
+        self.gate = nn.Linear(features + (2 * channels if how == "joined" else 0), channels)
+
+    def forward(self, x, edge_index, edge_attr):
+        if self.how == "mapped before":
+            edge_attr = self.gate(edge_attr)
+        return self.propagate(edge_index, x=x, value=self.value(x), edge_attr=edge_attr)
+
+    def message(self, x_i, x_j, value_j, edge_attr):
+        if self.how == "joined":
+            return torch.sigmoid(self.gate(torch.cat([x_i, edge_attr, x_j], dim=-1))) * value_j
+        gate = edge_attr
+        if self.how == "mapped":
+            gate = self.gate(edge_attr)
+        elif self.how == "bias computed":
+            gate = nn.functional.linear(edge_attr, self.gate.weight, self.gate.bias * 2)
+        return torch.sigmoid(x_i + x_j + gate) * value_j
+
+
+MAPS = {
+    "mapped": (lambda: Gated(CHANNELS, FEATURES, "mapped", "sum"), True),
+    "mapped before": (lambda: Gated(CHANNELS, FEATURES, "mapped before", "mean"), True),
+    "joined": (lambda: Gated(CHANNELS, FEATURES, "joined", "max"), True),
+    "a bias that is computed": (lambda: Gated(CHANNELS, FEATURES, "bias computed", "sum"), False),
+    "TransformerConv": (lambda: pyg.TransformerConv(CHANNELS, 4, heads=2, edge_dim=FEATURES), True),
+    "ResGatedGraphConv": (lambda: pyg.ResGatedGraphConv(CHANNELS, 8, edge_dim=FEATURES), True),
+    "GENConv": (lambda: pyg.GENConv(CHANNELS, 8, aggr="mean", edge_dim=FEATURES, norm=None), True),
+}
+"""Layers that map edge features in their messages, and whether one kernel runs these."""
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_linear_maps_of_few_features_are_steps_of_one_kernel(name):
+    torch.manual_seed(3)
+    make, is_fused = MAPS[name]
+    data, model = (
+        data_with_features(),
+        pyg.Sequential(
+            "x, edge_index, edge_attr", [(make(), "x, edge_index, edge_attr -> x"), nn.LazyLinear(CLASSES)]
+        ),
+    )
+    model(data.x, data.edge_index, data.edge_attr)
+    engine, twin = engine_of(model, data), copy.deepcopy(model)
+    assert ("in one kernel" in engine.explain()) is is_fused
+    assert ("on blocks of edges" in engine.explain()) is not is_fused
+    on_batches = graphbraid.compile(copy.deepcopy(model))
+    for _ in range(2):
+        out, theirs = engine(), expected(twin, data)
+        whole = on_batches(data.x, data.edge_index, data.edge_attr)[data.train_mask]
+        torch.testing.assert_close(out, theirs, **CLOSE)
+        torch.testing.assert_close(whole, theirs, **CLOSE)
+        weights = torch.rand(out.shape, generator=torch.Generator().manual_seed(1))
+        for made in (out, whole, theirs):
+            (made * weights).sum().backward()
+        for one, other, third in zip(*(m.parameters() for m in (model, twin, on_batches)), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(third.grad, other.grad, rtol=1e-3, atol=1e-4)
+        for p, q, r in zip(*(m.parameters() for m in (model, twin, on_batches)), strict=True):
+            new = torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
+            p.data, q.data, r.data = new, new.clone(), new.clone()  # other memory than the one that was read
+
+
+def test_a_map_of_many_features_runs_as_written():
+    data = with_features(16)(data_of("untidy"))
+    model = pyg.Sequential(
+        "x, edge_index, edge_attr",
+        [
+            (Gated(CHANNELS, 16, "mapped", "sum"), "x, edge_index, edge_attr -> x"),
+            nn.Linear(CHANNELS, CLASSES),
+        ],
+    )
+    engine = engine_of(model, data)
+    assert "on blocks of edges" in engine.explain()
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)

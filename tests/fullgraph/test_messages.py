@@ -177,6 +177,30 @@ def test_frozen_parameters_of_a_message_get_no_gradient():
     assert model.first.att.grad is None
 
 
+SOFTMAX = pyg.aggr.SoftmaxAggregation
+SOFTENED = {
+    "GENConv": lambda: pyg.GENConv(CHANNELS, 8, norm=None),
+    "t": lambda: pyg.GENConv(CHANNELS, 8, norm=None, t=0.5),
+    "learn": lambda: pyg.GENConv(CHANNELS, 8, norm=None, learn_t=True),
+    "channels": lambda: pyg.GENConv(CHANNELS, 8, norm=None, aggr=SOFTMAX(learn=True, channels=8)),
+    "semi_grad": lambda: pyg.GENConv(CHANNELS, 8, norm=None, aggr=SOFTMAX(semi_grad=True)),
+}
+
+
+@pytest.mark.parametrize("name", SOFTENED)
+def test_a_softmax_aggregation_is_a_factor_of_the_message(name):
+    torch.manual_seed(7)
+    data, layer = data_of("untidy"), SOFTENED[name]()
+    model = pyg.Sequential("x, edge_index", [(layer, "x, edge_index -> x"), nn.ReLU(), nn.Linear(8, CLASSES)])
+    twin, engine = copy.deepcopy(model), engine_of(model, data)
+    assert ("in one kernel" in engine.explain()) is (name != "semi_grad")
+    assert_alike(model, twin, data, engine, steps=3)
+    for one in (model, twin):
+        if isinstance(one[0].aggr_module.t, float):
+            one[0].aggr_module.t = 2.0
+    assert_alike(model, twin, data, engine, steps=2)
+
+
 def test_a_message_that_is_changed_is_read_again():
     data, model = data_of("untidy"), Stack(own(_gate))
     engine = engine_of(model, data)

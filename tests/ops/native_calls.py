@@ -114,7 +114,7 @@ def _every_argument_of_messages(csc: Csc) -> None:
     """Steps of all that can be read, as a maximum, a sum by heads, and sums over all edges."""
     op = MessageOp
     steps = [(op.SOURCE, i) for i in range(4)] + [(op.DESTINATION, i) for i in range(10)]
-    steps += [(op.EDGE, 0), (op.WEIGHT, 0), (op.PARAMETER, 0), (op.NUMBER, 0)]
+    steps += [(op.EDGE, 0), (op.WEIGHT, 0), (op.PARAMETER, 0), (op.NUMBER, 0), (op.EDGE_NUMBER, 3)]
     rows = [[*step, 0, 0] for step in steps]
     for i in range(1, len(steps)):
         rows.append([op.ADD, len(rows) - 1 if i > 1 else 0, i, 0])

@@ -50,6 +50,24 @@ MESSAGES = {
         ],
         lambda x, x2, y, y2, e, w, p, f: torch.tanh(((((x + x2 - y) * y2 + e) * w[:, None]) + p) * f),
     ),
+    "a linear map of the edge's numbers": (
+        [
+            X,
+            Y,
+            PARAMETER,
+            (_OF.EDGE_NUMBER, 0),
+            (_OF.PARAMETER, 2, 2),
+            (_OF.MULTIPLY, 3, 4),
+            (_OF.EDGE_NUMBER, 2),
+            (_OF.PARAMETER, 2, 3),
+            (_OF.MULTIPLY, 6, 7),
+            (_OF.ADD, 5, 8),
+            (_OF.ADD, 0, 9),
+            (_OF.ADD, 10, 2),
+            (_OF.MULTIPLY, 11, 1),
+        ],
+        lambda x, x2, y, y2, e, w, p, f, m: (x + e[:, ::2] @ m[:, 1:].t() + p) * y,
+    ),
     "costly steps of one end": (
         [
             X,
@@ -108,10 +126,13 @@ def case(name, reduction, width, ties="shared", *, csc=None, place="cpu"):
     steps, function = MESSAGES[name]
     csc, draw = csc_on(csc or csc_of(), torch.device(place)), torch.Generator().manual_seed(2)
     some = [torch.randn(count, width, generator=draw) for count in (csc.num_src, csc.num_dst) for _ in (1, 2)]
-    some += [torch.randn(csc.num_edges, width, generator=draw), torch.rand(csc.num_edges, generator=draw)]
+    is_mapped = "linear map" in name
+    edges = torch.randn(csc.num_edges, 3 if is_mapped else width, generator=draw)
+    some += [edges, torch.rand(csc.num_edges, generator=draw)]
     some = [rows.to(place) for rows in some]
     rows = EdgeRows(sources=tuple(some[:2]), destinations=tuple(some[2:4]), edges=tuple(some[4:]))
     parameters = [torch.randn(1, width, generator=draw).to(place), torch.full((1,), 0.7, device=place)]
+    parameters += [torch.randn(width, 3, generator=draw).to(place)] * is_mapped
     for parameter in parameters:
         parameter.requires_grad_()
     options = {"width": width, "parameters": parameters, "ties": ties}

@@ -344,7 +344,8 @@ class FusedMessages:
         reduction: how the messages to a node become one row. Nodes without any have zeros.
         width: columns of wide rows, and of the result of one reduction.
         parameters: what the message reads beside the rows, each of ``width`` numbers, of one, or of one for
-            each head where the step that reads it is narrow.
+            each head where the step that reads it is narrow; or ``(width, columns)``, of which steps read
+            single columns.
         ties: see :class:`.BlockedMessages`.
         heads: a wide row has this many heads, one behind the other; a narrow row has a number for each.
 
@@ -368,16 +369,22 @@ class FusedMessages:
         self._reduction: MessageReduction = "own" if isinstance(reduction, SeveralReductions) else reduction
         self._ties = ties if self._several is None else self._several.ties
         self._parameters, self._heads = parameters, heads
+        steps, self._read = parameters_read(steps, len(parameters))
         self.like = torch.empty(0, dtype=torch.float32, device=csc.indptr.device)
         """A float32 tensor where the rows are."""
         self._walks_at_nodes = dict[MessageOp, _Walk]()
         self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
-        on_cpu, are_numbers = self.like.device.type == "cpu", tuple(p.numel() == 1 for p in parameters)
+        on_cpu, are_numbers = self.like.device.type == "cpu", tuple(p.numel() == 1 for p in self._columns)
         hoists = tuple(on_cpu and csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side] for side in SIDES)
         self._message = _Message.of(tuple(steps), are_numbers, kinds_of(reduction), hoists)
         # Triton has no kernel of its own for dot products: there they are a message's steps like others.
         has_kernel = hasattr(backend(self.like), "dot_forward")
         self._attends = dot_products(steps) if reduction == "sum" and has_kernel else None
+
+    @property
+    def _columns(self) -> list[Tensor]:
+        """The parameters, and columns of parameters, that steps read, as they are now."""
+        return [_column(self._parameters[at], column) for at, column in self._read]
 
     @property
     def count_width(self) -> int:
@@ -513,7 +520,7 @@ class FusedMessages:
             given = self._with_sums(given, kept or None, written=bool(kept))
             places = given.destinations
             given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))
-        learned = tuple(total is not None for total in into.parameters)
+        learned = tuple(into.parameters[at] is not None for at, _ in self._read)
         totals, slopes = self._zeros_of_parameters(), self._slopes if kept else None
         all_targets = [
             [
@@ -541,9 +548,10 @@ class FusedMessages:
                 read = replace(given, edges=None, weight=None)
                 read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
                 self._run(at_nodes, self._at_nodes(side), read, to, adds=True, totals=totals)
-        for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
-            if total is not None:
-                given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
+        for row, (at, column) in zip(totals, self._read, strict=True):
+            if (whole := into.parameters[at]) is not None:
+                total = _column(whole, column)
+                given_to = row.sum() if total.numel() == 1 else row[: total.numel()]
                 total.add_(given_to.view(total.shape))
 
     def _gradients_of_sums(
@@ -573,8 +581,8 @@ class FusedMessages:
         return self._walks_at_nodes[side]
 
     def _zeros_of_parameters(self) -> Tensor:
-        made = self.like.new_empty(len(self._parameters), self._width)
-        return made.zero_() if self._parameters else made
+        made = self.like.new_empty(len(self._read), self._width)
+        return made.zero_() if self._read else made
 
     def _empty(self, step: int, number: int) -> Tensor:
         narrow = self._message.whole.all[step].narrow
@@ -583,7 +591,7 @@ class FusedMessages:
     def _given(self, rows: EdgeRows) -> _Given:
         """Return the arguments of the kernels, after the steps that run once for each node."""
         learned = self._zeros_of_parameters()
-        for row, parameter in zip(learned, self._parameters, strict=True):
+        for row, parameter in zip(learned, self._columns, strict=True):
             row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
         given = _Given(
             sources=self._padded(_OP.SOURCE, rows.sources),
@@ -683,15 +691,42 @@ def kinds_of(reduction: MessageReduction | SeveralReductions) -> tuple[int, ...]
     return tuple(_KINDS[one] for one in ((reduction,) if isinstance(reduction, str) else reduction.sums))
 
 
+def parameters_read(
+    steps: Sequence[MessageStep], count: int
+) -> tuple[tuple[MessageStep, ...], tuple[tuple[int, int], ...]]:
+    """Return steps that name parameters by their place among those that are read, and these.
+
+    Each is the number of one of ``count`` parameters, and of its column, from 1; 0 stands for all of it.
+
+    Raises:
+        DataError: there is no such parameter.
+    """
+    named, places = list[MessageStep](), dict[tuple[int, int], int]()
+    for step in steps:
+        if step.op is not _OP.PARAMETER:
+            named.append(step)
+            continue
+        if not 0 <= step.first < count:
+            raise DataError(f"steps must read parameters that are given; got {step}")
+        place = places.setdefault((step.first, step.second), len(places))
+        named.append(replace(step, first=place, second=0))
+    return tuple(named), tuple(places)
+
+
+def _column(parameter: Tensor, column: int) -> Tensor:
+    return parameter[:, column - 1] if column else parameter
+
+
 def fits_kernel(
     steps: Sequence[MessageStep],
     parameters: Sequence[Tensor],
     reduction: MessageReduction | SeveralReductions,
 ) -> bool:
     """Return whether the kernel has these steps with this reduction."""
-    alike = tuple(one.numel() == 1 for one in parameters)
     try:
-        _Message.of(tuple(steps), alike, kinds_of(reduction), (False, False))
+        named, read = parameters_read(steps, len(parameters))
+        alike = tuple(_column(parameters[at], column).numel() == 1 for at, column in read)
+        _Message.of(named, alike, kinds_of(reduction), (False, False))
     except DataError:
         return False
     return reduction == "sum" or all(step.op is not _OP.SOFTMAX for step in steps)
@@ -718,7 +753,8 @@ def aggregate_steps(
         steps: the message; see :class:`FusedMessages`.
         sources: float32 matrices of ``num_src`` rows.
         destinations: float32 matrices of at least ``num_dst`` rows.
-        edges: float32, at most one matrix and one vector; they get no gradients.
+        edges: float32, at most one matrix and one vector; they get no gradients. Steps read whole rows of the
+            matrix, which has ``width`` columns then, or single columns.
         parameters: see :class:`FusedMessages`.
         reduction: ``sum``, ``mean``, ``max`` or ``min``, or several.
         ties: see :class:`.BlockedMessages`.

@@ -18,11 +18,11 @@ the largest scores, and the logarithms of the sums of exponentials below these."
 class MessageOp(IntEnum):
     """Operation of a step for each edge ``u -> v``, by the number that the kernels take.
 
-    The first six read a row: row ``u`` of a matrix of the sources, row ``v`` of a matrix of the destinations,
-    the edge's own row, its weight, a parameter's row, or a number. A weight or number fills the row. All
-    others compute a row from the rows of one or two earlier steps. Those from ``RELU_GRADIENT`` to ``WHERE``
-    are for backward. A softmax runs over the edges of a destination, number by number. It must be a factor of
-    a message that is summed; kernels get it as an exponential.
+    The first seven read a row: row ``u`` of a matrix of the sources, row ``v`` of one of the destinations,
+    the edge's own row, its weight, a parameter's row, a number, or one number of the edge's own row. A weight
+    or number fills the row. All others compute a row from the rows of one or two earlier steps. Those from
+    ``RELU_GRADIENT`` to ``WHERE`` are for backward. A softmax runs over the edges of a destination, number by
+    number. It must be a factor of a message that is summed; kernels get it as an exponential.
     """
 
     SOURCE = 0
@@ -31,31 +31,33 @@ class MessageOp(IntEnum):
     WEIGHT = 3
     PARAMETER = 4
     NUMBER = 5
-    ADD = 6
-    SUBTRACT = 7
-    MULTIPLY = 8
-    DIVIDE = 9
-    RELU_GRADIENT = 10
-    LEAKY_RELU_GRADIENT = 11
-    SIGMOID_GRADIENT = 12
-    TANH_GRADIENT = 13
-    ABS_GRADIENT = 14
-    EQUAL = 15
-    WHERE = 16
-    RELU = 17
-    LEAKY_RELU = 18
-    SIGMOID = 19
-    TANH = 20
-    EXP = 21
-    ABS = 22
-    SUM_COLUMNS = 23
-    SPREAD = 24
-    SOFTMAX = 25
+    EDGE_NUMBER = 6
+    ADD = 7
+    SUBTRACT = 8
+    MULTIPLY = 9
+    DIVIDE = 10
+    RELU_GRADIENT = 11
+    LEAKY_RELU_GRADIENT = 12
+    SIGMOID_GRADIENT = 13
+    TANH_GRADIENT = 14
+    ABS_GRADIENT = 15
+    EQUAL = 16
+    WHERE = 17
+    RELU = 18
+    LEAKY_RELU = 19
+    SIGMOID = 20
+    TANH = 21
+    EXP = 22
+    ABS = 23
+    SUM_COLUMNS = 24
+    SPREAD = 25
+    SOFTMAX = 26
 
 
 _OP = MessageOp
 _CHANGES_WIDTH = (_OP.SUM_COLUMNS, _OP.SPREAD)
 SIDES = (_OP.SOURCE, _OP.DESTINATION)
+_OF_EDGES = (_OP.EDGE, _OP.WEIGHT, _OP.EDGE_NUMBER)
 _COSTLY = (_OP.DIVIDE, _OP.SIGMOID, _OP.TANH, _OP.EXP)
 
 
@@ -65,9 +67,10 @@ class MessageStep:
 
     op: MessageOp
     first: int = 0
-    """The matrix or parameter that is read, or the step; 0 where nothing is."""
+    """The matrix, parameter or column that is read, or the step; 0 where nothing is."""
     second: int = 0
-    """The other step of those that read two."""
+    """The other step of those that read two. Of a parameter that is a matrix, the column that is read, from
+    1: the kernel gets it as a parameter of its own."""
     number: float = 0.0
     """The number, or the slope below zero."""
     narrow: bool = False
@@ -157,7 +160,7 @@ class StepList:
         sides, costs = list[set[MessageOp]](), list[bool]()
         for i, step in enumerate(self.all):
             reads = self.reads(i)
-            own = {step.op} if step.op in (*SIDES, _OP.EDGE, _OP.WEIGHT) else set[MessageOp]()
+            own = {step.op} if step.op in (*SIDES, *_OF_EDGES) else set[MessageOp]()
             if step.op is _OP.DESTINATION and step.first in (MAX_PLACE, LOG_PLACE):
                 own.add(_OP.EDGE)  # a softmax's sums, which its edges must give first
             sides.append(own.union(*(sides[j] for j in reads)))
@@ -263,11 +266,9 @@ def entered_steps(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[
             named = [made.wide(numbers[i]) if step.op is _OP.SUM_COLUMNS else numbers[i] for i in of]
             numbers.append(made.add(step.op, *named, number=step.number))
             continue
-        if step.op is _OP.PARAMETER and not 0 <= step.first < len(alike):
-            raise DataError(f"steps must read parameters that are given; got {step}")
         numbers.append(made.leaf(step.op, step.first, number=step.number, narrow=step.narrow))
         is_alike = step.op is _OP.PARAMETER and alike[step.first]
-        if is_alike or step.op in (_OP.NUMBER, _OP.WEIGHT):
+        if is_alike or step.op in (_OP.NUMBER, _OP.WEIGHT, _OP.EDGE_NUMBER):
             made.alike.add(numbers[-1])
     return made, made.wide(numbers[-1]), score
 

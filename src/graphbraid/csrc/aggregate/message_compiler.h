@@ -24,7 +24,7 @@ class MessageCompiler {
   bool fits(int i, bool as_narrow) const {
     const MessageOp what = op(i);
     return what == MessageOp::kNumber || what == MessageOp::kWeight || what == MessageOp::kParameter ||
-           narrow(i) == as_narrow;
+           what == MessageOp::kEdgeNumber || narrow(i) == as_narrow;
   }
 
   // Fills the phases, and the list of steps whose rows are stored. results: pairs of a kind and a step. A

@@ -92,10 +92,7 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
     if (*one) need_width(**one);
   for (const auto* one : of_destinations)
     if (*one) need_width(**one);
-  if (edges) {
-    need_width(*edges);
-    need_shape(*edges, topology.num_edges, edges->num_columns());
-  }
+  if (edges) need_shape(*edges, topology.num_edges, edges->num_columns());
   need_length(weight, topology.num_edges);
   const auto read = [&](int step, const OptionalFloats& rows, std::vector<MessageLeaf>& to) {
     need(rows.has_value(), "steps must read what is given");
@@ -128,6 +125,10 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
         break;
       case MessageOp::kNumber:
         has = of == 0;
+        break;
+      case MessageOp::kEdgeNumber:
+        has = edges.has_value() && of < edges->num_columns();
+        if (has) a.edges = {edges->data(), edges->num_columns()};
         break;
       default:
         break;

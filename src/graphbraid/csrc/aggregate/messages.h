@@ -17,6 +17,7 @@ enum class MessageOp : int64_t {
   kWeight,       // the edge's weight in each column
   kParameter,    // row a of the parameters
   kNumber,       // the number in each column
+  kEdgeNumber,   // number a of the edge's own row in each column
   kAdd,          // of steps a and b, as all up to kWhere
   kSubtract,
   kMultiply,
@@ -94,6 +95,7 @@ struct MessageArgs {
   const float* weight = nullptr;      // (num_edges,); null if no step reads it
   const float* parameters = nullptr;  // (num_parameters, width); a narrow one fills the first columns
   std::vector<MessageLeaf> walked, reached, of_edges;  // read by the walked row, the other end, the edge
+  Rows edges;                                          // (num_edges, any), where steps read numbers of edges
   std::vector<MessagePhase> phases;
   std::vector<int> stored;  // steps that have a row of their own
 

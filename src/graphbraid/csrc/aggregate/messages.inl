@@ -241,6 +241,9 @@ class MessageWalk {
       } else if (step[0] == static_cast<int64_t>(MessageOp::kWeight)) {
         rows_.at[static_cast<size_t>(i)] = own(i);
         weights_.push_back(i);
+      } else if (step[0] == static_cast<int64_t>(MessageOp::kEdgeNumber)) {
+        rows_.at[static_cast<size_t>(i)] = own(i);
+        numbers_.emplace_back(i, step[1]);
       }
     }
     for (const MessageLeaf& leaf : a.reached) {
@@ -324,21 +327,27 @@ class MessageWalk {
       const float* row = row_of(leaf, other);
       for (int64_t c = 0; c < leaf.columns; c += 16) __builtin_prefetch(row + c, 0, kSecondLevel);
     }
-    if (a_.perm)
+    if (a_.perm) {
       for (const MessageLeaf& leaf : a_.of_edges) {
         const float* row = row_of(leaf, a_.perm[e]);
         for (int64_t c = 0; c < leaf.columns; c += 16) __builtin_prefetch(row + c, 0, kSecondLevel);
       }
+      if (!numbers_.empty())
+        __builtin_prefetch(static_cast<const float*>(a_.edges.data) + a_.perm[e] * a_.edges.stride, 0,
+                           kSecondLevel);
+    }
   }
 
   void run_edge(int64_t e) {
     const int64_t other = node_at(a_.walk, e);
     for (const MessageLeaf& leaf : a_.reached) rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, other);
-    if (!a_.of_edges.empty() || a_.weight) {
+    if (!a_.of_edges.empty() || a_.weight || !numbers_.empty()) {
       const int64_t edge = a_.perm ? a_.perm[e] : e;
       for (const MessageLeaf& leaf : a_.of_edges)
         rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, edge);
       for (const int i : weights_) std::fill_n(own(i), a_.walk.width, a_.weight[edge]);
+      const float* of_edge = static_cast<const float*>(a_.edges.data) + edge * a_.edges.stride;
+      for (const auto& [i, column] : numbers_) std::fill_n(own(i), a_.walk.width, of_edge[column]);
     }
     for (const MessagePhase& phase : a_.phases) {
       for (const int i : phase.reshaped) reshape(i);
@@ -363,7 +372,8 @@ class MessageWalk {
   std::vector<float> scratch_;
   std::vector<int32_t> not_asked_;  // a row of counts for each result, where counts go that nobody asked for
   MessageRows rows_;
-  std::vector<int> weights_;          // steps that read the edge's weight
+  std::vector<int> weights_;                      // steps that read the edge's weight
+  std::vector<std::pair<int, int64_t>> numbers_;  // steps that read a number of an edge, and its column
   std::vector<MessageLeaf> fetched_;  // matrices whose rows of the other end are prefetched, each once
   int64_t ahead_;                     // how many edges ahead rows are prefetched
 };

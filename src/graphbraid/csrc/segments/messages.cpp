@@ -113,6 +113,7 @@ void MessageProgram::run(const MessageEdges& edges, const MessageInputs& in, int
     need(op != MessageOp::kParameter || static_cast<int64_t>(place) < in.parameters.rows,
          "steps must read what is given");
     need(op != MessageOp::kWeight || in.weight != nullptr, "steps must read what is given");
+    need(op != MessageOp::kEdgeNumber, "steps of segments must read whole rows of edges");
     const bool of_source = op == MessageOp::kSource, of_edge = op == MessageOp::kEdge;
     if (!of_source && !of_edge && op != MessageOp::kDestination) continue;
     const std::vector<FloatMatrix>& of_nodes = in.rows[of_source ? kSources : kDestinations];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -143,8 +143,9 @@ class Messages(Operation):
     """Columns of the result."""
     edge_width: int
     """Elements of an edge's message."""
-    several: SeveralReductions | None = None
-    """The reduction ``own`` as the kernel of steps computes it: several reductions of the same messages."""
+    several: SeveralReductions | Literal["sum"] | None = None
+    """The reduction ``own`` as the kernel of steps computes it: several reductions of the same messages, or
+    the sum of messages that steps multiply by their softmax."""
     encoders: tuple[tuple[str, nn.Module], ...] = ()
     """By parameter that receives edge features, the linear map that the model applies to them before."""
     edges: ComputedEdges | None = None
@@ -187,7 +188,7 @@ class Messages(Operation):
 
         A sum of columns may have other bits in backward there, where a maximum would lose its gradient.
         """
-        of_several = () if self.several is None else self.several.names
+        of_several = self.several.names if isinstance(self.several, SeveralReductions) else ()
         selects = self.selects or not {"max", "min"}.isdisjoint(of_several)
         is_exact = not selects or all(step.op is not MessageOp.SUM_COLUMNS for step in self.steps)
         return bool(self.steps) and is_exact

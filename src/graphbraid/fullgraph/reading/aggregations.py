@@ -181,6 +181,18 @@ def several_reductions(
     return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
 
 
+def temperature_of(layer: Any) -> float | nn.Parameter | None:
+    """Return the temperature of a layer's softmax aggregation; None if the aggregation is another.
+
+    A gradient without that of the softmax (``semi_grad``) is another.
+    """
+    module = layer.aggr_module
+    if _name_of(type(module)) != f"{_AGGR}.basic.SoftmaxAggregation" or module.semi_grad:
+        return None
+    is_own = type(layer).aggregate is not base_of(layer).aggregate or getattr(module, "_deterministic", False)
+    return module.t if type(module.t) in (int, float, nn.Parameter) and not is_own else None
+
+
 # ---- how PyG's maximum divides its gradient among equal messages, found by running it on two of them, once
 #
 # It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own

@@ -39,6 +39,12 @@ _SHAPES: tuple[Any, ...] = (torch.reshape, torch.flatten, torch.unsqueeze, torch
 _SHAPES += ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous")
 
 
+def is_plain_linear(module: nn.Module) -> bool:
+    """Return whether a call of a module is that of PyTorch's or PyG's linear map alone, without hooks."""
+    is_pyg = type(module).__name__ == "Linear" and is_from(type(module), _PYG_LINEAR)
+    return (type(module) is nn.Linear or is_pyg) and not any(map(vars(module).get, _HOOKS))
+
+
 @dataclass(frozen=True, eq=False)
 class TracedMessage:
     """A message as calls on rows."""
@@ -334,8 +340,7 @@ class _Mover:
         bias: Any
         if node.op == "call_module":
             module: Any = self._modules[str(node.target)]
-            is_pyg = type(module).__name__ == "Linear" and is_from(type(module), _PYG_LINEAR)
-            if not (type(module) is nn.Linear or is_pyg) or any(map(vars(module).get, _HOOKS)):
+            if not is_plain_linear(module):
                 return None
             x, weight, bias = node.args[0], module.weight, module.bias
         elif node.target is F.linear:

@@ -7,6 +7,7 @@ it changes places with a linear map, and the next operations run on its rows whi
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator
@@ -21,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, FromCall, FromGraph, ReadRows
 from graphbraid.fullgraph.program.graph_break import DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
+from graphbraid.fullgraph.reading.before_edges import is_plain_linear
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
@@ -56,6 +58,10 @@ _VIEWS = ("view", "reshape", torch.reshape, "flatten", torch.flatten)
 _UNSQUEEZE, _SQUEEZE = (torch.unsqueeze, "unsqueeze"), (torch.squeeze, "squeeze")
 
 
+_Columns = tuple[int, range]
+"""Columns of a parameter, by its number, or of the edge features, by -1."""
+
+
 @dataclass(frozen=True)
 class _StepValue:
     """A value that is a step."""
@@ -73,9 +79,11 @@ def steps_of(
     *,
     tensors: Mapping[str, Tensor],
     shapes: Mapping[str, tuple[int, ...]],
+    encoders: Mapping[str, Any],
     used: Sequence[nn.Parameter],
     shape: tuple[int, ...],
     reduction: MessageReduction | SeveralReductions,
+    temperature: float | nn.Parameter | None = None,
 ) -> tuple[MessageStep, ...]:
     """Return a message as steps of a kernel; none if it is made of anything else.
 
@@ -85,9 +93,12 @@ def steps_of(
         reads: the rows that the message reads.
         tensors: the tensors that the trace reads beside its arguments.
         shapes: by argument, the shape of an edge's row: ``()`` for one number.
+        encoders: by argument that gets edge features, the linear map that they have passed before.
         used: the parameters that the message reads.
         shape: the shape of an edge's message: ``(columns,)`` or ``(heads, channels)``.
         reduction: how messages become one row.
+        temperature: if given, messages are multiplied by the softmax over in-neighbours of the message times
+            it.
     """
     roles = [role for _, role, _ in reads]
     many = max(roles.count(ReadRows.SOURCE), roles.count(ReadRows.DESTINATION)) > MOST_MATRICES
@@ -95,7 +106,10 @@ def steps_of(
         return ()
     modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
     try:
-        steps = _Steps(modules, reads, tensors=tensors, shapes=shapes, used=used, shape=shape).all_of(graph)
+        made = _Steps(
+            modules, reads, tensors=tensors, shapes=shapes, encoders=encoders, used=used, shape=shape
+        )
+        steps = made.all_of(graph) if temperature is None else made.softened(graph, temperature)
     except _NotStepsError:
         return ()
     return steps if fits_kernel(steps, used, reduction) else ()
@@ -117,18 +131,26 @@ class _Steps:
         *,
         tensors: Mapping[str, Tensor],
         shapes: Mapping[str, tuple[int, ...]],
+        encoders: Mapping[str, Any],
         used: Sequence[nn.Parameter],
         shape: tuple[int, ...],
     ) -> None:
         self._tensors, self._modules, self._shapes = tensors, modules, shapes
+        self._encoders = encoders
         self._roles = {name: role for name, role, _ in reads}
-        self._used, self._width = [id(parameter) for parameter in used], math.prod(shape)
+        self._used, self._width = used, math.prod(shape)
         self._heads = heads_of(shape, shapes)
         self._steps: list[MessageStep] = []
         self._values: dict[fx.Node, _StepValue] = {}
+        self._columns: dict[fx.Node, _Columns] = {}
+        """What linear maps of edge features read."""
 
     def all_of(self, graph: fx.Graph) -> tuple[MessageStep, ...]:
         """Return the steps; the last one gives the message."""
+        needed = set[fx.Node]()  # others only compare sizes, as PyG's GENConv does
+        for node in reversed(graph.nodes):
+            if node.op == "output" or node in needed:
+                needed.update(node.all_input_nodes)
         for node in graph.nodes:
             if node.op == "output":
                 out = self._made(node.args[0])
@@ -136,9 +158,53 @@ class _Steps:
                     raise _NotStepsError
                 if out.step != len(self._steps) - 1:  # the kernel returns its last step
                     self._add(MessageOp.ADD, out, self._number(0.0))
-            elif node.users and not (node.op == "placeholder" and str(node.target) not in self._roles):
-                self._values[node] = self._value(node)
+            elif node in needed and not (node.op == "placeholder" and str(node.target) not in self._roles):
+                self._enter(node)
         return tuple(self._steps)
+
+    def softened(self, graph: fx.Graph, temperature: float | nn.Parameter) -> tuple[MessageStep, ...]:
+        """Return the steps of the message times the softmax of the message times a temperature."""
+        shape = (self._width,)
+        message = score = _StepValue(len(self.all_of(graph)) - 1, shape)
+        if isinstance(temperature, nn.Parameter):
+            if temperature.numel() not in (1, self._width):
+                raise _NotStepsError
+            score = self._entered(MessageOp.MULTIPLY, shape, message, self._parameter(temperature))
+        elif temperature != 1:
+            score = self._entered(MessageOp.MULTIPLY, shape, message, self._number(float(temperature)))
+        factor = self._entered(MessageOp.SOFTMAX, shape, score)
+        self._entered(MessageOp.MULTIPLY, shape, message, factor)
+        return tuple(self._steps)
+
+    def _enter(self, node: fx.Node) -> None:
+        """Enter a value as a step, or as columns that a linear map reads; it may be both."""
+        if (columns := self._columns_of(node)) is not None:
+            self._columns[node] = columns
+        try:
+            self._values[node] = self._value(node)
+        except _NotStepsError:
+            if columns is None:
+                raise
+
+    def _columns_of(self, node: fx.Node) -> _Columns | None:
+        """Return what a linear map of edge features reads: columns of these, or of its weight."""
+        name, args = str(node.target), node.args
+        if node.op == "placeholder":
+            shape, is_mapped = self._shapes[name], name in self._encoders
+            is_read = self._roles[name] is ReadRows.FEATURES and len(shape) == 1 and not is_mapped
+            return (-1, range(*shape)) if is_read else None
+        if node.op == "get_attr":
+            return self._all_columns(self._tensors[name])
+        found = self._columns.get(args[0]) if args and isinstance(args[0], fx.Node) else None
+        if found is None or node.kwargs:
+            return None
+        if node.target is torch.flatten and found[0] < 0 and args[1:] == (1,):
+            return found
+        chosen = args[1] if node.target is operator.getitem else None
+        if isinstance(chosen, tuple) and len(chosen) == 2 and chosen[0] == slice(None):
+            ends = (chosen[1].start, chosen[1].stop) if isinstance(chosen[1], slice) else ("", "")
+            return (found[0], found[1][slice(*ends)]) if all(isinstance(one, int) for one in ends) else None
+        return None
 
     def _value(self, node: fx.Node) -> _StepValue:
         if node.op == "placeholder":
@@ -146,15 +212,61 @@ class _Steps:
         if node.op == "get_attr":
             return self._parameter(self._tensors[str(node.target)])
         if node.op == "call_module":
-            module = self._modules[str(node.target)]
-            if type(module) in (nn.Identity, nn.Dropout):  # of a dropout that rests
-                return self._made(node.args[0])
-            slope = (module.negative_slope,) if isinstance(module, nn.LeakyReLU) else ()
-            return self._call(type(module), (node.args[0], *slope), {})
+            return self._module(self._modules[str(node.target)], node.args[0])
+        if node.target is F.linear:
+            given: dict[str, Any] = dict(zip(("input", "weight", "bias"), node.args, strict=False))
+            given |= node.kwargs
+            bias = given.get("bias")
+            if bias is not None and bias.op != "get_attr":
+                raise _NotStepsError
+            held = bias if bias is None else self._tensors[str(bias.target)]
+            return self._linear(self._columns.get(given["input"]), self._columns.get(given["weight"]), held)
         return self._call(node.target, node.args, dict(node.kwargs))
+
+    def _module(self, module: nn.Module, x: Any) -> _StepValue:
+        """Return a call of a module."""
+        if is_plain_linear(module):
+            return self._linear(self._columns.get(x), self._all_columns(module.weight), module.bias)
+        if type(module) in (nn.Identity, nn.Dropout):  # of a dropout that rests
+            return self._made(x)
+        slope = (module.negative_slope,) if isinstance(module, nn.LeakyReLU) else ()
+        return self._call(type(module), (x, *slope), {})
+
+    def _linear(self, rows: _Columns | None, weight: _Columns | None, bias: Any) -> _StepValue:
+        """Return a linear map of edge features as a sum of their numbers times columns of the weight.
+
+        Args:
+            rows: the features that are mapped.
+            weight: the weight, ``(out_channels, in_channels)``, and its columns.
+            bias: the bias, if any.
+        """
+        if rows is None or weight is None or rows[0] >= 0 or weight[0] < 0 or len(rows[1]) != len(weight[1]):
+            raise _NotStepsError
+        shape = (self._used[weight[0]].shape[0],)
+        if shape[0] not in (self._width, self._heads):
+            raise _NotStepsError
+        terms = [] if bias is None else [self._parameter(bias)]
+        for number, column in zip(rows[1], weight[1], strict=True):
+            narrow = shape[0] != self._width
+            self._steps.append(MessageStep(MessageOp.PARAMETER, weight[0], column + 1, narrow=narrow))
+            factor = _StepValue(len(self._steps) - 1, shape)
+            of_edge = self._leaf(MessageOp.EDGE_NUMBER, None, at=number, alike=True)
+            terms.append(self._entered(MessageOp.MULTIPLY, shape, of_edge, factor))
+        return functools.reduce(lambda one, other: self._entered(MessageOp.ADD, shape, one, other), terms)
+
+    def _number_of(self, tensor: Any) -> int | None:
+        """Return the number of a parameter that the message reads."""
+        return next((at for at, one in enumerate(self._used) if one is tensor), None)
+
+    def _all_columns(self, tensor: Any) -> _Columns | None:
+        at = self._number_of(tensor)
+        return None if at is None or tensor.ndim != 2 else (at, range(tensor.shape[1]))
 
     def _read(self, name: str) -> _StepValue:
         role, shape = self._roles[name], self._shapes[name]
+        if (encoder := self._encoders.get(name)) is not None:
+            rows = -1, range(encoder.weight.shape[1])
+            return self._linear(rows, self._all_columns(encoder.weight), encoder.bias)
         if (shape == ()) != (role is ReadRows.WEIGHT) and not (shape == () and self._heads == 1):
             raise _NotStepsError
         same = [key for key, other in self._roles.items() if other is role]
@@ -169,9 +281,8 @@ class _Steps:
         return self._leaf(kind, shape, at=same.index(name), alike=role is ReadRows.WEIGHT)
 
     def _parameter(self, tensor: Tensor) -> _StepValue:
-        if id(tensor) not in self._used:
+        if (at := self._number_of(tensor)) is None:
             raise _NotStepsError
-        at = self._used.index(id(tensor))
         if tensor.numel() == 1:
             return self._leaf(MessageOp.PARAMETER, None, at=at, alike=True)
         made = self._leaf(MessageOp.PARAMETER, tuple(tensor.shape), at=at)

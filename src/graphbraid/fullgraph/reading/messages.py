@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -31,6 +31,7 @@ from graphbraid.fullgraph.reading.aggregations import (
     base_of,
     reduction_of,
     several_reductions,
+    temperature_of,
     ties_of,
     why_not_reduced,
 )
@@ -42,6 +43,7 @@ from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_b
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.relational import is_hgt
 from graphbraid.fullgraph.reading.trace_context import recorded_functions
+from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
@@ -375,8 +377,11 @@ def read_messages(
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
     reads = _reads(rows, values)
     steps: tuple[MessageStep, ...] = ()
-    several = several_reductions(of.layer, message.shape, of.refuse) if of.aggr is None else None
-    if not (encoders or found.draws or (of.aggr is None and several is None)):
+    several: SeveralReductions | Literal["sum"] | None = None
+    temperature = temperature_of(of.layer) if of.aggr is None else None
+    if of.aggr is None:
+        several = several_reductions(of.layer, message.shape, of.refuse) if temperature is None else "sum"
+    if not (found.draws or (of.aggr is None and several is None)):
         # To the kernel, values that the model computes of edges are features, or weights if they are numbers.
         computed = {key: ir.ReadRows.FEATURES if shapes[key] else ir.ReadRows.WEIGHT for key in shapes}
         as_graphs = [
@@ -388,9 +393,11 @@ def read_messages(
             as_graphs,
             tensors=message.tensors,
             shapes=shapes,
+            encoders=encoders,
             used=used,
             shape=message.shape,
             reduction=several or reduction,
+            temperature=temperature,
         )
     plain = plain_sum(steps, reads, shapes, edges, reduction, dtype=of.dtype)
     if plain is not None and not learns_edges and message.after is None:

@@ -261,8 +261,9 @@ COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (
     lambda x, _, __: x.exp(),
     lambda x, _, __: x.abs(),
 )
-"""What steps from number 6 on compute from rows as wide as theirs, in the order of :class:`.MessageOp`."""
-_SUM_COLUMNS = 6 + len(COMPUTED)
+"""What steps from number 7 on compute from rows as wide as theirs, in the order of :class:`.MessageOp`."""
+_FIRST_COMPUTED = 7
+_SUM_COLUMNS = _FIRST_COMPUTED + len(COMPUTED)
 """The step that sums each head's columns; the one behind it spreads its number over them."""
 _LOG_SUM_EXP, _OVER_ALL = 3, 4
 """The results that are logarithms of sums of exponentials, and those that are sums over all edges."""
@@ -315,9 +316,10 @@ def reduce_messages(
             rows, ids = matrices[op][0][first], matrices[op][1]
             assert rows is not None
             values.append(rows[ids])
-        elif op == 3:
-            assert weight is not None
-            values.append(weight[edge, None].expand(-1, width))
+        elif op in (3, 6):
+            of_edges = weight if op == 3 else None if edges is None else edges[:, first]
+            assert of_edges is not None
+            values.append(of_edges[edge, None].expand(-1, width))
         elif op == 4:
             values.append(parameters[first, :columns].expand(other.numel(), -1))
         elif op == 5:
@@ -328,7 +330,7 @@ def reduce_messages(
             values.append(values[first].repeat_interleave(width // heads, 1))
         else:
             given = [values[i][:, :columns] for i in (first, second)]
-            values.append(COMPUTED[op - 6](*given, number))
+            values.append(COMPUTED[op - _FIRST_COMPUTED](*given, number))
     to, counted = (out, out2, out3, out4), 0
     for kind, step, place in results.tolist():
         found = values[step][:, : heads if given_steps[step][3] else width]

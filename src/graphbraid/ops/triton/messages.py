@@ -297,6 +297,8 @@ def message_kernel(
                 values += (read(edges[FIRSTS[i]], e, ats[NARROWS[i]], live & insides[NARROWS[i]]),)
             elif _OPS[OPS[i]] == "WEIGHT":
                 values += (tl.load(weight + e, mask=live, other=0.0),)
+            elif _OPS[OPS[i]] == "EDGE_NUMBER":
+                values += (read(edges[0], e, FIRSTS[i], live),)
             elif (
                 _OPS[OPS[i]] == "SOURCE"
                 or _OPS[OPS[i]] == "DESTINATION"
