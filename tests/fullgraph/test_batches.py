@@ -163,7 +163,7 @@ OWN_CASES = [case for case in MESSAGES if case.expected == LOWERED]
 @pytest.mark.parametrize("kind", ["whole", "sampled"])
 @pytest.mark.parametrize("case", OWN_CASES, ids=lambda case: case.name)
 def test_messages_of_steps_are_those_of_the_model_in_double_precision(monkeypatch, case, kind):
-    """The kernel of steps takes single precision alone. Batches have more sources than destinations."""
+    """The kernel of steps takes single precision alone, in a compiled segment and by itself."""
     calls, aggregate = [], operations.aggregate_steps
     monkeypatch.setattr(
         operations, "aggregate_steps", lambda *of, **how: calls.append(of) or aggregate(*of, **how)
@@ -173,15 +173,19 @@ def test_messages_of_steps_are_those_of_the_model_in_double_precision(monkeypatc
     twin = AsWritten(copy.deepcopy(model).double())
     data = case.prepare(data_of("untidy"))
     batch = data if kind == "whole" else sampled(data, as_pyg=True, return_edge_id=True)
-    engine = graphbraid.compile(model)
-    ours, theirs = run(engine, batch), run(twin, in_double(batch))
-    assert engine.why is None, engine.explain()
+    theirs = run(twin, in_double(batch.clone()))
+    for is_compiled in (True, False):
+        if not is_compiled:
+            monkeypatch.setattr(operations.NativeSegment, "run", lambda *_: False)
+        engine = graphbraid.compile(copy.deepcopy(model))
+        ours = run(engine, batch)
+        assert engine.why is None, engine.explain()
+        for one, other in zip(ours[1].values(), theirs[1].values(), strict=True):
+            torch.testing.assert_close(
+                one.double(), other, rtol=2e-4, atol=2e-4 * max(1.0, float(other.abs().max()))
+            )
+        torch.testing.assert_close(ours[0].double(), theirs[0], rtol=2e-4, atol=2e-5)
     assert bool(calls) == ("in one kernel" in engine.explain()), engine.explain()
-    for one, other in zip(ours[1].values(), theirs[1].values(), strict=True):
-        torch.testing.assert_close(
-            one.double(), other, rtol=2e-4, atol=2e-4 * max(1.0, float(other.abs().max()))
-        )
-    torch.testing.assert_close(ours[0].double(), theirs[0], rtol=2e-4, atol=2e-5)
 
 
 def test_layout_blocks_runs_messages_of_steps_on_each_layers_own_block():
