@@ -294,17 +294,23 @@ GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, 
 // the same bits with any number of threads.
 constexpr int64_t kShares = 64;
 
-// Calls body(share, first, last) for the rows [first, last) of each share. The shares have about equal work.
-template <typename Body>
-void parallel_shares(const int64_t* indptr, int64_t num_rows, const Body& body) {
-  constexpr int64_t row_cost = 4;
+// Calls body(share, first, last, own) for the rows [first, last) of each share that has some. The shares have
+// about equal work. make() makes `own`, the memory that a thread needs. edge_work: see parallel_rows.
+template <typename Make, typename Body>
+void parallel_shares(const int64_t* indptr, int64_t num_rows, int64_t edge_work, const Make& make,
+                     const Body& body) {
+  constexpr int64_t row_cost = 4, least_work = int64_t{1} << 16;  // two chunks of parallel_rows
   const int64_t work = indptr[num_rows] + num_rows * row_cost;
   const auto begin = [&](int64_t share) {
     return share == kShares ? num_rows : row_at_work(indptr, num_rows, row_cost, work * share / kShares);
   };
-  parallel_dynamic(kShares, 1, [&](int64_t first, int64_t last) {
-    for (int64_t share = first; share < last; ++share) body(share, begin(share), begin(share + 1));
-  });
+  const auto run = [&](int64_t first, int64_t last) {
+    auto own = make();
+    for (int64_t share = first, row = begin(first), end = 0; share < last; ++share, row = end)
+      if ((end = begin(share + 1)) > row) body(share, row, end, own);
+  };
+  if (work * edge_work < least_work) return run(int64_t{0}, kShares);
+  parallel_dynamic(kShares, 1, run);
 }
 
 // to[d, c] = factor[c] * the sum of the shares' parts, in order.

@@ -166,10 +166,19 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
     A* to = static_cast<A*>(b.grad_edge_logit);
     std::fill(to, to + (a.num_edges + a.num_loops) * a.heads, A{0});
   }
-  const auto walk = [&](int64_t first, int64_t last, A* att_sums) {
+  struct Own {
     EdgeRows<A> rows;
-    Buffer<A> through(groups.most_rows * k.width), by_head(groups.most_rows * a.heads + kLanes<A>);
-    Buffer<A> of_own(groups.most_rows * a.heads + kLanes<A>);
+    Buffer<A> through, by_head, of_own;
+  };
+  const auto make = [&] {
+    const int64_t numbers = groups.most_rows * a.heads + kLanes<A>;
+    return Own{{}, Buffer<A>(groups.most_rows * k.width), Buffer<A>(numbers), Buffer<A>(numbers)};
+  };
+  const auto walk = [&](int64_t first, int64_t last, Own& own, A* att_sums) {
+    EdgeRows<A>& rows = own.rows;
+    Buffer<A>& through = own.through;
+    Buffer<A>& by_head = own.by_head;
+    Buffer<A>& of_own = own.of_own;
     for (int64_t next; first < last; first = next) {
       next = groups.end(first, last);
       k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, b.perm, rows);
@@ -203,12 +212,15 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
     }
   };
   if (!b.grad_att)
-    return parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads,
-                         [&](int64_t first, int64_t last) { walk(first, last, nullptr); });
+    return parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
+      Own own = make();
+      walk(first, last, own, nullptr);
+    });
   std::vector<A> parts(static_cast<size_t>(kShares * 2 * k.width));
-  parallel_shares(b.t_indptr, a.num_src, [&](int64_t share, int64_t first, int64_t last) {
-    walk(first, last, parts.data() + share * 2 * k.width);
-  });
+  parallel_shares(b.t_indptr, a.num_src, 2 * k.lines + a.heads, make,
+                  [&](int64_t share, int64_t first, int64_t last, Own& own) {
+                    walk(first, last, own, parts.data() + share * 2 * k.width);
+                  });
   sum_shares<A>(parts, nullptr, 2, k.width, static_cast<A*>(b.grad_att));
 }
 

@@ -173,11 +173,18 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
   std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
   std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
-  parallel_shares(a.indptr, a.num_dst, [&](int64_t share, int64_t first, int64_t last) {
+  struct Own {
     EdgeRows<A> row;
-    EdgeOwnRows<T> own_rows(a);
-    std::vector<A> sums(static_cast<size_t>(2 * k.width));  // the first half stays 0
-    A *none = sums.data(), *sum = none + k.width;
+    EdgeOwnRows<T> own_rows;
+    std::vector<A> sums;  // the first half stays 0
+  };
+  const auto make = [&] {
+    return Own{{}, EdgeOwnRows<T>(a), std::vector<A>(static_cast<size_t>(2 * k.width))};
+  };
+  const auto walk = [&](int64_t share, int64_t first, int64_t last, Own& own) {
+    EdgeRows<A>& row = own.row;
+    EdgeOwnRows<T>& own_rows = own.own_rows;
+    A *none = own.sums.data(), *sum = none + k.width;
     A *att_sum = att_parts.data() + share * k.width, *map_sum = map_parts.data() + share * map_size;
     for (int64_t v = first; v < last; ++v) {
       std::fill(sum, sum + k.width, A{0});
@@ -202,7 +209,8 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
       store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
     }
     if (map_size) own_rows.add_gradients(0, true, map_sum);
-  });
+  };
+  parallel_shares(a.indptr, a.num_dst, 4 * k.lines, make, walk);
   sum_shares<A>(att_parts, nullptr, 1, k.width, static_cast<A*>(b.grad_att));
   if (map_size)
     sum_shares<A>(map_parts, k.att, a.edge_channels, k.width, static_cast<A*>(b.grad_edge_weight));
