@@ -25,6 +25,7 @@ from tests.fullgraph.typed_cases import HETERO, TRANSFORMED, untidy
 import graphbraid
 from graphbraid import native
 from graphbraid.fullgraph.batches import segments
+from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.ops.kernels import watched, without_pool
 
 pytestmark = needs_kernels
@@ -165,6 +166,17 @@ def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monke
 def test_a_model_with_attention_is_one_segment(name):
     out = graphbraid.compile(MODELS[name](), strict=True)(sampled(data_of("untidy")))
     assert compiled_segments(out) == 1
+
+
+@pytest.mark.parametrize("name", ["SAGE", "GCN", "GAT"])
+def test_drawn_edges_are_read_as_they_were_drawn(name, monkeypatch):
+    """Edges of each level, which take longer than a tiny step's kernels, are made for other operations."""
+    batch = sampled(data_of("untidy"), num_neighbors=(3, 2, 2))
+    engine = graphbraid.compile(MODELS[name](), strict=True)
+    monkeypatch.setattr(Levels, "edges", None)
+    out = engine(batch)
+    assert compiled_segments(out)
+    out.sum().backward()
 
 
 @settings(max_examples=20)

@@ -116,7 +116,8 @@ class BatchSource:
             names = ["blocks", *(name for name in names if name not in ("edge_index", "adj_t"))]
         if by_edge:
             return list(dict.fromkeys((*names, "e_id")))
-        return [name for name in names if not self._is_by_edge(name)]
+        held = self.edge_attrs.get(ONLY_EDGE_TYPE, {})  # else `edge_attr` is the graph's
+        return [name for name in names if name not in held and (name != "edge_attr" or self.has(name))]
 
     def without(self, names: Iterable[str]) -> BatchSource:
         """Return a source without the attributes of these names, except those of the graph itself.
@@ -255,10 +256,6 @@ class BatchSource:
 
     def _turned(self, rows: Tensor, key: str | EdgeType, name: str) -> Tensor:
         return rows.movedim(0, -1) if (key, name) in self.by_column else rows
-
-    def _is_by_edge(self, name: str) -> bool:
-        held = self.edge_attrs.get(ONLY_EDGE_TYPE, {})
-        return name in held or (name == "edge_attr" and not self.has(name))  # else the graph's
 
     def _default_names(self) -> list[str]:
         graph = self.graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from types import NoneType
@@ -77,10 +77,16 @@ class BatchCall:
     """Makes the context in which the model runs, but is not read."""
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
-    others: frozenset[str] | None = None
-    """:func:`_others_of` the call, if it is known."""
+    shared: tuple[Any, ...] = ()
+    """:func:`_shared_of` the call, if it is known."""
     drawn: Sampled | None = None
-    """The sample that graphbraid's sampler drew for the batch; None for a batch of another loader."""
+    """The sample that graphbraid's sampler drew for the batch; None if edges may be others than drawn."""
+    sampled: list[list[SampledEdges]] | None = field(init=False)
+    """The edges of each relation as they were drawn; None if they may be others."""
+
+    def __post_init__(self) -> None:
+        self.sampled = getattr(self.batch, "sampled_edges", None)
+        self.drawn = None if self.sampled is None else self.drawn
 
     @cached_property
     def x(self) -> dict[str, Any]:
@@ -104,11 +110,9 @@ class BatchCall:
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
         """The relations of a batch with types."""
-        return self._relations if self.given.typed else ()
-
-    @cached_property
-    def _relations(self) -> tuple[EdgeType, ...]:
-        by_hop = None if self._sampled is None else getattr(self.batch, "num_sampled_edges_dict", None)
+        if not self.given.typed:
+            return ()
+        by_hop = None if self.sampled is None else getattr(self.batch, "num_sampled_edges_dict", None)
         return tuple(self._lists if by_hop is None else by_hop)
 
     @property
@@ -117,18 +121,13 @@ class BatchCall:
         held = self.values[ADJACENCY if self.given.takes_matrix(self.calling) else EDGES]
         return held if self.given.typed else {ONLY_EDGE_TYPE: held}
 
-    @cached_property
-    def _sampled(self) -> list[list[SampledEdges]] | None:
-        """The edges of each relation as graphbraid's sampler drew them; None if they may be others."""
-        return getattr(self.batch, "sampled_edges", None)
-
     @property
     def num_edges(self) -> int:
         """Number of edges of the batch."""
         if self.given.matrix is not None:
             return sum(int(stored_of(one)[-2].shape[-1]) for one in self._lists.values())
-        if self._sampled is not None:
-            return sum(len(edges.indices) for records in self._sampled for edges in records)
+        if self.sampled is not None:
+            return sum(len(edges.indices) for records in self.sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
@@ -173,9 +172,10 @@ class BatchCall:
 
     @property
     def _others(self) -> frozenset[str]:
-        if self.others is None:
-            self.others = _others_of(self.calling, self.given)
-        return self.others
+        """The names of the arguments that the model takes beside rows and edges."""
+        self.shared = self.shared or _shared_of(self.calling, self.given)
+        found: frozenset[str] = self.shared[-1]
+        return found
 
     def _why_no_matrix(self, kinds: Collection[Any]) -> str:
         for (source, _, destination), matrix in self._lists.items():
@@ -220,12 +220,10 @@ class BatchCall:
     @property
     def signature(self) -> tuple[Any, ...]:
         """The key of the call's program: calls with equal signatures run one program."""
-        given = self.given
-        named, widths = tuple(self.calling.named.items()), self._widths()
-        flags = tuple(given.constants.items())
+        given, widths = self.given, tuple(self._widths().items())
         of_edges = given.weights, given.edge_channels, given.matrix, given.simple
-        what = *of_edges, given.data_class, self.seed_type, flags
-        return self.calling.positional, named, *what, self._others, tuple(widths.items()), self.edge_types
+        shared = self.shared or _shared_of(self.calling, given)
+        return shared, *of_edges, self.seed_type, widths, self.edge_types
 
     def described(self) -> Given:
         """Return the arguments that are available, with the node types and relations of the batch."""
@@ -278,7 +276,7 @@ class BatchCall:
 
         That is a drawn batch of one node type, without weights or features of edges, whose ``x`` fits.
         """
-        given, drawn = self.given, None if self._sampled is None else self.drawn
+        given, drawn = self.given, self.drawn
         of_edges = given.typed or given.weights or given.edge_channels is not None
         if drawn is None or parameter is None or of_edges or given.takes_matrix(self.calling):
             return False
@@ -289,8 +287,7 @@ class BatchCall:
         return x.is_floating_point() and (x.dtype, x.device) == (parameter.dtype, parameter.device)
 
     def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
-        drawn = None if self._sampled is None else self.drawn
-        if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
+        if (drawn := self.drawn) is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
             return NotLoweredError("x", "it has rows of a node type that the batch lacks")
         if drawn is not None:
             for (one, count), ids in zip(self.num_nodes.items(), drawn.n_id_by_type, strict=True):
@@ -334,7 +331,7 @@ class BatchCall:
         weight = None if self.given.weights is None else self.values[self.given.weights]
         counts, batch = self.num_nodes, self.batch
         is_drawn = not num_relations and self.given.matrix is None
-        sampled, numbers = self._sampled if is_drawn else None, list(counts)
+        sampled, numbers = self.sampled if is_drawn else None, list(counts)
         in_blocks = sampled is not None and batch.layout == "blocks"
         if sampled is None or self.drawn is None or not self.drawn.by_hop or self.given.typed:
             hops = _hops_of(batch, counts, typed=self.given.typed)
@@ -356,8 +353,7 @@ class BatchCall:
                 [edges] = records
                 # A detached tensor keeps its memory where `weight.data` is replaced before backward.
                 own = None if weight is None else weight.detach()
-                csc = Csc(edges.indptr, edges.indices, counts[source], own, trusted=True)
-                relations.append(RelationEdges(csc=csc, source=ends[0], destination=ends[1]))
+                relations.append(RelationEdges(drawn=edges, weight=own, source=ends[0], destination=ends[1]))
         else:
             matrix = self.given.matrix
             for (source, _, destination), ends in self._lists.items():
@@ -382,12 +378,14 @@ class BatchCall:
         )
 
 
-def _others_of(calling: Calling, given: Given) -> frozenset[str]:
-    """Return the names of the arguments that a model takes beside rows and edges."""
+def _shared_of(calling: Calling, given: Given) -> tuple[Any, ...]:
+    """Return what is alike in the signatures of calls of one form; the last is :attr:`.BatchCall._others`."""
     taken = {*calling.roles}
     taken |= given.held if DATA in taken else set()
     known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *given.constants}
-    return frozenset() if given.typed else frozenset(taken - known)
+    others = frozenset() if given.typed else frozenset(taken - known)
+    flags = tuple(given.constants.items())
+    return calling.positional, tuple(calling.named.items()), given.data_class, flags, others
 
 
 def _is_edge_list(edges: Any, device: torch.device) -> bool:
@@ -498,9 +496,9 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
     typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(type(batch), "node_types")
     names = batch.keys()
     key = type(batch), typed, _forward_of(model), *names
-    if key not in callings:
-        callings[key] = _form_of(model, batch, names, typed=typed)
-    calling, given, held, taken, others = callings[key]
+    if (form := callings.get(key)) is None:
+        form = callings[key] = _form_of(model, batch, names, typed=typed)
+    calling, given, held, taken, shared = form
     values = CallValues(partial(_of_batch, batch, typed))
     seed_type, num_seeds, drawn = None, None, _drawn(batch)
     if isinstance(batch, MiniBatch) or "input_id" in held:
@@ -513,14 +511,14 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         seed_type=seed_type,
         num_seeds=num_seeds,
         trims=num_seeds is not None,
-        others=others,
+        shared=shared,
         drawn=drawn,
     )
 
 
-BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], frozenset[str]]
+BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], tuple[Any, ...]]
 """How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
-attributes, the call's weights and features of edges, or its matrix, and its other arguments."""
+attributes, the call's weights and features of edges, or its matrix, and :func:`_shared_of` the call."""
 
 
 def _forward_of(model: nn.Module) -> tuple[Any, ...]:
@@ -546,7 +544,7 @@ def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool)
     takes_all = calling.takes(DATA)
     taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
     taken = (() if typed else taken) + ((ADJACENCY,) if given.takes_matrix(calling) else ())
-    return calling, given, held, taken, _others_of(calling, given)
+    return calling, given, held, taken, _shared_of(calling, given)
 
 
 def _seeds_of(

@@ -25,6 +25,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.interop.pyg import entries_of, stored_of
 from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
+from graphbraid.sampling.sample import SampledEdges
 
 _SORTED = MadeOfTensors()
 """The sorted form of edge lists, kept for lists that are passed again."""
@@ -35,8 +36,13 @@ class RelationEdges:
     """The edges of one relation by destination: of all nodes together, or a block for each layer."""
 
     csc: Csc | None = None
-    """In-edges by destination, with their weights; the last destinations, which have none, may be left out.
-    None with ``blocks``."""
+    """In-edges by destination, with their weights. None with ``blocks``, and with ``drawn`` until
+    :meth:`Levels.edges` reads it."""
+    drawn: SampledEdges | None = None
+    """All edges as they were drawn, which a native segment reads without a :class:`.Csc`. The last
+    destinations, which have none, may be left out."""
+    weight: Tensor | None = None
+    """``(num_edges,)`` weights of the edges ``drawn``, if they have any."""
     order: Tensor | None = None
     """``(num_edges,)`` int64: edge ``e`` of ``csc`` is edge ``order[e]`` of the user's list; None if it is
     edge ``e``."""
@@ -137,21 +143,21 @@ class BatchEdges:
         Raises:
             ConfigError: the batch has another number of blocks than the program has levels of edges.
         """
-        every = tuple(self.num_nodes)
         num_blocks = len(self.relations[0].blocks) if self.relations else 0
         if num_blocks not in (0, num_levels - 1):
             raise ConfigError(
                 f"the model aggregates {num_levels - 1} times, and a batch of layout 'blocks' has edges "
                 f"for {num_blocks}; sample as many hops, or use layout='subgraph'"
             )
+        every = [tuple(self.num_nodes)]
         if not self.hops:
-            return [every] * num_levels
-        by_hop, last = [*zip(*self.hops, strict=True)], len(self.hops[0]) - 1
-        sizes = [by_hop[min(left, last)] for left in range(num_levels - 1, -1, -1)]
+            return every * num_levels
+        by_hop = [*zip(*self.hops, strict=True)]
+        sizes = by_hop[-1:] * (num_levels - len(by_hop)) + by_hop[:num_levels][::-1]
         if num_blocks:
             return sizes
-        sizes[: last_coupled + 1] = [every] * (last_coupled + 1)
-        return sizes if self.is_directed or self._are_closed(sizes) else [every] * num_levels
+        sizes[: last_coupled + 1] = every * (last_coupled + 1)
+        return sizes if self.is_directed or self._are_closed(sizes) else every * num_levels
 
     def _are_closed(self, sizes: Sequence[tuple[int, ...]]) -> bool:
         """Return whether the in-edges of each level's rows come from rows of the level before."""
@@ -272,7 +278,7 @@ class LevelEdges:
 
 
 def map_fields(
-    how: Aggregation, csc: Csc, num_src: int, num_dst: int, weight: Tensor | None
+    how: Aggregation, csc: Csc | SampledEdges, num_src: int, num_dst: int, weight: Tensor | None
 ) -> tuple[Any, ...]:
     """Return a map over edges as a native segment takes it."""
     factors = weight, how.src_scale, how.dst_scale, how.loop
@@ -307,7 +313,7 @@ class Levels:
         self._made = dict(made or {})
         self._parts: dict[int, dict[tuple[int, int], Csc]] = {}
         self._maps: dict[int, dict[Hashable, Aggregation]] = {}
-        self._drawn: dict[tuple[int, AdjacencyMatrix], tuple[Any, ...]] = {}
+        self._fields: dict[tuple[int, object], tuple[Any, ...]] = {}
 
     @property
     def are_drawn(self) -> bool:
@@ -338,36 +344,54 @@ class Levels:
 
         ``plain`` is :func:`plain_map` of the adjacency.
         """
-        of = None if (level, number) in self._made else self._edges.relations[number]
-        csc, num_dst = (None, 0) if of is None else (of.csc, self.sizes[level + 1][of.destination])
-        if of is None or csc is None or num_dst > csc.num_dst or (plain is None and adjacency.kind != "gcn"):
+        if (made := self._made.get((level, number))) is not None:
+            return made.map_fields(adjacency)
+        of, key = self._edges.relations[number], (number, plain or adjacency)
+        num_dst = self.sizes[level + 1][of.destination]
+        if (fields := self._fields.get(key)) is None:  # levels differ in the sizes alone
+            fields = self._fields[key] = self._fields_of(of, adjacency, plain)
+        if not fields or num_dst >= fields[0].numel():
             return self.edges(level, number).map_fields(adjacency)
-        if (key := (number, adjacency)) not in self._drawn:  # levels differ in the sizes alone
-            # Drawn edges end before nodes without in-edges, whose degrees are known.
-            if self.are_drawn and plain is None and csc.weight is None and adjacency.scale == 1:
-                # gcn_norm's factors, without its checks and without what it keeps for another call
-                kernels: Any = native.kernels()
-                scale, loops = torch.empty(csc.num_src, dtype=torch.float32), adjacency.loop_scale
-                skips = kernels.gcn_scale(csc.indptr, csc.indices, loops, scale)
-                fields = 0, 0, False, skips, loops, None, scale, scale, None
-                self._drawn[key] = csc.indptr, csc.indices, *fields
-            else:
-                how = plain or aggregation(adjacency, csc, torch.float32)
-                weight = csc.weight if plain is not None and adjacency.weighted else how.weight
-                self._drawn[key] = map_fields(how, csc, 0, 0, weight)
-        fields = self._drawn[key]
         return *fields[:2], self.sizes[level][of.source], num_dst, *fields[4:]
+
+    def _fields_of(
+        self, of: RelationEdges, adjacency: AdjacencyMatrix, plain: Aggregation | None
+    ) -> tuple[Any, ...]:
+        """Return a map over all edges of a relation, without sizes; () if levels have edges of their own."""
+        if of.blocks or (plain is None and adjacency.kind != "gcn"):
+            return ()
+        if (drawn := of.drawn) is not None and of.weight is None and plain is not None:
+            return map_fields(plain, drawn, 0, 0, None)
+        if drawn is not None and of.weight is None and adjacency.scale == 1:
+            # gcn_norm's factors, without its checks and without what it keeps for another call. Drawn edges
+            # end before nodes without in-edges, whose degrees are known.
+            kernels: Any = native.kernels()
+            scale = torch.empty(self._edges.num_nodes[of.source], dtype=torch.float32)
+            loops = adjacency.loop_scale
+            skips = kernels.gcn_scale(drawn.indptr, drawn.indices, loops, scale)
+            return drawn.indptr, drawn.indices, 0, 0, False, skips, loops, None, scale, scale, None
+        csc = self._whole(of)
+        how = plain or aggregation(adjacency, csc, torch.float32)
+        weight = csc.weight if plain is not None and adjacency.weighted else how.weight
+        return map_fields(how, csc, 0, 0, weight)
+
+    def _whole(self, of: RelationEdges) -> Csc:
+        """Return all edges of a relation that has no blocks."""
+        if of.csc is None:
+            assert of.drawn is not None
+            num_src = self._edges.num_nodes[of.source]
+            of.csc = Csc(of.drawn.indptr, of.drawn.indices, num_src, of.weight, trusted=True)
+        return of.csc
 
     def _between(self, level: int, number: int) -> LevelEdges:
         of = self._edges.relations[number]
         if of.blocks:
             block, num_dst = of.blocks[level], self.sizes[level][of.destination]
             return LevelEdges(block, block, {}, num_dst=num_dst, start=of.starts[level])
-        drawn, num_dst = of.csc, self._edges.num_nodes[of.destination]
-        assert drawn is not None
+        whole, num_dst = self._whole(of), self._edges.num_nodes[of.destination]
         sizes = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
         maps, parts = self._maps.setdefault(number, {}), self._parts.setdefault(number, {})
-        return LevelEdges(drawn, sizes, maps, num_dst=num_dst, order=of.order, parts=parts)
+        return LevelEdges(whole, sizes, maps, num_dst=num_dst, order=of.order, parts=parts)
 
 
 def _first_rows(whole: Csc, num_src: int, num_dst: int) -> Csc:
