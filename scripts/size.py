@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_465,
-    ("fullgraph",): 29_415,
+    ("fullgraph",): 29_440,
     ("distributed",): 7_690,
     ("synth",): 5_925,
     ("train",): 10_985,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_210, 409, 94_580
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_230, 409, 94_590
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

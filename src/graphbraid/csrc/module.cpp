@@ -63,6 +63,7 @@ bool hold_same_items(const nb::list& dicts, const nb::tuple& before) {
   if (dicts.size() != before.size()) return false;
   for (const nb::handle dict : dicts) {
     PyObject* items = PyTuple_GET_ITEM(before.ptr(), number++);
+    if (!PyDict_Check(dict.ptr()) || !PyTuple_Check(items)) return false;
     if (2 * PyDict_GET_SIZE(dict.ptr()) != PyTuple_GET_SIZE(items)) return false;
     PyObject *key = nullptr, *value = nullptr;
     Py_ssize_t place = 0, at = 0;
