@@ -21,6 +21,7 @@ from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.test_batches import STEPS, SharedGradients, Wired, sampled
 from tests.fullgraph.test_typed_batches import own, ready
 from tests.fullgraph.typed_cases import HETERO, TRANSFORMED, untidy
+from torch_geometric.utils import softmax
 
 import graphbraid
 from graphbraid import native
@@ -43,6 +44,32 @@ class Weighted(nn.Module):
         x = F.elu(self.narrow(x, edge_index, edge_weight))
         x = self.plain(F.leaky_relu(self.wide(x, edge_index, edge_weight)), edge_index)
         return self.last(F.dropout(x, 0.4, self.training), edge_index)
+
+
+class Transformers(nn.Module):
+    """TransformerConv, whose last heads are averaged."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = pyg.TransformerConv(CHANNELS, 4, heads=2)
+        self.last = pyg.TransformerConv(8, CLASSES, heads=3, concat=False)
+
+    def forward(self, x, edge_index):
+        return self.last(F.dropout(F.elu(self.first(x, edge_index)), 0.3, self.training), edge_index)
+
+
+class OwnDots(pyg.MessagePassing):
+    """Attention whose queries, keys and values are the same rows; the sources' rows hold more of these."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(CHANNELS, 8)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x))
+
+    def message(self, x_i, x_j, index, ptr, size_i):
+        return softmax((x_i * x_j).sum(-1), index, ptr, size_i).view(-1, 1) * x_j
 
 
 class GATs(nn.Module):
@@ -73,9 +100,12 @@ MODELS = {
     "GATv2 that averages": lambda: pyg.GAT(CHANNELS, 6, 2, 5, heads=3, v2=True, dropout=0.5, concat=False),
     "GATv2 of one map": lambda: pyg.GAT(CHANNELS, 6, 2, CLASSES, heads=2, v2=True, share_weights=True),
     "GATv2 and GAT": GATs,
+    "TransformerConv": Transformers,
+    "attention of a user's own": OwnDots,
     "PNA's neighbours": lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, aggr="max"),
     "shared gradients": lambda: SharedGradients(2),
 }
+ATTENTIONS = [name for name in MODELS if "GAT" in name or "Transformer" in name or "attention" in name]
 
 
 def compiled_segments(out):
@@ -143,11 +173,15 @@ def test_weights_of_edges_are_transposed_with_their_edges(monkeypatch):
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-@pytest.mark.parametrize("name", ["SAGE", "GCN", "SAGE that widens", "SAGE that narrows", "GAT", "GATv2"])
+@pytest.mark.parametrize(
+    "name",
+    ["SAGE", "GCN", "SAGE that widens", "SAGE that narrows", "GAT", "GATv2", "TransformerConv"],
+)
 def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monkeypatch):
     torch.manual_seed(0)
     model, data = MODELS[name](), data_of("untidy")
-    batch = sampled(data, layout=layout, num_neighbors=(3, 2, 2)[: 2 if "that" in name else 3])
+    hops = 2 if "that" in name or name == "TransformerConv" else 3
+    batch = sampled(data, layout=layout, num_neighbors=(3, 2, 2)[:hops])
     results = []
     for is_native in (True, False):
         if not is_native:
@@ -162,7 +196,7 @@ def test_levels_of_a_batch_have_the_bits_of_their_operations(name, layout, monke
     assert all(map(torch.equal, *results))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if "GAT" in name])
+@pytest.mark.parametrize("name", ATTENTIONS)
 def test_a_model_with_attention_is_one_segment(name):
     out = graphbraid.compile(MODELS[name](), strict=True)(sampled(data_of("untidy")))
     assert compiled_segments(out) == 1
@@ -308,7 +342,7 @@ def test_backward_reads_the_weights_of_edges_that_forward_read(change, layout):
     assert len(others) == 20
 
 
-@pytest.mark.parametrize("name", ["SAGE that widens", "GAT", "GATv2"])
+@pytest.mark.parametrize("name", ["SAGE that widens", "GAT", "GATv2", "TransformerConv"])
 @pytest.mark.parametrize("moved", ["x", "out", "nothing"])
 def test_rows_that_backward_reads_may_not_be_moved(moved, name):
     torch.manual_seed(0)
@@ -325,7 +359,7 @@ def test_rows_that_backward_reads_may_not_be_moved(moved, name):
         out.sum().backward()
 
 
-@pytest.mark.parametrize("name", ["SAGE", "GCN", "GAT", "GATv2"])
+@pytest.mark.parametrize("name", ["SAGE", "GCN", *ATTENTIONS])
 def test_a_batch_without_rows_has_gradients_of_zero(name):
     """As the model has: an optimizer passes over parameters without any."""
     model, edges = MODELS[name](), torch.empty(2, 0, dtype=torch.int64)
@@ -334,7 +368,7 @@ def test_a_batch_without_rows_has_gradients_of_zero(name):
     assert runs_compiled(out)
     out.square().sum().backward()
     assert x.grad.shape == x.shape
-    assert not any(p.grad.any() for p in model.parameters())
+    assert not any(p.grad.any() for p in model.parameters() if p.requires_grad)
 
 
 def test_threads_pass_back_through_one_graph_at_a_time():
@@ -351,7 +385,7 @@ def test_threads_pass_back_through_one_graph_at_a_time():
     assert all(all(map(torch.equal, found[0], other)) for other in found)
 
 
-@pytest.mark.parametrize("name", ["GAT", "GIN with batch normalisation", "GATv2 and GAT", "SAGE"])
+@pytest.mark.parametrize("name", [*ATTENTIONS, "GIN with batch normalisation", "SAGE"])
 def test_rows_of_some_megabytes_lie_in_the_pool_and_have_the_bits_of_their_operations(name, monkeypatch):
     """Each value's memory is another's as soon as nothing reads it."""
     torch.manual_seed(0)
@@ -466,9 +500,9 @@ def test_gradients_may_have_any_strides():
 
 def test_a_segment_refuses_numbers_of_what_there_is_not():
     segment, one = native.kernels().Segment, torch.rand(3, 4)
-    for sound, change in ((True, {}), *((False, {place: 7}) for place in (0, 1, 2, 3, 4, 5, 6, 8, 9))):
+    for sound, change in ((True, {}), *((False, {place: 70}) for place in (0, 1, 2, 3, 4, 5, 6, 7, 9, 10))):
         # a product of value 0, with a bias and ReLU
-        fields = [2, 0, -1, 1, 0, -1, 1, -1, 1, 0.0, 0.2, 1, False, False]
+        fields = [2, 0, -1, -1, 1, 0, -1, 1, -1, 1, 0.0, 0.2, 1, False, False]
         for place, number in change.items():
             fields[place] = number
         arguments = [tuple(fields)], 1, 2, [1], (1.0, 1.0, 1.0), 0.01
@@ -484,6 +518,37 @@ def test_a_segment_refuses_numbers_of_what_there_is_not():
         else:
             with pytest.raises(ValueError, match="must lie in"):
                 segment(*arguments)
+
+
+ATTENDED = {"x": (5, 4), "own": (3, 4), "key": (5, 4), "vector": (1, 2, 2), "out": (3, 4)}
+
+
+@pytest.mark.parametrize(("kind", "number"), [("GATv2", 8), ("dot products", 9)])
+def test_an_attention_refuses_what_does_not_fit(kind, number):
+    reads = ["x", "own", "key"][: 2 if kind == "GATv2" else 3]
+    edges = torch.tensor([0, 2, 2, 3]), torch.tensor([4, 0, 1], dtype=torch.int32)
+    key, vector = (-1, 0) if kind == "GATv2" else (2, -1)
+
+    def begun(heads=2, **given):
+        rows = {name: torch.rand(shape) for name, shape in ATTENDED.items()} | given
+        fields = number, 0, 1, key, len(reads), vector, -1, -1, 0, 0, 0.0, 0.2, heads, False, False
+        made = native.kernels().Segment([fields], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01)
+        operands = [rows["vector"] if kind == "GATv2" else None]
+        maps = [(*edges, 5, 3, False, False, 0.0, None, None, None, None)]
+        return made.begin([rows[name] for name in reads], operands, maps, [], [rows["out"]])
+
+    assert begun() is not None
+    wrong = {"x": (4, 4), "own": (2, 4), "key": (3, 4), "vector": (1, 4, 1), "out": (3, 2)}
+    for name in (*reads, "out", *(["vector"] if kind == "GATv2" else [])):
+        assert begun(**{name: torch.rand(wrong[name])}) is None, name
+    assert begun(own=torch.rand(3, 2)) is None
+    assert begun(x=torch.rand(5, 8)[:, :4]) is None
+    assert begun(heads=3) is None
+    for missing in (1, 2) if key >= 0 else (1,):
+        fields = [number, 0, 1, key, len(reads), vector, -1, -1, 0, 0, 0.0, 0.2, 2, False, False]
+        fields[1 + missing] = -1
+        with pytest.raises(ValueError, match="must lie in"):
+            native.kernels().Segment([tuple(fields)], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01)
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")

@@ -294,6 +294,11 @@ _KEPT_BYTES = 1 << 25
 """Most bytes of one number per edge and head that dot-product attention keeps between backward's walks."""
 
 
+def keeps_logits(csc: Csc, heads: int, itemsize: int) -> bool:
+    """Return whether dot-product attention keeps these numbers, by which its second walk has no products."""
+    return not csc.is_own_reverse and csc.num_edges * heads * itemsize <= _KEPT_BYTES
+
+
 def dot_backward(
     csc: Csc,
     given: tuple[Any, ...],
@@ -317,8 +322,8 @@ def dot_backward(
         adds: whether to add to these, and not to write them.
     """
     shape, more = (csc.num_edges, results[1].shape[1]), dict[str, Tensor]()
-    keeps = to[2] is not None and any(one is not None for one in to[:2]) and not csc.is_own_reverse
-    if keeps and shape[0] * shape[1] * grad.itemsize <= _KEPT_BYTES:
+    keeps = to[2] is not None and any(one is not None for one in to[:2])
+    if keeps and keeps_logits(csc, shape[1], grad.itemsize):
         reverse, perm = csc.transpose()
         more = {"perm": perm, "grad_logit": new_rows(grad, *shape)}
     else:

@@ -69,6 +69,8 @@ struct AttentionBackwardArgs {
 
 // By the variant in use.
 void run_attention(const AttentionArgs& a);
+void run_dot_attention(const AttentionArgs& a);
+void run_dot_backward(const AttentionBackwardArgs& b);
 void run_gat_backward(const AttentionBackwardArgs& b);
 void run_gatv2_backward(const AttentionBackwardArgs& b);
 

@@ -18,6 +18,9 @@
 
 namespace gb {
 
+void run_dot_attention(const AttentionArgs& a) { GB_PICK(dot_forward)(a); }
+void run_dot_backward(const AttentionBackwardArgs& b) { GB_PICK(dot_backward)(b); }
+
 // Keys, queries and the logarithms; the largest logits stand where other attentions have their log-sum-exp.
 template <typename Given>
 static void add_dot(AttentionArgs& a, const Matrix& key, const Matrix& dst, double scale, const Given& log) {
@@ -34,7 +37,7 @@ static void dot_forward(const Indptr& indptr, const Ids& indices, const Matrix& 
   AttentionArgs a = common_args(indptr, indices, src, 1.0, 0, 0.0, 0, out, top);
   add_dot(a, key, dst, scale, log);
   nb::gil_scoped_release release;
-  GB_PICK(dot_forward)(a);
+  run_dot_attention(a);
 }
 
 static void dot_backward(const Indptr& indptr, const Ids& indices, const Indptr& t_indptr,
@@ -59,7 +62,7 @@ static void dot_backward(const Indptr& indptr, const Ids& indices, const Indptr&
   b.adds = adds;
   if (grad_logit) b.grad_logit = as_sums(a, *grad_logit, a.num_edges, a.heads);
   nb::gil_scoped_release release;
-  GB_PICK(dot_backward)(b);
+  run_dot_backward(b);
 }
 
 void bind_dot_attention(nb::module_& m) {

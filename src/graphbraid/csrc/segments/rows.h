@@ -324,6 +324,7 @@ inline void mean_of_heads_backward(const FloatMatrix& grad, int64_t heads, const
 struct Attended {
   FloatMatrix vectors, lse, out;
   FloatMatrix src_logit, dst_logit, above, share;  // of GAT
+  FloatMatrix log;                                 // of dot products
 };
 
 // What the kernels read in both directions, but for the rows of destinations.
@@ -343,6 +344,7 @@ inline AttentionArgs attention_over(const Map& map, const FloatMatrix& x, const 
   a.att = of.vectors.data;
   a.out = of.out.data;
   a.lse = of.lse.data;
+  a.log = of.log.data;
   a.above = of.above.data;
   a.share = of.share.data;
   return a;

@@ -28,25 +28,28 @@ enum class Kind : int {
   kEpilogue,
   kFirstRows,
   kRowSum,
+  kMeanOfHeads,
   kGat,
   kGatv2,
+  kDot,
   kMessages,
 };
-bool attends(Kind kind) { return kind == Kind::kGat || kind == Kind::kGatv2; }
+bool attends(Kind kind) { return kind >= Kind::kGat && kind <= Kind::kDot; }
 
 // One operation. Values, operands and edges are named by number; -1: there is none.
 struct Operation {
   Kind kind;
-  // Values; `other` is a sum's second side, what a product adds, or what GATv2 reads of destinations.
-  int x, other, out;
+  // Values; `other` is a sum's second side, what a product adds, or what an attention reads of its
+  // destinations. Dot products have keys, and x has their values.
+  int x, other, key, out;
   // Operands; the other weight is of the destinations' own rows, or of `other`. GAT has the vectors of
   // sources and of destinations, GATv2 its only one.
   int weight, other_weight, bias;
   int edges;
   int act;
   double p;                  // of an attention, of its coefficients
-  double slope;              // of an attention's leaky ReLU
-  int heads;                 // of an attention
+  double factor;             // of an attention: its leaky ReLU's slope, or the scale of dot products
+  int heads;                 // of an attention, or those that are averaged
   bool has_loops, averages;  // an attention: whether nodes have self-loops, and its heads are averaged
   std::shared_ptr<const Messages> messages = nullptr;
   int edge_rows = -1;  // of messages: the number of what they read of edges
@@ -58,13 +61,13 @@ struct Operation {
       for (const std::vector<int>& of_side : messages->values)
         found.insert(found.end(), of_side.begin(), of_side.end());
     else
-      for (const int value : {x, other})
+      for (const int value : {x, other, key})
         if (value >= 0) found.push_back(value);
     return found;
   }
 };
 using OperationFields =
-    std::tuple<int, int, int, int, int, int, int, int, int, double, double, int, bool, bool>;
+    std::tuple<int, int, int, int, int, int, int, int, int, int, double, double, int, bool, bool>;
 
 // What machine/hardware.py says of the machine: floats of rows summed and streamed, and multiplications, a
 // second.
@@ -74,7 +77,8 @@ struct Rates {
 
 // One operation in one run: which gradients it computes, and what it keeps for them.
 struct Step {
-  bool of_x = false, of_other = false, of_weight = false, of_other_weight = false, of_bias = false;
+  bool of_x = false, of_other = false, of_key = false;
+  bool of_weight = false, of_other_weight = false, of_bias = false;
   bool transforms_first = false, has_epilogue = false;
   bool sums_again = false;  // in backward, rather than keep the sums
   Epilogue epilogue = {};
@@ -82,7 +86,7 @@ struct Step {
   Attended attended = {};
   Sent sent = {};
 
-  bool wants_any() const { return of_x || of_other || of_weight || of_other_weight || of_bias; }
+  bool wants_any() const { return of_x || of_other || of_key || of_weight || of_other_weight || of_bias; }
 };
 
 struct Plan {
@@ -308,15 +312,17 @@ class Pass {
     need(x.width > 0 && x.width % op.heads == 0, "each head has as many columns");
     for (const int number : {op.weight, op.other_weight}) {
       const Operand* vector = operand(number);
-      need((vector != nullptr) == (is_gat || number == op.weight), "an attention has its vectors");
+      const bool has_vector = is_gat || (op.kind == Kind::kGatv2 && number == op.weight);
+      need((vector != nullptr) == has_vector, "an attention has its vectors");
       if (vector == nullptr) continue;
       need(vector->num_dimensions == 3 && vector->by_head.extent(0) == 1 &&
                vector->by_head.extent(1) == op.heads && vector->by_head.extent(2) == x.width / op.heads,
            "a vector has a number for each column of x, by head");
     }
-    need(x.rows == map.num_src, "x has a row for each source");
+    for (const int value : {op.x, op.key})
+      need(value < 0 || rows_[value].rows == map.num_src, "there is a row for each source");
     need(!is_gat || map.num_dst <= map.num_src, "destinations are the first sources");
-    for (const int value : {op.x, op.other}) {
+    for (const int value : {op.x, op.other, op.key}) {
       if (value < 0) continue;
       const FloatMatrix& one = rows_[value];
       need(one.width == x.width && (one.stride == x.width || one.rows < 2), "rows follow each other");
@@ -369,6 +375,10 @@ class Pass {
       out.rows = counts.at(next++);
       out.stride = x.stride;
     }
+    if (op.kind == Kind::kMeanOfHeads) {
+      need(x.width % op.heads == 0, "each head has as many columns");
+      out.width = out.stride = x.width / op.heads;
+    }
     if (map != nullptr) need(x.rows == map->num_src, "x has a row for each source");
     if (op.kind == Kind::kFirstRows) need(out.rows <= x.rows, "x has as many rows");
     if (weight != nullptr) need(weight->columns() == x.width, "the weight has a column for each of x");
@@ -390,6 +400,7 @@ class Pass {
     const auto wanted = [&](int number) { return operand(number) != nullptr && operand_wants_[number]; };
     step.of_x = wants_[op.x];
     step.of_other = op.other >= 0 && wants_[op.other];
+    step.of_key = op.key >= 0 && wants_[op.key];
     step.of_weight = wanted(op.weight);
     step.of_other_weight = wanted(op.other_weight);
     step.of_bias = wanted(op.bias);
@@ -469,8 +480,8 @@ class Pass {
       reads_.push_back(static_cast<int>(values_.size() + operands_.size() + outs_.size()) + op.edges);
     if (op.act != 0) note_value(op.out);
     if (attends(op.kind)) {
-      note_value(op.x);
-      if (op.other >= 0) note_value(op.other);
+      for (const int value : {op.x, op.other, op.key})
+        if (value >= 0) note_value(value);
       if (!op.averages) note_value(op.out);
     } else if (op.kind == Kind::kMessages) {
       for (const int value : op.reads()) note_value(value);
@@ -524,7 +535,9 @@ class Pass {
       to.above = FloatMatrix::make(out.rows, x.width);
       to.share = FloatMatrix::make(out.rows, op.heads);
     }
-    run_attention(attention_arguments(op, step));
+    if (op.kind == Kind::kDot) to.log = FloatMatrix::make(out.rows, op.heads);
+    const AttentionArgs a = attention_arguments(op, step);
+    op.kind == Kind::kDot ? run_dot_attention(a) : run_attention(a);
     if (op.averages) mean_of_heads(to.out, op.heads, out);
     if (!step.wants_any()) to = {};
   }
@@ -532,7 +545,8 @@ class Pass {
   AttentionArgs attention_arguments(const Operation& op, const Step& step) const {
     AttentionArgs a = attention_over(maps_[op.edges], rows_[op.x], step.attended);
     if (op.other >= 0) a.dst = rows_[op.other].data;
-    a.slope = op.slope;
+    if (op.key >= 0) a.key = rows_[op.key].data;
+    a.slope = a.scale = op.factor;
     a.num_loops = op.has_loops ? std::min(a.num_src, a.num_dst) : 0;
     a.threshold = step.epilogue.threshold;
     a.keep_scale = step.epilogue.keep_scale;
@@ -574,8 +588,11 @@ class Pass {
         return;
       case Kind::kRowSum:
         return add_rows(x, rows_[op.other], out);
+      case Kind::kMeanOfHeads:
+        return mean_of_heads(x, op.heads, out);
       case Kind::kGat:
       case Kind::kGatv2:
+      case Kind::kDot:
         return attend(op, step, x, out);
       case Kind::kMessages:
         return op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
@@ -677,13 +694,17 @@ class Pass {
       op.averages ? mean_of_heads_backward(grad, op.heads, wide) : copy_rows(grad, wide);
       grad = wide;
     }
-    const bool drops = op.p > 0;
+    // As ops/message_kernel.py's keeps_logits: numbers of edges, by which the second walk has no products.
+    constexpr int64_t most_kept = int64_t{1} << 25;
+    const bool drops = op.p > 0, is_dot = op.kind == Kind::kDot;
+    const int64_t num_logits = b.forward.num_edges * op.heads;
+    const bool keeps = is_dot && step.of_other && (step.of_x || step.of_key) && 4 * num_logits <= most_kept;
     if (const std::optional<Map>& turned = given[op.edges]) {
       b.t_indptr = turned->indptr.data();
       b.t_indices = turned->indices.data();
       b.perm = data_or_null(turned->places);
     } else {
-      const Reversed& made = reversed(op.edges, drops);
+      const Reversed& made = reversed(op.edges, drops || keeps);
       b.t_indptr = made.indptr.data();
       b.t_indices = made.arguments.indices;
       b.perm = made.places.data();
@@ -693,16 +714,23 @@ class Pass {
     b.grad = grad.data;
     b.grad_src = of_x.data;
     b.grad_att = of_vectors.data;
-    FloatMatrix of_other;
+    FloatMatrix of_other, of_key, logits;
+    if (op.other >= 0) of_other = for_first_rows(rows_[op.other], grad.rows);
+    if (op.key >= 0) of_key = FloatMatrix::make(x.rows, x.width);
+    b.grad_dst = of_other.data;
+    b.grad_key = of_key.data;
     if (op.kind == Kind::kGat) {
       const FloatMatrix of_src = FloatMatrix::make(x.rows, op.heads),
                         of_dst = FloatMatrix::make(grad.rows, op.heads);
       b.grad_src_logit = of_src.data;
       b.grad_dst_logit = of_dst.data;
       run_gat_backward(b);
+    } else if (is_dot) {
+      if (keeps && b.perm != nullptr) logits = FloatMatrix::make(num_logits, 1);
+      b.grad_logit = logits.data;
+      b.adds = false;
+      run_dot_backward(b);
     } else {
-      of_other = for_first_rows(rows_[op.other], grad.rows);
-      b.grad_dst = of_other.data;
       run_gatv2_backward(b);
     }
     const size_t first = values_.size();
@@ -713,6 +741,7 @@ class Pass {
       to.written[place] = true;
     }
     if (step.of_x) add(held[op.x], of_x);
+    if (step.of_key) add(held[op.key], of_key);
     if (step.of_other) add(held[op.other], of_other);
   }
 
@@ -842,8 +871,14 @@ class Pass {
         if (step.of_x) add(held[op.x], grad);
         if (step.of_other) add(held[op.other], grad);
         return;
+      case Kind::kMeanOfHeads: {
+        const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
+        mean_of_heads_backward(grad, op.heads, of_x);
+        return add(held[op.x], of_x);
+      }
       case Kind::kGat:
       case Kind::kGatv2:
+      case Kind::kDot:
         return attend_back(op, step, std::move(grad), given, held, to);
       case Kind::kMessages:
         return message_back(op, step, grad, given, held, to);
@@ -888,13 +923,14 @@ class Segment {
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope});
     size_t next_messages = 0;
-    for (const auto& [number, x, other, out, weight, other_weight, bias, edges, act, p, slope, heads,
+    for (const auto& [number, x, other, key, out, weight, other_weight, bias, edges, act, p, factor, heads,
                       has_loops, averages] : operations) {
       need_count(number, 0, static_cast<int>(Kind::kMessages), "kind");
       const auto kind = static_cast<Kind>(number);
-      const bool reads_two = kind == Kind::kRowSum || kind == Kind::kGatv2;
+      const bool reads_two = kind == Kind::kRowSum || kind == Kind::kGatv2 || kind == Kind::kDot;
       need_count(x, 0, next - 1, "x");
       need_count(other, reads_two ? 0 : -1, next - 1, "other");
+      need_count(key, kind == Kind::kDot ? 0 : -1, next - 1, "key");
       need_count(out, next, next, "out");
       for (const int operand : {weight, other_weight, bias})
         need_count(operand, -1, last_operand, "operands");
@@ -908,8 +944,8 @@ class Segment {
         sent = std::make_shared<const Messages>(std::move(messages.at(next_messages++)));
         for (const int operand : sent->parameters) need_count(operand, 0, last_operand, "operands");
       }
-      plan_->operations.push_back({kind, x, other, out, weight, other_weight, bias, edges, act, p, slope,
-                                   heads, has_loops, averages, std::move(sent),
+      plan_->operations.push_back({kind, x, other, key, out, weight, other_weight, bias, edges, act, p,
+                                   factor, heads, has_loops, averages, std::move(sent),
                                    static_cast<int>(next_messages) - 1});
       for (const int value : plan_->operations.back().reads()) {
         need_count(value, 0, next - 1, "values");

@@ -8,11 +8,12 @@ In bfloat16 the products round their factors and results, as PyTorch's do under 
 those with coefficients, which are float32, keep that dtype.
 
 A segment in compiled code, :class:`NativeSegment`, has one call for the forward pass and one for the
-backward. The attention of GAT and GATv2 can be part of it, and messages made of a kernel's steps. On small
-batches Python and the calls between kernels take most of a step without it. It runs the same kernels in the
-same order as the operations by themselves, so the bits are the same, but for what PyTorch adds up in another
-order: means of five heads or more, sums of a message's columns, and three gradients or more of a value that
-messages read. The operations by themselves run other dtypes, other devices and records of calls.
+backward. The attention of GAT and GATv2 can be part of it, that of dot products, as TransformerConv's, and
+messages made of a kernel's steps. On small batches Python and the calls between kernels take most of a step
+without it. It runs the same kernels in the same order as the operations by themselves, so the bits are the
+same, but for what PyTorch adds up in another order: means of five heads or more, sums of a message's columns,
+and three gradients or more of a value that messages read. The operations by themselves run other dtypes,
+other devices and records of calls.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunct
 from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, new_rows, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
-from graphbraid.ops.message_kernel import kinds_of, native_programs
-from graphbraid.ops.message_steps import SIDES, MessageOp, dot_products
+from graphbraid.ops.message_kernel import keeps_logits, kinds_of, native_programs
+from graphbraid.ops.message_steps import SIDES, DotProducts, MessageOp, dot_products
 from graphbraid.ops.rng import row_ids, seed_of_call
 from graphbraid.ops.spmm import SpmmFunction
 
@@ -75,10 +76,17 @@ def can_join(op: ir.Operation) -> bool:
 def _compiles(op: ir.Operation) -> bool:
     """Return whether an operation can be part of a segment in compiled code."""
     if isinstance(op, ir.Messages):
-        return _compiles_messages(op)
+        return _compiles_messages(op) or _dot_products_of(op) is not None
     if isinstance(op, ir.Attention):  # of GAT, without rows of its own for the coefficients
         return not op.reads_edges and (op.kind == "gatv2" or len(op.inputs) == 1)
-    return can_join(op)
+    return (isinstance(op, ir.AlongRow) and op.kind == "mean" and op.width_out > 1) or can_join(op)
+
+
+def _dot_products_of(op: ir.Messages) -> DotProducts | None:
+    """Return the operands of messages that are only dot-product attention of node rows; else None."""
+    reads_nodes = all(role in _ENDS for _, role, _ in op.reads)
+    is_plain = reads_nodes and op.reduction == "sum" and op.edges is None and not op.used
+    return dot_products(op.steps) if is_plain and op.steps else None
 
 
 def _compiles_messages(op: ir.Messages) -> bool:
@@ -417,9 +425,10 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.Epilogue: 3,
     ir.DestinationRows: 4,
     ir.Add: 5,
-    ir.Messages: 8,
+    ir.AlongRow: 6,
+    ir.Messages: 10,
 }
-_ATTENTIONS = {"gat": 6, "gatv2": 7}
+_ATTENTIONS, _DOT = {"gat": 7, "gatv2": 8}, 9
 """Numbers of the kinds in ``segment.cpp``; those of attentions by their own kind."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
 _EDGES = ir.AdjacencyMatrix(kind="sum")
@@ -464,7 +473,9 @@ class NativeSegment:
         moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages
         self._moving = [op for op in ops if isinstance(op, moving)]
         self._messages = [
-            (op, {role for _, role, _ in op.reads}) for op in ops if isinstance(op, ir.Messages)
+            (op, {role for _, role, _ in op.reads})
+            for op in ops
+            if isinstance(op, ir.Messages) and _dot_products_of(op) is None
         ]
         self._maps: list[tuple[Any, ...]] = []
         """Each moving operation's level, relation, adjacency and :func:`plain_map`, once it has run."""
@@ -546,7 +557,8 @@ class NativeSegment:
         rates = Rates()
         placed = [*zip(self._ops, self._first_operand, strict=False)]
         fields = [self._fields(op, first) for op, first in placed]
-        messages = [self._message_fields(op, first) for op, first in placed if isinstance(op, ir.Messages)]
+        of_steps = {op.out for op, _ in self._messages}
+        messages = [self._message_fields(op, at) for op, at in placed if op.out in of_steps]
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
         counts = len(self._reads), self._first_operand[-1]
@@ -558,19 +570,27 @@ class NativeSegment:
         number, read, how = _KINDS.get(kind, -1), op.inputs, (0.0, 1, False, False)
         weight = first if isinstance(op, ir.Linear | ir.LinearSum | ir.Attention) else -1
         other_weight = first + 1 if kind is ir.AggregateLinear or kind is ir.LinearSum else -1
-        has_bias = kind not in (ir.Aggregate, ir.DestinationRows, ir.Add, ir.Attention, ir.Messages)
-        if isinstance(op, ir.Messages):
-            read = read[:1]  # see _message_fields
+        has_bias = isinstance(op, ir.Linear | ir.LinearSum | ir.Epilogue)
         bias = first + (weight >= 0) + (other_weight >= 0) if has_bias else -1
         if isinstance(op, ir.Attention):
             number, how = _ATTENTIONS[op.kind], (op.negative_slope, op.heads, op.self_loops, op.averages)
             other_weight = first + 1 if len(op.vectors) > 1 else -1
             read = read if op.kind == "gat" else (read[0], read[-1])  # one value if both ends share a map
-        x, other = [*(self._number[value] for value in read), -1][:2]
+        elif isinstance(op, ir.Messages) and (found := _dot_products_of(op)) is not None:
+            sources, destinations = (
+                [op.inputs[place] for _, role, place in op.reads if role is end] for end in _ENDS
+            )
+            number, read = _DOT, (sources[found.value], destinations[found.query], sources[found.key])
+            how = found.scale, op.heads, False, False
+        elif isinstance(op, ir.Messages):
+            read = read[:1]  # see _message_fields
+        elif isinstance(op, ir.AlongRow):
+            how = 0.0, self._widths[read[0]] // op.width_out, False, False
+        x, other, key = [*(self._number[value] for value in read), -1, -1][:3]
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
-        return number, x, other, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
+        return number, x, other, key, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
 
-    def _message_fields(self, op: ir.Messages, first: int) -> tuple[Any, ...]:
+    def _message_fields(self, op: Any, first: int) -> tuple[Any, ...]:
         """Return the fields of messages beside an operation's, in the order of ``messages.h``."""
         sources, destinations = (
             [self._number[op.inputs[place]] for _, role, place in op.reads if role is end] for end in _ENDS
@@ -585,8 +605,8 @@ class NativeSegment:
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...], Tensor | None], ...]:
         """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ().
 
-        Behind them stand the places of the edges, if an attention's dropout or a message's rows of edges need
-        them.
+        Behind them stand the places of the edges, if an attention's dropout, its dot products or a message's
+        rows of edges need them.
         """
         level, relation, adjacency, _ = self._maps[number]
         if not (edges := levels.edges(level, relation)).is_whole:
@@ -594,7 +614,8 @@ class NativeSegment:
         op = self._moving[number]
         needs_places = isinstance(op, ir.Attention) and op.dropout > 0
         if isinstance(op, ir.Messages):
-            needs_places = any(role not in _ENDS for _, role, _ in op.reads)
+            dots = _dot_products_of(op) is not None and keeps_logits(edges.csc, op.heads, _FLOAT32.itemsize)
+            needs_places = dots or any(role not in _ENDS for _, role, _ in op.reads)
         places = edges.csc.transpose()[1] if needs_places else None
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
         return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight), places),)
