@@ -118,11 +118,10 @@ class Model(nn.Module):
 def ready(name, kind="untidy"):
     """A model and a graph; a dense one has steps that run once for each node."""
     torch.manual_seed(0)
-    data = (
-        data_of("untidy")
-        if kind == "untidy"
-        else Data(torch.randn(30, CHANNELS), torch.randint(26, (2, 400)))
-    )
+    data = data_of("untidy")
+    if kind != "untidy":
+        num_edges = 400 if kind == "dense" else 0
+        data = Data(torch.randn(30, CHANNELS), torch.randint(26, (2, num_edges)))
     data.edge_weight, data.edge_attr = torch.rand(data.num_edges), torch.rand(data.num_edges, WIDTH)
     return Model(name), data
 
@@ -146,7 +145,7 @@ def runs_as_one(out):
     return "_NativePassBackward" in names_of(out) and "AggregateMessagesBackward" not in names_of(out)
 
 
-@pytest.mark.parametrize("kind", ["untidy", "dense"])
+@pytest.mark.parametrize("kind", ["untidy", "dense", "without edges"])
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_give_what_they_give_by_themselves(name, kind, monkeypatch):
     model, data = ready(name, kind)

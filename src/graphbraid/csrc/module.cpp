@@ -62,13 +62,13 @@ bool hold_same_items(const nb::list& dicts, const nb::tuple& before) {
   Py_ssize_t number = 0;
   if (dicts.size() != before.size()) return false;
   for (const nb::handle dict : dicts) {
-    PyObject* items = PyTuple_GET_ITEM(before.ptr(), number++);
+    PyObject* items = PyTuple_GetItem(before.ptr(), number++);
     if (!PyDict_Check(dict.ptr()) || !PyTuple_Check(items)) return false;
-    if (2 * PyDict_GET_SIZE(dict.ptr()) != PyTuple_GET_SIZE(items)) return false;
+    if (2 * PyDict_Size(dict.ptr()) != PyTuple_Size(items)) return false;
     PyObject *key = nullptr, *value = nullptr;
     Py_ssize_t place = 0, at = 0;
     for (; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; at += 2)
-      if (PyTuple_GET_ITEM(items, at) != key || PyTuple_GET_ITEM(items, at + 1) != value) return false;
+      if (PyTuple_GetItem(items, at) != key || PyTuple_GetItem(items, at + 1) != value) return false;
   }
   return true;
 }

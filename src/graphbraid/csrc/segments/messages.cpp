@@ -112,7 +112,9 @@ void MessageProgram::run(const MessageEdges& edges, const MessageInputs& in, int
     const auto place = static_cast<size_t>(a.steps[4 * i + 1]);
     need(op != MessageOp::kParameter || static_cast<int64_t>(place) < in.parameters.rows,
          "steps must read what is given");
-    need(op != MessageOp::kWeight || in.weight != nullptr, "steps must read what is given");
+    // Weights of no edges may have no memory.
+    need(op != MessageOp::kWeight || in.weight != nullptr || a.walk.num_edges == 0,
+         "steps must read what is given");
     need(op != MessageOp::kEdgeNumber, "steps of segments must read whole rows of edges");
     const bool of_source = op == MessageOp::kSource, of_edge = op == MessageOp::kEdge;
     if (!of_source && !of_edge && op != MessageOp::kDestination) continue;
