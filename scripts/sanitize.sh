@@ -75,10 +75,10 @@ run_tests() {
 }
 
 left_out=({ops,sampling}/triton ops/test_triton.py sampling/test_triton_sampler.py)
-[ -z "$short" ] || left_out+=(sampling/test_{two,loader}_processes.py ops/test_idle_threads.py
+[ -z "$short" ] || left_out+=(sampling/test_loader_processes.py ops/test_idle_threads.py
   sampling/test_{pyg_batches,pyg_cases,pyg_link_cases,pyg_options,loader_face,minibatch,pinning,peers}.py
-  sampling/typed/test_{loader,benchmark}.py graph/test_{dgl,interop,memory,types}.py
-  features/test_{budget,scores_auto,scores_replacement,disk_benchmark,under_a_limit}.py)
+  sampling/typed/test_loader.py graph/test_{dgl,interop,memory,types}.py
+  features/test_{scores_auto,under_a_limit}.py)
 ignored=()
 for path in "${left_out[@]}"; do
   [ -e "tests/$path" ] || { echo "sanitize.sh leaves out tests/$path, which is not there" >&2; exit 1; }

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 ignored=()
 for path in tests/{ops,sampling}/triton tests/ops/test_{triton,idle_threads}.py \
-  tests/sampling/test_{triton_sampler,threads,loader_processes,two_processes}.py; do
+  tests/sampling/test_{triton_sampler,threads,loader_processes}.py; do
   [ -e "$path" ] || { echo "test_variants.sh leaves out $path, which is not there" >&2; exit 1; }
   ignored+=("--ignore=$path")
 done

@@ -40,7 +40,7 @@ _TRITON = "tests/ops/triton/test_"
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "spmm": (f"{_TRITON}spmm.py", "test_a_skipped_self_loop_may_hold_anything"),
-    "spmm_max": (f"{_TRITON}spmm_max.py", "test_kernels_equal_twins_on_a_hub_and_its_transpose"),
+    "spmm_max": (f"{_TRITON}spmm.py", "test_kernels_equal_twins_on_a_hub_and_its_transpose"),
     "gine": (f"{_TRITON}gine.py", "test_kernels_equal_twins_on_a_hub_and_its_transpose"),
     "messages": (f"{_TRITON}messages.py", "test_every_message_equals_its_twin"),
     "sddmm": (f"{_TRITON}sddmm.py", "test_rows_may_be_strided"),
@@ -80,7 +80,7 @@ _SUITES = {
     "tiers": ("tests/sampling/test_pinning.py", "tests/sampling/test_peers.py", f"{_TRITON}gather.py"),
     "peers": ("tests/distributed/test_peers.py", "tests/distributed/test_whole_device.py"),
     "ranks": ("tests/distributed/test_hot_ranks.py", "tests/sampling/test_minibatch.py"),
-    "sums": (f"{_TRITON}spmm.py", f"{_TRITON}spmm_max.py", f"{_TRITON}gine.py", f"{_TRITON}sddmm.py"),
+    "sums": (f"{_TRITON}spmm.py", f"{_TRITON}gine.py", f"{_TRITON}sddmm.py"),
     "messages": (f"{_TRITON}messages.py",),
     "batches": (f"{_TRITON}batches.py",),
     "attention": (f"{_TRITON}attention.py",),
