@@ -267,7 +267,7 @@ def test_a_disk_without_room_is_told_before_anything_is_made(tmp_path, monkeypat
         scale.main(["--folder", str(tmp_path / "f")])
     (tmp_path / "f" / "made").write_bytes(b"1234")
     monkeypatch.setattr(room.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=6))
-    room.require_room(tmp_path / "f", 10, "what is there in part")
+    room.require_room(tmp_path / "f", 10, "a file that is half made")
     with pytest.raises(SystemExit, match=r"needs 11 B in .* 6 B free beside 4 B made before"):
         room.require_room(tmp_path / "f", 11, "it")
 

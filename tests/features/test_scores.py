@@ -432,9 +432,9 @@ traces = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=
 def optimal_hits(trace, capacity):
     """The most hits of any cache: which rows to hold from one of their reads to the next.
 
-    A row held from a read (or from before the first batch) to its next one is a hit, and takes a place in all
-    gaps between batches in between, of which each has ``capacity``. The rows of the matrix have consecutive
-    ones, so that the linear program has a whole solution.
+    A row that is held from one read to its next is a hit. It may be held before the first batch, too. It
+    takes one place in each gap between batches until then, and each gap has ``capacity`` places. Each row of
+    the matrix has its ones side by side, so the linear program has a solution in whole numbers.
     """
     held = []  # the gaps before which batches a row is held
     last = {}

@@ -14,7 +14,7 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.graphs import CHANNELS, data_of
 from tests.fullgraph.test_batches import sampled
-from tests.fullgraph.test_native_segment import by_operation
+from tests.fullgraph.test_native_segment import by_operation, functions_behind
 from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
@@ -130,19 +130,9 @@ def named(model, data):
     return {name: getattr(data, name) for name in model.reads}
 
 
-def names_of(out):
-    """Names of the autograd functions behind outputs."""
-    waiting, seen = [out.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [one for one, _ in node.next_functions]
-    return {type(one).__name__ for one in seen}
-
-
 def runs_as_one(out):
-    return "_NativePassBackward" in names_of(out) and "AggregateMessagesBackward" not in names_of(out)
+    names = functions_behind(out)
+    return "_NativePassBackward" in names and "AggregateMessagesBackward" not in names
 
 
 @pytest.mark.parametrize("kind", ["untidy", "dense", "without edges"])
@@ -269,7 +259,7 @@ def test_weights_of_edges_that_learn_run_by_themselves(monkeypatch):
     assert calls
     monkeypatch.setattr(BatchRun, "edge_weight", lambda *_: weight.clone().requires_grad_())
     out = engine(data.x, data.edge_index, weight)
-    assert "_NativePassBackward" not in names_of(out)
+    assert "_NativePassBackward" not in functions_behind(out)
 
 
 def test_a_segment_refuses_messages_that_do_not_fit():

@@ -108,15 +108,20 @@ MODELS = {
 ATTENTIONS = [name for name in MODELS if "GAT" in name or "Transformer" in name or "attention" in name]
 
 
-def compiled_segments(out):
-    """How many segments behind the outputs ran as compiled code."""
+def functions_behind(out):
+    """Names of the autograd functions behind outputs."""
     waiting, seen = [out.grad_fn], set()
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
             seen.add(node)
             waiting += [one for one, _ in node.next_functions]
-    return sum("NativePass" in type(one).__name__ for one in seen)
+    return [type(one).__name__ for one in seen]
+
+
+def compiled_segments(out):
+    """How many segments behind the outputs ran as compiled code."""
+    return sum("NativePass" in name for name in functions_behind(out))
 
 
 def runs_compiled(out):

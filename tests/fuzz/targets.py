@@ -51,7 +51,7 @@ MiniBatch and Hardware have methods that are called; ranks meet in tests of seve
 
 
 def add(makers: dict[str, Callable[[World], Call]]) -> None:
-    """Register calls; each name begins with the name of what is called."""
+    """Register calls. The name of a call begins with that of the function or class."""
     assert not TARGETS.keys() & makers.keys(), "a name is there twice"
     TARGETS.update(makers)
 

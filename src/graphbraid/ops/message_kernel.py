@@ -348,9 +348,9 @@ class FusedMessages:
         steps: the message; the last step gives it.
         reduction: how the messages to a node become one row. Nodes without any have zeros.
         width: columns of wide rows, and of the result of one reduction.
-        parameters: what the message reads beside the rows, each of ``width`` numbers, of one, or of one for
-            each head where the step that reads it is narrow; or ``(width, columns)``, of which steps read
-            single columns.
+        parameters: the parameters that the message reads. Each has ``width`` numbers, one number, or one for
+            each head if the step that reads it is narrow. Of a matrix, ``(width, columns)``, a step reads one
+            column.
         ties: see :class:`.BlockedMessages`.
         heads: a wide row has this many heads, one behind the other; a narrow row has a number for each.
 
@@ -758,8 +758,8 @@ def aggregate_steps(
         steps: the message; see :class:`FusedMessages`.
         sources: float32 matrices of ``num_src`` rows.
         destinations: float32 matrices of at least ``num_dst`` rows.
-        edges: float32, at most one matrix and one vector; they get no gradients. Steps read whole rows of the
-            matrix, which has ``width`` columns then, or single columns.
+        edges: float32, at most one matrix and one vector; they get no gradients. Steps read whole rows of
+            a matrix of ``width`` columns, or single numbers of any matrix's rows.
         parameters: see :class:`FusedMessages`.
         reduction: ``sum``, ``mean``, ``max`` or ``min``, or several.
         ties: see :class:`.BlockedMessages`.

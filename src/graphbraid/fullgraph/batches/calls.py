@@ -379,7 +379,7 @@ class BatchCall:
 
 
 def _shared_of(calling: Calling, given: Given) -> tuple[Any, ...]:
-    """Return what is alike in the signatures of calls of one form; the last is :attr:`.BatchCall._others`."""
+    """Return the part of a signature that calls of one form share; it ends with their ``_others``."""
     taken = {*calling.roles}
     taken |= given.held if DATA in taken else set()
     known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *given.constants}
