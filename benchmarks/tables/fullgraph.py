@@ -194,7 +194,7 @@ def floor() -> str:
         "epoch over floor",
         "beyond, ms",
     )
-    doubts = sorted({row["doubt"] for row in rows if row["doubt"]})
+    doubts = [f"{row['graph']}: {row['doubt']}" for row in rows if row["doubt"]]
     note = (
         "The least of some; the epoch with its loss and Adam. Parts of a twentieth of it or more are named."
     )
