@@ -55,7 +55,7 @@ class MessageOp(IntEnum):
 
 
 _OP = MessageOp
-_CHANGES_WIDTH = (_OP.SUM_COLUMNS, _OP.SPREAD)
+CHANGES_WIDTH = (_OP.SUM_COLUMNS, _OP.SPREAD)
 SIDES = (_OP.SOURCE, _OP.DESTINATION)
 _OF_EDGES = (_OP.EDGE, _OP.WEIGHT, _OP.EDGE_NUMBER)
 _COSTLY = (_OP.DIVIDE, _OP.SIGMOID, _OP.TANH, _OP.EXP)
@@ -104,7 +104,7 @@ class StepList:
 
     def add(self, op: MessageOp, *of: int, number: float = 0.0) -> int:
         """Return the number of a step that computes a row from those of others."""
-        if op in _CHANGES_WIDTH:
+        if op in CHANGES_WIDTH:
             narrow = op is _OP.SUM_COLUMNS
         else:
             told = [self.all[i].narrow for i in of if i not in self.alike]
@@ -151,7 +151,7 @@ class StepList:
         for i in range(message + 1):
             reached = [j for j in self.reads(i) if reaches[j]]
             reaches.append(i == leaf or bool(reached))
-            if reached and self.all[i].op in _CHANGES_WIDTH:
+            if reached and self.all[i].op in CHANGES_WIDTH:
                 return False
         return not self.all[leaf].narrow
 
@@ -182,14 +182,9 @@ class StepList:
         return made, numbers
 
     def gradients(self, seeds: Mapping[int, int], wanted: Collection[int]) -> dict[int, int]:
-        """Append the steps of a gradient.
+        """Append the steps of gradients; return the gradient's step for each wanted leaf that has one.
 
-        Args:
-            seeds: for each step that is differentiated the step that is its gradient.
-            wanted: the leaves for which gradients are wanted.
-
-        Returns:
-            the gradient's step for each of these that has one.
+        ``seeds`` have, for each step that is differentiated, the step that is its gradient.
         """
         needed, found = list[bool](), dict(seeds)
         for i in range(max(seeds) + 1):
@@ -226,7 +221,7 @@ class StepList:
                 yield x, part
             if takes_y:
                 yield y, add(_OP.MULTIPLY, add(_OP.MULTIPLY, part, i), self.number(-1.0))
-        elif step.op in _CHANGES_WIDTH and takes_x:
+        elif step.op in CHANGES_WIDTH and takes_x:
             yield x, add(_OP.SPREAD if step.op is _OP.SUM_COLUMNS else _OP.SUM_COLUMNS, grad)
         elif step.op in _GRADIENTS and takes_x:
             op, of = _GRADIENTS[step.op]

@@ -184,12 +184,7 @@ def leaky(z, slope):
 def over_heads(kernel: Any, a: Any, indptr: Tensor, shape: tuple[int, int, int], **more: Any) -> None:
     """Launch a kernel over the segments of hubs, then over all rows, with the heads that share a tile.
 
-    Args:
-        kernel: as in :func:`graphbraid.ops.triton.partition.over_rows`.
-        a: arguments of the call.
-        indptr: row pointers of the rows that the kernel reduces.
-        shape: numbers of rows, heads and channels per head; nothing is launched if one is 0.
-        more: other parameters, without the tile.
+    ``shape`` has the numbers of rows, heads and channels per head; nothing is launched if one is 0.
     """
     num_rows, heads, channels = shape
     if num_rows * heads * channels == 0:
@@ -336,7 +331,7 @@ def attend_kernel(
 
 
 def without_edges(*of_edges: Tensor | None) -> None:
-    """Refuse logits or features of edges, which no kernel here reads."""
+    """Raise NotImplementedError for logits or features of edges: on a device their models run uncompiled."""
     if any(given is not None for given in of_edges):
         raise NotImplementedError(
             "the kernels in Triton take no logits or features of edges; those on the CPU do"
@@ -348,9 +343,6 @@ def gat_forward(a: Any) -> None:
     """Compute like the twin; rows contiguous.
 
     ``above`` and ``share`` are not written: the backward pass here sums over the edges instead.
-
-    Raises:
-        NotImplementedError: edges have logits; on a device, models with such layers run uncompiled.
     """
     without_edges(a.edge_logit)
     if a.att is not None:
@@ -360,11 +352,7 @@ def gat_forward(a: Any) -> None:
 
 @like(reference.gatv2_forward)
 def gatv2_forward(a: Any) -> None:
-    """Compute like the twin; rows contiguous.
-
-    Raises:
-        NotImplementedError: edges have features; see :func:`gat_forward`.
-    """
+    """Compute like the twin; rows contiguous."""
     without_edges(a.edge_features, a.loop_features, a.edge_weight)
     _attend(a, src_logit=None, dst_logit=None)
 

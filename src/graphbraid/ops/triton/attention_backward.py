@@ -234,11 +234,7 @@ def gatv2_backward_by_source_kernel(
 
 @like(reference.gat_backward)
 def gat_backward(a: Any) -> None:
-    """Compute like the twin; rows contiguous.
-
-    Raises:
-        NotImplementedError: edges have logits; see :func:`gat_forward`.
-    """
+    """Compute like the twin; rows contiguous."""
     without_edges(a.edge_logit, a.grad_edge_logit)
     num_edges, heads, (num_src, width) = a.indices.numel(), a.lse.shape[1], a.src.shape
     if a.grad.shape[1] < width:
@@ -258,11 +254,7 @@ def gat_backward(a: Any) -> None:
 
 @like(reference.gatv2_backward)
 def gatv2_backward(a: Any) -> None:
-    """Compute like the twin; rows contiguous.
-
-    Raises:
-        NotImplementedError: edges have features; see :func:`gat_forward`.
-    """
+    """Compute like the twin; rows contiguous."""
     without_edges(a.edge_features, a.loop_features, a.edge_weight, a.grad_edge_weight)
     num_edges, heads, (num_src, width) = a.indices.numel(), a.lse.shape[1], a.src.shape
     per_head, num_dst = (heads, width // heads), a.out.shape[0]

@@ -11,8 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops import reference
+from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.triton.launch import launch, like
-from graphbraid.ops.triton.messages import Result, Step, run_steps
+from graphbraid.ops.triton.messages import Result, run_steps
 from graphbraid.ops.triton.partition import destination_of, edges_by_row, load_rows
 
 
@@ -77,14 +78,13 @@ def sddmm(a: Any) -> None:
     launch(sddmm_kernel, grid, a, **numbers, EDGES=edges, CHANNELS=block, num_warps=4)
 
 
-_LOGIT, _OTHER, _TOP, _TOTAL = (
-    (name, place, 0, 0.0, 0)
-    for name, place in (("EDGE", 0), ("EDGE", 1), ("DESTINATION", 0), ("DESTINATION", 1))
-)
-_PRODUCT = (_LOGIT, _OTHER, ("MULTIPLY", 0, 1, 0.0, 0))
-_POWER = (_LOGIT, _TOP, ("SUBTRACT", 0, 1, 0.0, 0), ("EXP", 2, 0, 0.0, 0))
-_COEFFICIENT = (*_POWER, _TOTAL, ("DIVIDE", 3, 4, 0.0, 0))
-_GRADIENT = (_LOGIT, _OTHER, _TOP, ("SUBTRACT", 1, 2, 0.0, 0), ("MULTIPLY", 0, 3, 0.0, 0))
+_OP = MessageOp
+_LOGIT, _OTHER = MessageStep(_OP.EDGE), MessageStep(_OP.EDGE, 1)
+_TOP, _TOTAL = MessageStep(_OP.DESTINATION), MessageStep(_OP.DESTINATION, 1)
+_PRODUCT = (_LOGIT, _OTHER, MessageStep(_OP.MULTIPLY, 0, 1))
+_POWER = (_LOGIT, _TOP, MessageStep(_OP.SUBTRACT, 0, 1), MessageStep(_OP.EXP, 2))
+_COEFFICIENT = (*_POWER, _TOTAL, MessageStep(_OP.DIVIDE, 3, 4))
+_GRADIENT = (_LOGIT, _OTHER, _TOP, MessageStep(_OP.SUBTRACT, 1, 2), MessageStep(_OP.MULTIPLY, 0, 3))
 
 
 @like(reference.edge_softmax)
@@ -92,7 +92,7 @@ def edge_softmax(a: Any) -> None:
     """Compute like the twin: exp(logit - top) / total of a row's largest logit and sum of exponentials."""
     top, total = (a.logits.new_empty((a.indptr.numel() - 1, a.logits.shape[1])) for _ in range(2))
     _over_edges(a.indptr, (_LOGIT,), ("EXP_SUM", 0, top, total), a.logits)
-    _over_edges(a.indptr, _COEFFICIENT, ("EDGE", 5, a.out, None), a.logits, of_rows=(top, total))
+    _over_edges(a.indptr, _COEFFICIENT, ("EDGE", 5, a.out, None), a.logits, rows=(top, total))
 
 
 @like(reference.edge_softmax_backward)
@@ -100,35 +100,28 @@ def edge_softmax_backward(a: Any) -> None:
     """Compute like the twin: alpha * (grad - total) with a row's sum of alpha * grad."""
     total = a.alpha.new_empty((a.indptr.numel() - 1, a.alpha.shape[1]))
     _over_edges(a.indptr, _PRODUCT, ("SUM", 2, total, None), a.alpha, a.grad)
-    _over_edges(a.indptr, _GRADIENT, ("EDGE", 4, a.out, None), a.alpha, a.grad, of_rows=(total,))
+    _over_edges(a.indptr, _GRADIENT, ("EDGE", 4, a.out, None), a.alpha, a.grad, rows=(total,))
 
 
 def row_sums(indptr: Tensor, values: Tensor, out: Tensor) -> None:
-    """Sum ``out[v, h] = sum of values[e, h]`` over the edges of each row.
-
-    Args:
-        indptr: ``(num_dst + 1,)`` int64.
-        values: ``(num_edges, heads)`` float32.
-        out: ``(num_dst, heads)`` float32, contiguous.
-    """
+    """Sum ``out[v, h] = sum of values[e, h]`` over the edges of each row; float32, ``out`` contiguous."""
     _over_edges(indptr, (_LOGIT,), ("SUM", 0, out, None), values)
 
 
 def _over_edges(
-    indptr: Tensor, steps: Sequence[Step], result: Result, *values: Tensor, of_rows: Sequence[Tensor] = ()
+    indptr: Tensor, steps: Sequence[MessageStep], result: Result, *values: Tensor, rows: Sequence[Tensor] = ()
 ) -> None:
-    run_steps(indptr, None, steps, [result], width=values[0].shape[1], destinations=of_rows, edges=values)
+    run_steps(indptr, None, steps, [result], width=values[0].shape[1], destinations=rows, edges=values)
 
 
-_GINE: tuple[Step, ...] = (("SOURCE", 0, 0, 0.0, 0), ("EDGE", 0, 0, 0.0, 0), ("ADD", 0, 1, 0.0, 0))
-_GINE_GRADIENT: tuple[Step, ...] = (*_GINE, ("DESTINATION", 0, 0, 0.0, 0), ("RELU_GRADIENT", 3, 2, 0.0, 0))
+_GINE = (MessageStep(_OP.SOURCE), MessageStep(_OP.EDGE), MessageStep(_OP.ADD, 0, 1))
+_GINE_GRADIENT = (*_GINE, MessageStep(_OP.DESTINATION), MessageStep(_OP.RELU_GRADIENT, 3, 2))
 
 
 @like(reference.gine)
 def gine(a: Any) -> None:
     """Compute like the twin."""
-    steps: tuple[Step, ...] = (*_GINE, ("RELU", 2, 0, 0.0, 0))
-    _gine_sum(a, steps, a.x, sources=(a.x,), edges=(a.edges,))
+    _gine_sum(a, (*_GINE, MessageStep(_OP.RELU, 2)), a.x, sources=(a.x,), edges=(a.edges,))
 
 
 @like(reference.gine_backward)
@@ -149,7 +142,7 @@ def gine_edge_backward(a: Any) -> None:
     run_steps(a.indptr, a.indices, _GINE_GRADIENT, results, width=a.out.shape[1], **read)
 
 
-def _gine_sum(a: Any, steps: tuple[Step, ...], own: Tensor, **read: Any) -> None:
+def _gine_sum(a: Any, steps: tuple[MessageStep, ...], own: Tensor, **read: Any) -> None:
     """Write the sums of messages, and of ``loop_scale`` times the own rows of the first nodes."""
     out: Tensor = a.out
     adds = a.num_loops > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -189,64 +190,66 @@ def column_sums_kernel(
 @like(reference.epilogue)
 def epilogue(a: Any) -> None:
     """Compute like the twin; float32, float16 or bfloat16, rows contiguous."""
-    if a.out.numel():
-        tile = walk_tile(a.out.shape[1])
-        how = {"slope": float(a.slope), "ACT": a.act, **dropout_arguments(a.p, a.seed)}
-        launch(epilogue_kernel, walk_grid(a.out, tile), a, **sizes(a.out), **how, **tile)
+    over_tiles(epilogue_kernel, a, a.out, **_how(a))
 
 
 @like(reference.epilogue_backward)
 def epilogue_backward(a: Any) -> None:
     """Compute like the twin; ``grad_bias`` is float32."""
-    num_rows, width = a.out.shape
-    if a.out.numel() == 0:
-        if a.grad_bias is not None:
-            a.grad_bias.zero_()
-        return
-    tile = walk_tile(width)
-    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    sums = None if a.grad_bias is None else a.grad_bias.new_empty((parts, width))
-    how = {"slope": float(a.slope), "ACT": a.act, **dropout_arguments(a.p, a.seed)}
-    work = {**sizes(a.out), "rows_per_part": rows_per_part, "sums": sums}
-    launch(epilogue_backward_kernel, (parts, row_tiles(width, tile)), a, **work, **how, **tile)
-    if sums is not None:
-        column_sums(sums, a.grad_bias)
+    a.sums = None
+    if a.out.numel():
+        sums = () if a.grad_bias is None else ("sums",)
+        over_parts(epilogue_backward_kernel, a, a.out, *sums, **_how(a))
+    if a.grad_bias is not None:
+        column_sums(a.out if a.sums is None else a.sums, a.grad_bias)
+
+
+def _how(a: Any) -> dict[str, Any]:
+    return {"slope": float(a.slope), "ACT": a.act, **dropout_arguments(a.p, a.seed)}
 
 
 def column_sums(rows: Tensor, out: Tensor) -> None:
-    """Compute ``out = rows.sum(0)`` in an order that depends only on the shape.
+    """Compute ``out = rows.sum(0)``, ``(width,)`` float32, in an order that depends only on the shape.
 
-    Args:
-        rows: ``(num_rows, width)`` float32, contiguous.
-        out: ``(width,)`` float32, contiguous.
+    Both are contiguous float32; the sum of no rows is 0.
     """
     if rows.numel() == 0:
         out.zero_()
         return
-    num_rows, width = rows.shape
+    first = SimpleNamespace(rows=rows)
+    over_parts(column_sums_kernel, first, rows, "out")
+    last = SimpleNamespace(rows=first.out, out=out, rows_per_part=first.num_parts)
+    tile = walk_tile(rows.shape[1])
+    launch(column_sums_kernel, (1, row_tiles(rows.shape[1], tile)), last, **sizes(first.out), **tile)
+
+
+def over_tiles(kernel: Any, a: Any, x: Tensor, **more: Any) -> None:
+    """Launch a kernel over the tiles of a matrix, if it has any element."""
+    if x.numel():
+        tile = walk_tile(x.shape[1])
+        grid = triton.cdiv(x.shape[0], tile["ROWS"]), row_tiles(x.shape[1], tile)
+        launch(kernel, grid, a, **sizes(x), **more, **tile)
+
+
+def over_parts(kernel: Any, a: Any, x: Tensor, *sums: str, **more: Any) -> None:
+    """Launch a kernel over parts of a matrix's rows. Set ``a.num_parts`` and ``a.rows_per_part``.
+
+    ``sums`` are the attributes of ``a`` that it writes: new ``(num_parts, width)`` float32 matrices.
+    """
+    num_rows, width = x.shape
     tile = walk_tile(width)
-    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    sums = rows.new_empty((parts, width))
-    for source, target, count, share in ((rows, sums, parts, rows_per_part), (sums, out, 1, parts)):
-        a = SimpleNamespace(rows=source, out=target, rows_per_part=share)
-        launch(column_sums_kernel, (count, row_tiles(width, tile)), a, **sizes(source), **tile)
-
-
-def row_parts(num_rows: int, rows: int) -> tuple[int, int]:
-    """Return the number of parts of the rows, and the rows in each part but the last ones."""
-    share = max(1, triton.cdiv(triton.cdiv(num_rows, rows), _PARTS)) * rows
-    return triton.cdiv(num_rows, share), share
+    rows = tile["ROWS"]
+    a.rows_per_part = max(1, triton.cdiv(triton.cdiv(num_rows, rows), _PARTS)) * rows
+    a.num_parts = triton.cdiv(num_rows, a.rows_per_part)
+    for name in sums:
+        setattr(a, name, x.new_empty((a.num_parts, width), dtype=torch.float32))
+    launch(kernel, (a.num_parts, row_tiles(width, tile)), a, **sizes(x), **more, **tile)
 
 
 def walk_tile(width: int) -> dict[str, int]:
     """Return constants of kernels over whole matrices: 1024 values a step, eight per lane of four warps."""
     columns = min(128, triton.next_power_of_2(width))
     return {"ROWS": min(64, 1024 // columns), "FEAT": columns, "num_warps": 4}
-
-
-def walk_grid(x: Tensor, tile: dict[str, int]) -> tuple[int, int]:
-    """Return the grid of tiles over a matrix."""
-    return triton.cdiv(x.shape[0], tile["ROWS"]), row_tiles(x.shape[1], tile)
 
 
 def sizes(x: Tensor) -> dict[str, int]:

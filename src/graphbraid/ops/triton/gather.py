@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from graphbraid.ops import reference
-from graphbraid.ops.triton.launch import launch, like
+from graphbraid.ops.triton.launch import kernel_dtype, launch, like
 
 if TYPE_CHECKING:
     from graphbraid.ops.gather import TierTable
@@ -43,15 +43,6 @@ def gather_rows_kernel(
     if HAS_SCALE:
         words = words.to(tl.float32) * tl.load(scale + row, mask=live, other=0.0)[:, None]
     tl.store(out + i[:, None] * width + columns[None, :], words.to(out.dtype.element_ty), mask=mask)
-
-
-_AS_IS = {
-    torch.float32: tl.float32,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.int8: tl.int8,
-}
-_WORDS = {torch.int64: tl.int64, torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
 
 
 @triton.jit(do_not_specialize=["num_ids"])
@@ -130,11 +121,11 @@ def gather_scaled(a: Any) -> None:
 def gather_tiered(a: Any) -> None:
     """Compute like the twin; rows that are not converted are copied in wide words."""
     table: TierTable = a.table
-    word = _AS_IS.get(table.dtype)
+    word = table.dtype
     if a.out.numel() and a.out.dtype == table.dtype:
         octets = a.out.view(torch.uint8)
-        kind = _widest_word(octets.shape[1], octets.data_ptr(), *table.addresses)
-        a.out, word = octets.view(kind), _WORDS[kind]
+        word = _widest_word(octets.shape[1], octets.data_ptr(), *table.addresses)
+        a.out = octets.view(word)
     _launch(
         gather_tiered_kernel,
         a,
@@ -142,7 +133,7 @@ def gather_tiered(a: Any) -> None:
         layout=table.layout,
         bases=table.bases,
         scales=table.scale_bases,
-        WORD=word,
+        WORD=kernel_dtype(word),
         TIERS=len(table.tiers),
         HAS_POSITIONS=table.positions is not None,
         INTERLEAVED=any(len(tier.parts) > 1 for tier in table.tiers),

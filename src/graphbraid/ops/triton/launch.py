@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 
@@ -56,6 +57,11 @@ def launch(kernel: Any, grid: tuple[int, ...], a: SimpleNamespace, **more: Any) 
             more[name] = 0 if rows is None else rows.stride(0)
     with on_device_of(next(value for value in values.values() if isinstance(value, Tensor))):
         kernel[grid](**more)
+
+
+def kernel_dtype(dtype: torch.dtype) -> Any:
+    """Return a dtype as Triton has it, by PyTorch's name; None if it has none."""
+    return getattr(tl, str(dtype).removeprefix("torch."), None)
 
 
 def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphbraid.ops import reference
-from graphbraid.ops.message_steps import MessageOp
+from graphbraid.ops.message_steps import CHANGES_WIDTH, MessageOp, MessageStep
 from graphbraid.ops.triton.epilogue import column_sums
 from graphbraid.ops.triton.launch import launch, like
 from graphbraid.ops.triton.partition import (
@@ -342,14 +342,12 @@ def message_kernel(
             )
 
 
-Step = tuple[str, int, int, float, int]
-"""What a step computes, the two that it reads or its matrix's place, its number, whether it is narrow."""
 Result = tuple[str, int, Tensor, Tensor | None]
 """SUM, MAX, MIN, EXP_SUM or EDGE; the step; where it goes; where the count of an extremum goes, or the sum
 of exponentials of EXP_SUM, whose largest exponent is the other result."""
 _OVER_ALL = 4
 """The number of a result that is a sum over all edges, behind those of the first four kinds."""
-_EXACT = ("MAX", "MIN", "EQUAL")
+_EXACT = ("MAX", "MIN")
 _STEPS: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """The steps of each matrix of them that a kernel has run."""
 
@@ -357,7 +355,7 @@ _STEPS: WeakIdKeyDictionary = WeakIdKeyDictionary()
 def run_steps(
     indptr: Tensor,
     indices: Tensor | None,
-    steps: Sequence[Step],
+    steps: Sequence[MessageStep],
     results: Sequence[Result],
     *,
     width: int,
@@ -381,8 +379,10 @@ def run_steps(
         return
     segments = segments_of(indptr, num_edges)
     results = sorted(results, key=lambda one: one[0] == "EDGE")
-    numbers = [*dict.fromkeys((0.0, *(step[3] for step in steps)))]
-    partials = [_partials(segments, indptr, kind, heads if steps[i][4] else width) for kind, i, *_ in results]
+    numbers = [*dict.fromkeys((0.0, *(step.number for step in steps)))]
+    partials = [
+        _partials(segments, indptr, kind, heads if steps[i].narrow else width) for kind, i, *_ in results
+    ]
     a = SimpleNamespace(
         indptr=indptr,
         indices=indices,
@@ -398,20 +398,20 @@ def run_steps(
         partials=tuple(value for value, _ in partials),
         partial_extras=tuple(extra for _, extra in partials),
         width=width,
-        OPS=tuple(int(MessageOp[step[0]]) for step in steps),
-        FIRSTS=tuple(step[1] for step in steps),
-        SECONDS=tuple(step[2] for step in steps),
-        NUMBERS=tuple(numbers.index(step[3]) for step in steps),
-        NARROWS=tuple(step[4] for step in steps),
+        OPS=tuple(int(step.op) for step in steps),
+        FIRSTS=tuple(step.first for step in steps),
+        SECONDS=tuple(step.second for step in steps),
+        NUMBERS=tuple(numbers.index(step.number) for step in steps),
+        NARROWS=tuple(int(step.narrow) for step in steps),
         KINDS=tuple(_KIND_NAMES.index(kind) for kind, *_ in results),
         OF=tuple(step for _, step, *_ in results),
         BY_SOURCE=by_source,
         ADDS=adds,
     )
-    by_head = any(step[4] or step[0] in ("SUM_COLUMNS", "SPREAD") for step in steps)
+    by_head = any(step.narrow or step.op in CHANGES_WIDTH for step in steps)
     tile = heads_tile(heads, width // heads) if by_head else _row_tile(width)
     # What a maximum is compared with later must have its bits: no product may be fused with a sum.
-    exact = any(kind in _EXACT for kind, *_ in results) or any(step[0] in _EXACT for step in steps)
+    exact = any(kind in _EXACT for kind, *_ in results) or any(step.op is MessageOp.EQUAL for step in steps)
     tiles = triton.cdiv(tile["heads"], tile["HEADS"])
     more: dict[str, Any] = {**tile, "enable_fp_fusion": not exact}
     over_rows(partial(launch, message_kernel, a=a, **more), segments, num_rows, tiles)
@@ -451,7 +451,7 @@ def reduce_messages(a: Any) -> None:
     totals, logs, counted = list[tuple[int, Tensor]](), list[Tensor](), 0
     for kind, step, place in a.results.tolist():
         if kind == _OVER_ALL:
-            columns = a.heads if steps[at[step]][4] else width
+            columns = a.heads if steps[at[step]].narrow else width
             rows = a.parameters.new_zeros((num_rows, columns))
             totals.append((place, rows))
             results.append(("SUM", at[step], rows, None))
@@ -480,18 +480,18 @@ def reduce_messages(a: Any) -> None:
 
 def _steps_of(
     given: Sequence[Sequence[int]], numbers: Sequence[float]
-) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+) -> tuple[tuple[MessageStep, ...], tuple[int, ...]]:
     """Return steps as the kernel takes them, and the place of each one given.
 
     A narrow step may read a parameter of one number, which fills a wide row: it gets a narrow row of its own.
     """
-    made, at = list[Step](), list[int]()
+    made, at = list[MessageStep](), list[int]()
 
     def place_of(i: int, *, narrow: bool) -> int:
         op, parameter, _, is_narrow = given[i]
         if not narrow or is_narrow or op != MessageOp.PARAMETER:
             return at[i]
-        made.append(("PARAMETER", parameter, 0, 0.0, 1))
+        made.append(MessageStep(MessageOp.PARAMETER, parameter, narrow=True))
         return len(made) - 1
 
     for (code, first, second, is_narrow), number in zip(given, numbers, strict=True):
@@ -503,6 +503,6 @@ def _steps_of(
                 place_of(first, narrow=narrow),
                 place_of(second, narrow=narrow) if op <= MessageOp.WHERE else 0,
             )
-        made.append((op.name, *reads, number, is_narrow))
+        made.append(MessageStep(op, *reads, number, bool(is_narrow)))
         at.append(len(made) - 1)
     return tuple(made), tuple(at)

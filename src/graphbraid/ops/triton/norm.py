@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from graphbraid.ops import reference
-from graphbraid.ops.triton.epilogue import column_sums, row_parts, sizes, walk_grid, walk_tile
+from graphbraid.ops.triton.epilogue import column_sums, over_parts, over_tiles, sizes, walk_tile
 from graphbraid.ops.triton.launch import launch, like
 from graphbraid.ops.triton.partition import load_rows, row_tiles, work_tile
 
@@ -297,10 +297,7 @@ def batch_norm_backward_kernel(
 @like(reference.layer_norm)
 def layer_norm(a: Any) -> None:
     """Compute like the twin; rows are float32, float16 or bfloat16."""
-    if a.x.numel():
-        tile = _row_tile(a.x.shape[1])
-        grid = (triton.cdiv(a.x.shape[0], tile["ROWS"]),)
-        launch(layer_norm_kernel, grid, a, **sizes(a.x), eps=float(a.eps), **tile)
+    _over_rows(layer_norm_kernel, a, eps=float(a.eps))
 
 
 @like(reference.layer_norm_backward)
@@ -308,63 +305,49 @@ def layer_norm_backward(a: Any) -> None:
     """Compute like the twin."""
     if a.grad_weight is not None or a.grad_bias is not None:
         _norm_sums(a, per_row=True)  # before grad is overwritten
-    if a.grad_x is not None and a.x.numel():
-        tile = _row_tile(a.x.shape[1])
-        grid = (triton.cdiv(a.x.shape[0], tile["ROWS"]),)
-        launch(layer_norm_backward_kernel, grid, a, **sizes(a.x), **tile)
+    if a.grad_x is not None:
+        _over_rows(layer_norm_backward_kernel, a)
 
 
-def _row_tile(width: int) -> dict[str, int]:
-    """Return constants of kernels that reduce rows: up to 1024 columns at once, so most rows are one tile."""
-    columns = min(1024, triton.next_power_of_2(width))
-    return {"ROWS": max(1, min(32, 1024 // columns)), "FEAT": columns, "num_warps": 4}
+def _over_rows(kernel: Any, a: Any, **more: Any) -> None:
+    """Launch a kernel that reduces rows: up to 1024 columns at once, so most rows are one tile."""
+    if a.x.numel():
+        columns = min(1024, triton.next_power_of_2(a.x.shape[1]))
+        tile = {"ROWS": max(1, min(32, 1024 // columns)), "FEAT": columns, "num_warps": 4}
+        launch(kernel, (triton.cdiv(a.x.shape[0], tile["ROWS"]),), a, **sizes(a.x), **more, **tile)
 
 
 @like(reference.column_moments)
 def column_moments(a: Any) -> None:
     """Compute like the twin."""
-    num_rows, width = a.x.shape
     if a.x.numel() == 0:
         a.mean.zero_()
         a.var.zero_()
         return
-    tile = walk_tile(width)
-    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    means, squares = (a.mean.new_empty((parts, width)) for _ in range(2))
-    work = {**sizes(a.x), "rows_per_part": rows_per_part, "means": means, "squares": squares, **tile}
-    blocks = row_tiles(width, tile)
-    launch(column_moments_kernel, (parts, blocks), a, **work)
-    launch(join_moments_kernel, (blocks,), a, **work, num_parts=parts)
+    over_parts(column_moments_kernel, a, a.x, "means", "squares")
+    tile = walk_tile(a.x.shape[1])
+    launch(join_moments_kernel, (row_tiles(a.x.shape[1], tile),), a, **sizes(a.x), **tile)
 
 
 @like(reference.batch_norm)
 def batch_norm(a: Any) -> None:
     """Compute like the twin."""
-    if a.x.numel():
-        tile = walk_tile(a.x.shape[1])
-        launch(batch_norm_kernel, walk_grid(a.x, tile), a, **sizes(a.x), **tile)
+    over_tiles(batch_norm_kernel, a, a.x)
 
 
 @like(reference.batch_norm_backward)
 def batch_norm_backward(a: Any) -> None:
     """Compute like the twin."""
     _norm_sums(a, per_row=False)
-    if a.grad_x is not None and a.x.numel():
-        tile = walk_tile(a.x.shape[1])
-        grid = walk_grid(a.x, tile)
-        launch(batch_norm_backward_kernel, grid, a, **sizes(a.x), FROM_ROWS=a.from_rows, **tile)
+    if a.grad_x is not None:
+        over_tiles(batch_norm_backward_kernel, a, a.x, FROM_ROWS=a.from_rows)
 
 
 def _norm_sums(a: Any, *, per_row: bool) -> None:
     """Compute the column sums of ``grad * y`` and ``grad`` in an order that depends only on the shape."""
-    num_rows, width = a.x.shape
-    tile = walk_tile(width)
-    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    weight_sums, bias_sums = (a.mean.new_empty((parts, width)) for _ in range(2))
+    a.weight_sums = a.bias_sums = a.x
     if a.x.numel():
-        work = {**sizes(a.x), "rows_per_part": rows_per_part}
-        work |= {"weight_sums": weight_sums, "bias_sums": bias_sums}
-        launch(norm_sums_kernel, (parts, row_tiles(width, tile)), a, **work, PER_ROW=per_row, **tile)
-    for source, target in ((weight_sums, a.grad_weight), (bias_sums, a.grad_bias)):
+        over_parts(norm_sums_kernel, a, a.x, "weight_sums", "bias_sums", PER_ROW=per_row)
+    for source, target in ((a.weight_sums, a.grad_weight), (a.bias_sums, a.grad_bias)):
         if target is not None:
             column_sums(source, target)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from graphbraid.ops.triton.launch import launch, on_device_of
+from graphbraid.ops.triton.launch import launch
 
 SEGMENT = 512
 """Number of edges in a segment. At some 20 GB/s per program, rows of 128 floats take about 10 us: short
@@ -75,12 +74,8 @@ def _find_segments(indptr: Tensor, num_edges: int) -> HubSegments | None:
 def over_rows(run: Callable[..., None], segments: HubSegments | None, num_rows: int, tiles: int) -> None:
     """Launch a kernel over the segments of hubs, where there are any, then over all rows.
 
-    Args:
-        run: launches it, given a grid and its parameters ``segment_row``, ``segment_first``, ``SEGMENT`` and
-            ``PARTIAL``.
-        segments: segments of the kernel's ``indptr``, or None.
-        num_rows: number of rows.
-        tiles: number of tiles per row.
+    ``run`` launches it, given a grid and its parameters ``segment_row``, ``segment_first``, ``SEGMENT`` and
+    ``PARTIAL``. A row has so many ``tiles``.
     """
     where: dict[str, Any] = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
     if segments is not None:
@@ -89,50 +84,29 @@ def over_rows(run: Callable[..., None], segments: HubSegments | None, num_rows: 
     run((num_rows, tiles), **where, PARTIAL=False)
 
 
-@dataclass(frozen=True, slots=True)
-class RowReduction:
-    """A reduction of rows of one width over a graph's edges: hubs by segments, columns by tiles.
+def reduce_rows(kernel: Any, a: Any, *, dtype: torch.dtype = torch.float32, **more: Any) -> None:
+    """Launch a kernel that reduces rows over the edges of ``a.indptr``: hubs by segments, columns by tiles.
 
-    Args:
-        indptr: row pointers of the graph.
-        num_edges: number of edges of the graph.
-        num_columns: number of columns of a row.
+    Its parameters ``partial...`` are buffers of ``dtype`` with a row, as wide as ``a.out``, for each segment.
     """
-
-    indptr: Tensor
-    num_edges: int
-    num_columns: int
-
-    @property
-    def segments(self) -> HubSegments | None:
-        """Segments of the graph's hubs."""
-        return segments_of(self.indptr, self.num_edges)
-
-    def __call__(self, kernel: Any, arguments: tuple[Any, ...], **constants: Any) -> None:
-        """Launch a kernel that takes ``EDGES`` and ``FEAT`` beside what :func:`over_rows` passes."""
-
-        def run(grid: tuple[int, ...], **where: Any) -> None:
-            with on_device_of(self.indptr):
-                kernel[grid](*arguments, **where, **constants)
-
-        constants |= row_tile(self.num_columns)
-        over_rows(run, self.segments, self.indptr.numel() - 1, row_tiles(self.num_columns, constants))
-
-    def launch(self, kernel: Any, a: SimpleNamespace, **more: Any) -> None:
-        """Launch such a kernel by name; ``partial`` is a buffer of float32 sums unless it is given."""
-        a.width = self.num_columns
-        more |= row_tile(self.num_columns)
-        if "partial" in kernel.arg_names and "partial" not in more:
-            (more["partial"],) = partial_rows(self.segments, self.indptr, self.num_columns)
-        tiles = row_tiles(self.num_columns, more)
-        over_rows(partial(launch, kernel, a=a, **more), self.segments, self.indptr.numel() - 1, tiles)
+    if a.out.numel() == 0:
+        return
+    width = a.out.shape[1]
+    segments = segments_of(a.indptr, a.indices.numel())
+    names = [name for name in kernel.arg_names if name.startswith("partial")]
+    more |= zip(names, partial_rows(segments, a.out, *[width] * len(names), dtype=dtype), strict=True)
+    more |= {"width": width, **row_tile(width)}
+    run = partial(launch, kernel, a=a, **more)
+    over_rows(run, segments, a.indptr.numel() - 1, row_tiles(width, more))
 
 
-def partial_rows(segments: HubSegments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
-    """Return a float32 buffer of each width with one row per segment, or Nones without segments."""
+def partial_rows(
+    segments: HubSegments | None, like: Tensor, *widths: int, dtype: torch.dtype = torch.float32
+) -> list[Tensor | None]:
+    """Return a buffer of each width with one row per segment, or Nones without segments."""
     if segments is None:
         return [None] * len(widths)
-    return [like.new_empty((segments.count, width), dtype=torch.float32) for width in widths]
+    return [like.new_empty((segments.count, width), dtype=dtype) for width in widths]
 
 
 def row_tile(width: int) -> dict[str, int]:

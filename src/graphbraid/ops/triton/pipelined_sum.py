@@ -10,7 +10,7 @@ import triton.language as tl
 
 from graphbraid.ops import reference
 from graphbraid.ops.peers import VECTOR_BYTES
-from graphbraid.ops.triton.launch import launch, like
+from graphbraid.ops.triton.launch import kernel_dtype, launch, like
 from graphbraid.ops.triton.partition import load_row, load_rows, row_tile, row_tiles, work_tile
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 AHEAD = 4
 """Edges of a partition whose rows are on their way at a time; they are added up in order."""
-_ROWS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
@@ -215,7 +214,7 @@ def pipelined_sum(a: Any) -> None:
             dist=pairs // 2,
             rank=table.rank,
             num_local=plan.indices.numel() - plan.owner.numel(),
-            ROW=_ROWS[table.dtype],
+            ROW=kernel_dtype(table.dtype),
             ALIGNED=VECTOR_BYTES if table.in_vectors else 1,
             WPB=wpb,
             AHEAD=AHEAD,

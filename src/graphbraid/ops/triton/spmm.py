@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from graphbraid.ops import reference
 from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.triton.epilogue import activated, dropout_arguments, dropout_key, kept, seed_of
+from graphbraid.ops.triton.launch import like
 from graphbraid.ops.triton.partition import (
-    RowReduction,
     add_segments,
     edges_of,
     load_row,
     load_rows,
-    partial_rows,
+    reduce_rows,
     work_tile,
 )
 
@@ -118,57 +120,12 @@ def spmm_kernel(
         tl.store(out + v * out_stride + columns, total, mask=inside)
 
 
-def spmm(
-    indptr: Tensor,
-    indices: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    src_scale: Tensor | None,
-    dst_scale: Tensor | None,
-    loop: Tensor | None,
-    loop_scale: float,
-    num_loops: int,
-    skip_loops: bool,
-    mean: bool,
-    addend: Tensor | None,
-    out: Tensor,
-    after: RowEpilogue | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; ``x`` is float32, float16 or bfloat16."""
-    if out.numel() == 0:
-        return
-    width = out.shape[1]
-    reduce = RowReduction(indptr, indices.numel(), width)
-    how = after or RowEpilogue(bias=None, act=0, slope=0.0, p=0.0, seed=0, ids=None)
-    arguments = (
-        indptr,
-        indices,
-        x,
-        weight,
-        src_scale,
-        dst_scale,
-        loop,
-        addend,
-        out,
-        *partial_rows(reduce.segments, x, width),
-        how.bias,
-        how.ids,
-        float(loop_scale),
-        num_loops,
-        0 if addend is None else addend.shape[0],
-        width,
-        x.stride(0),
-        0 if addend is None else addend.stride(0),
-        out.stride(0),
-        float(how.slope),
-    )
-    reduce(
-        spmm_kernel,
-        arguments,
-        LOOPS=num_loops > 0,
-        SKIP_LOOPS=skip_loops,
-        MEAN=mean,
-        AFTER=after is not None,
-        ACT=how.act,
-        **dropout_arguments(how.p, how.seed),
-    )
+@like(reference.spmm)
+def spmm(a: Any) -> None:
+    """Compute like the twin; ``x`` is float32, float16 or bfloat16."""
+    how = a.after or RowEpilogue(bias=None, act=0, slope=0.0, p=0.0, seed=0, ids=None)
+    after = {"bias": how.bias, "ids": how.ids, "slope": float(how.slope), "AFTER": a.after is not None}
+    after |= {"ACT": how.act, **dropout_arguments(how.p, how.seed)}
+    loops = {"loop_scale": float(a.loop_scale), "LOOPS": a.num_loops > 0, "SKIP_LOOPS": a.skip_loops}
+    num_addend = 0 if a.addend is None else a.addend.shape[0]
+    reduce_rows(spmm_kernel, a, **after, **loops, MEAN=a.mean, num_addend=num_addend)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from graphbraid.ops import reference
 from graphbraid.ops.triton.launch import like
-from graphbraid.ops.triton.partition import RowReduction, edges_of, load_row, load_rows, store_sums, work_tile
+from graphbraid.ops.triton.partition import edges_of, load_row, load_rows, reduce_rows, store_sums, work_tile
 
 NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf, and as bits a NaN itself
 NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
@@ -210,25 +210,16 @@ def spmm_max_shared_backward_kernel(
 @like(reference.spmm_max)
 def spmm_max(a: Any) -> None:
     """Compute like the twin; ``out`` and ``found``, where it is asked for, are contiguous."""
-    if a.out.numel() == 0:
-        return
-    reduce = RowReduction(a.indptr, a.indices.numel(), a.out.shape[1])
-    segments, partial_key, partial_found = reduce.segments, None, None
-    if segments is not None:
-        shape = (segments.count, a.out.shape[1])
-        partial_key, partial_found = (a.out.new_empty(shape, dtype=torch.int32) for _ in range(2))
-    reduce.launch(spmm_max_kernel, a, partial_key=partial_key, partial_found=partial_found, TIES=a.ties)
+    reduce_rows(spmm_max_kernel, a, dtype=torch.int32, TIES=a.ties)
 
 
 @like(reference.spmm_max_backward)
 def spmm_max_backward(a: Any) -> None:
     """Compute like the twin; ``weight`` is in the order of the transpose."""
-    if a.out.numel():
-        RowReduction(a.indptr, a.indices.numel(), a.out.shape[1]).launch(spmm_max_backward_kernel, a)
+    reduce_rows(spmm_max_backward_kernel, a)
 
 
 @like(reference.spmm_max_shared_backward)
 def spmm_max_shared_backward(a: Any) -> None:
     """Compute like the twin; ``weight`` is in the order of the transpose."""
-    if a.out.numel():
-        RowReduction(a.indptr, a.indices.numel(), a.out.shape[1]).launch(spmm_max_shared_backward_kernel, a)
+    reduce_rows(spmm_max_shared_backward_kernel, a)
