@@ -10,7 +10,15 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.kernels import backend, check_out, check_rows, new_rows, plain, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import (
+    backend,
+    check_results,
+    check_rows,
+    new_rows,
+    plain,
+    row_contiguous,
+    sum_dtype,
+)
 from graphbraid.ops.library import RowEpilogue, inverse_degrees
 from graphbraid.signatures import typed
 
@@ -75,18 +83,14 @@ class Aggregation:
             DataError: ``x`` or ``out`` does not fit the graph or each other.
         """
         check_rows(x, "x", self.csc.num_src, "source node")  # kernels do not know how many there are
-        _check_addend(addend)
-        if out is not None:
-            check_out(out, x.dtype, (self.csc.num_dst, x.shape[1]))
+        check_results(x, addend, out, self.csc.num_dst)
         return aggregated(self, x, addend=addend, out=out, after=after)
 
     @typed
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise like :meth:`forward`."""
         check_rows(grad, "grad", self.csc.num_dst, "destination node")
-        _check_addend(addend)
-        if out is not None:
-            check_out(out, grad.dtype, (self.csc.num_src, grad.shape[1]))
+        check_results(grad, addend, out, self.csc.num_src)
         return summed_back(self, grad, addend=addend, out=out)
 
     def transposed(self, dtype: torch.dtype) -> Aggregation:
@@ -117,11 +121,6 @@ class Aggregation:
         return src, dst
 
 
-def _check_addend(addend: Tensor | None) -> None:
-    if addend is not None and addend.ndim != 2:  # the kernels check the rest
-        raise DataError(f"addend must be a matrix; got shape {tuple(addend.shape)}")
-
-
 def aggregated(
     how: Aggregation,
     x: Tensor,
@@ -131,9 +130,18 @@ def aggregated(
     after: RowEpilogue | None = None,
 ) -> Tensor:
     """Run :meth:`Aggregation.forward` without its checks, for operators that have checked their inputs."""
+    csc, dtype = how.csc, sum_dtype(x.dtype)
     if out is None:
-        out = new_rows(x, how.csc.num_dst, x.shape[1])
-    run_spmm(how.csc, x, how, mean=how.mean, addend=addend, out=out, after=after)
+        out = new_rows(x, csc.num_dst, x.shape[1])
+    if out.numel() == 0:
+        return out
+    factors = [
+        None if factor is None else plain(factor).to(dtype).contiguous()
+        for factor in (how.weight, how.src_scale, how.dst_scale, how.loop)
+    ]
+    loops = how.loop_scale, how.num_loops, how.skip_loops
+    rows, added = row_contiguous(plain(x)), None if addend is None else row_contiguous(plain(addend))
+    backend(x).spmm(csc.indptr, csc.indices, rows, *factors, *loops, how.mean, added, plain(out), after)
     return out
 
 
@@ -142,29 +150,6 @@ def summed_back(
 ) -> Tensor:
     """Run :meth:`Aggregation.backward` without its checks."""
     return aggregated(how.transposed(grad.dtype), grad, addend=addend, out=out)
-
-
-def run_spmm(
-    csc: Csc,
-    x: Tensor,
-    how: Aggregation,
-    *,
-    mean: bool,
-    addend: Tensor | None,
-    out: Tensor,
-    after: RowEpilogue | None = None,
-) -> None:
-    """Call the kernel over ``csc`` with the coefficients of ``how``, in the dtype of the sums."""
-    if out.numel() == 0:
-        return
-    dtype = sum_dtype(x.dtype)
-    factors = [
-        None if factor is None else plain(factor).to(dtype).contiguous()
-        for factor in (how.weight, how.src_scale, how.dst_scale, how.loop)
-    ]
-    loops = how.loop_scale, how.num_loops, how.skip_loops
-    rows, added = row_contiguous(plain(x)), None if addend is None else row_contiguous(plain(addend))
-    backend(x).spmm(csc.indptr, csc.indices, rows, *factors, *loops, mean, added, plain(out), after)
 
 
 def follow_up(out: Tensor, after: RowEpilogue | None) -> None:

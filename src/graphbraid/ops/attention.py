@@ -128,13 +128,9 @@ def gat_attention(
 
 
 def head_dot(rows: Tensor, *vectors: Tensor) -> Tensor:
-    """Return each head's part of the rows times its vectors, ``(num_rows, num_vectors * heads)``.
+    """Multiply ``(num_rows, heads * channels)`` rows by ``(1, heads, channels)`` vectors, head by head.
 
-    It is one matrix product, and has the results of the first vector first.
-
-    Args:
-        rows: ``(num_rows, heads * channels)``.
-        *vectors: ``(1, heads, channels)`` each.
+    It is one matrix product, ``(num_rows, num_vectors * heads)``; results of the first vector come first.
     """
     att = torch.cat(vectors)
     count, heads = att.shape[:2]
@@ -155,27 +151,11 @@ def scored_attention(
     dropout: float = 0.0,
     edge_logit: Tensor | None = None,
 ) -> Tensor:
-    """Sum in-neighbours' rows like :func:`gat_attention`, with the logits that ``vectors`` give rows.
+    """Sum in-neighbours' rows like :func:`gat_attention`, with the logits that vectors give ``scored`` rows.
 
-    If ``scored`` is ``x``, backward adds the gradient through the logits into the gradient of ``x``: there is
-    no second array of that size.
-
-    Args:
-        csc: the graph or block, whose destinations are a prefix of its sources.
-        x: ``(num_src, heads * channels)``, head by head.
-        scored: ``(num_src, heads * channels)`` rows that the vectors multiply; may be ``x`` itself.
-        vectors: ``(1, heads, channels)`` each, for sources and destinations.
-        negative_slope: this and all others as :func:`gat_attention` takes them.
-        self_loops: see there.
-        dropout: see there.
-        edge_logit: see there.
-
-    Returns:
-        ``(num_dst, heads * channels)``.
-
-    Raises:
-        ConfigError: an option is wrong.
-        DataError: shapes or dtypes do not fit.
+    There are two vectors, ``(1, heads, channels)`` each: for the sources, and for the destinations, which are
+    a prefix of the sources. If ``scored`` is ``x``, backward adds the gradient through the logits into the
+    gradient of ``x``: there is no second array of that size. All else is as in :func:`gat_attention`.
     """
     heads, compiled = vectors[0].shape[1], False
     how: dict[str, Any] = {"negative_slope": negative_slope, "self_loops": self_loops, "dropout": dropout}
@@ -442,9 +422,7 @@ def needs_ids(rows: Tensor, p: float) -> bool:
 def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:
     """Return the edges grouped by destination and by source, as the backward kernels take them.
 
-    Args:
-        csc: the graph or block.
-        with_ids: whether the transpose needs the ids of its edges; if not, the last tensor may be empty.
+    The last tensor has the ids of the transpose's edges, and may be empty without ``with_ids``.
     """
     if with_ids:
         transposed, perm = csc.transpose()

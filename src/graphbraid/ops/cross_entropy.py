@@ -20,11 +20,7 @@ from graphbraid.signatures import typed
 
 
 class LentMemory:
-    """Memory that is lent for as long as any tensor, view or array over it lives.
-
-    Args:
-        nbytes: its size, at least 1.
-    """
+    """Memory, of one byte or more, that is lent for as long as any tensor, view or array over it lives."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

@@ -289,10 +289,10 @@ def _gathered(table: TierTable, ids: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def places_of(ids: Tensor, num_out: int) -> Tensor:
-    """Return each row's position in ``ids`` (int64, distinct) as ``(num_out,)`` int32; -1 if it is absent."""
-    places = torch.full((num_out,), -1, dtype=torch.int32, device=ids.device)
-    places[ids] = torch.arange(ids.numel(), dtype=torch.int32, device=ids.device)
+def places_of(ids: Tensor, num_out: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Return each row's position in ``ids`` (int64, distinct) as ``(num_out,)``; -1 if it is absent."""
+    places = torch.full((num_out,), -1, dtype=dtype, device=ids.device)
+    places[ids] = torch.arange(ids.numel(), dtype=dtype, device=ids.device)
     return places
 
 

@@ -58,11 +58,7 @@ def triton_kernels() -> Any | None:
 
 
 def check_rows(x: Tensor, name: str, num_rows: int, of: str) -> None:
-    """Check that ``x`` is a matrix that kernels accept, with ``num_rows`` rows, one for each ``of``.
-
-    Raises:
-        DataError: says what it is and what it should be.
-    """
+    """Raise DataError unless kernels accept a matrix, with ``num_rows`` rows, one for each ``of``."""
     check_tensor(x, name)
     if x.ndim != 2 or x.shape[0] != num_rows:
         raise DataError(f"{name} must have one row per {of} ({num_rows}); got shape {tuple(x.shape)}")
@@ -77,20 +73,42 @@ def check_row_dtype(x: Tensor, name: str) -> None:
         raise DataError(f"{name} must be float32, float64, float16 or bfloat16; got {x.dtype}")
 
 
-def check_out(out: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    """Check that a kernel can write rows of ``dtype``, or sums of them, to ``out``.
+def check_results(rows: Tensor, addend: Tensor | None, out: Tensor | None, num_out: int) -> None:
+    """Raise DataError unless a kernel can write ``num_out`` rows like ``rows``, or sums of them, to ``out``.
 
-    Raises:
-        DataError: it has another dtype or shape, or rows that are not contiguous or overlap.
+    ``addend`` must be such that it can be added to the first of these.
     """
-    if out.shape != shape or out.dtype not in (dtype, sum_dtype(dtype)):
+    dtype, shape = rows.dtype, (num_out, rows.shape[1])
+    if out is not None:
+        if out.shape != shape or out.dtype not in (dtype, sum_dtype(dtype)):
+            raise DataError(
+                f"out must be {dtype} or {sum_dtype(dtype)} of shape {shape}; got {out.dtype} of "
+                f"{tuple(out.shape)}"
+            )
+        apart = out.shape[1] > 1 and out.stride(1) != 1
+        if out.numel() and (apart or (out.shape[0] > 1 and out.stride(0) < out.shape[1])):
+            raise DataError(f"out must have contiguous rows that do not overlap; got strides {out.stride()}")
+        dtype = out.dtype
+    if addend is not None:
+        check_addend(addend, dtype, shape)
+
+
+def check_addend(addend: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Raise DataError unless a matrix can be added to the first rows of a result of this dtype and shape."""
+    check_tensor(addend, "addend", ndim=2)
+    if addend.dtype != dtype or addend.shape[0] > shape[0] or addend.shape[1] != shape[1]:
         raise DataError(
-            f"out must be {dtype} or {sum_dtype(dtype)} of shape {shape}; got {out.dtype} of "
-            f"{tuple(out.shape)}"
+            f"addend must be {dtype} of shape (at most {shape[0]}, {shape[1]}); got {addend.dtype} of "
+            f"{tuple(addend.shape)}"
         )
-    apart = out.shape[1] > 1 and out.stride(1) != 1
-    if out.numel() and (apart or (out.shape[0] > 1 and out.stride(0) < out.shape[1])):
-        raise DataError(f"out must have contiguous rows that do not overlap; got strides {out.stride()}")
+
+
+def check_edge_weight(weight: Tensor, num_edges: int) -> None:
+    """Raise DataError unless there is a floating-point weight for each edge."""
+    if check_tensor(weight, "weight", floating=True).shape != (num_edges,):
+        raise DataError(
+            f"weight must have one value per edge ({num_edges},); got shape {tuple(weight.shape)}"
+        )
 
 
 def row_contiguous(x: Tensor) -> Tensor:
@@ -108,14 +126,7 @@ def plain(x: Tensor) -> Tensor:
 
 
 def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return uninitialised rows on the device of ``like``; large ones of the host lie in the kernels' pool.
-
-    Args:
-        like: a matrix.
-        num_rows: number of rows.
-        width: number of columns.
-        dtype: dtype of the rows; None for that of ``like``.
-    """
+    """Return uninitialised rows like those of a matrix; large ones of the host lie in the kernels' pool."""
     dtype = like.dtype if dtype is None else dtype
     nbytes = num_rows * width * dtype.itemsize
     is_large = nbytes >= LEAST_POOLED and type(like) in (Tensor, Parameter)

@@ -122,11 +122,7 @@ class RowEpilogue(NamedTuple):
 
 
 def run(function: AutogradFunction, *arguments: Any) -> Any:
-    """Call an autograd function.
-
-    Raises:
-        ConfigError: ``torch.jit.trace`` is tracing.
-    """
+    """Call an autograd function; see :func:`refuse_jit_trace`."""
     refuse_jit_trace()
     return function.apply(*arguments)  # type: ignore[no-untyped-call]
 
@@ -184,12 +180,8 @@ def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -
     """Make an operator: a call of an autograd function or, while torch traces, of a library operator.
 
     The library operator of the gradient calls ``forward`` again to get what ``backward`` reads: only the
-    arguments are kept until then. The call's type is that of one result; callers cast several.
-
-    Args:
-        name: name of the library operator.
-        function: the autograd function.
-        shape: takes an object with the arguments of ``forward``, and returns empty tensors like its results.
+    arguments are kept until then. ``shape`` takes an object with the arguments of ``forward``, and returns
+    empty tensors like its results. The call's type is that of one result; callers cast several.
     """
     library = _Operator(name, function.forward, shape, has_context=True)
     library.add_gradient(function)
@@ -334,30 +326,27 @@ class _Operator:
             leaves = [next(tensors) if other is None else other[0] for other in ctx.others]
             inputs = pytree.tree_unflatten(leaves, ctx.spec)
             # Gradients belong to arguments that are tensors; those inside a Csc or the like are constants.
-            needs: list[bool] = []
-            places: list[tuple[int, int | None]] = []
-            at = 0
-            for number, plan in enumerate(self.plans):
-                needed: Any = ctx.needs_input_grad[at]
-                if self.has_tail and number == len(self.plans) - 1:
-                    needs += needed
-                    places += [(at, within) for within in range(len(needed))]
-                else:
-                    needs.append(plan in _TENSORS and needed)
-                    places.append((at, None))
-                at += len(_leaves(plan, ""))
-            found = iter(overload(list(grads) if self.is_one else grads[0], needs, *inputs))
+            needs = list[bool]()
             given: list[Any] = [
                 [None] * len(one)
                 if isinstance(one, list) and all(isinstance(t, Tensor) for t in one)
                 else None
                 for one in inputs
             ]
-            for is_needed, (place, within) in zip(needs, places, strict=True):
-                if is_needed and within is None:
-                    given[place] = next(found)
-                elif is_needed:
-                    given[place][within] = next(found)
+            places, at = list[tuple[list[Any], int]](), 0  # where each argument's gradient goes
+            for number, plan in enumerate(self.plans):
+                needed: Any = ctx.needs_input_grad[at]
+                if self.has_tail and number == len(self.plans) - 1:
+                    needs += needed
+                    places += [(given[at], within) for within in range(len(needed))]
+                else:
+                    needs.append(plan in _TENSORS and needed)
+                    places.append((given, at))
+                at += len(_leaves(plan, ""))
+            found = iter(overload(list(grads) if self.is_one else grads[0], needs, *inputs))
+            for is_needed, (into, place) in zip(needs, places, strict=True):
+                if is_needed:
+                    into[place] = next(found)
             return tuple(given)
 
         self.op.register_autograd(backward, setup_context=keep)

@@ -168,9 +168,6 @@ def _begin_epilogue(
     """Keep an epilogue for backward; return it as kernels take it for rows of a product, None if it is empty.
 
     The product has ``num_rows`` rows. ``how`` is the activation's code, the dropout probability and the seed.
-
-    Raises:
-        DataError: the bias does not fit.
     """
     if bias is not None:
         check_bias(bias, weight.shape[0], weight.device)
@@ -482,12 +479,8 @@ def _sparse_aggregate_linear(
 def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool, training: bool) -> bool:
     """Return whether transforming first is cheaper: fewer bytes to aggregate, but all sources to transform.
 
-    Args:
-        how: the aggregation.
-        in_channels: width of the input.
-        out_channels: width of the output.
-        grad_x: whether the input needs a gradient; if not, aggregating first needs no aggregation backward.
-        training: whether anything needs a gradient.
+    Without ``grad_x`` the input needs no gradient, and aggregating first no aggregation backward; without
+    ``training`` nothing needs one.
     """
 
     def seconds(width: int, rows: int, aggregations: int, products: int) -> float:

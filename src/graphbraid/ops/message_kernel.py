@@ -99,14 +99,9 @@ _Programs = tuple[_Program | None, _Program | None]
 """A side's programs in backward: what walks the edges, and what runs once for each node."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """The rows and edges that a program runs on."""
-
-    indptr: Tensor
-    indices: Tensor
-    by_source: bool
-    perm: Tensor | None = None
+_Walk = tuple[Tensor, Tensor, Tensor | None, bool]
+"""Rows and edges that a program runs on: ``indptr``, ``indices``, each edge's number (None: its place), and
+whether the rows are sources."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,13 +125,11 @@ class _Given:
 
 
 class _Message:
-    """A message's programs, which graphs share.
+    """A message's programs, which graphs share. The last step gives the message.
 
-    Args:
-        steps: the message; the last step gives it.
-        alike: for each parameter, whether it is one number.
-        kinds: how messages become rows, by the numbers that the kernels take.
-        hoists: whether steps of the sources alone, and of the destinations alone, run once for each node.
+    ``alike`` says of each parameter whether it is one number, ``kinds`` how messages become rows, by numbers
+    of the kernels. ``hoists`` says whether steps of sources alone, and of destinations alone, run once for
+    each node.
     """
 
     def __init__(
@@ -211,12 +204,8 @@ class _Message:
         """Return backward's programs for sources, then for destinations.
 
         The first of two walks the edges, the second runs once for each node. One is None if it gives nothing
-        that is wanted.
-
-        Args:
-            wanted: for each side which of its matrices get gradients.
-            learned: which parameters get gradients.
-            has_slopes: whether those of destinations come from slopes that forward has kept.
+        that is wanted. ``wanted`` says of each side which of its matrices get gradients, and ``learned``
+        which parameters. With ``has_slopes``, those of destinations come from slopes that forward has kept.
         """
         key = wanted, learned, has_slopes
         if key not in self._backward:
@@ -377,6 +366,7 @@ class FusedMessages:
         steps, self._read = parameters_read(steps, len(parameters))
         self.like = torch.empty(0, dtype=torch.float32, device=csc.indptr.device)
         """A float32 tensor where the rows are."""
+        self._walk: _Walk = csc.indptr, csc.indices, None, False
         self._walks_at_nodes = dict[MessageOp, _Walk]()
         self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
         on_cpu, are_numbers = self.like.device.type == "cpu", tuple(p.numel() == 1 for p in self._columns)
@@ -442,7 +432,6 @@ class FusedMessages:
         if self._attends is not None:
             self._attend(rows, out, kept)
             return
-        walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
         given, slopes = self._given(rows), self._slopes
         if self._message.softmax is not None:
             given = self._with_sums(given, kept or None)
@@ -450,9 +439,9 @@ class FusedMessages:
         if self._several is not None:
             sums = kept or [new_rows(self.like, len(out), width) for width in self.kept_widths]
         if kept and slopes is not None:
-            self._run(slopes, walk, given, [out, *kept], in_order=True)
+            self._run(slopes, self._walk, given, [out, *kept], in_order=True)
         else:
-            self._run(self._message.forward, walk, given, sums, count=count)
+            self._run(self._message.forward, self._walk, given, sums, count=count)
         self._finish(sums, count)
         if self._several is not None:
             self._several.finish(self._csc, sums, out)
@@ -544,10 +533,10 @@ class FusedMessages:
                     if (target := gets[place]) is not None:
                         target.addcmul_(more[0], slope)
             if walks is not None:
-                walk = _Walk(csc.indptr, csc.indices, by_source=False)
+                walk = self._walk
                 if side is _OP.SOURCE:
                     reverse, perm = csc.transpose()
-                    walk = _Walk(reverse.indptr, reverse.indices, True, perm)
+                    walk = reverse.indptr, reverse.indices, perm, True
                 self._run(walks, walk, given, gets, adds=True, totals=totals)
             if at_nodes is not None:
                 read = replace(given, edges=None, weight=None)
@@ -582,7 +571,7 @@ class FusedMessages:
         """Return the walk of each node of a side alone, made once."""
         if side not in self._walks_at_nodes:
             ids = torch.arange(self._nodes[side] + 1, device=self.like.device)
-            self._walks_at_nodes[side] = _Walk(ids, ids[:-1].int(), side is _OP.SOURCE)
+            self._walks_at_nodes[side] = ids, ids[:-1].int(), None, side is _OP.SOURCE
         return self._walks_at_nodes[side]
 
     def _zeros_of_parameters(self) -> Tensor:
@@ -620,8 +609,7 @@ class FusedMessages:
         sums = kept or [new_rows(self.like, self._csc.num_dst, width) for width in self.kept_widths]
         if not written:
             assert self._message.softmax is not None
-            walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
-            self._run(self._message.softmax, walk, given, sums, in_order=True)
+            self._run(self._message.softmax, self._walk, given, sums, in_order=True)
         return given.having(_OP.DESTINATION, (*_filled(given.destinations, MAX_PLACE), *sums))
 
     def _padded(self, side: MessageOp, rows: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
@@ -646,12 +634,11 @@ class FusedMessages:
         """
         sums = torch.zeros_like(given.parameters) if program.has_totals else None
         to = out if in_order else [out[place] for place in program.places]
-        edges = walk.indptr, walk.indices, walk.perm, walk.by_source
         nodes = *_filled(given.sources, MOST_MATRICES), *_filled(given.destinations, _PASSED_DESTINATIONS)
         read = *nodes, given.edges, given.weight, given.parameters
         written = *_filled(to, MOST_MATRICES), count, sums
         how = self._heads, program.steps, program.numbers
-        backend(given.parameters).reduce_messages(*edges, *how, *read, program.results, adds, *written)
+        backend(given.parameters).reduce_messages(*walk, *how, *read, program.results, adds, *written)
         if totals is not None and sums is not None:
             totals += sums
 
@@ -667,14 +654,7 @@ def native_programs(
 ) -> tuple[list[list[bool]], list[tuple[Any, ...] | None]]:
     """Return a message's programs, as the compiled segments of mini-batches run them.
 
-    Args:
-        hoists: whether costly steps of the sources alone, and of the destinations alone, run once for each
-            node.
-        wanted: for sources, and for destinations, which matrices get gradients.
-        learned: which parameters get gradients.
-        steps: the message; see :class:`FusedMessages`.
-        alike: for each parameter, whether it is one number.
-        reduction: how messages become one row.
+    Arguments are as in :class:`_Message` and its :meth:`~_Message.backward`.
 
     Returns:
         for each side which of the rows behind its matrices are narrow; and the programs, in the order of
@@ -753,22 +733,9 @@ def aggregate_steps(
 ) -> Tensor:
     """Reduce messages made of steps, as :func:`.aggregate_messages` does, by one kernel.
 
-    Args:
-        csc: the graph or block.
-        steps: the message; see :class:`FusedMessages`.
-        sources: float32 matrices of ``num_src`` rows.
-        destinations: float32 matrices of at least ``num_dst`` rows.
-        edges: float32, at most one matrix and one vector; they get no gradients. Steps read whole rows of
-            a matrix of ``width`` columns, or single numbers of any matrix's rows.
-        parameters: see :class:`FusedMessages`.
-        reduction: ``sum``, ``mean``, ``max`` or ``min``, or several.
-        ties: see :class:`.BlockedMessages`.
-        width: columns of a message.
-        width_out: columns of the result. If None, ``width``.
-        heads: see :class:`FusedMessages`.
-
-    Returns:
-        ``(num_dst, width_out)`` float32.
+    Sources, destinations and edges are float32; edges get no gradients, and are at most one matrix and one
+    vector. Steps read whole rows of a matrix of ``width`` columns, or single numbers of any matrix's rows.
+    All else is as in :class:`FusedMessages`. The result is ``(num_dst, width_out or width)``.
     """
     how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties, heads=heads)
     sizes = len(sources), len(destinations), len(edges)

@@ -75,7 +75,7 @@ def aggregate_messages(
             with the destination of each edge, and ``num_rows``, the number of destinations of the block.
         draws: whether the message draws random numbers from torch's generator on the CPU. Backward then draws
             the same.
-        edge_width: see :class:`BlockedMessages`.
+        edge_width: elements of one edge's message where ``reduction`` is ``own``. If None, those of a row.
 
     Returns:
         ``(num_dst, ...)`` of the message's dtype.
@@ -298,17 +298,8 @@ class BlockedMessages:
     memory is taken for a block and not for all edges; backward runs it once more under autograd. Sums are
     added in the order of the edges, so results do not depend on the number of threads.
 
-    Args:
-        csc: the graph or block.
-        message: takes an edge's rows of all sources, then of all destinations, then of all edges, as
-            matrices with one row per edge; returns ``(num_edges, ...)``. Each row of its result may depend
-            only on the same row of its arguments.
-        reduction: how the messages to a node become one row. Nodes without any have zeros.
-        width: elements of one edge's message.
-        parameters: the tensors beside the rows that the message reads and that need gradients.
-        ties: for a maximum or minimum, which of several equal messages receive the gradient.
-        by_destination: see :func:`aggregate_messages`.
-        edge_width: elements of one edge's message where ``reduction`` is ``own``; None for ``width``.
+    Arguments are as in :func:`aggregate_messages`. A row of the result has ``width`` elements, and so has an
+    edge's message, unless ``reduction`` is ``own`` and ``edge_width`` is given.
     """
 
     kept_widths: tuple[int, ...] = ()
@@ -392,15 +383,10 @@ class BlockedMessages:
         count: Tensor | None = None,
         seed: int | None = None,
     ) -> None:
-        """Add the gradients of what the message reads.
+        """Add the gradients of what the message reads to ``into``.
 
-        Args:
-            rows: as in :meth:`forward`.
-            grad: ``(num_dst, width)`` gradient of the result.
-            into: where the gradients are added.
-            out: the result of :meth:`forward`, for a maximum or minimum.
-            count: what :meth:`forward` wrote, for these.
-            seed: as in :meth:`forward`.
+        ``grad`` is that of the ``(num_dst, width)`` result. A maximum or minimum needs the result and the
+        count of :meth:`forward`.
         """
         grad = gradient_of_each(self._csc, self._reduction, grad.contiguous(), count)
         learned = [(p, g) for p, g in zip(self._parameters, into.parameters, strict=True) if g is not None]

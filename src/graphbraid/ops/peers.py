@@ -9,7 +9,7 @@ rows of its own device to sum meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from graphbraid.graph.csc import Csc, NeighborPartitions, index_dtype, indptr_of
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.kernels import check_out, check_row_dtype, row_contiguous, triton_kernels
+from graphbraid.ops.kernels import check_results, check_row_dtype, row_contiguous, triton_kernels
 from graphbraid.signatures import typed
 
 VECTOR_BYTES = 16
@@ -256,10 +256,7 @@ def interleaved(num_local: int, num_remote: int, dist: int) -> Tensor:
     range; so the list of all work has ``dist`` local partitions, ``dist`` remote ones, and so on, until one
     kind is used up. There are ``ceil(max(num_local, num_remote) / dist)`` warps, equation 2 of the paper.
 
-    Args:
-        num_local: Number of partitions of own rows, numbered from 0.
-        num_remote: Number of partitions of peers' rows, numbered from ``num_local``.
-        dist: The interleaving distance, at least 1.
+    Local partitions are numbered from 0, remote ones behind these.
 
     Returns:
         ``(num_warps, 2 * dist)`` int32 numbers of partitions, :data:`NOTHING` where there is none. The pair
@@ -346,12 +343,7 @@ class PipelinePlan:
 
     @classmethod
     def of(cls, edges: PeerEdges, config: PipelineConfig) -> PipelinePlan:
-        """Cut a map into partitions of ``ps`` edges and deal them to warps.
-
-        Args:
-            edges: the map.
-            config: how the kernel divides the work.
-        """
+        """Cut a map into partitions of ``ps`` edges and deal them to warps."""
         local, remote = (neighbor_partitions(csc, config.ps) for csc in (edges.local, edges.remote))
         target, rest, rest_first = _targets(local, remote)
         ids = torch.promote_types(edges.local.indices.dtype, edges.remote.indices.dtype)
@@ -373,18 +365,16 @@ class PipelinePlan:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that the kernel reads."""
-        return sum(array.nbytes for array in self._arrays().values() if array is not None)
+        return sum(array.nbytes for array in self._arrays().values())
 
     def to(self, device: torch.device) -> PipelinePlan:
         """Return the plan with its arrays on a device."""
-        moved: dict[str, Any] = {
-            name: None if array is None else array.to(device) for name, array in self._arrays().items()
-        }
+        moved: dict[str, Any] = {name: array.to(device) for name, array in self._arrays().items()}
         return replace(self, **moved)
 
-    def _arrays(self) -> dict[str, Tensor | None]:
-        names = ("work", "indptr", "indices", "owner", "factor", "dst_scale", "target", "rest", "rest_first")
-        return {name: getattr(self, name) for name in names}
+    def _arrays(self) -> dict[str, Tensor]:
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def most_bytes(num_edges: int, num_rows: int, ps: int) -> int:
@@ -449,12 +439,10 @@ def pipelined_sum(
     """
     _check_plan(plan, table)
     num_rows = plan.edges.num_rows
+    check_results(table.rows, addend, out, num_rows)
     if out is None:
         out = torch.empty(num_rows, table.width, dtype=table.dtype, device=table.device)
-    check_out(out, table.dtype, (num_rows, table.width))
-    if addend is not None:
-        _check_addend(addend, out)
-        addend = row_contiguous(addend.detach())
+    addend = None if addend is None else row_contiguous(addend.detach())
     if out.numel():
         _kernels(table).pipelined_sum(plan, table, addend, out.detach())
     return out
@@ -479,13 +467,4 @@ def _check_plan(plan: PipelinePlan, table: PeerTable) -> None:
         raise DataError(
             f"the plan must be on the table's device, {table.device}; it is on {plan.work.device}: "
             "plan.to(table.device)"
-        )
-
-
-def _check_addend(addend: Tensor, out: Tensor) -> None:
-    fits = addend.ndim == 2 and addend.shape[0] <= out.shape[0] and addend.shape[1] == out.shape[1]
-    if not fits or addend.dtype != out.dtype:
-        raise DataError(
-            f"addend must be {out.dtype} of shape (at most {out.shape[0]}, {out.shape[1]}); got "
-            f"{addend.dtype} of {tuple(addend.shape)}"
         )

@@ -60,11 +60,7 @@ class Relations:
         return [relation for relation, type_ in enumerate(self.sources) if type_ == number]
 
     def check(self, xs: Sequence[Tensor], name: str) -> None:
-        """Check that there is a matrix for each type, with a row for each source of its relations.
-
-        Raises:
-            DataError: there is not; says which.
-        """
+        """Raise DataError unless each type has a matrix, with a row for each source of its relations."""
         if len(xs) != len(self.num_dst):
             raise DataError(f"{name} must have a matrix for each of {len(self.num_dst)} types; got {len(xs)}")
         for relation, number in enumerate(self.sources):

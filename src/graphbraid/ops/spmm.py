@@ -8,11 +8,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import check_choice, check_tensor
-from graphbraid.errors import DataError
+from graphbraid.arguments import check_choice
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated, summed_back
-from graphbraid.ops.kernels import backend, check_rows, new_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import (
+    backend,
+    check_addend,
+    check_edge_weight,
+    check_rows,
+    new_rows,
+    row_contiguous,
+    sum_dtype,
+)
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
@@ -115,10 +122,7 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
     """
     check_rows(x, "x", csc.num_src, "source node")
     if weight is not None:
-        if check_tensor(weight, "weight", floating=True).shape != (csc.num_edges,):
-            raise DataError(
-                f"weight must have one value per edge ({csc.num_edges},); got shape {tuple(weight.shape)}"
-            )
+        check_edge_weight(weight, csc.num_edges)
         weight = weight.to(sum_dtype(x.dtype))
     check_choice(reduce, "reduce", ("sum", "mean", "max"))
     if reduce == "max":
@@ -148,18 +152,10 @@ def aggregate(
         DataError: ``x``, ``weight`` or ``addend`` does not fit the graph or each other.
     """
     check_rows(x, "x", how.csc.num_src, "source node")
-    if weight is not None and check_tensor(weight, "weight", floating=True).shape != (how.csc.num_edges,):
-        raise DataError(
-            f"weight must have one value per edge ({how.csc.num_edges},); got shape {tuple(weight.shape)}"
-        )
+    if weight is not None:
+        check_edge_weight(weight, how.csc.num_edges)
     if addend is not None:
-        dtype = sum_dtype(x.dtype) if wide else x.dtype
-        check_tensor(addend, "addend", ndim=2)
-        if addend.dtype != dtype or addend.shape[0] > how.csc.num_dst or addend.shape[1] != x.shape[1]:
-            raise DataError(
-                f"addend must be {dtype} of shape (at most {how.csc.num_dst}, {x.shape[1]}); "
-                f"got {addend.dtype} of {tuple(addend.shape)}"
-            )
+        check_addend(addend, sum_dtype(x.dtype) if wide else x.dtype, (how.csc.num_dst, x.shape[1]))
     return _spmm(x, weight, addend, how, wide)
 
 

@@ -210,14 +210,14 @@ def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, o
     """Twin of ``ops/triton/pipelined_sum.py``: sums of partitions, then of each row, in their order."""
     dtype = sum_dtype(table.dtype)
     messages = _peer_messages(plan, table, dtype)
-    partition = _owners_of(plan.indptr)
+    partition = destinations(plan.indptr)
     sums = messages.new_zeros(plan.target.numel(), table.width).index_add_(0, partition, messages)
     total = messages.new_zeros(out.shape)
     alone = plan.target >= 0
     total[plan.target[alone]] = sums[alone]
     partial = sums.new_empty(int((~alone).sum()), table.width)
     partial[-1 - plan.target[~alone]] = sums[~alone]
-    total.index_add_(0, plan.rest[_owners_of(plan.rest_first)], partial)
+    total.index_add_(0, plan.rest[destinations(plan.rest_first)], partial)
     if plan.dst_scale is not None:
         total *= plan.dst_scale.to(dtype).unsqueeze(1)
     if addend is not None:
@@ -236,10 +236,6 @@ def _peer_messages(plan: PipelinePlan, table: PeerTable, dtype: torch.dtype) -> 
     if plan.factor is not None:
         messages *= plan.factor.to(dtype).unsqueeze(1)
     return messages
-
-
-def _owners_of(indptr: Tensor) -> Tensor:
-    return torch.arange(indptr.numel() - 1, device=indptr.device).repeat_interleave(indptr.diff())
 
 
 COMPUTED: tuple[Callable[[Tensor, Tensor, float], Tensor], ...] = (

@@ -370,13 +370,9 @@ def tall_gram(a: Matrix32, b: Matrix32, out: Matrix32, ids: Ids | None = None) -
 
 
 def distances(query: Matrix, rows: Matrix, kind: int, out: Matrix) -> None:
-    """Compute ``out[i, j]``, the distance of ``query[i]`` from ``rows[j]``.
+    """Compute ``out[i, j]``, the distance of ``query[i]`` from ``rows[j]``, of a kind of :data:`DISTANCES`.
 
-    Args:
-        query: ``(num_queries, width)`` float32 or float64; complex rows are real, then imaginary parts.
-        rows: ``(num_rows, width)`` of the same dtype.
-        kind: place in :data:`DISTANCES`.
-        out: ``(num_queries, num_rows)``, written.
+    Rows are float32 or float64; complex ones are real, then imaginary parts.
     """
     if kind != _MODULI:
         # Squares of lengths less a product would save time, and cancel where rows are near each other.
@@ -389,17 +385,7 @@ def distances(query: Matrix, rows: Matrix, kind: int, out: Matrix) -> None:
 def distances_backward(
     query: Matrix, rows: Matrix, kind: int, out: Matrix, grad: Matrix, of_query: Matrix, of_rows: Matrix
 ) -> None:
-    """Write the gradients of :func:`distances`; what has no difference has none.
-
-    Args:
-        query: as before.
-        rows: as before.
-        kind: as before.
-        out: the distances.
-        grad: the gradient of ``out``.
-        of_query: shaped as ``query``, written.
-        of_rows: shaped as ``rows``, written.
-    """
+    """Write the gradients of :func:`distances`, from that of ``out``; what has no difference has none."""
     if kind != _MODULI:
         norm, back = kind + 1, torch.ops.aten._cdist_backward
         of_query.copy_(back(grad, query, rows, norm, out))
