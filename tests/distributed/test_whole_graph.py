@@ -21,7 +21,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
 from graphbraid.fullgraph.program import Exchange, Hoisted, Messages, ReadRows
 from graphbraid.fullgraph.reading.watch import options_of
-from graphbraid.fullgraph.step.features import HostMap
+from graphbraid.fullgraph.step.features import LinearMap
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
@@ -328,8 +328,8 @@ def test_sums_begin_while_rows_travel(name, overlaps, monkeypatch):
     note(RowExchange, "begin", "depart")
     note(RowExchange, "begin_back", "depart back")
     note(RowExchange, "wait", "wait")
-    note(HostMap, "forward", "sum")
-    note(HostMap, "backward", "sum back")
+    note(LinearMap, "forward", "sum")
+    note(LinearMap, "backward", "sum back")
     found = assert_as_one_rank(make_model(name), make_graph(), mixed(2), epochs=1)
     text = [" ".join(events) for events in seen.values() if "depart" in events]
     assert len(text) == len(found)

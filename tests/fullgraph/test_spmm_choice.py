@@ -15,7 +15,7 @@ from graphbraid.fullgraph.step.device_copies import (
     OURS,
     SPARSE,
     VARIABLE,
-    PickedMap,
+    DeviceMap,
     Picker,
     csr_of,
     multiply,
@@ -62,11 +62,11 @@ def test_the_matrix_is_the_map(corner, wanted):
 def test_the_faster_is_taken_and_measured_once_per_width(clock, name):
     how, device = aggregation_of(skewed(10, 13), COEFFICIENTS["all"]), FakeDevice(clock=clock * 2)
     picker = Picker(device.seconds, forced=None)
-    picked = PickedMap(how, picker)
+    picked = DeviceMap(how, None, picker)
     for width in (5, 5, 9, 5):
         x = values(13, width)
         out = torch.full((10, width), torch.nan)
-        picked(x, None, out)
+        picked.forward(x, out)
         torch.testing.assert_close(out, how.forward(x), rtol=1e-4, atol=1e-5)
     assert [choice.name for choice in picker.choices] == [name, name]
     assert [choice.width for choice in picker.choices] == [5, 9]
@@ -78,7 +78,7 @@ def test_measuring_writes_nothing_that_counts():
     how = aggregation_of(skewed(10, 13), COEFFICIENTS["plain"])
     x, out = values(13, 5), values(10, 5, seed=2)
     expected = how.forward(x, addend=out.clone())
-    PickedMap(how, Picker(FakeDevice().seconds))(x, out, out)
+    DeviceMap(how, None, Picker(FakeDevice().seconds)).forward(x, out, out)
     torch.testing.assert_close(out, expected)
 
 
@@ -86,7 +86,7 @@ def test_measuring_writes_nothing_that_counts():
 def test_an_epilogue_follows_whichever_kernel_runs(name):
     how, after = aggregation_of(skewed(10, 13), COEFFICIENTS["all"]), epilogue_for(10, 5, torch.float32)
     x, out, expected = values(13, 5), torch.full((10, 5), torch.nan), torch.empty(10, 5)
-    PickedMap(how, Picker(FakeDevice().seconds, forced=name))(x, None, out, after)
+    DeviceMap(how, None, Picker(FakeDevice().seconds, forced=name)).forward(x, out, None, after)
     follow_up(how.forward(x, out=expected), after)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_the_environment_can_force_either(monkeypatch, name):
     picker = Picker(device.seconds)
     how = aggregation_of(skewed(10, 13), COEFFICIENTS["all"])
     x, out = values(13, 5), torch.empty(10, 5)
-    PickedMap(how, picker)(x, None, out)
+    DeviceMap(how, None, picker).forward(x, out)
     torch.testing.assert_close(out, how.forward(x), rtol=1e-4, atol=1e-5)
     assert (picker.choices[0].name, device.num_timed) == (name, 0)
     assert VARIABLE in picker.choices[0].reason
@@ -120,7 +120,7 @@ def test_where_nothing_can_be_measured_ours_is_taken_and_the_reason_kept(options
     picker = Picker(**{"seconds": FakeDevice().seconds} | options)
     how = aggregation_of(skewed(10, 13), COEFFICIENTS["plain"])
     x, out = values(13, 5, dtype=dtype), torch.empty(10, 5, dtype=dtype)
-    PickedMap(how, picker)(x, None, out)
+    DeviceMap(how, None, picker).forward(x, out)
     torch.testing.assert_close(out, how.forward(x))
     assert picker.choices[0].name == OURS
     assert reason in str(picker.choices[0])
@@ -130,7 +130,8 @@ def test_who_asks_for_the_same_bits_gets_ours():
     picker = Picker(FakeDevice(clock=(2.0, 1.0)).seconds)
     torch.use_deterministic_algorithms(True)
     try:
-        PickedMap(aggregation_of(skewed(10, 13), {}), picker)(values(13, 5), None, torch.empty(10, 5))
+        how = aggregation_of(skewed(10, 13), {})
+        DeviceMap(how, None, picker).forward(values(13, 5), torch.empty(10, 5))
     finally:
         torch.use_deterministic_algorithms(False)
     assert picker.choices[0].name == OURS

@@ -293,14 +293,9 @@ class Ledger:
     ) -> Work:
         """Make a :class:`Work`; matrices that together fit in a cache are counted as read from there.
 
-        Args:
-            streams: bytes of matrices and ids.
-            reads: number of rows read at random. Whole cache lines of them move.
-            row_bytes: bytes of a row.
-            table: bytes of all rows.
-            shares: shares of the reads that hit a core's cache and all cache; empty without caches.
-            once: bytes of the table where a cache holds it, unless ``streams`` counts them.
-            other: the work's other counts.
+        There are ``streams`` bytes of matrices and ids, and ``reads`` rows read at random, in whole cache
+        lines, of a table. ``shares`` of these hit a core's cache and all cache; empty without caches.
+        ``once`` are the bytes of the table where a cache holds it, unless ``streams`` counts them.
         """
         inner, whole = self._caches or (0, 0)
         near, share = shares or (1.0, 1.0)

@@ -270,17 +270,7 @@ def cost_model(
 def costs_for(
     program: ir.Program, graph: Graph, options: CompileOptions, rates: Rates, doubt: str = ""
 ) -> CostModel:
-    """Return the cost model of a program over a graph.
-
-    Its levels have no sizes yet.
-
-    Args:
-        program: the program as it was read from the model.
-        graph: with its features on the host, unless the options stream them.
-        options: with the memory that may be taken, and the dtype to which rows may be rounded.
-        rates: the machine's.
-        doubt: why the rates may be wrong, as a sentence; empty if there is no doubt.
-    """
+    """Return the cost model of a program, as it was read, over a graph; its levels have no sizes yet."""
     allowed = options.hoist_bytes()
     if program.by_relation:
         features = [graph.nodes_of(name).x for name in graph.node_types]

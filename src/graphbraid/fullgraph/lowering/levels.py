@@ -15,6 +15,7 @@ from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNo
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.gather import places_of
 
 _EDGES_AT_A_TIME = 1 << 21
 """Edges relabelled at a time, which bounds the temporary memory of building the levels."""
@@ -194,8 +195,7 @@ def towards(
     nodes, sizes = reached.nodes, reached.sizes
     src = reached if sources is None else sources
     # -1 marks nodes that no level holds: no edge into a reached node leads from one.
-    row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
-    row_of[src.nodes] = torch.arange(src.nodes.numel(), dtype=row_of.dtype)
+    row_of = places_of(src.nodes, csc.num_src, index_dtype(csc.num_src))
     destinations = nodes[: sizes[-2]]
     keep_edges = keep_edges or csc.weight is not None
     indptr, indices, edges = renumbered_edges(csc, destinations, row_of, keep_edges=keep_edges)
@@ -219,11 +219,7 @@ def renumbered_edges(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the in-edges of ``nodes``, in their order, between rows: ``indptr``, ``indices`` and positions.
 
-    Args:
-        csc: all edges.
-        nodes: ``(num_nodes,)`` int64.
-        row_of: the row of each source.
-        keep_edges: whether the position of each edge in ``csc`` is returned.
+    Positions in ``csc`` are None unless ``keep_edges``. ``row_of`` is the row of each source.
     """
     indptr = indptr_of(csc.degrees()[nodes])
     indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
@@ -236,15 +232,13 @@ def renumbered_edges(
     return indptr, indices, edges
 
 
-def computed_between(
-    edges: ComputedEdges, whole: Csc, block: Block, dtype: torch.dtype = torch.float32
-) -> tuple[Csc, tuple[Tensor, ...]]:
-    """Return the edges computed of a graph between two levels, and their values.
+def computed_between(edges: ComputedEdges, whole: Csc, block: Block) -> tuple[Csc, tuple[Tensor, ...]]:
+    """Return the edges computed of a graph between two levels, and their float32 values.
 
     Raises:
         ConfigError: one leads from a node that the earlier level does not hold.
     """
-    found, values = edges.of(whole, dtype)
+    found, values = edges.of(whole, torch.float32)
     if block.sources is None and block.destinations is None:
         return found, values
     ends = (block.sources, whole.num_src), (block.destinations, whole.num_dst)

@@ -201,12 +201,8 @@ def cached_reads(
 ) -> tuple[int, int]:
     """Count the reads of source rows and the hits among them in a 16-way cache with LRU replacement.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
-        indices: ``(num_edges,)`` int32 or int64.
-        nodes: ``(num_rows,)`` int64, the destination rows in the order they are aggregated. If None, all.
-        capacity: number of rows that the cache holds.
-        every: one in this many sets is simulated.
+    The cache holds ``capacity`` rows; one in ``every`` sets is simulated. ``nodes`` are the ``(num_rows,)``
+    int64 destination rows in the order they are aggregated; None for all.
     """
     ends, sources = indptr.tolist(), indices.tolist()
     num_sets = max(1, capacity // _WAYS)

@@ -37,6 +37,7 @@ from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation, Types, csc_of
+from graphbraid.ops.gather import places_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -196,8 +197,7 @@ def lower_program(
             blocks = tuple(whole_graph(graph.csc, program.num_levels - 1))
         else:
             blocks = tuple(towards(graph.csc, reached, keep_edges=program.reads_edges))
-            row_of = torch.full((graph.num_nodes,), -1, dtype=torch.int64)  # of nodes that no level holds
-            row_of[reached.nodes] = torch.arange(reached.nodes.numel())
+            row_of = places_of(reached.nodes, graph.num_nodes, torch.int64)
         rows = output_rows(nodes, row_of, blocks)
     else:
         blocks = typed_blocks(types, _whole(types, program), program.num_levels - 1, reached)
@@ -330,11 +330,8 @@ def typed_blocks(
 ) -> tuple[TypedBlock, ...]:
     """Return the blocks between levels that hold the reached nodes; all nodes if ``reached`` is None.
 
-    Args:
-        types: the graph's types.
-        whole: all edges of the relations that are read, by the relation's number.
-        num_blocks: number of blocks.
-        reached: the levels' nodes, of all types together, by their ids in the whole graph.
+    ``whole`` has all edges of the relations that are read, by the relation's number. ``reached`` has nodes of
+    all types together, by their ids in the whole graph.
     """
     counts = tuple(nodes.num_nodes for nodes in types.nodes.values())
     if reached is None:

@@ -113,12 +113,9 @@ def streamed(program: ir.Program) -> ir.Program:
 
 
 def passed_to_stream(program: ir.Program, costs: CostModel, wanted: frozenset[str]) -> ir.Program:
-    """Return a program after the passes. Only products read its features; hoist more where that needs it.
+    """Return a :func:`streamed` program after the passes. Only products read its features.
 
-    Args:
-        program: the program of :func:`streamed`.
-        costs: the cost model, with the usual limit of hoisted bytes.
-        wanted: names of the passes.
+    More is hoisted than the usual limit of bytes allows, where that needs it.
 
     Raises:
         ConfigError: an operation reads the features at random; the message names it and the remedy.

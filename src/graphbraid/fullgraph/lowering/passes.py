@@ -158,13 +158,10 @@ def _alone(program: ir.Program, op: ir.Operation) -> _Fold | None:
 
     The program's output is no constant: it is a value of the step.
     """
-    if op.out == program.output:
+    found = None if op.out == program.output else _chain(program, op.inputs)
+    if found is None or not any(isinstance(one, ir.Aggregate) for one in (*found[0], op)):
         return None
-    chain = _chain(program, op.inputs)
-    source = None if chain is None else _source(program, op.inputs)
-    if chain is None or source is None or not any(isinstance(o, ir.Aggregate) for o in (*chain, op)):
-        return None
-    return _Fold(chain, (op,), None, source)
+    return _Fold(found[0], (op,), None, found[1])
 
 
 def _after_linear(program: ir.Program, op: ir.Operation) -> _Fold | None:
@@ -172,9 +169,7 @@ def _after_linear(program: ir.Program, op: ir.Operation) -> _Fold | None:
     linear = program.producer(op.inputs[0])
     if not isinstance(linear, ir.Linear) or len(linear.inputs) > 1 or linear.after is not None:
         return None
-    chain = _chain(program, linear.inputs)
-    source = None if chain is None else _source(program, linear.inputs)
-    if chain is None or source is None:
+    if (found := _chain(program, linear.inputs)) is None:
         return None
     readers = program.consumers(linear.out)
     ops = [op] if len(readers) == 1 and len(op.inputs) == 1 else _following(program, linear)
@@ -184,7 +179,7 @@ def _after_linear(program: ir.Program, op: ir.Operation) -> _Fold | None:
     ends = list(inside & read)
     if not ops or ends != [ops[-1].out] or not any(isinstance(other, ir.Aggregate) for other in ops):
         return None
-    return _Fold(chain, tuple(ops), linear, source)
+    return _Fold(found[0], tuple(ops), linear, found[1])
 
 
 def _following(program: ir.Program, linear: ir.Linear) -> list[ir.Operation]:
@@ -197,36 +192,32 @@ def _following(program: ir.Program, linear: ir.Linear) -> list[ir.Operation]:
     return found
 
 
-def _chain(program: ir.Program, values: Sequence[str]) -> tuple[ir.Operation, ...] | None:
-    """Return the operations that compute ``values`` from the features alone; None if others take part."""
-    made: dict[str, ir.Operation] = {}
+_Chain = tuple[tuple[ir.Operation, ...], str]
+"""Operations in the order they run, and the name of the features that they start from."""
+
+
+def _chain(program: ir.Program, values: Sequence[str]) -> _Chain | None:
+    """Return the operations that compute values from one type's features alone; None if others take part.
+
+    None, too, if the features of a type stay in a compact form.
+    """
+    made, sources = dict[str, ir.Operation](), set[str]()
     for value in values:
         op = program.producer(value)
+        found: _Chain | None = None
         if op is None:
-            continue
-        if isinstance(op, ir.Hoisted):
-            chain: tuple[ir.Operation, ...] | None = op.of
-        elif isinstance(op, FOLDED):
-            before = _chain(program, op.inputs)
-            chain = None if before is None else (*before, op)
-        else:
-            chain = None
-        if chain is None:
+            found = (), value
+        elif isinstance(op, ir.Hoisted):
+            found = op.of, op.inputs[0]
+        elif isinstance(op, FOLDED) and (before := _chain(program, op.inputs)) is not None:
+            found = (*before[0], op), before[1]
+        if found is None:
             return None
-        made |= {other.out: other for other in chain}
-    return tuple(made.values())
-
-
-def _source(program: ir.Program, values: Sequence[str]) -> str | None:
-    """Return the name of the features that chains start from; None if there are several, or sparse ones."""
-    found, rest = set[str](), list(values)
-    while rest:
-        op = program.producer(value := rest.pop())
-        rest += () if op is None else op.inputs
-        found |= {value} if op is None else set()
-    only = found.pop()
-    stays = program.by_relation and program.is_compact(only)
-    return None if found or stays else only
+        made |= {other.out: other for other in found[0]}
+        sources.add(found[1])
+    source = sources.pop()
+    stays = program.by_relation and program.is_compact(source)
+    return None if sources or stays else (tuple(made.values()), source)
 
 
 def _applied(program: ir.Program, fold: _Fold) -> ir.Program:

@@ -36,10 +36,9 @@ class Aggregate(Following):
     symbol = "aggregate"
     moves = True
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         rounded = "" if self.rows == torch.float32 else f", {str(self.rows).removeprefix('torch.')} rows"
-        return f"{self.adjacency}{rounded}{super().details()}"
+        return f"{self.adjacency}{rounded}{super()._details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +52,7 @@ class Maximum(Operation):
     symbol = "maximum"
     moves = True
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         over = "" if self.relation is None else f"over {name_of(self.relation)}"
         return "; ".join(part for part in (over, _TIES[self.ties]) if part)
 
@@ -75,15 +73,9 @@ class Gine(Operation):
     loop_scale: float = 0.0
     symbol = "rectified sum"
     learned = ("weight", "bias")
-    moves = True
+    moves = reads_edges = True
 
-    @property
-    def reads_edges(self) -> bool:
-        """Whether the operation reads edge features."""
-        return True
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
         made = "edge features" if self.weight is None else f"{self.edge_channels} edge features, mapped"
         return f"{made}{loops}"
@@ -219,8 +211,7 @@ class Messages(Operation):
                 del held[key]
             held.update((key, value) for key, value in before.items() if held.get(key) is not value)
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         names = {name for name, _, _ in self.reads}
         read = ", ".join(name for name in self.takes[0] if name in names)
         how = "in one kernel" if self.steps else "on blocks of edges"
@@ -280,8 +271,7 @@ class Attention(Operation):
         """Whether the result is a mean over several heads."""
         return not self.concat and self.heads > 1
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         joined = "side by side" if self.concat else "mean"
         edges = "" if self.edge_weight is None else f", {self.edge_weight.shape[1]} edge features"
         over = "" if self.relation is None else f" over {name_of(self.relation)}"
@@ -314,8 +304,7 @@ class RelationAttention(Operation):
         strengths = (layer.p_rel["__".join(one.edge_type)] for one in self.relations)
         return layer.k_rel.weight, layer.v_rel.weight, *strengths
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         return f"{cast('Any', self.layer).heads} heads over {', '.join(map(name_of, self.relations))}"
 
 
@@ -333,9 +322,8 @@ class AggregateLinear(Linear):
     learned = (*Linear.learned, "root")
     moves = True
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super().details()}"
+    def _details(self) -> str:
+        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super()._details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,6 +340,5 @@ class LinearSum(Following):
         """Number of columns of the result."""
         return self.terms[0].shape[0]
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return " and ".join(term.details() for term in self.terms) + super().details()
+    def _details(self) -> str:
+        return " and ".join(term.details() for term in self.terms) + super()._details()

@@ -244,8 +244,7 @@ class Break(Operation):
         among = (one for one in self._references() if isinstance(one, nn.Parameter))
         return tuple({id(one): one for one in (*of_modules, *among)}.values())
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         return ", ".join(call.name for call in self.calls)
 
 
@@ -260,11 +259,9 @@ class Returned:
     """Columns of each matrix. The program's output has them side by side."""
 
     def of(self, out: Tensor, kept: Callable[[FromKept], Any] | None = None) -> Any:
-        """Return the model's output, with the matrices in their places.
+        """Return the model's output, given the program's, with the matrices in their places.
 
-        Args:
-            out: the program's ``(num_rows, sum of widths)`` output.
-            kept: returns a result that a break has kept.
+        ``kept`` returns a result that a break has kept.
         """
         parts = [
             part.clone() for part in torch.split(out, [*self.widths], 1)

@@ -135,6 +135,9 @@ class Operation:
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
+        return self._details()
+
+    def _details(self) -> str:
         return self.shown.format(op=self)
 
     def num_blocks(self) -> int:
@@ -184,8 +187,7 @@ class Epilogue(Operation):
         """Return the detached ``(width,)`` bias that is added; None if there is none."""
         return None if self.bias is None else self.bias_of(self.bias.detach())
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         parts = ["bias"] * (self.bias is not None) + [self.act] * (self.act != "none")
         return ", ".join(parts + [f"dropout {self.p:g}"] * (self.p > 0))
 
@@ -198,8 +200,7 @@ class Following(Operation):
     """The fused epilogue; None if there is none."""
     learned: ClassVar[tuple[str, ...]] = ("after",)
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         return "" if self.after is None else f", then {self.after.details()}"
 
 
@@ -247,10 +248,9 @@ class Linear(Following):
     def _of_base(self) -> View:
         return replace(self.view, at=())
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         out_channels, in_channels = self.shape
-        return f"{in_channels} -> {out_channels}{super().details()}"
+        return f"{in_channels} -> {out_channels}{super()._details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,8 +291,7 @@ class Combine(Operation):
     factors: tuple[float, ...]
     symbol = "combine"
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         return "times " + ", ".join(f"{factor:g}" for factor in self.factors)
 
 
@@ -320,8 +319,7 @@ class RowFunction(Operation):
     """Arguments of the function after the rows."""
     symbol = "function"
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         return " ".join((self.kind, *map(str, self.arguments)))
 
 
@@ -373,8 +371,7 @@ class Hoisted(Operation):
             levels[op.out] = levels[op.inputs[0]] + op.num_blocks()
         return levels[self.of[-1].out]
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         steps = [op for op in self.of if not isinstance(op, DestinationRows)]
         return "; ".join(f"{op.symbol} {op.details()}".strip() for op in steps) + ", computed once"
 
@@ -511,8 +508,7 @@ class RowOfParameters(Operation):
     symbol: ClassVar[str] = "by a row"
     learned = ("row",)
 
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
+    def _details(self) -> str:
         return f"{'plus' if self.adds else 'times'} {self.row}"
 
 

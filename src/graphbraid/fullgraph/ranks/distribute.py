@@ -31,7 +31,7 @@ from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.identity import features_mark, topology_mark
 from graphbraid.graph.scaled_features import Features
-from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather import gather_rows, places_of
 from graphbraid.signatures import typed
 
 
@@ -79,11 +79,7 @@ class RankPart:
         return self.graph.nbytes + sum(ids.nbytes for ids in (view.ids, view.first_edge, view.route.send))
 
     def blocks(self, num_blocks: int) -> list[Block]:
-        """Return the rank's blocks of a program, with the exchange before each.
-
-        Args:
-            num_blocks: number of aggregations that follow each other.
-        """
+        """Return the rank's blocks of a program with ``num_blocks``, and an exchange before each."""
         csc, num_own = self.graph.csc, self.view.num_own
         held = torch.arange(csc.num_dst)
         share = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)
@@ -129,19 +125,10 @@ def _adjacencies(ops: Iterable[ir.Operation]) -> list[ir.AdjacencyMatrix]:
 
 def _own_edges(csc: Csc, part: Part, ids: Tensor, saved: SavedPartition) -> Csc:
     """Return the in-edges of the owned nodes, in the graph's order, by the numbers of the rank's nodes."""
-    row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(max(ids.numel(), 1)))
-    row_of[ids] = torch.arange(ids.numel(), dtype=row_of.dtype)
-    indptr = torch.zeros(ids.numel() + 1, dtype=torch.int64)
-    degrees = csc.indptr[part.owned + 1] - csc.indptr[part.owned]
-    torch.cumsum(degrees, 0, out=indptr[1 : part.num_owned + 1])
-    indptr[part.num_owned + 1 :] = indptr[part.num_owned]
-    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
-    weight = None if csc.weight is None else torch.empty(indices.numel())
-    for begin, positions in edges_of(csc, part.owned):
-        at = slice(begin, begin + positions.numel())
-        indices[at] = row_of[csc.indices[positions].long()]
-        if csc.weight is not None and weight is not None:
-            weight[at] = csc.weight[positions]
+    row_of = places_of(ids, csc.num_src, index_dtype(max(ids.numel(), 1)))
+    indptr, indices, edges = renumbered_edges(csc, part.owned, row_of, keep_edges=csc.weight is not None)
+    indptr = torch.cat((indptr, indptr[-1:].expand(ids.numel() - part.num_owned)))
+    weight = None if csc.weight is None or edges is None else csc.weight[edges].to(torch.float32)
     if not _are_those_of(part, indptr, indices, weight):
         raise DataError(
             f"{saved.folder} was made for another graph: of the same size, but the edges of part {part.part} "
@@ -218,9 +205,7 @@ def distribute(lowered: Lowered, partition: Partition, rank: int, weigh: Weigh |
     nodes = lowered.nodes[partition.part_of[lowered.nodes] == rank]
     last = blocks[-1].destinations
     assert last is not None
-    row_of = torch.full((lowered.graph.num_nodes,), -1, dtype=torch.int64)
-    row_of[last] = torch.arange(last.numel())
-    rows = output_rows(nodes, row_of, blocks)
+    rows = output_rows(nodes, places_of(last, lowered.graph.num_nodes, torch.int64), blocks)
     return replace(lowered, program=program, nodes=nodes, blocks=tuple(blocks), rows=rows, row_of=None)
 
 
@@ -250,13 +235,7 @@ def divided(
 
 
 def weighed(program: ir.Program, exchange: Block, weigh: Weigh | None) -> ir.Program:
-    """Return a program with the decision whether rows of level 0 travel, if there is one.
-
-    Args:
-        program: the program of all ranks.
-        exchange: the block with the rows that would travel.
-        weigh: see :data:`Weigh`.
-    """
+    """Return the program of all ranks with the decision whether the rows of an exchange travel, if any."""
     if weigh is None or must_travel(program) or not values_that_may_travel(program):
         return program
     route = exchange.route
@@ -286,11 +265,9 @@ def divided_program(program: ir.Program) -> tuple[ir.Program, bool]:
 
 
 def _with_exchanges(program: ir.Program, with_halo: bool) -> ir.Program:
-    """Return a program's operations with an exchange before each that reads rows along edges.
+    """Return the program of all ranks with an exchange before each operation that reads rows along edges.
 
-    Args:
-        program: the program of all ranks.
-        with_halo: whether the rows of level 0 are computed where they are read, also those of others' nodes.
+    If ``with_halo``, rows of level 0 are computed where they are read, also those of others' nodes.
     """
     ops, received = list[ir.Operation](), dict[str, str]()
 
@@ -342,8 +319,7 @@ def _divided(block: Block, partition: Partition, rank: int, keeps_edges: bool) -
     halos = [_halo(block.csc, owner, other) for other in range(partition.num_parts)]
     own, halo = _rows_of(owner, rank), halos[rank]
     held = torch.cat((own, halo))
-    row_of = torch.full((owner.numel(),), -1, dtype=index_dtype(owner.numel()))
-    row_of[held] = torch.arange(held.numel(), dtype=row_of.dtype)
+    row_of = places_of(held, owner.numel(), index_dtype(owner.numel()))
     sends = [row_of[rows[owner[rows] == rank]].long() for rows in halos]
     received = torch.bincount(owner[halo], minlength=partition.num_parts)
     route = Route(

@@ -27,11 +27,7 @@ _ALIKE = 2.0
 
 
 def measured_link(comm: Communicator) -> Link:
-    """Measure exchanges between all ranks, which all call this together; the slowest counts.
-
-    Raises:
-        RankError: a rank was lost.
-    """
+    """Measure exchanges between all ranks, which all call this together; the slowest counts."""
 
     def exchange(num_bytes: int) -> float:
         others = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
@@ -53,9 +49,6 @@ def steady_link(comm: Communicator) -> Link:
 
     Rank 0 keeps the first measurement. Later ones that are like it return it, so that each run makes the same
     choices and gets the same bits.
-
-    Raises:
-        RankError: a rank was lost.
     """
     link = measured_link(comm)
     machines = comm.gather(platform.node())  # also after a restart, unlike machine_name()
@@ -149,13 +142,9 @@ def values_that_may_travel(program: ir.Program) -> list[str]:
 
 
 def halo_seconds(program: ir.Program, costs: CostModel, link: Link, num_rows: int) -> HaloSeconds:
-    """Return the seconds that the rows of a halo take at level 0, by the rates and a link.
+    """Return the seconds that the rows of a halo take at level 0, by the rates of a rank and a link.
 
-    Args:
-        program: the program of all ranks.
-        costs: the cost model of a rank.
-        link: the way between ranks.
-        num_rows: rows that the busiest rank receives or sends, whichever are more.
+    ``num_rows`` are those that the busiest rank receives or sends, whichever are more.
     """
     widths = [program.width(value) for value in values_that_may_travel(program)]
     moved = 2 * num_rows * 4.0 * sum(widths)

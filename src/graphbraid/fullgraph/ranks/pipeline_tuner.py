@@ -305,16 +305,11 @@ class TunedPipeline:
 class PipelineTuner:
     """Sets the kernel's configuration before each step; every rank has one.
 
-    All ranks tell each other their times and search alike, so that each does the same without being told.
-    The result is kept between runs. The size of a partition changes the bits of learned parameters by
-    rounding. Steps are timed by the host's clock: it waits for the device whenever rows are published, so
-    that only the work after a pass's last sum may be left out, which is alike in all trials.
-
-    Args:
-        comm: the ranks, which all call the same.
-        identity: text that differs where the program or the partition does.
-        device: description of the device.
-        limits: the device's limits.
+    All ranks tell each other their times and search alike, so that each does the same without being told. The
+    result is kept between runs. The size of a partition changes the bits of learned parameters by rounding.
+    Steps are timed by the host's clock: it waits for the device whenever rows are published, so that only the
+    work after a pass's last sum may be left out, which is alike in all trials. ``identity`` differs where the
+    program or the partition does.
     """
 
     def __init__(self, comm: Communicator, identity: str, device: str, limits: DeviceLimits) -> None:
@@ -329,11 +324,7 @@ class PipelineTuner:
         """The result; None while trials go on."""
 
     def before_step(self, step: PlannedStep) -> None:
-        """Take the time of the step before, and set the configuration of the next.
-
-        Raises:
-            RankError: a rank was lost.
-        """
+        """Take the time of the step before, and set the configuration of the next."""
         if self.found is not None:
             return
         if self._search is None:

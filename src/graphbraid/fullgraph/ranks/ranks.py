@@ -31,6 +31,7 @@ from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
 from graphbraid.fullgraph.step.plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for, features_mark, mark, topology_mark
+from graphbraid.ops.gather import places_of
 from graphbraid.ops.peers import PipelineConfig
 from graphbraid.signatures import typed
 
@@ -213,10 +214,8 @@ class Ranks:
     def gathered(self, rows: Tensor, blocks: Blocks) -> Tensor:
         """Return on every rank the ``(num_nodes, width)`` outputs of all nodes, in the graph's order.
 
-        Args:
-            rows: this rank's outputs, a row for each node that it owns, in the order of the last level.
-            blocks: the blocks of all ranks together, whose last level holds all nodes; none if ranks hold
-                their own parts, in the order of the ids.
+        ``rows`` are this rank's, of each node that it owns, in the order of the last level of the blocks of
+        all ranks together; in the order of the ids, without blocks, if ranks hold their own parts.
         """
         place, rows, partition = rows.device, rows.cpu(), self.partition
         ids = blocks[-1].after()[1] if blocks else None
@@ -230,12 +229,7 @@ class Ranks:
         return whole.to(place)
 
     def check_same(self, options: Mapping[str, str], graph: Graph, nodes: Tensor) -> None:
-        """Check that all ranks were given the same model, nodes and, if each holds it whole, graph.
-
-        Args:
-            options: those of the model.
-            graph: with its features.
-            nodes: ``(num_nodes,)`` int64, the training nodes.
+        """Check that all ranks were given the same model, training nodes and, if each holds it whole, graph.
 
         Raises:
             ConfigError: they were not; the message names the first difference.
@@ -286,14 +280,10 @@ _LEFT = ("prune", "symmetry", "locality")
 def lower_part(
     program: Program, ranks: Ranks, nodes: Tensor, options: CompileOptions, costs: CostModel
 ) -> Lowered:
-    """Lower a program over a graph where each rank holds its own part; all ranks call this together.
+    """Lower a program, as it was read, where each rank holds its own part; all ranks call this together.
 
-    Args:
-        program: the program as it was read from the model.
-        ranks: the ranks, with this one's part.
-        nodes: ``(num_train,)`` int64, the training nodes of all ranks.
-        options: the decisions that may be taken.
-        costs: the cost model of this rank's part; rates of the first rank count.
+    ``nodes`` are the ``(num_train,)`` int64 training nodes of all ranks. Of ``costs``, the rates of the first
+    rank count.
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks, or needs more than a part holds.
@@ -307,8 +297,7 @@ def lower_part(
     passed = through_passes(program.rewritten(program.ops, *left), costs, options.passes)
     divided, blocks = _part_of_program(passed, ranks, ranks.weigh(costs, options))
     own = ranks.owned(nodes)
-    row_of = torch.full((part.num_nodes,), -1, dtype=torch.int64)
-    row_of[part.view.ids[: part.view.num_own]] = torch.arange(part.view.num_own)
+    row_of = places_of(part.view.ids[: part.view.num_own], part.num_nodes, torch.int64)
     return Lowered(
         program=divided,
         graph=part.graph,

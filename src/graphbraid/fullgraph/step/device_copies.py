@@ -20,11 +20,10 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
-from graphbraid.fullgraph.step.features import HostMap
+from graphbraid.fullgraph.step.features import After, LinearMap
 from graphbraid.fullgraph.step.tasks import Seeds, SeedsInMemory
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, follow_up
-from graphbraid.ops.library import RowEpilogue
 
 OURS, SPARSE = "graphbraid", "torch.sparse"
 VARIABLE = "GRAPHBRAID_SPMM"
@@ -119,64 +118,34 @@ class Picker:
             return {}, None, f"torch.sparse failed: {str(error).splitlines()[0]}"
 
 
-class PickedMap:
-    """One direction of an aggregation on a device, by the faster kernel for each width.
+class DeviceMap(LinearMap):
+    """A linear map on a device. Each direction runs by the faster kernel for each width.
 
-    Args:
-        how: the map, with its tensors on the device.
-        picker: see :class:`Picker`.
+    ``reverse`` is the transposed map, None if no gradient flows. Both have their tensors on the device.
     """
 
-    def __init__(self, how: Aggregation, picker: Picker) -> None:
-        self._how, self._picker = how, picker
-        self._picked: dict[tuple[int, torch.dtype], str] = {}
-        self._matrix: Tensor | None = None
+    def __init__(self, how: Aggregation, reverse: Aggregation | None, picker: Picker) -> None:
+        super().__init__(lambda: how)
+        if reverse is not None:
+            self.reverse = reverse
+        self._picker = picker
+        self._picked: dict[tuple[Aggregation, int, torch.dtype], str] = {}
+        self._matrices: dict[Aggregation, Tensor] = {}
 
-    def __call__(
-        self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
-    ) -> None:
-        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
+    def run(self, how: Aggregation, x: Tensor, out: Tensor, *, addend: Tensor | None, after: After) -> None:
+        """Run one of the two maps."""
         if out.numel() == 0:
             return
-        key = (x.shape[1], x.dtype)
+        key = (how, x.shape[1], x.dtype)
         if key not in self._picked:
-            self._picked[key], matrix = self._picker.pick(self._how, x, out)
-            self._matrix = self._matrix if matrix is None else matrix
+            self._picked[key], matrix = self._picker.pick(how, x, out)
+            if matrix is not None:
+                self._matrices[how] = matrix
         if self._picked[key] == OURS:
-            self._how.forward(x, addend=addend, out=out, after=after)
+            how.forward(x, addend=addend, out=out, after=after)
         else:
-            assert self._matrix is not None
-            multiply(self._matrix, x, addend, out)
+            multiply(self._matrices[how], x, addend, out)
             follow_up(out, after)
-
-
-class DeviceMap:
-    """A linear map on a device whose directions each use the faster kernel, called like :class:`HostMap`.
-
-    Args:
-        forward: the map.
-        backward: the transposed map. If None, no gradient flows through the map.
-        picker: see :class:`Picker`.
-    """
-
-    def __init__(self, forward: Aggregation, backward: Aggregation | None, picker: Picker) -> None:
-        self._forward = PickedMap(forward, picker)
-        self._backward = None if backward is None else PickedMap(backward, picker)
-
-    def forward(
-        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
-    ) -> None:
-        """Run the map; see :meth:`HostMap.forward`."""
-        self._forward(x, addend, out, after)
-
-    def backward(self, grad: Tensor, out: Tensor, addend: Tensor | None = None) -> None:
-        """Run the transposed map; see :meth:`HostMap.backward`."""
-        assert self._backward is not None, "planned without a gradient"
-        self._backward(grad, addend, out)
-
-
-Map = HostMap | DeviceMap
-"""A linear map of rows, by one kernel or by the faster of two."""
 
 
 def multiply(matrix: Tensor, x: Tensor, addend: Tensor | None, out: Tensor) -> None:
@@ -238,16 +207,12 @@ class DeviceCopies:
 
     Adjacencies and their transposes are prepared on the host, where there are kernels for it and memory to
     spare, and copied once. A block whose edges are a prefix of another block's shares them on the device too.
-
-    Args:
-        device: the device to copy to, other than the host.
-        picker: chooses the kernels that aggregate. If None, by measurement on the device.
     """
 
-    def __init__(self, device: Device, picker: Picker | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.place = device.place
-        self.picker = picker or Picker(device.seconds, device.free_bytes)
+        self.picker = Picker(device.seconds, device.free_bytes)
         self.nbytes = 0
         """Bytes copied to the device so far."""
         self._arrays: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -293,11 +258,7 @@ class DeviceCopies:
     def blocks(self, blocks: Blocks, walked: Collection[int] = (), *, transpose: bool = False) -> Blocks:
         """Return the copies of blocks, with transposes if an operation reads those.
 
-        Args:
-            blocks: the edges from each level to the next.
-            walked: numbers of the relations whose edges are read by more than aggregations, which have copies
-                of their own; the edges of others are not copied.
-            transpose: whether an operation reads transposes.
+        Of relations, only the edges of those ``walked`` are copied: aggregations have copies of their own.
         """
         typed = [block for block in blocks if isinstance(block, TypedBlock)]
         if typed:
@@ -384,11 +345,7 @@ class DeviceCopies:
 
 
 class CopySizes(DeviceCopies):
-    """Counts the bytes of :class:`DeviceCopies` without copying or transposing anything.
-
-    Args:
-        device: the device to count for.
-    """
+    """Counts the bytes of :class:`DeviceCopies` without copying or transposing anything."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)

@@ -31,12 +31,16 @@ from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.linear import structure, tall_gram, tall_product
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.step.device_copies import DeviceCopies, Map
+    from graphbraid.fullgraph.step.device_copies import DeviceCopies
     from graphbraid.fullgraph.step.plan import StepRequest
     from graphbraid.fullgraph.step.streams import Streams
 
 
-class HostMap:
+After = RowEpilogue | None
+"""The epilogue of a kernel's rows; None if there is none."""
+
+
+class LinearMap:
     """A linear map of rows and its transpose, each made at its first use and stored."""
 
     def __init__(self, make: Callable[[], Aggregation]) -> None:
@@ -52,21 +56,20 @@ class HostMap:
         """The transposed map."""
         return self.how.transposed(torch.float32)  # in which rows of any storage dtype are summed
 
-    def forward(
-        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
-    ) -> None:
+    def forward(self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: After = None) -> None:
         """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
-        aggregated(self.how, x, addend=addend, out=out, after=after)  # planned buffers need no checks
+        self.run(self.how, x, out, addend=addend, after=after)
 
     def backward(self, grad: Tensor, out: Tensor, addend: Tensor | None = None) -> None:
         """Compute ``out = Aᵀ grad (+ addend)``."""
-        aggregated(self.reverse, grad, addend=addend, out=out)
+        self.run(self.reverse, grad, out, addend=addend, after=None)
+
+    def run(self, how: Aggregation, x: Tensor, out: Tensor, *, addend: Tensor | None, after: After) -> None:
+        """Run one of the two maps."""
+        aggregated(how, x, addend=addend, out=out, after=after)  # planned buffers need no checks
 
 
 # ---- the features in the form that the first weights multiply
-
-After = RowEpilogue | None
-"""The epilogue of a product's rows; None if there is none."""
 
 
 class Input(ABC):
@@ -120,14 +123,12 @@ class SparseInput(Input):
         self._num_columns = pattern.num_src
         of_rows = Aggregation(csc=pattern, weight=rows.values)
         of_columns = Aggregation(csc=by_column, weight=rows.values[perm])
-        self._by_row: Map = HostMap(lambda: of_rows)
-        self._by_column: Map = HostMap(lambda: of_columns)
+        self._by_row = LinearMap(lambda: of_rows)
+        self._by_column = LinearMap(lambda: of_columns)
 
     def placed(self, copies: DeviceCopies) -> SparseInput:
         """Return the same values on a device."""
         there = copy.copy(self)
-        assert isinstance(self._by_row, HostMap)
-        assert isinstance(self._by_column, HostMap)
         there._by_row = copies.aggregation(self._by_row.how, backward=False)
         there._by_column = copies.aggregation(self._by_column.how, backward=False)
         return there
@@ -212,14 +213,11 @@ def computed_once(
     nodes: Tensor | None,
     read_by: Callable[[ir.Operation, list[Tensor]], list[Tensor]] = lambda _, inputs: inputs,
 ) -> Tensor:
-    """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
+    """Return ``(len(nodes), in_channels)`` rows of the last operation's value; all of them without ``nodes``.
 
-    Args:
-        ops: operations of the types :data:`.FOLDED`, in the order they run, starting from the features.
-        map_of: returns the linear map that an adjacency stands for.
-        x: ``(num_nodes, in_channels)`` features.
-        nodes: int64 ids of the rows to keep. If None, all of them.
-        read_by: returns the rows that an operation reads, from all rows of its inputs.
+    The operations are of the types :data:`.FOLDED`, in the order they run, starting from all features ``x``.
+    ``map_of`` returns the linear map that an adjacency stands for, and ``read_by`` the rows that an operation
+    reads, from all rows of its inputs.
     """
     maps = {op.adjacency: map_of(op.adjacency) for op in ops if isinstance(op, ir.Aggregate)}
     num_dst = [one.csc.num_dst for one in maps.values()][-1]
@@ -257,12 +255,7 @@ def _folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], in
 
 
 def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str, NodeFeatures]:
-    """Return the features that a program reads, by the name of the value that holds them.
-
-    Args:
-        request: the request to plan the step.
-        streams: reads the features block by block. If None, they lie in memory.
-    """
+    """Return the features that a program reads, by the name of the value that holds them."""
     program = request.program
     if not program.by_relation:
         return {INPUT: NodeFeatures(request, streams=streams)}
@@ -277,10 +270,8 @@ def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str
 class NodeFeatures:
     """The forms in which the tasks of one program read the node features, in place wherever possible.
 
-    Args:
-        request: the request to plan the step; its program says how weights multiply the features.
-        part: number of the node type whose features these are, in a program over relations.
-        streams: see :func:`features_by_value`.
+    ``part`` is the number of their node type, in a program over relations. ``streams`` reads the features
+    block by block; if it is None, they lie in memory.
     """
 
     def __init__(self, request: StepRequest, *, part: int = 0, streams: Streams | None = None) -> None:
@@ -403,9 +394,6 @@ class EdgeFeatures:
     """The edge features of all blocks in one matrix; each block's edges are a prefix of its rows.
 
     The graph's edge features are used in place if all edges are walked and they are float32.
-
-    Args:
-        request: the request to plan the step.
     """
 
     def __init__(self, request: StepRequest) -> None:

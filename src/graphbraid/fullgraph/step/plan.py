@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, aggregation, nodes_of, num_rows_of
-from graphbraid.fullgraph.step.device_copies import DeviceCopies, Map
-from graphbraid.fullgraph.step.features import EdgeFeatures, HostMap, Input, NodeFeatures, features_by_value
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.features import EdgeFeatures, Input, LinearMap, NodeFeatures, features_by_value
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.fullgraph.step.tasks import (
     BoundCall,
@@ -104,7 +104,7 @@ class ExchangeState:
     """Linear maps whose gradients are computed while the gradients of the halo travel."""
     first_back: set[str] = field(default_factory=set)
     """Linear maps of constants just before those, with gradients that are computed at the same time."""
-    maps: dict[tuple[ir.AdjacencyMatrix, int], tuple[Map, Map]] = field(default_factory=dict)
+    maps: dict[tuple[ir.AdjacencyMatrix, int], tuple[LinearMap, LinearMap]] = field(default_factory=dict)
     """The linear maps over edges from own rows and over those from the halo."""
     source_splits: dict[int, SourceSplit] = field(default_factory=dict)
     """The edges by source: those from own rows and those from the halo."""
@@ -176,7 +176,7 @@ class StepPlan:
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, FirstRows] = {}
         """The gradient of each value, by its name."""
-        self._aggregations: dict[tuple[ir.AdjacencyMatrix, int, bool], Map] = {}
+        self._aggregations: dict[tuple[ir.AdjacencyMatrix, int, bool], LinearMap] = {}
         self.exchanges = ExchangeState()
         self._first_uses = self.program.first_uses()
 
@@ -198,8 +198,7 @@ class StepPlan:
     def compute_coefficients(self) -> None:
         """Compute the aggregations' coefficients, which :attr:`other_bytes` does not count."""
         for made in self._aggregations.values():
-            if isinstance(made, HostMap):
-                _ = made.how
+            _ = made.how
 
     def allocate(self) -> None:
         """Compute the coefficients and the constants, and make the features' other forms."""
@@ -224,12 +223,9 @@ class StepPlan:
         return self.scratch(name, self.count_of(op.out), self.program.width(op.out))
 
     def do(self, name: str, run: Callable[[], object], *touches: Rows | None) -> None:
-        """Add a task.
+        """Add a task, named by the value that it computes or by any other text.
 
-        Args:
-            name: name of the value that it computes, or any other text if it computes none.
-            run: the call that does the work.
-            touches: all rows that it reads or writes; those in the arena stay until then.
+        ``touches`` are all rows that it reads or writes; those in the arena stay until then.
         """
         buffers = tuple(rows.buffer for rows in touches if isinstance(rows, FirstRows))
         self.tasks.append(StepTask(name, run, buffers, self.planning))
@@ -244,12 +240,8 @@ class StepPlan:
     ) -> None:
         """Add a task that is one kernel call; on the host its arguments are bound after the first steps.
 
-        Args:
-            name: see :meth:`do`.
-            run: the call, on memory that does not move; with ``gradient_of``, it takes the gradient's memory.
-            touches: see :meth:`do`.
-            seed: seed of the call's dropout mask. If None, it has no mask.
-            gradient_of: the parameter whose gradient the kernel writes.
+        The call is on memory that does not move. It takes the memory of the gradient that it writes, of
+        ``gradient_of``. ``seed`` is that of its dropout mask, if it has one.
         """
         call = BoundCall(
             run, seed=seed, gradient_of=None if gradient_of is None else (gradient_of, self.parameters)
@@ -331,14 +323,14 @@ class StepPlan:
         how, part = aggregation(adjacency, self.request.whole_edges(adjacency.relation)), self.request.part
         return how if part is None else part.corrected(adjacency, how)
 
-    def aggregation(self, op: ir.Aggregate) -> Map:
+    def aggregation(self, op: ir.Aggregate) -> LinearMap:
         """Return the linear map of an aggregation, the same for both passes."""
         source = op.inputs[0]
         block = self.request.blocks[self.program.level(source)].of(op.adjacency.relation)
         backward = self.training and self.program.learns(source)
         key = (op.adjacency, id(block), backward)
         if key not in self._aggregations:
-            made = HostMap(lambda: block.bind(self.whole_map(op.adjacency)))
+            made = LinearMap(lambda: block.bind(self.whole_map(op.adjacency)))
             self._aggregations[key] = (
                 made if self.copies is None else self.copies.aggregation(made.how, backward=backward)
             )
@@ -377,13 +369,7 @@ class StepPlan:
             self.do(f"gradient of {value}", lambda: total.tensor.add_(part.tensor), part, total)
 
     def write_grad(self, value: str, run: Callable[[Tensor], object], *touches: Rows | None) -> None:
-        """Plan a kernel that writes ``value``'s gradient, or a part that is then added to the sum.
-
-        Args:
-            value: a value that learns.
-            run: writes the rows that it is given.
-            touches: the other rows that it touches, see :meth:`do`.
-        """
+        """Plan a kernel that writes a value's gradient to the rows it gets, or a part that is then added."""
         target, total = self.part_of_grad(value)
         self.do(f"gradient of {value}", lambda: run(target.tensor), target, *touches)
         self.add_part(value, target, total)
@@ -391,13 +377,10 @@ class StepPlan:
     def accumulate(
         self, value: str, run: Callable[[Tensor, bool], object], *touches: Rows | None, binds: bool = False
     ) -> None:
-        """Plan one call that writes ``value``'s gradient, or adds to it if it holds a sum already.
+        """Plan one call that writes a value's gradient, if it learns, or adds to it if it holds a sum.
 
-        Args:
-            value: any value; nothing is planned if it does not learn.
-            run: called with the gradient's rows, and whether to add to them.
-            touches: the other rows that it touches, see :meth:`do`.
-            binds: whether it is one kernel call, see :meth:`repeat`.
+        ``run`` is called with the gradient's rows, and whether to add to them. If ``binds``, it is one kernel
+        call, see :meth:`repeat`.
         """
         if self.program.learns(value):
             target, adds = self.grad_of(value)
@@ -408,15 +391,16 @@ class StepPlan:
         """Plan to add rows to ``value``'s gradient, or to copy them there if it holds no sum yet."""
         self.accumulate(value, lambda out, add: (out.add_ if add else out.copy_)(rows.tensor), rows)
 
+    def takes_over(self, value: str) -> bool:
+        """Return whether a value's gradient may be where its only consumer's is: nothing else adds to it."""
+        alone = len(self.program.consumers(value)) == 1 and value not in self.grads
+        return alone and not isinstance(self.program.producer(value), ir.DestinationRows)
+
     def pass_on(self, op: ir.Operation, value: str) -> None:
         """Plan to pass ``op``'s gradient on to ``value``, in the same buffer if nothing else reads it."""
         if not self.program.learns(value):
             return
-        alone = len(self.program.consumers(value)) == 1
-        is_changed = isinstance(
-            self.program.producer(value), ir.DestinationRows
-        ) or self.program.ends_in_epilogue(value)
-        if alone and not is_changed and value not in self.grads:
+        if self.takes_over(value) and not self.program.ends_in_epilogue(value):
             self.grads[value] = self.grads[op.out]
         else:
             self.add_to_grad(value, self.grads[op.out])

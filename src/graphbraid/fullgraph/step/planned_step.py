@@ -42,11 +42,7 @@ class ForwardPass(NamedTuple):
 
 
 class PlannedStep:
-    """The tasks of a program over a graph, planned at construction; :meth:`allocate` takes the memory.
-
-    Args:
-        request: the request to plan the step.
-    """
+    """The tasks of a program over a graph, planned at construction; :meth:`allocate` takes the memory."""
 
     def __init__(self, request: StepRequest) -> None:
         self.request, self.program = request, request.program

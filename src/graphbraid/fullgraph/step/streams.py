@@ -20,7 +20,6 @@ from graphbraid.fullgraph.lowering.levels import aggregation, nodes_of
 from graphbraid.fullgraph.lowering.options import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
 from graphbraid.fullgraph.step.features import After, Input, computed_once
-from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import follow_up
 from graphbraid.ops.linear import GramRounds, tall_product
 
@@ -30,91 +29,6 @@ if TYPE_CHECKING:
 _LEAST_ROOM = 4 * LONGEST_ROUND
 _LANES = 16
 """Columns of a slab are a multiple of these where the room allows as many."""
-
-
-class ScratchTables:
-    """Makes matrices of a graph's features.
-
-    Args:
-        features: where the features are read, and the memory that may be taken.
-        csc: all edges of the graph.
-    """
-
-    def __init__(self, features: StreamedFeatures, csc: Csc) -> None:
-        self._features, self._map_of = features, partial(aggregation, csc=csc)
-        self._num_nodes, self._width = features.rows.shape
-        self._room = max(features.host_bytes, _LEAST_ROOM)
-
-    def in_order(self, nodes: Tensor) -> ScratchRows:
-        """Return the ``(len(nodes), F)`` rows of nodes, in their order.
-
-        Raises:
-            ResourceError: the disk has no room, or fails.
-            DataError: a block of the features is damaged.
-        """
-        made, start = self._new(nodes.numel(), self._width), 0
-        for ids in torch.split(nodes, self._rows_at_a_time):
-            made.write(start, self._read(ids))
-            start += ids.numel()
-        return made
-
-    def computed(self, ops: Sequence[Operation], nodes: Tensor | None) -> ScratchRows:
-        """Return the ``(num_rows, F)`` value of operations that are computed once, as :func:`computed_once`.
-
-        Operations treat each column alike, so that some columns of all rows are there at a time: the features
-        are read once for each such slab.
-
-        Raises:
-            ResourceError: the disk has no room, or fails.
-            DataError: a block of the features is damaged.
-        """
-        num_rows = self._num_nodes if nodes is None else nodes.numel()
-        slabs = []
-        for columns in self.slabs(len(ops)):
-            rows = computed_once(ops, self._map_of, self._columns(columns), nodes)
-            slab = self._new(num_rows, rows.shape[1])
-            slab.write(0, rows)
-            del rows
-            slabs.append(slab)
-        return slabs[0] if len(slabs) == 1 else self._side_by_side(slabs, num_rows)
-
-    def slabs(self, num_ops: int) -> list[slice]:
-        """Return the columns that fit into the room, with every operation's value and the temporary ones."""
-        most = self._room // (4 * self._num_nodes * (num_ops + 2))
-        count = max(1, min(most - most % _LANES if most > _LANES else most, self._width))
-        return [slice(at, min(at + count, self._width)) for at in range(0, self._width, count)]
-
-    def _columns(self, columns: slice) -> Tensor:
-        """Return some columns of the features, ``(num_nodes, count)`` float32."""
-        slab = torch.empty(self._num_nodes, columns.stop - columns.start)
-        for ids in torch.split(torch.arange(self._num_nodes), self._rows_at_a_time):
-            slab[int(ids[0]) : int(ids[-1]) + 1] = self._read(ids)[:, columns]
-        return slab
-
-    def _side_by_side(self, slabs: Sequence[ScratchRows], num_rows: int) -> ScratchRows:
-        made, start = self._new(num_rows, self._width), 0
-        for ids in torch.split(torch.arange(num_rows), self._rows_at_a_time):
-            made.write(start, torch.cat([slab.gather(ids) for slab in slabs], 1))
-            start += ids.numel()
-        return made
-
-    @property
-    def _rows_at_a_time(self) -> int:
-        return max(1, min(LONGEST_ROUND, self._room // 8) // (4 * self._width))
-
-    def _read(self, ids: Tensor) -> Tensor:
-        return self._features.rows.gather(ids).to(torch.float32)
-
-    @staticmethod
-    def _new(num_rows: int, width: int) -> ScratchRows:
-        return ScratchRows(
-            num_rows,
-            width,
-            in_memory=False,
-            folder=None,
-            need="full-graph training on features from disk",
-            instead="give the features memory, by leaving host and tiers out",
-        )
 
 
 class StreamedInput(Input):
@@ -147,16 +61,14 @@ _SHARES = {True: 5 / 8, False: 2 / 8}
 class Streams:
     """The streamed values of one program: the features, their first rows, and values hoisted from them.
 
-    Args:
-        request: the request to plan the step. Products alone read these values. Training passes come again
-            and again, so rows should stay in memory.
-        features: where rows are read, and the memory for it.
+    Products alone read these values. Training passes come again and again, so rows should stay in memory.
     """
 
     def __init__(self, request: StepRequest, features: StreamedFeatures) -> None:
         self._request, self._training, self._features = request, request.training, features
         self._program = program = request.program
         self._held, self._width = held_rows(program), program.width(INPUT)
+        self._num_nodes, self._room = request.graph.num_nodes, max(features.host_bytes, _LEAST_ROOM)
         self._tables: dict[str, RowsById] = {}
         read = {op.inputs[0] for op in program.ops if isinstance(op, Linear)}
         self._inputs = {value: StreamedInput(self._stream(value)) for value in self._held if value in read}
@@ -263,15 +175,68 @@ class Streams:
         op, rows = self._program.producer(name), 4 * self._rows_of(name) * self._width
         if not isinstance(op, Hoisted):
             return 2 * rows  # read and written
-        num_slabs = len(ScratchTables(self._features, self._request.graph.csc).slabs(len(op.of)))
-        features = 4 * self._request.graph.num_nodes * self._width
+        num_slabs = len(self._slabs(len(op.of)))
+        features = 4 * self._num_nodes * self._width
         return num_slabs * features + rows + (2 * rows if num_slabs > 1 else 0)
 
     def _made(self, name: str) -> ScratchRows:
-        tables = ScratchTables(self._features, self._request.graph.csc)
+        """Make a temporary file: rows in the order of level 0's nodes, or a hoisted value."""
         op = self._program.producer(name)
         if isinstance(op, Hoisted):
-            return tables.computed(op.of, nodes_of(self._request.blocks, self._program.place(name)))
+            return self._computed(op.of, nodes_of(self._request.blocks, self._program.place(name)))
         nodes = self._nodes(0)
         assert nodes is not None
-        return tables.in_order(nodes)
+        made, start = self._new(nodes.numel(), self._width), 0
+        for ids in torch.split(nodes, self._rows_at_a_time):
+            made.write(start, self._read(ids))
+            start += ids.numel()
+        return made
+
+    def _computed(self, ops: Sequence[Operation], nodes: Tensor | None) -> ScratchRows:
+        """Return the ``(num_rows, F)`` value of operations that are computed once, as :func:`computed_once`.
+
+        Operations treat each column alike, so that some columns of all rows are there at a time: the features
+        are read once for each such slab.
+        """
+        num_rows = self._num_nodes if nodes is None else nodes.numel()
+        map_of = partial(aggregation, csc=self._request.graph.csc)
+        slabs = []
+        for columns in self._slabs(len(ops)):
+            rows = computed_once(ops, map_of, self._columns(columns), nodes)
+            slab = self._new(num_rows, rows.shape[1])
+            slab.write(0, rows)
+            del rows
+            slabs.append(slab)
+        if len(slabs) == 1:
+            return slabs[0]
+        made, start = self._new(num_rows, self._width), 0
+        for ids in torch.split(torch.arange(num_rows), self._rows_at_a_time):
+            made.write(start, torch.cat([slab.gather(ids) for slab in slabs], 1))
+            start += ids.numel()
+        return made
+
+    def _slabs(self, num_ops: int) -> list[slice]:
+        """Return the columns that fit into the room, with every operation's value and the temporary ones."""
+        most = self._room // (4 * self._num_nodes * (num_ops + 2))
+        count = max(1, min(most - most % _LANES if most > _LANES else most, self._width))
+        return [slice(at, min(at + count, self._width)) for at in range(0, self._width, count)]
+
+    def _columns(self, columns: slice) -> Tensor:
+        """Return some columns of the features, ``(num_nodes, count)`` float32."""
+        slab = torch.empty(self._num_nodes, columns.stop - columns.start)
+        for ids in torch.split(torch.arange(self._num_nodes), self._rows_at_a_time):
+            slab[int(ids[0]) : int(ids[-1]) + 1] = self._read(ids)[:, columns]
+        return slab
+
+    @property
+    def _rows_at_a_time(self) -> int:
+        return max(1, min(LONGEST_ROUND, self._room // 8) // (4 * self._width))
+
+    def _read(self, ids: Tensor) -> Tensor:
+        return self._features.rows.gather(ids).to(torch.float32)
+
+    @staticmethod
+    def _new(num_rows: int, width: int) -> ScratchRows:
+        need = "full-graph training on features from disk"
+        instead = "give the features memory, by leaving host and tiers out"
+        return ScratchRows(num_rows, width, in_memory=False, folder=None, need=need, instead=instead)

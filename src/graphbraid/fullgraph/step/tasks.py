@@ -76,8 +76,7 @@ def copied(source: Tensor, pool: BufferPool | None, rows: Tensor | None = None) 
 class ParameterGradients:
     """Collects the parameters' gradients of a backward pass, added up where a parameter is used twice.
 
-    Args:
-        on_host: whether memory is lent from pools; a device's allocator reuses its own.
+    On the host, memory is lent from pools; a device's allocator reuses its own.
     """
 
     def __init__(self, *, on_host: bool) -> None:
@@ -219,12 +218,7 @@ class StepTask:
 
 
 class Arena:
-    """Places the buffers of a list of tasks in one allocation.
-
-    Args:
-        tasks: the tasks in the order they run.
-        keep: buffers that must outlive the last task, such as the output.
-    """
+    """Places the buffers of tasks, in the order they run, in one allocation; ``keep`` outlives the last."""
 
     def __init__(self, tasks: Sequence[StepTask], keep: Iterable[Buffer] = ()) -> None:
         self.buffers = _with_lifetimes(tasks, keep)
@@ -237,9 +231,6 @@ class Arena:
 
     def allocate(self, place: torch.device = _HOST) -> None:
         """Allocate the memory and give each buffer its tensor.
-
-        Args:
-            place: the device to allocate on.
 
         Raises:
             RuntimeError: there is too little memory.
@@ -390,13 +381,7 @@ class Mask:
 
 
 class EpilogueMask:
-    """The mask of one epilogue: its forward pass draws it, and its backward pass reads it again.
-
-    Args:
-        p: probability of dropping an element.
-        seeds: the step's seeds.
-        nodes: ``(num_rows,)`` int64 node of each row. If None, row v is node v.
-    """
+    """The mask of one epilogue: its forward pass draws it, and its backward pass reads it again."""
 
     def __init__(self, p: float, seeds: Seeds, nodes: Tensor | None) -> None:
         self._p, self._nodes = p, nodes

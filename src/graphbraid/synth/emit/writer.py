@@ -22,6 +22,7 @@ from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import divided
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.tasks import Buffer
+from graphbraid.ops.gather import places_of
 from graphbraid.synth.emit.calls import CallWriter, Written
 from graphbraid.synth.emit.layout import Fields
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
@@ -71,13 +72,11 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
     program, blocks = divided(*lower_for_evaluation(lowered, read), partition, rank)
     nodes = blocks[-1].after()[1]
     assert nodes is not None
-    row_of = torch.full((lowered.graph.num_nodes,), -1, dtype=torch.int64)
-    row_of[nodes] = torch.arange(nodes.numel())
     return RankShare(
         lowered=mine,
         program=program,
         blocks=blocks,
-        row_of=row_of,
+        row_of=places_of(nodes, lowered.graph.num_nodes, torch.int64),
         comm=Communicator(Unheard(rank, partition.num_parts)),
     )
 

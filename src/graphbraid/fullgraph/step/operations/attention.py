@@ -101,13 +101,7 @@ class PlannedAttention(PlannedOperation[Attention]):
 
 
 class AttendedEdges:
-    """The features of the edges that one attention walks, and of the self-loops that it adds.
-
-    Args:
-        plan: the step's plan.
-        op: an attention that reads edge features.
-        csc: the edges that it walks.
-    """
+    """The features of the edges ``csc`` that one attention walks, and of the self-loops that it adds."""
 
     def __init__(self, plan: StepPlan, op: Attention, csc: Csc) -> None:
         self._features, self._op = plan.edge_features, op
@@ -353,11 +347,6 @@ class EdgeLogits:
 
     A part is ``<att_edge[h], W_h e>``: a product of the edge's features with a matrix that has one column per
     head and is folded anew in every step. Rows of added self-loops follow those of the edges.
-
-    Args:
-        plan: the step's plan.
-        op: a GAT attention that reads edge features.
-        csc: the edges that it walks.
     """
 
     def __init__(self, plan: StepPlan, op: Attention, csc: Csc) -> None:

@@ -27,12 +27,8 @@ from graphbraid.ops.messages import as_learned
 class PlannedByPyTorch(PlannedOperation[Op]):
     """An operation that PyTorch runs with autograd; its graph lives until the backward tasks.
 
-    Its memory comes from torch's allocator, beside the arena.
-
-    Args:
-        plan: the step's plan.
-        op: the operation.
-        read: numbers of the inputs that it reads.
+    Its memory comes from torch's allocator, beside the arena. ``read`` are numbers of the inputs that it
+    reads.
     """
 
     def __init__(self, plan: StepPlan, op: Op, read: Collection[int]) -> None:

@@ -187,6 +187,11 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
         super().__init__(plan, op)
         self.keeps_result = op.reads_result
         self._level = plan.program.level(self.source)
+        self._ends = [
+            [at for _, role, at in op.reads if role is end]
+            for end in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
+        ]
+        """Numbers of the inputs whose rows are read of the sources, and of the destinations."""
         csc, self._computed = plan.blocks[self._level].of(None).csc, tuple[Tensor, ...]()
         if op.edges is not None:
             block = plan.request.blocks[self._level].of(None)
@@ -236,9 +241,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
         targets = [target for target, _ in parts.values()]
         is_new = False
         if isinstance(self._how, FusedMessages) and len({*op.inputs}) == len(op.reads):
-            roles = [role for _, role, _ in op.reads]
-            ends = roles.count(ir.ReadRows.SOURCE), roles.count(ir.ReadRows.DESTINATION)
-            is_new = self._how.writes_gradients(*ends)
+            is_new = self._how.writes_gradients(*map(len, self._ends))
 
         def run() -> None:
             for target in targets[len(targets) * is_new :]:
@@ -246,10 +249,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
             lend = plan.parameters.lend
             totals = [lend(parameter).zero_() if parameter.requires_grad else None for parameter in op.used]
             tensors = {value: target.tensor for value, (target, _) in parts.items()}
-            sources, destinations = (
-                tuple(tensors.get(op.inputs[at]) for _, is_role, at in op.reads if is_role is role)
-                for role in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
-            )
+            sources, destinations = (tuple(tensors.get(op.inputs[at]) for at in end) for end in self._ends)
             rows = self._rows()
             into = EdgeGradients(
                 sources=sources,
@@ -279,10 +279,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
     def _rows(self) -> EdgeRows:
         """Return the rows that the messages read, while a task runs."""
         inputs, reads = self._inputs, self.op.reads
-        sources, destinations = (
-            tuple(inputs[at].tensor for _, is_role, at in reads if is_role is role)
-            for role in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
-        )
+        sources, destinations = (tuple(inputs[at].tensor for at in end) for end in self._ends)
         edges = []
         for _, role, at in reads:
             if role is ir.ReadRows.FEATURES:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.step.device_copies import Map
-from graphbraid.fullgraph.step.features import HostMap
+from graphbraid.fullgraph.step.features import LinearMap
 from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows, plan_epilogue_backward
 from graphbraid.fullgraph.step.operations.row_exchange import (
     PeerReads,
@@ -147,7 +146,7 @@ class Overlapped:
         return self._plan.scratch(f"{self._reader.out}: {name}", count, self._width)
 
 
-def _divided(plan: StepPlan, op: ir.Exchange, reader: ir.Aggregate) -> tuple[Map, Map]:
+def _divided(plan: StepPlan, op: ir.Exchange, reader: ir.Aggregate) -> tuple[LinearMap, LinearMap]:
     """Return the parts of an aggregation's map, made once for all layers over the same edges."""
     block = plan.request.blocks[plan.program.level(op.out)].of(None)
     key = (reader.adjacency, id(block))
@@ -156,7 +155,7 @@ def _divided(plan: StepPlan, op: ir.Exchange, reader: ir.Aggregate) -> tuple[Map
         own, halo = divided_map(how, plan.count_of(op.inputs[0]))
         halo = by_place(halo, route_of(plan, op).receive_rows)
         if plan.copies is None:
-            plan.exchanges.maps[key] = HostMap(lambda: own), HostMap(lambda: halo)
+            plan.exchanges.maps[key] = LinearMap(lambda: own), LinearMap(lambda: halo)
             plan.exchanges.nbytes += own.csc.nbytes + halo.csc.nbytes
         else:  # which are counted as all copies are
             plan.exchanges.maps[key] = (
@@ -213,12 +212,8 @@ def _plan_linear_backward(
 ) -> None:
     """Plan a linear map's gradients by own edges, then the wait, then the part of the received gradients.
 
-    Args:
-        plan: the step's plan.
-        op: the linear map.
-        travel: brings the gradients of the rows that were sent.
-        grad: gradient of own rows, by own edges.
-        away: the gradients of the halo that have departed, and the memory for those that come back.
+    ``grad`` is the gradient of own rows, by own edges. ``away`` are the gradients of the halo that have
+    departed, and the memory for those of the rows that were sent.
     """
     plan.exchanges.gone_back.add(op.out)
     planning, plan.planning = plan.planning, op.out
@@ -252,30 +247,18 @@ def _plan_linear_backward(
     if learns:
         plan.repeat(name, sent_weight, returned, x, gradient_of=op.weight)
     if target is not None:
-        _plan_sent_input(plan, op, travel, returned, target, first)
+        to_add, name = target, f"{op.out}: gradient of the rows sent"
+        sent = plan.scratch(name, returned.count, plan.program.width(source))
+
+        def sent_input() -> None:
+            tall_product(returned.tensor, op.matrix(), out=sent.tensor)
+
+        plan.repeat(name, sent_input, returned, sent)
+        if first is None:
+            plan.do(f"gradient of {source}", lambda: travel.add(sent.tensor, to_add.tensor), sent, to_add)
+        else:  # the input's gradient goes back on through the first map
+            _plan_first(plan, first, sent, travel.route.send)
     plan.planning = planning
-
-
-def _plan_sent_input(  # noqa: PLR0917 - the facts of one map
-    plan: StepPlan,
-    op: ir.Linear,
-    travel: RowExchange,
-    returned: FirstRows,
-    target: FirstRows,
-    first: ir.Linear | None,
-) -> None:
-    """Plan the input's gradient in the rows that were sent, and add it or go back through ``first``."""
-    width = plan.program.width(op.inputs[0])
-    sent = plan.scratch(f"{op.out}: gradient of the rows sent", returned.count, width)
-
-    def multiply() -> None:
-        tall_product(returned.tensor, op.matrix(), out=sent.tensor)
-
-    plan.repeat(f"{op.out}: gradient of the rows sent", multiply, returned, sent)
-    if first is None:
-        plan.do(f"gradient of {op.inputs[0]}", lambda: travel.add(sent.tensor, target.tensor), sent, target)
-    else:
-        _plan_first(plan, first, sent, travel.route.send)
 
 
 def _plan_first(plan: StepPlan, op: ir.Linear, grad: FirstRows, ids: Tensor | None = None) -> None:
@@ -341,8 +324,7 @@ class PlannedExchange(PlannedOperation[ir.Exchange]):
             travel.add(returned.tensor, own.tensor)
 
         plan.do(f"gradient of {source}", run, grad, returned)
-        alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
-        if alone and not isinstance(plan.program.producer(source), ir.DestinationRows):
+        if plan.takes_over(source):
             plan.grads[source] = own
         else:
             plan.add_to_grad(source, own)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.program import WHOLE, DestinationRows, Epilogue, Following, Linear
+from graphbraid.fullgraph.program import WHOLE, Epilogue, Following, Linear
 from graphbraid.fullgraph.step.features import computed_once
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import Constant, FirstRows, Mask, MaskSeed, Rows
@@ -253,8 +253,7 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
     def backward(self) -> None:
         """Plan the gradients of the input and the bias."""
         plan, op, grad, source = self.plan, self.op, self.grad, self.source
-        alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
-        if alone and not isinstance(plan.program.producer(source), DestinationRows):
+        if plan.takes_over(source):
             plan.grads[source] = grad
             plan_epilogue_backward(plan, op, grad, grad)
             return
@@ -282,12 +281,8 @@ def plan_epilogue_backward(
 ) -> None:
     """Plan the gradients of an epilogue's input and bias from that of its result.
 
-    Args:
-        plan: the step's plan.
-        op: the epilogue.
-        grad: gradient of its rows, or of some of them.
-        target: the input's, written; may be ``grad``.
-        ids: ``(grad.count,)`` int64 rows that ``grad`` belongs to. If None, all.
+    ``grad`` belongs to all its rows, or to those with the ``(grad.count,)`` int64 ``ids``. The input's goes
+    to ``target``, which may be ``grad``.
     """
     bias, mask = op.bias, plan.mask_of(op)
     out = plan.values[op.out] if ids is None else _gathered(plan, op, ids)

@@ -173,11 +173,9 @@ class PlannedBatchNorm(_Norm):
 class RankColumns:
     """The columns of a matrix whose rows are divided among ranks.
 
-    Args:
-        comm: the ranks.
-        counted: ``(num_rows,)`` bool, False for rows that another rank counts. If None, all count here.
-        gathered: called with this rank's line of numbers; gives those of all ranks, by rank. If None, they
-            are added up here.
+    ``counted``, ``(num_rows,)`` bool, is False for rows that another rank counts; without it, all count here.
+    ``gathered`` gives all ranks' lines of numbers, by rank, from this one's; without it, they are added up
+    here.
     """
 
     def __init__(

@@ -39,14 +39,8 @@ HOST = torch.device("cpu")
 class RowExchange:
     """The rows of one exchange. Wait for one transfer before beginning the next.
 
-    Args:
-        comm: the ranks.
-        route: the rows that travel.
-        num_own: number of rows that this rank owns.
-        width: number of columns.
-        wire: dtype to which rows are rounded, to nearest, for the way.
-        place: where the rows are.
-        by_host: whether rows of a device go by way of the host's memory.
+    For the way, rows are rounded to ``wire``, to nearest. If ``by_host``, rows of a device, ``place``, go by
+    way of the host's memory.
     """
 
     def __init__(
@@ -147,10 +141,7 @@ def route_of(plan: StepPlan, op: Exchange) -> Route:
 def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> RowExchange:
     """Return the mover of an exchange's rows for both directions, and count its memory.
 
-    Args:
-        plan: the step's plan.
-        op: the exchange.
-        once: whether it moves rows only when memory is allocated, which are then not rounded.
+    Rows that move ``once``, when memory is allocated, are not rounded.
     """
     if op.out in plan.exchanges.travels:
         return plan.exchanges.travels[op.out]
@@ -200,12 +191,7 @@ class SourcePart:
 
 
 class SourceSplit:
-    """The two parts of a block's sources, each made when it is first read.
-
-    Args:
-        csc: the block.
-        num_own: number of source rows that this rank owns; the halo's are behind them.
-    """
+    """The two parts of a block's sources, own rows and then the halo's, each made when it is first read."""
 
     def __init__(self, csc: Csc, num_own: int) -> None:
         self._csc, self._num_own = csc, num_own
@@ -267,12 +253,7 @@ def plan_by_source(
 ) -> None:
     """Plan a gradient of exchanged rows: the halo's part, which departs, then own rows' while it travels.
 
-    Args:
-        plan: the step's plan.
-        maker: the exchange.
-        split: the sources' parts.
-        run: computes the gradient of a part's rows.
-        touches: the values in the arena that it reads and writes.
+    ``run`` computes the gradient of a part's rows, and touches ``touches``.
     """
     plan.do(f"gradient of {maker.out}: halo", lambda: run(split.halo), *touches)
     depart_back(plan, maker)
@@ -307,12 +288,8 @@ def why_rows_travel(plan: StepPlan) -> str:
 class LazyMap:
     """A linear map over own rows and those of peers, made when it is first needed.
 
-    Args:
-        how: the map over own rows and, after them, the halo's, on the host.
-        num_own: number of own rows.
-        route: the rows that would travel.
-        peers: the ranks.
-        learns: whether gradients are asked for.
+    ``how`` is the map over own rows and, after them, the halo's, on the host; ``route`` has the rows that
+    would travel.
     """
 
     def __init__(self, how: Aggregation, num_own: int, route: Route, peers: Peers, *, learns: bool) -> None:
