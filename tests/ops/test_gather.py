@@ -57,11 +57,12 @@ def test_rows_of_int8_are_multiples_of_their_scale(width):
 def test_conversions_that_there_are_not_are_refused():
     ids, x = torch.tensor([0]), torch.ones(2, 3)
     for rows, options, message in (
-        (x, {"dtype": torch.float16}, "float32 to give as torch.float16"),
-        (x.double(), {"dtype": torch.float32}, "float64 to give as torch.float32"),
-        (x.to(torch.int8), {"dtype": torch.float32}, "int8 to give as torch.float32"),
-        (x, {"scale": torch.ones(2)}, "rows of int8 with scale="),
-        (x.to(torch.int8), {"scale": torch.ones(2), "dtype": torch.float16}, "given as float32"),
+        (x, {"dtype": torch.float16}, "float32 are given as .* asked for was torch.float16"),
+        (x.double(), {"dtype": torch.float32}, "float64 are given as .* asked for was torch.float32"),
+        (x.to(torch.int8), {"dtype": torch.float32}, "int8 are given as .* asked for was torch.float32"),
+        (x, {"scale": torch.ones(2)}, "float32 with scales are .* scales are for int8"),
+        (x.half(), {"scale": torch.ones(2)}, "float16 with scales are .* scales are for int8"),
+        (x.to(torch.int8), {"scale": torch.ones(2), "dtype": torch.float16}, "asked for was torch.float16"),
         (x.to(torch.int8), {"scale": torch.ones(3)}, r"one for each of 2 rows; got .* \(3,\)"),
     ):
         with pytest.raises(DataError, match=message):

@@ -52,14 +52,11 @@ def gather_rows(
             f"gather_rows takes a 2-d x and 1-d int64 ids; got x of shape {tuple(x.shape)} and ids of "
             f"{ids.dtype} and shape {tuple(ids.shape)}"
         )
-    at = -1 if trusted else first_out_of_range(ids, x.shape[0])
-    if at >= 0:
-        raise DataError(f"ids must be rows of x, in [0, {x.shape[0]}); ids[{at}] is {int(ids[at])}")
+    if not trusted:
+        _check_range(ids, x.shape[0], "ids", "x")
     x = x.detach()
-    if scale is not None:
-        return _scaled(x, scale, ids, dtype)
-    if dtype not in (None, x.dtype):
-        return _widened(x, ids, dtype)
+    if _given(x.dtype, dtype, is_scaled=scale is not None) != x.dtype:
+        return _as_float(x, scale, ids)
     if not x.is_contiguous() or x.numel() == 0 or ids.numel() == 0:
         return torch.index_select(x, 0, ids)
     out = x.new_empty(ids.numel(), x.shape[1])
@@ -79,34 +76,39 @@ def gather_features(x: Tensor | ScaledFeatures, ids: Tensor, *, trusted: bool = 
     return gather_rows(x, ids, trusted=trusted)
 
 
-def _widened(x: Tensor, ids: Tensor, dtype: torch.dtype | None) -> Tensor:
-    if dtype != torch.float32 or x.dtype not in (torch.float16, torch.bfloat16):
+def _check_range(ids: Tensor, count: int, name: str, of: str) -> None:
+    at = first_out_of_range(ids, count)
+    if at >= 0:
+        raise DataError(f"{name} must be rows of {of}, in [0, {count}); {name}[{at}] is {int(ids[at])}")
+
+
+def _given(stored: torch.dtype, asked: torch.dtype | None, *, is_scaled: bool) -> torch.dtype:
+    """Return the dtype in which rows are given: their own, or float32 for 16 bits or int8 with scales."""
+    usual = torch.float32 if is_scaled else stored
+    given = usual if asked is None else asked
+    widened = (torch.int8,) if is_scaled else (torch.float16, torch.bfloat16)
+    if not (given == torch.float32 and stored in widened) and (given != stored or is_scaled):
         raise DataError(
-            f"rows of float16 and bfloat16 are given as float32, too; got {x.dtype} to give as {dtype}"
+            f"rows of {stored}{' with scales' * is_scaled} are given as {usual}, those of float16 and "
+            f"bfloat16 also as float32, and scales are for int8; asked for was {given}"
         )
+    return given
+
+
+def _as_float(x: Tensor, scale: Tensor | None, ids: Tensor) -> Tensor:
     out = torch.empty(ids.numel(), x.shape[1], device=x.device)
-    if out.numel():
+    if scale is not None:
+        check_tensor(scale, "scale", ndim=1)
+        if scale.dtype != torch.float32 or len(scale) != len(x) or scale.device != x.device:
+            raise DataError(
+                f"scale must be float32 on {x.device}, one for each of {len(x)} rows; got {scale.dtype} of "
+                f"shape {tuple(scale.shape)} on {scale.device}"
+            )
+        if out.numel():
+            backend(x).gather_scaled(x.contiguous(), scale.contiguous(), ids.contiguous(), out)
+    elif out.numel():
         backend(x).gather_as_float(x.contiguous(), ids.contiguous(), out)
     return out
-
-
-def _scaled(x: Tensor, scale: Tensor, ids: Tensor, dtype: torch.dtype | None) -> Tensor:
-    check_tensor(scale, "scale", ndim=1)
-    if x.dtype != torch.int8 or dtype not in (None, torch.float32):
-        raise DataError(f"rows of int8 with scale= are given as float32; got {x.dtype} to give as {dtype}")
-    if scale.dtype != torch.float32 or len(scale) != len(x) or scale.device != x.device:
-        raise DataError(
-            f"scale must be float32 on {x.device}, one for each of {len(x)} rows; got {scale.dtype} of shape "
-            f"{tuple(scale.shape)} on {scale.device}"
-        )
-    out = torch.empty(ids.numel(), x.shape[1], device=x.device)
-    if out.numel():
-        backend(x).gather_scaled(x.contiguous(), scale.contiguous(), ids.contiguous(), out)
-    return out
-
-
-WIDENED = (torch.float16, torch.bfloat16, torch.int8)
-"""Dtypes of rows that can be given as float32."""
 
 
 @typed
@@ -193,12 +195,7 @@ class TierTable:
         check_tensor(positions, "positions", ndim=1)
         if positions.dtype not in (torch.int32, torch.int64):
             raise DataError(f"positions must be int32 or int64; got {positions.dtype}")
-        at = first_out_of_range(positions, self.bounds[-1])
-        if at >= 0:
-            raise DataError(
-                f"positions must be rows of the tiers, in [0, {self.bounds[-1]}); positions[{at}] is "
-                f"{int(positions[at])}"
-            )
+        _check_range(positions, self.bounds[-1], "positions", "the tiers")
         return positions.to(self.device).contiguous()
 
 
@@ -258,22 +255,11 @@ def gather_tiered(
         DataError: ids do not fit, or there is no such conversion.
     """
     check_tensor(ids, "ids", ndim=1)
-    given = table.given_dtype if dtype is None else dtype
-    widens = (
-        given == torch.float32 and table.dtype in WIDENED and (table.is_scaled or table.dtype != torch.int8)
-    )
-    if not widens and (given != table.dtype or table.is_scaled):
-        raise DataError(
-            f"rows of {table.dtype}{' with scales' if table.is_scaled else ''} are given as "
-            f"{table.given_dtype}, or float16 and bfloat16 as float32; asked for was {given}"
-        )
+    given = _given(table.dtype, dtype, is_scaled=table.is_scaled)
     if ids.dtype != torch.int64 or ids.device != table.device:
         raise DataError(f"ids must be int64 on {table.device}; got {ids.dtype} on {ids.device}")
-    at = -1 if trusted else first_out_of_range(ids, table.num_rows)
-    if at >= 0:
-        raise DataError(
-            f"ids must be rows of the table, in [0, {table.num_rows}); ids[{at}] is {int(ids[at])}"
-        )
+    if not trusted:
+        _check_range(ids, table.num_rows, "ids", "the table")
     return _gathered(table, ids.contiguous(), given)
 
 
