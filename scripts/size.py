@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 3_115,
     ("graph",): 5_045,
-    ("ops",): 10_985,
+    ("ops",): 10_700,
     ("sampling",): 6_780,
     ("features",): 4_420,
     ("datasets",): 6_950,
     ("nn",): 3_840,
     ("loader",): 3_640,
     ("collective",): 4_465,
-    ("fullgraph",): 29_465,
+    ("fullgraph",): 29_155,
     ("distributed",): 7_690,
     ("synth",): 5_925,
     ("train",): 10_985,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 113_265, 409, 94_660
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_665, 409, 94_660
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

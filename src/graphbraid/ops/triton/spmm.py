@@ -124,8 +124,8 @@ def spmm_kernel(
 def spmm(a: Any) -> None:
     """Compute like the twin; ``x`` is float32, float16 or bfloat16."""
     how = a.after or RowEpilogue(bias=None, act=0, slope=0.0, p=0.0, seed=0, ids=None)
-    after = {"bias": how.bias, "ids": how.ids, "slope": float(how.slope), "AFTER": a.after is not None}
-    after |= {"ACT": how.act, **dropout_arguments(how.p, how.seed)}
-    loops = {"loop_scale": float(a.loop_scale), "LOOPS": a.num_loops > 0, "SKIP_LOOPS": a.skip_loops}
-    num_addend = 0 if a.addend is None else a.addend.shape[0]
-    reduce_rows(spmm_kernel, a, **after, **loops, MEAN=a.mean, num_addend=num_addend)
+    more = dropout_arguments(how.p, how.seed)
+    more |= {"bias": how.bias, "ids": how.ids, "slope": float(how.slope), "AFTER": a.after is not None}
+    more |= {"loop_scale": float(a.loop_scale), "LOOPS": a.num_loops > 0, "SKIP_LOOPS": a.skip_loops}
+    more["num_addend"] = 0 if a.addend is None else a.addend.shape[0]
+    reduce_rows(spmm_kernel, a, **more, MEAN=a.mean, ACT=how.act)
