@@ -19,93 +19,51 @@ from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MOST_STEPS, DotProducts, MessageOp, MessageStep, dot_products
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
 
-_OF = MessageOp
-X, Y, X2, Y2 = (_OF.SOURCE, 0), (_OF.DESTINATION, 0), (_OF.SOURCE, 1), (_OF.DESTINATION, 1)
-EDGE, WEIGHT, PARAMETER, FACTOR = (_OF.EDGE,), (_OF.WEIGHT,), (_OF.PARAMETER, 0), (_OF.PARAMETER, 1)
+READS = {"x": "source 0", "x2": "source 1", "y": "destination 0", "y2": "destination 1"}
+READS |= {"e": "edge", "w": "weight", "p": "parameter 0", "f": "parameter 1"}
+
+
+def steps_of(text):
+    """The steps of "x, y, add 0 1, sigmoid 2": rows that are read, then operations on earlier steps.
+
+    A number with a point is a step's own; a word that begins with a dash reads a number for each head.
+    """
+    steps = []
+    for one in filter(None, text.split(", ")):
+        op, *given = READS.get(one, one).split()
+        numbers = [float(word) for word in given if "." in word]
+        places = [int(word) for word in given if "." not in word]
+        op, narrow = MessageOp[op.removeprefix("-").upper()], op.startswith("-")
+        steps.append(MessageStep(op, *places, number=sum(numbers, 0.0), narrow=narrow))
+    return steps
+
+
 MESSAGES = {
-    "the source": ([X], lambda x, x2, y, y2, e, w, p, f: x),
-    "the destination": ([Y], lambda x, x2, y, y2, e, w, p, f: y),
+    "the source": ("x", lambda x, x2, y, y2, e, w, p, f: x),
+    "the destination": ("y", lambda x, x2, y, y2, e, w, p, f: y),
     "a gate": (
-        [X, Y, (_OF.ADD, 0, 1), (_OF.SIGMOID, 2), (_OF.MULTIPLY, 3, 0)],
+        "x, y, add 0 1, sigmoid 2, multiply 3 0",
         lambda x, x2, y, y2, e, w, p, f: torch.sigmoid(x + y) * x,
     ),
     "all that can be read": (
-        [
-            X,
-            X2,
-            Y,
-            Y2,
-            EDGE,
-            WEIGHT,
-            PARAMETER,
-            FACTOR,
-            (_OF.ADD, 0, 1),
-            (_OF.SUBTRACT, 8, 2),
-            (_OF.MULTIPLY, 9, 3),
-            (_OF.ADD, 10, 4),
-            (_OF.MULTIPLY, 11, 5),
-            (_OF.ADD, 12, 6),
-            (_OF.MULTIPLY, 13, 7),
-            (_OF.TANH, 14),
-        ],
+        "x, x2, y, y2, e, w, p, f, add 0 1, subtract 8 2, multiply 9 3, add 10 4, multiply 11 5, add 12 6, "
+        "multiply 13 7, tanh 14",
         lambda x, x2, y, y2, e, w, p, f: torch.tanh(((((x + x2 - y) * y2 + e) * w[:, None]) + p) * f),
     ),
     "a linear map of the edge's numbers": (
-        [
-            X,
-            Y,
-            PARAMETER,
-            (_OF.EDGE_NUMBER, 0),
-            (_OF.PARAMETER, 2, 2),
-            (_OF.MULTIPLY, 3, 4),
-            (_OF.EDGE_NUMBER, 2),
-            (_OF.PARAMETER, 2, 3),
-            (_OF.MULTIPLY, 6, 7),
-            (_OF.ADD, 5, 8),
-            (_OF.ADD, 0, 9),
-            (_OF.ADD, 10, 2),
-            (_OF.MULTIPLY, 11, 1),
-        ],
+        "x, y, p, edge_number 0, parameter 2 2, multiply 3 4, edge_number 2, parameter 2 3, multiply 6 7, "
+        "add 5 8, add 0 9, add 10 2, multiply 11 1",
         lambda x, x2, y, y2, e, w, p, f, m: (x + e[:, ::2] @ m[:, 1:].t() + p) * y,
     ),
     "costly steps of one end": (
-        [
-            X,
-            Y,
-            PARAMETER,
-            (_OF.MULTIPLY, 0, 2),
-            (_OF.TANH, 3),
-            X2,
-            (_OF.EXP, 5),
-            (_OF.ADD, 4, 6),
-            (_OF.DIVIDE, 1, 2),
-            (_OF.SIGMOID, 8),
-            (_OF.MULTIPLY, 7, 9),
-            (_OF.SUBTRACT, 10, 0),
-        ],
+        "x, y, p, multiply 0 2, tanh 3, x2, exp 5, add 4 6, divide 1 2, sigmoid 8, multiply 7 9, "
+        "subtract 10 0",
         lambda x, x2, y, y2, e, w, p, f: ((x * p).tanh() + x2.exp()) * (y / p).sigmoid() - x,
     ),
-    "a costly step of the source alone": (
-        [X, (_OF.SIGMOID, 0)],
-        lambda x, x2, y, y2, e, w, p, f: x.sigmoid(),
-    ),
+    "a costly step of the source alone": ("x, sigmoid 0", lambda x, x2, y, y2, e, w, p, f: x.sigmoid()),
     "all that can be computed": (
-        [
-            X,
-            Y,
-            (_OF.NUMBER, 0, 0, 1.5),
-            (_OF.ABS, 1),
-            (_OF.ADD, 2, 3),
-            (_OF.DIVIDE, 0, 4),
-            (_OF.RELU, 5),
-            (_OF.LEAKY_RELU, 5, 0, 0.25),
-            (_OF.EXP, 7),
-            (_OF.MULTIPLY, 6, 8),
-            (_OF.SUM_COLUMNS, 9),
-            (_OF.TANH, 10),
-            (_OF.MULTIPLY, 11, 8),
-            (_OF.SUBTRACT, 12, 0),
-        ],
+        "x, y, number 1.5, abs 1, add 2 3, divide 0 4, relu 5, leaky_relu 5 0.25, exp 7, multiply 6 8, "
+        "sum_columns 9, tanh 10, multiply 11 8, subtract 12 0",
         lambda x, x2, y, y2, e, w, p, f: _computed(x, y),
     ),
 }
@@ -115,10 +73,6 @@ def _computed(x, y):
     z = x / (1.5 + y.abs())
     power = torch.nn.functional.leaky_relu(z, 0.25).exp()
     return (z.relu() * power).sum(1, keepdim=True).tanh() * power - x
-
-
-def _step(op, first=0, second=0, number=0.0):
-    return MessageStep(op, first, second, number)
 
 
 def case(name, reduction, width, ties="shared", *, csc=None, place="cpu"):
@@ -136,7 +90,7 @@ def case(name, reduction, width, ties="shared", *, csc=None, place="cpu"):
     for parameter in parameters:
         parameter.requires_grad_()
     options = {"width": width, "parameters": parameters, "ties": ties}
-    fused = FusedMessages(csc, [_step(*step) for step in steps], reduction, **options)
+    fused = FusedMessages(csc, steps_of(steps), reduction, **options)
     blocked = BlockedMessages(csc, lambda *given: function(*given, *parameters), reduction, **options)
     return fused, blocked, rows, parameters
 
@@ -193,20 +147,10 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
     alpha, beta = (torch.randn(csc.num_src, heads, generator=draw) for _ in range(2))
     rows = EdgeRows(sources=(x, alpha), destinations=(y, beta), edges=(torch.rand(csc.num_edges),))
     factor = torch.randn(heads, requires_grad=True)
-    narrow = [MessageStep(_OF.SOURCE, 1, narrow=True), MessageStep(_OF.DESTINATION, 1, narrow=True)]
-    narrow += [MessageStep(_OF.PARAMETER, 0, narrow=True)]
-    steps = [*narrow, *map(_step, (_OF.SOURCE, _OF.DESTINATION, _OF.WEIGHT))]
-    for one in [
-        (_OF.ADD, 0, 1),
-        (_OF.MULTIPLY, 3, 4),
-        (_OF.SUM_COLUMNS, 7),
-        (_OF.MULTIPLY, 8, 5),
-        (_OF.ADD, 9, 6),
-        (_OF.MULTIPLY, 10, 2),
-        (_OF.TANH, 11),
-        (_OF.MULTIPLY, 12, 3),
-    ]:
-        steps.append(_step(*one))
+    steps = steps_of(
+        "-source 1, -destination 1, -parameter 0, x, y, w, add 0 1, multiply 3 4, sum_columns 7, "
+        "multiply 8 5, add 9 6, multiply 10 2, tanh 11, multiply 12 3"
+    )
 
     def message(x, alpha, y, beta, weight):
         x, y = x.unflatten(1, (heads, -1)), y.unflatten(1, (heads, -1))
@@ -237,10 +181,9 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
 
 def test_the_gradient_of_the_longest_message_fits():
     csc, rows = csc_of(), torch.rand(40, 3) + 1
-    steps, x, y = [X, Y], (rows.requires_grad_(),), (rows.detach().clone().requires_grad_(),)
-    while len(steps) < MOST_STEPS:
-        steps.append((_OF.DIVIDE, len(steps) - 1, len(steps) - 2))
-    made = aggregate_steps(csc, [_step(*step) for step in steps], sources=x, destinations=y, width=3)
+    x, y = (rows.requires_grad_(),), (rows.detach().clone().requires_grad_(),)
+    text = ", ".join(("x", "y", *(f"divide {n - 1} {n - 2}" for n in range(2, MOST_STEPS))))
+    made = aggregate_steps(csc, steps_of(text), sources=x, destinations=y, width=3)
     found = torch.autograd.grad(made.sum(), [*x, *y])
     assert all(gradient.shape == rows.shape for gradient in found)
 
@@ -275,51 +218,20 @@ def _of_destinations(x, x2, y, e, p, dst, heads):
     return (_softmax(score, dst, int(dst.max()) + 1)[:, :, None] * x.unflatten(1, (heads, -1))).flatten(1)
 
 
-DOT_PRODUCTS = [
-    Y,
-    X,
-    X2,
-    (_OF.MULTIPLY, 0, 1),
-    (_OF.SUM_COLUMNS, 3),
-    (_OF.NUMBER, 0, 0, 3.0),
-    (_OF.DIVIDE, 4, 5),
-    (_OF.SOFTMAX, 6),
-    (_OF.MULTIPLY, 2, 7),
-]
-OF_DESTINATIONS = [Y, X, (_OF.MULTIPLY, 0, 0), (_OF.SUM_COLUMNS, 2), (_OF.SOFTMAX, 3), (_OF.MULTIPLY, 1, 4)]
+DOT_PRODUCTS = "y, x, x2, multiply 0 1, sum_columns 3, number 3.0, divide 4 5, softmax 6, multiply 2 7"
 WITH_SOFTMAX = {
-    "of destinations alone": (OF_DESTINATIONS, _of_destinations),
+    "of destinations alone": (
+        "y, x, multiply 0 0, sum_columns 2, softmax 3, multiply 1 4",
+        _of_destinations,
+    ),
     "of dot products": (DOT_PRODUCTS, _attended),
     "of a product by heads": (
-        [
-            X,
-            Y,
-            PARAMETER,
-            (_OF.MULTIPLY, 0, 1),
-            (_OF.MULTIPLY, 0, 2),
-            (_OF.ADD, 3, 4),
-            (_OF.SUM_COLUMNS, 5),
-            (_OF.NUMBER, 0, 0, 0.3),
-            (_OF.MULTIPLY, 6, 7),
-            (_OF.SOFTMAX, 8),
-            X2,
-            (_OF.MULTIPLY, 10, 9),
-        ],
+        "x, y, p, multiply 0 1, multiply 0 2, add 3 4, sum_columns 5, number 0.3, multiply 6 7, softmax 8, "
+        "x2, multiply 10 9",
         _by_dot,
     ),
     "of each column": (
-        [
-            X,
-            EDGE,
-            Y,
-            PARAMETER,
-            (_OF.ADD, 0, 1),
-            (_OF.RELU, 4),
-            (_OF.ADD, 5, 2),
-            (_OF.MULTIPLY, 6, 3),
-            (_OF.SOFTMAX, 7),
-            (_OF.MULTIPLY, 8, 6),
-        ],
+        "x, e, y, p, add 0 1, relu 4, add 5 2, multiply 6 3, softmax 7, multiply 8 6",
         _by_column,
     ),
 }
@@ -334,7 +246,7 @@ def softmax_case(name, heads, channels, *, has_grad=True, csc=None, place="cpu")
     leaves = x, x2, y, p = [t.to(place).requires_grad_(has_grad) for t in (*drawn, p)]
     made = aggregate_steps(
         csc,
-        [_step(*step) for step in WITH_SOFTMAX[name][0]],
+        steps_of(WITH_SOFTMAX[name][0]),
         sources=(x, x2),
         destinations=(y,),
         edges=(edge,),
@@ -376,7 +288,7 @@ def test_attention_whose_rows_are_all_of_one_matrix_adds_up_its_gradients(monkey
         monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
     csc = csc_of()
     x = torch.randn(max(csc.num_src, csc.num_dst), 8, requires_grad=True)
-    steps = [_step(*step) for step in (X, Y, X, *DOT_PRODUCTS[3:])]
+    steps = steps_of(DOT_PRODUCTS.replace("y, x, x2", "x, y, x"))
     sources, destinations = (x[: csc.num_src],), (x,)
     made = aggregate_steps(csc, steps, sources=sources, destinations=destinations, width=8, heads=2)
     wide = x.detach().double().requires_grad_()
@@ -391,18 +303,18 @@ def test_attention_whose_rows_are_all_of_one_matrix_adds_up_its_gradients(monkey
 @pytest.mark.parametrize(
     "steps",
     [
-        [*DOT_PRODUCTS[:3], (_OF.ADD, 0, 1), *DOT_PRODUCTS[4:]],
-        [*DOT_PRODUCTS[:4], (_OF.SUM_COLUMNS, 3), (_OF.SOFTMAX, 4), (_OF.MULTIPLY, 0, 5)],
-        [X, Y, X2, (_OF.MULTIPLY, 0, 1), (_OF.SOFTMAX, 3), (_OF.MULTIPLY, 2, 4)],
-        [X, X2, X2, *DOT_PRODUCTS[3:]],
-        [*DOT_PRODUCTS[:5], Y, *DOT_PRODUCTS[6:]],
-        [*DOT_PRODUCTS[:5], (_OF.NUMBER, 0, 0, 0.0), *DOT_PRODUCTS[6:]],
-        DOT_PRODUCTS[:7],
+        DOT_PRODUCTS.replace("multiply 0 1", "add 0 1"),
+        "y, x, x2, multiply 0 1, sum_columns 3, softmax 4, multiply 0 5",
+        "x, y, x2, multiply 0 1, softmax 3, multiply 2 4",
+        DOT_PRODUCTS.replace("y, x,", "x, x2,"),
+        DOT_PRODUCTS.replace("number 3.0", "y"),
+        DOT_PRODUCTS.replace("3.0", "0.0"),
+        DOT_PRODUCTS.removesuffix(", softmax 6, multiply 2 7"),
     ],
 )
 def test_what_only_looks_like_dot_product_attention_is_none(steps):
-    assert dot_products([_step(*step) for step in DOT_PRODUCTS]) == DotProducts(0, 0, 1, 1 / 3)
-    assert dot_products([_step(*step) for step in steps]) is None
+    assert dot_products(steps_of(DOT_PRODUCTS)) == DotProducts(0, 0, 1, 1 / 3)
+    assert dot_products(steps_of(steps)) is None
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e5, -1e9, 3e30])
@@ -414,8 +326,7 @@ def test_a_softmax_of_scores_of_any_size_keeps_its_digits(monkeypatch, shift, ha
     csc, draw = csc_of(), torch.Generator().manual_seed(6)
     scores = (torch.randn(csc.num_src, 5, generator=draw) + shift).requires_grad_()
     x = torch.randn(csc.num_src, 5, generator=draw, requires_grad=True)
-    steps = [_step(*step) for step in (X, X2, (_OF.SOFTMAX, 0), (_OF.MULTIPLY, 2, 1))]
-    made = aggregate_steps(csc, steps, sources=(scores, x), width=5)
+    made = aggregate_steps(csc, steps_of("x, x2, softmax 0, multiply 2 1"), sources=(scores, x), width=5)
     src, dst = csc.indices.long(), csc.destinations().long()
     wide = [t.detach().double().requires_grad_() for t in (scores, x)]
     of_edges = wide[0][src]
@@ -441,7 +352,7 @@ def test_a_gradient_of_several_reductions_is_read_where_it_lies_beside_other_col
     csc, draw = csc_of(), torch.Generator().manual_seed(6)
     x = torch.randn(csc.num_src, 6, generator=draw).requires_grad_()
     how = _several(("mean", "min", "max", "std"), (6,), ("identity", "amplification", "attenuation"))
-    made = aggregate_steps(csc, [_step(*X)], sources=(x,), reduction=how, width=6, width_out=72)
+    made = aggregate_steps(csc, steps_of("x"), sources=(x,), reduction=how, width=6, width_out=72)
     grad = torch.randn(csc.num_dst, 75, generator=draw)[:, 3:]
 
     def peak_and_gradient(of_result):
@@ -477,7 +388,7 @@ def test_several_reductions_of_one_walk_equal_each_by_itself(
     csc, draw = csc_of(), torch.Generator().manual_seed(6)
     x, y = (torch.randn(n, 6, generator=draw).round(decimals=1) for n in (csc.num_src, csc.num_dst))
     leaves = [t.requires_grad_() for t in (x, y)]
-    steps = [_step(*step) for step in (X, Y, (_OF.ADD, 0, 1), (_OF.RELU, 2))]
+    steps = steps_of("x, y, add 0 1, relu 2")
     made = aggregate_steps(
         csc,
         steps,
@@ -489,7 +400,7 @@ def test_several_reductions_of_one_walk_equal_each_by_itself(
     )
     degrees = csc.indptr.diff()[:, None].float()
     share, parts = 1 / degrees.clamp(min=1), []
-    squared = [*steps, _step(_OF.MULTIPLY, 3, 3)]
+    squared = [*steps, *steps_of("multiply 3 3")]
     for name in names:
         how = {"sources": (x,), "destinations": (y,), "width": 6, "ties": ties}
         if name in ("max", "min"):
@@ -519,17 +430,17 @@ def test_several_reductions_of_one_walk_equal_each_by_itself(
 @pytest.mark.parametrize(
     ("steps", "reduction"),
     [
-        ([X, (_OF.SOFTMAX, 0)], "sum"),
-        ([X, (_OF.SOFTMAX, 0), (_OF.MULTIPLY, 1, 1)], "sum"),
-        ([X, (_OF.SOFTMAX, 0), (_OF.ADD, 1, 0)], "sum"),
-        ([X, (_OF.SOFTMAX, 0), (_OF.EXP, 1), (_OF.MULTIPLY, 1, 2)], "sum"),
-        ([X, (_OF.SOFTMAX, 0), (_OF.SOFTMAX, 1), (_OF.MULTIPLY, 2, 0)], "sum"),
-        ([X, (_OF.SOFTMAX, 0), (_OF.MULTIPLY, 0, 1)], "max"),
+        ("x, softmax 0", "sum"),
+        ("x, softmax 0, multiply 1 1", "sum"),
+        ("x, softmax 0, add 1 0", "sum"),
+        ("x, softmax 0, exp 1, multiply 1 2", "sum"),
+        ("x, softmax 0, softmax 1, multiply 2 0", "sum"),
+        ("x, softmax 0, multiply 0 1", "max"),
     ],
 )
 def test_a_softmax_that_is_no_factor_of_a_sum_is_refused(steps, reduction):
     with pytest.raises(DataError, match="softmax"):
-        FusedMessages(csc_of(), [_step(*step) for step in steps], reduction, 2)
+        FusedMessages(csc_of(), steps_of(steps), reduction, 2)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -553,7 +464,7 @@ def test_equal_messages_share_a_gradient(reduction, ties):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("op", [_OF.SIGMOID, _OF.TANH, _OF.EXP])
+@pytest.mark.parametrize("op", ["sigmoid", "tanh", "exp"])
 def test_functions_equal_pytorch_from_the_smallest_to_the_largest(op):
     x = torch.cat(
         [torch.logspace(-30, 4, 3000), -torch.logspace(-30, 4, 3000), torch.tensor([0.0, torch.inf])]
@@ -565,18 +476,18 @@ def test_functions_equal_pytorch_from_the_smallest_to_the_largest(op):
     ids = torch.arange(len(x))
     csc = type(csc)(torch.arange(len(x) + 1), ids, len(x))
     out = torch.empty_like(x)
-    FusedMessages(csc, [_step(_OF.SOURCE), _step(op)], "sum", 1).forward(EdgeRows(sources=(x,)), out)
-    expected = getattr(x, op.name.lower())()
+    FusedMessages(csc, steps_of(f"x, {op} 0"), "sum", 1).forward(EdgeRows(sources=(x,)), out)
+    expected = getattr(x, op)()
     torch.testing.assert_close(
-        out, expected, rtol=1e-6, atol=1e-19 if op is _OF.SIGMOID else 1e-37, equal_nan=True
+        out, expected, rtol=1e-6, atol=1e-19 if op == "sigmoid" else 1e-37, equal_nan=True
     )
 
 
 def test_bits_do_not_depend_on_the_number_of_threads():
     csc, x = csc_of(40_000, 900), torch.randn(900, 32)
     parameter = torch.randn(32)
-    steps = [X, Y, PARAMETER, (_OF.ADD, 0, 1), (_OF.TANH, 3), (_OF.MULTIPLY, 4, 2)]
-    how = FusedMessages(csc, [_step(*step) for step in steps], "sum", 32, parameters=[parameter])
+    steps = steps_of("x, y, p, add 0 1, tanh 3, multiply 4 2")
+    how = FusedMessages(csc, steps, "sum", 32, parameters=[parameter])
 
     def run():
         out, total, grad = torch.empty(900, 32), torch.zeros(32), torch.zeros(900, 32)
@@ -593,7 +504,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize(("num_edges", "num_nodes"), [(0, 5), (0, 1), (3, 1)])
 def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
     csc, x = csc_of(num_edges, num_nodes), torch.rand(num_nodes, 3)
-    how = FusedMessages(csc, [_step(*X), _step(_OF.EXP)], reduction, 3)
+    how = FusedMessages(csc, steps_of("x, exp 0"), reduction, 3)
     out, grad = torch.empty(num_nodes, 3), torch.zeros(num_nodes, 3)
     count = torch.empty(num_nodes, 3, dtype=torch.int32) if how.count_width else None
     how.forward(EdgeRows(sources=(x,)), out, count)
@@ -607,33 +518,18 @@ def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
 @needs_kernels
 @pytest.mark.parametrize(
     "steps",
-    [
-        [(_OF.SOURCE, 1)],
-        [(_OF.SOURCE, 2)],
-        [Y],
-        [EDGE],
-        [WEIGHT],
-        [PARAMETER],
-        [(_OF.RELU, 0)],
-        [X, (_OF.ADD, 0, 1)],
-        [X, (_OF.ADD, 1, 0)],
-        [X] * 49,
-        [],
-    ],
+    ["x2", "source 2", "y", "e", "w", "p", "relu 0", "x, add 0 1", "x, add 1 0", ", ".join(["x"] * 49), ""],
 )
 def test_steps_that_read_what_is_not_there_are_refused(steps):
     csc, x = csc_of(), torch.rand(40, 2)
     with pytest.raises((ValueError, TypeError), match="steps"):
-        FusedMessages(csc, [_step(*step) for step in steps], "sum", 2).forward(
-            EdgeRows(sources=(x,)), x.clone()
-        )
+        FusedMessages(csc, steps_of(steps), "sum", 2).forward(EdgeRows(sources=(x,)), x.clone())
 
 
 @pytest.mark.parametrize(("nodes", "sources"), [(3, 3), (0, 2), (0, 0)])
 def test_graphs_without_edges_or_nodes_have_zeros(nodes, sources):
     csc = Csc(torch.zeros(nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), sources)
-    steps = [_step(*X), _step(*Y), _step(*EDGE), _step(_OF.ADD, 0, 1), _step(_OF.MULTIPLY, 3, 2)]
-    how = FusedMessages(csc, steps, "mean", width=4)
+    how = FusedMessages(csc, steps_of("x, y, e, add 0 1, multiply 3 2"), "mean", width=4)
     rows = EdgeRows(
         sources=(torch.ones(sources, 4),), destinations=(torch.ones(nodes, 4),), edges=(torch.ones(0, 4),)
     )
